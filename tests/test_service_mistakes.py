@@ -373,5 +373,6 @@ async def test_requests_with_a_wrong_header():
                 answer = await client.get("/sessions/s1/events", headers={"actgent-events": "replies"})
                 assert answer.status_code == 422
                 assert (
-                    "actgent-events: has none of the names answer, approval, bye" in answer.json()["detail"]
+                    "the header actgent-events must list at least one of the event names answer, approval, bye"
+                    in answer.json()["detail"]
                 )

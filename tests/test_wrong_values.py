@@ -57,7 +57,8 @@ async def test_a_gateway_of_something_else():
     """A gateway serves a runtime, not one agent."""
     async with clerk() as agent:
         with pytest.raises(
-            ConfigurationError, match=r"must be a Runtime, not <BareAgent 'clerk'>: async with open_runtime"
+            ConfigurationError,
+            match=r"must be a Runtime, not <BareAgent 'clerk'>: open it with `async with open_runtime",
         ):
             async with open_gateway(agent):
                 pass
@@ -67,15 +68,15 @@ async def test_a_gateway_of_something_else():
     ("options", "words"),
     [
         ({"bind": 8300}, "bind= (--bind) must be HOST:PORT, such as 127.0.0.1:8300, not 8300"),
-        ({"protocols": "openai"}, "takes a list of protocols, such as [OpenAIProtocol()], not 'openai'"),
+        ({"protocols": "openai"}, "must be a list of protocols, such as [OpenAIProtocol()], not 'openai'"),
         (
             {"protocols": OpenAIProtocol()},
-            "takes a list of protocols, such as [OpenAIProtocol()], not OpenAIProtocol(",
+            "must be a list of protocols, such as [OpenAIProtocol()], not OpenAIProtocol(",
         ),
         ({"protocols": [OpenAIProtocol]}, "not the class OpenAIProtocol: write OpenAIProtocol()"),
         (
             {"protocols": ["openai"]},
-            "takes protocols of actgent.interop, such as OpenAIProtocol(), not 'openai'",
+            "must contain protocols of actgent.interop, such as OpenAIProtocol(), not 'openai'",
         ),
     ],
     ids=["port", "name", "protocol", "class", "list of names"],
@@ -431,5 +432,7 @@ async def test_an_unknown_session_without_an_agent():
 @pytest.mark.parametrize("rate", ["20", -1, True, None])
 def test_a_rate_is_a_number_of_requests_per_second(rate):
     """The error names the unit, which is not seconds."""
-    with pytest.raises(ConfigurationError, match=r"rate is a number of requests per second, at least 0, not"):
+    with pytest.raises(
+        ConfigurationError, match=r"rate must be a number of requests per second of at least 0, not"
+    ):
         GatewayLimits(rate=rate)

@@ -121,7 +121,7 @@ class ClusterMember:
             return state is PartitionState.DRAINING
 
         relay = Relay(
-            way=transport,
+            owner_client=transport,
             is_ours=node.directory.is_ours,
             is_draining=is_draining,
             wait_released=wait_released,

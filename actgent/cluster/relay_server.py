@@ -95,7 +95,7 @@ class RelayServer:
         If another node owns the session, answer 421.
         """
         session_id, http_request = request.session_id, request.http_request
-        is_freeing = self.application.is_freeing(http_request.verb, http_request.path)
+        is_freeing = self.application.is_served_while_draining(http_request.verb, http_request.path)
         if session_id and not await self._wait_served(session_id, is_freeing):
             await response.misdirect(self.directory.owner_of(session_id).epoch)
             return

@@ -16,7 +16,7 @@ _MODULES = {
     "AGUIProtocol": ".ag_ui",
     "MCPProtocol": ".mcp",
     "OpenAIProtocol": ".openai",
-    "OutsideProtocol": "actgent.web.gateway_interface",
+    "ExternalProtocol": "actgent.web.gateway_interface",
     "VercelProtocol": ".vercel",
     "serve_acp": ".acp",
 }

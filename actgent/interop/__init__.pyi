@@ -1,4 +1,4 @@
-from actgent.web.gateway_interface import OutsideProtocol
+from actgent.web.gateway_interface import ExternalProtocol
 
 from .a2a import A2AProtocol
 from .acp import ACPServer, serve_acp
@@ -12,11 +12,11 @@ __all__ = [
     "A2AProtocol",
     "ACPServer",
     "AGUIProtocol",
+    "ExternalProtocol",
     "MCPProtocol",
     "OpenAIProtocol",
-    "OutsideProtocol",
     "VercelProtocol",
     "serve_acp",
 ]
 
-PROTOCOLS: tuple[OutsideProtocol, ...]
+PROTOCOLS: tuple[ExternalProtocol, ...]

@@ -1,6 +1,6 @@
 """AG-UI 1.0: `POST /agui/{agent}` starts a run and streams its events. Source: docs.ag-ui.com, protocol 1.0.0.
 
-The thread is the session, and the run id is the message id: a repeated run gives the same events and is answered once.
+The thread id is the session id, and the run id is the message id: a repeated run gives the same events.
 """
 
 import time
@@ -45,22 +45,22 @@ _MEDIA = ("image", "audio", "video", "document")
 
 @attrs.define
 class AGUIEncoder:
-    """Converts the events of a run to AG-UI events."""
+    """Encoder of the events of a run as AG-UI events."""
 
     thread_id: str
     run_id: str
     session: Session
-    shows_foreign: bool
-    """True if the client may see the text of exceptions of foreign code."""
+    shows_exception_texts: bool
+    """True if the client may see texts of exceptions that user code or libraries raised."""
     _open: str = ""
-    """Id of the open text message; empty if none is open."""
+    """Id of the text message whose end was not sent yet; empty if there is none."""
     _restarts: int = 0
-    """Number of times that a message began again because its text was discarded."""
+    """Number of messages that began again because their text was discarded."""
     _calls: set[str] = attrs.field(factory=set)
     """Ids of the tool calls that were sent in this run."""
 
     def first(self) -> bytes:
-        """Return the event with which each run begins."""
+        """Return the encoded event with which each run begins."""
         return self._sse("RUN_STARTED", threadId=self.thread_id, runId=self.run_id, protocolVersion="1.0")
 
     def encode(self, event: RunEvent) -> bytes:
@@ -107,25 +107,27 @@ class AGUIEncoder:
         yield self._sse("TOOL_CALL_END", toolCallId=call.id)
 
     def _result(self, result: ToolResult) -> Iterator[bytes]:
-        """Encode a tool result. Yield nothing if an earlier run has sent the call."""
+        """Encode a tool result. Yield nothing if the tool call was sent in an earlier run."""
         if result.call_id not in self._calls:
             return
         content = result.content
         if result.status != "success":
             content = tool_error_text(
-                result.status, result.error, result.raised, shows_foreign=self.shows_foreign
+                result.status, result.error, result.raised, shows_exception_texts=self.shows_exception_texts
             )
         yield self._sse(
             "TOOL_CALL_RESULT", messageId=result.id, toolCallId=result.call_id, content=content, role="tool"
         )
 
     def _suspend(self, event: RunSuspended) -> Iterator[bytes]:
-        """End the AG-UI run because the turn is suspended.
+        """Yield the events that end the AG-UI run because the turn is suspended.
 
-        The last event has the questions, or the ids of the calls that the client runs.
+        The last event has the questions of the approvals, or the ids of the tool calls that the client must execute.
         """
-        if event.of_people:
-            yield from self._finish({"type": "interrupt", "interrupts": [*map(_interrupt, event.of_people)]})
+        if event.user_approvals:
+            yield from self._finish(
+                {"type": "interrupt", "interrupts": [*map(_interrupt, event.user_approvals)]}
+            )
         else:
             pending = [each.call_id for each in event.caller_calls]
             yield from self._finish({"type": "success"}, pendingToolCallIds=pending)
@@ -164,7 +166,7 @@ def _interrupt(approval: Approval) -> Wire:
 
 
 def _snapshot(session: Session) -> list[Wire]:
-    """Return the messages of users and assistants in a session, without tool calls, for a snapshot event."""
+    """Return the user and assistant messages of a session, without tool calls, for AG-UI's messages snapshot event."""
     return [
         {"id": each.id, "role": each.sender.kind, "content": each.text}
         for each in session.history
@@ -177,14 +179,14 @@ def _session_of(call: HTTPCall) -> str:
 
 
 async def start_run(call: HTTPCall) -> Response:
-    """Start an AG-UI run, or resume it by `resume`, and stream its events. A repeated `runId` gives the same run."""
+    """Start an AG-UI run, or resume one with `resume`, and stream its events. A repeated `runId` gives the same run."""
     body = call.body
     thread_id, run_id = text_field(body.get("threadId"), "threadId"), text_field(body.get("runId"), "runId")
     agent, offered = call.path["agent"], body.get("tools")
     tools = caller_tools(call, agent, _tools_of(offered)) if offered else ()
     decisions, results = _decisions_of(body), _results_of(body)
     if decisions and not call.caller.allows("approve"):
-        raise Problem("forbidden", "resume requires the scope approve")
+        raise Problem("forbidden", "the field resume requires a token with the scope `approve`")
     is_answer = bool(decisions or results)
     content = "" if is_answer else _content_of(body)
     session = await find_session(call, agent, to_client_id(thread_id))
@@ -197,18 +199,18 @@ async def start_run(call: HTTPCall) -> Response:
         results=results,
         options=TurnOptions(tools=tools) if tools else None,
     )
-    encoder = AGUIEncoder(thread_id, run_id, session, call.shows_foreign)
+    encoder = AGUIEncoder(thread_id, run_id, session, call.shows_exception_texts)
     return RunStream(asked, encoder.encode, first=encoder.first)
 
 
 def _tools_of(given: Any) -> list[Mapping[str, Any]]:
     if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
-        raise Problem("invalid", "tools is a list of objects")
+        raise Problem("invalid", "tools must be a list of objects")
     return [{name: each.get(name) for name in ("name", "description", "parameters")} for each in given]
 
 
 def _results_of(body: Mapping[str, Any]) -> dict[str, Decision]:
-    """Return the results of the client's tools, which are the last messages, by the id of the call."""
+    """Return the results of the client's tools, which are the last messages of the request, by call id."""
     found: dict[str, Decision] = {}
     messages = body.get("messages")
     for message in reversed(messages if isinstance(messages, list) else []):
@@ -226,7 +228,7 @@ def _content_of(body: Mapping[str, Any]) -> str | Sequence[Part]:
     messages = body.get("messages")
     last = messages[-1] if isinstance(messages, list) and messages else None
     if not isinstance(last, dict) or last.get("role") != "user":
-        raise Problem("invalid", "the last of messages is one with the role user")
+        raise Problem("invalid", "the last item of messages must have the role user")
     content = last.get("content")
     if isinstance(content, list) and content:
         return [_part_of(each) for each in content]
@@ -235,12 +237,12 @@ def _content_of(body: Mapping[str, Any]) -> str | Sequence[Part]:
 
 def _part_of(part: Any) -> Part:
     if not isinstance(part, dict):
-        raise Problem("invalid", "a part of the content is an object")
+        raise Problem("invalid", "a part of the content must be an object")
     if part.get("type") == "text":
         return Text(text_field(part.get("text"), "text"))
     source = part.get("source")
     if part.get("type") not in _MEDIA or not isinstance(source, dict):
-        raise Problem("invalid", "the type of a part is text, image, audio, video or document")
+        raise Problem("invalid", "the type of a part must be text, image, audio, video or document")
     value, kind = text_field(source.get("value"), "value"), str(source.get("mimeType") or "")
     if source.get("type") == "url":
         return media_of_url(value, kind or ("image/*" if part["type"] == "image" else ""))
@@ -248,10 +250,10 @@ def _part_of(part: Any) -> Part:
 
 
 def _decisions_of(body: Mapping[str, Any]) -> dict[str, Decision]:
-    """Return the decisions of `resume`, by the id of the interrupt."""
+    """Return the approval decisions in the field `resume`, by interrupt id."""
     given = body.get("resume") or []
     if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
-        raise Problem("invalid", "resume is a list of objects")
+        raise Problem("invalid", "resume must be a list of objects")
     return {text_field(each.get("interruptId"), "interruptId"): _decision_of(each) for each in given}
 
 
@@ -271,7 +273,7 @@ def _decision_of(given: Mapping[str, Any]) -> Decision:
 
 @attrs.frozen
 class AGUIProtocol:
-    """AG-UI 1.0 at `/agui/{agent}`."""
+    """The protocol AG-UI 1.0 at `/agui/{agent}` of a gateway."""
 
     name: str = attrs.field(default="ag-ui", init=False)
     title: str = attrs.field(default="AG-UI clients", init=False)
@@ -289,7 +291,7 @@ class AGUIProtocol:
                 scope="chat",
                 body={"type": "object"},
                 has_parts=True,
-                gives="text/event-stream",
+                media_type="text/event-stream",
                 streams=True,
                 forwarding=Forwarding(session_of=_session_of, awaits_run=True),
             ),

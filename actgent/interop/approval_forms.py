@@ -1,4 +1,4 @@
-"""Approvals as forms that outside clients show (`elicitation/create` of MCP and ACP), and their answers as decisions."""
+"""Conversion of approvals to forms that MCP and ACP clients show (`elicitation/create`), and of answers to decisions."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _APPROVAL_FORM: Mapping[str, Any] = {
 
 
 def question_text(approval: Approval) -> str:
-    """Return the question of an approval, or a default question with the name of the tool.
+    """Return the question of an approval; if it has none, a default question with the name of the tool.
 
     If the call depends on untrusted text, its arguments follow, because clients show other arguments or none: an answer
     of a model that isolates untrusted text has references in place of the values.
@@ -35,9 +35,9 @@ def question_text(approval: Approval) -> str:
 
 
 def form_of(approval: Approval) -> dict[str, Any]:
-    """Return the JSON Schema of the form by which a user decides an approval.
+    """Return the JSON Schema of the form with which a user decides an approval.
 
-    A form that is no object is wrapped in one.
+    A schema that is not of an object is wrapped in an object.
     """
     form = approval.form
     if form is None:
@@ -48,12 +48,12 @@ def form_of(approval: Approval) -> dict[str, Any]:
 
 
 def decision_of(approval: Approval, action: object, content: object) -> Decision | None:
-    """Return the decision of a form that a client has answered; None if the user has not decided.
+    """Convert a client's answer to a form to a decision; None if the user has not decided.
 
     Args:
-        approval: The approval that the client was asked for.
-        action: `accept`, `decline` or `cancel`.
-        content: Values of the fields, for `accept`.
+        approval: Approval for which the form was shown.
+        action: Action of the user: `accept`, `decline` or `cancel`.
+        content: Values of the form's fields, for `accept`.
     """
     if action == "decline":
         return Reject("the user has rejected it")

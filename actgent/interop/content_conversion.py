@@ -1,4 +1,4 @@
-"""Media of outside protocols as parts of messages, and the ids that outside clients choose."""
+"""Conversion of values in requests of other protocols: pictures and files, ids that clients choose, texts and objects."""
 
 import base64
 import binascii
@@ -15,17 +15,17 @@ _CLIENT_ID = re.compile(CLIENT_ID)
 
 
 def media_of_url(url: str, media_type: str = "", *, name: str = "file") -> Part:
-    """Return an image or a file of a `data:` URL, or of an `http(s):` URL, which the model's provider fetches.
+    """Return the image or file of a URL. `data:` URLs are decoded; the model's provider fetches `http:` and `https:` URLs.
 
     Raises:
-        Problem: The URL is of another kind, or its data is not base64.
+        Problem: The URL has another scheme, or its data is not base64.
     """
     if url.startswith("data:"):
         head, _, text = url.removeprefix("data:").partition(",")
         kind = head.partition(";")[0] or media_type
         return to_file(text, kind, name=name)
     if not url.startswith(("https://", "http://")):
-        raise Problem("invalid", "the URL of a file is https:, http: or data:")
+        raise Problem("invalid", "the URL of a file must begin with https:, http: or data:")
     kind = media_type or "image/*"
     return (
         Image(media_type=kind, url=url)
@@ -35,45 +35,42 @@ def media_of_url(url: str, media_type: str = "", *, name: str = "file") -> Part:
 
 
 def to_file(text: str, media_type: str, *, name: str = "file") -> Part:
-    """Decode base64 text to an image or a file.
+    """Decode a base64 text to an image or file. `name` is the file's name.
 
     Raises:
         Problem: The text is not base64, or the media type is missing.
     """
     if not media_type:
-        raise Problem("invalid", "the media type of a file is missing")
+        raise Problem("invalid", "a file must have a media type")
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise Problem("invalid", "the data of a file is base64 (RFC 4648)") from None
+        raise Problem("invalid", "the data of a file must be base64 (RFC 4648)") from None
     if media_type.startswith("image/"):
         return Image(media_type=media_type, data=data)
     return File(media_type=media_type, data=data, name=name)
 
 
 def to_client_id(text: str) -> str:
-    """Return an id that this server accepts.
-
-    It is the text itself, or a digest if the text has other characters.
-    """
+    """Return an id for the id text of a client: the text itself, or a hash of it if it has characters that ids cannot have."""
     if _CLIENT_ID.fullmatch(text):
         return text
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"actgent.outside").hexdigest()
 
 
 def session_of_field(value: object) -> str:
-    """Return the id of the session that a field of a request names. Empty if the value is no text, which the endpoint refuses."""
+    """Return the session id in a field of a request; empty if the value is no text, which the endpoint rejects later."""
     return to_client_id(value) if isinstance(value, str) and value else ""
 
 
 def text_field(value: object, name: str) -> str:
-    """Validate a required text of a request and return it.
+    """Validate the value of the required text field `name`, and return the text.
 
     Raises:
         Problem: The value is missing, empty or no text.
     """
     if not isinstance(value, str) or not value or "\x00" in value:
-        raise Problem("invalid", f"{name} is a string that is not empty", param=name)
+        raise Problem("invalid", f"{name} must be a string that is not empty", param=name)
     return value
 
 
@@ -88,27 +85,25 @@ _KINDS: Mapping[type, str] = {
 
 
 def check_types(body: Mapping[str, Any], types: Mapping[str, Sequence[type]]) -> None:
-    """Check the types of the members of an object. A member may be missing or null.
+    """Check the types of the fields of a request body. A field may be missing or null.
 
     Args:
-        body: The object.
-        types: Types of the members, by name; `float` accepts whole numbers.
+        body: Body of the request.
+        types: Allowed types of the fields, by name; `float` also allows whole numbers.
 
     Raises:
-        Problem: A member has another type.
+        Problem: A field has a type that is not allowed.
     """
     for name, wanted in types.items():
         value = body.get(name)
         if value is None or type(value) in wanted or (type(value) is int and float in wanted):
             continue
         kinds = " or ".join(_KINDS[each] for each in wanted)
-        raise Problem("invalid", f"{name} is {kinds}", param=name)
+        raise Problem("invalid", f"{name} must be {kinds}", param=name)
 
 
 def object_of(value: object, name: str) -> Mapping[str, Any]:
-    """Validate an object of a request and return it.
-
-    Empty if it is missing or null.
+    """Validate the value of the object field `name`, and return the object; empty if the value is missing or null.
 
     Raises:
         Problem: The value is no object.
@@ -116,10 +111,10 @@ def object_of(value: object, name: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise Problem("invalid", f"{name} is an object", param=name)
+        raise Problem("invalid", f"{name} must be an object", param=name)
     return value
 
 
 def call_arguments(call: ToolCall) -> dict[str, Any]:
-    """Return the arguments of a call; empty if the model wrote no JSON object."""
+    """Return the arguments of a tool call; empty if the model wrote no JSON object."""
     return {} if isinstance(call.arguments, str) else dict(call.arguments)

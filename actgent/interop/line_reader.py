@@ -1,4 +1,4 @@
-"""Lines of a byte stream, as protocols over standard streams exchange them."""
+"""Reader of the lines of a byte stream, for protocols over standard input and output."""
 
 from collections.abc import AsyncGenerator
 
@@ -9,7 +9,7 @@ MAX_LINE_BYTES = 10 * 1024 * 1024
 
 
 async def read_lines(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes | None, None]:
-    """Yield the lines of a stream without their ends; None for a line that is longer than `MAX_LINE_BYTES`."""
+    """Yield the lines of a byte stream without line ends; None in place of a line that is longer than `MAX_LINE_BYTES`."""
     buffer, is_discarding = bytearray(), False
     async for chunk in stream:
         searched = len(buffer)

@@ -1,4 +1,4 @@
-"""OpenAI-compatible addresses below `/openai/v1`: chat completions and Responses, with an agent as the model.
+"""OpenAI-compatible endpoints below `/openai/v1`: chat completions and Responses, with an agent as the model.
 
 Sources: OpenAI API reference; Open Responses, revision 2026-04-24. A request without a session is stateless: its earlier
 messages are the history of a session that ends with the answer. A Responses request continues the session of its
@@ -106,7 +106,7 @@ _SEPARATOR = "_"
 
 
 def to_error(problem: Problem, request_id: str) -> Response:
-    """Return an error in OpenAI's form."""
+    """Convert a problem to an error response in OpenAI's format."""
     kind = "invalid_request_error" if problem.status < 500 else "server_error"  # noqa: PLR2004 - server errors
     code = problem.fields.get("code") or _CODES.get(problem.kind)
     error = {
@@ -124,7 +124,7 @@ def to_error(problem: Problem, request_id: str) -> Response:
 
 
 def agent_of(call: HTTPCall) -> str:
-    """Return the name of the agent that the field `model` of a request names.
+    """Return the name of the agent in the field `model` of a request.
 
     Raises:
         Problem: `model` is missing, or no agent has this name.
@@ -133,44 +133,46 @@ def agent_of(call: HTTPCall) -> str:
     if name not in call.gateway.access.runtime.agents:
         raise Problem(
             "not-found",
-            f"no agent is called {name!r:.100}; GET /openai/v1/models lists them",
+            f"no agent has the name {name!r:.100}: GET /openai/v1/models lists the agents",
             code="model_not_found",
         )
     return name
 
 
 def check_supported(body: Mapping[str, Any]) -> None:
-    """Raise if a request has a field that would change the answer but is not supported.
+    """Check that a request has no field that would change the answer but is not supported.
 
     Raises:
-        Problem: The request has one.
+        Problem: The request has such a field.
     """
     for name in UNSUPPORTED:
         if body.get(name):
             why = "use tools" if name == "functions" else "it has no effect on an agent"
             raise Problem("invalid", f"{name} is not supported: {why}", param=name)
     if body.get("n") not in (None, 1):
-        raise Problem("invalid", "n is 1: an agent gives one answer", param="n")
+        raise Problem("invalid", "n must be 1, because an agent gives one answer", param="n")
 
 
-def options_of(call: HTTPCall, agent: str, system: str, most: str) -> TurnOptions | None:
-    """Return the options of the turn; None if the request has none.
+def options_of(call: HTTPCall, agent: str, system: str, token_limit_field: str) -> TurnOptions | None:
+    """Return the turn options that a request sets; None if it sets none.
 
     Args:
-        call: The request.
+        call: Request with the options.
         agent: Name of the agent.
-        system: Text that is appended to the system prompt.
-        most: Name of the limit of output tokens.
+        system: Text to append to the system prompt.
+        token_limit_field: Name of the request field with the maximum number of output tokens.
     """
     body = call.body
     tools, hint = _tools_of(call, agent)
     system = "\n\n".join(filter(None, (system, hint)))
     schema, name = _schema_of(body)
-    temperature, tokens = body.get("temperature"), body.get(most) or body.get("max_tokens")
+    temperature, tokens = body.get("temperature"), body.get(token_limit_field) or body.get("max_tokens")
     if temperature is not None and not (isinstance(temperature, int | float) and 0 <= temperature <= 2):  # noqa: PLR2004 - OpenAI's range
-        raise Problem("invalid", "temperature is a number from 0 to 2", param="temperature")
+        raise Problem("invalid", "temperature must be a number from 0 to 2", param="temperature")
     if tokens is not None and not (isinstance(tokens, int) and tokens > 0):
-        raise Problem("invalid", f"{most} is a whole number above 0", param=most)
+        raise Problem(
+            "invalid", f"{token_limit_field} must be a whole number above 0", param=token_limit_field
+        )
     if temperature is None and tokens is None and not (system or tools) and schema is None:
         return None
     return TurnOptions(
@@ -184,10 +186,10 @@ def options_of(call: HTTPCall, agent: str, system: str, most: str) -> TurnOption
 
 
 def _tools_of(call: HTTPCall, agent: str) -> tuple[tuple[ToolSpec, ...], str]:
-    """Return the tools of the client, and a sentence for the model if `tool_choice` demands a call.
+    """Return the tools of the client, and a sentence for the model if `tool_choice` requires a call; else an empty text.
 
     Raises:
-        Problem: A tool is of another kind than a function or is invalid, or the choice names an unknown tool.
+        Problem: A tool is no valid function, or the choice names an unknown tool.
     """
     given, choice = call.body.get("tools") or [], call.body.get("tool_choice") or "auto"
     tools = caller_tools(call, agent, [_function_of(each) for each in given]) if given else ()
@@ -201,7 +203,9 @@ def _tools_of(call: HTTPCall, agent: str) -> tuple[tuple[ToolSpec, ...], str]:
         if name in names:
             return tools, f"Call the tool {name} before you answer."
     raise Problem(
-        "invalid", "tool_choice is none, auto, required or one of the functions in tools", param="tool_choice"
+        "invalid",
+        "tool_choice must be none, auto, required or one of the functions in tools",
+        param="tool_choice",
     )
 
 
@@ -210,14 +214,14 @@ def _function_of(tool: Any) -> Wire:
         raise Problem("invalid", "the type of a client tool must be function", param="tools")
     function = tool.get("function", tool)
     if not isinstance(function, dict):
-        raise Problem("invalid", "function is an object", param="tools")
+        raise Problem("invalid", "function must be an object", param="tools")
     return {name: function.get(name) for name in ("name", "description", "parameters")}
 
 
 def _schema_of(body: Mapping[str, Any]) -> tuple[str | None, str]:
-    """Return the JSON Schema of the requested answer as JSON text, and its name.
+    """Return the JSON Schema of the requested answer format as JSON text, and the name of the schema.
 
-    None and empty if the answer is text.
+    Return None and an empty name if the request asks for text.
     """
     field = "response_format" if body.get("response_format") else "text"
     given = object_of(body.get("response_format") or (body.get("text") or {}).get("format"), field)
@@ -228,22 +232,22 @@ def _schema_of(body: Mapping[str, Any]) -> tuple[str | None, str]:
         return '{"type": "object"}', "answer"
     schema = object_of(given.get("json_schema") or given, field)
     if kind != "json_schema" or not isinstance(schema.get("schema"), dict):
-        raise Problem("invalid", "the format is text, json_object or json_schema with a schema", param=field)
+        raise Problem(
+            "invalid", "the format must be text, json_object or json_schema with a schema", param=field
+        )
     return json.dumps(schema["schema"]), str(schema.get("name") or "answer")
 
 
 def parts_of(content: Any) -> str | list[Part]:
-    """Convert the content of a client's message to parts.
-
-    Text is returned unchanged.
+    """Convert the content of a client's message to message parts. A text is returned unchanged.
 
     Raises:
-        Problem: A part is of an unknown type.
+        Problem: A part has an unknown type.
     """
     if isinstance(content, str):
         return text_field(content, "content")
     if not isinstance(content, list) or not content:
-        raise Problem("invalid", "content is a string or a list of parts", param="messages")
+        raise Problem("invalid", "content must be a string or a list of parts", param="messages")
     return [_part_of(each) for each in content]
 
 
@@ -261,7 +265,7 @@ def _part_of(part: Any) -> Part:
         if text.startswith(("data:", "http:", "https:")):
             return media_of_url(text, "" if text.startswith("data:") else "application/pdf", name=name)
         return to_file(text, "application/pdf", name=name)
-    raise Problem("invalid", "a part is a string, an image or a file", param="messages")
+    raise Problem("invalid", "a part must be a string, an image or a file", param="messages")
 
 
 def _plain(content: Any) -> str:
@@ -271,37 +275,37 @@ def _plain(content: Any) -> str:
 
 @attrs.frozen(kw_only=True)
 class RequestMessages:
-    """The messages of a request."""
+    """Messages of a request, split into system text, history, and the message, results or decisions to process."""
 
     system: str
     """Text of the system and developer messages."""
     history: Sequence[ImportedMessage]
     """Earlier messages of the user and the assistant, with tool calls and their results."""
     last: str | list[Part]
-    """Message to answer; empty if the request contains results or decisions."""
+    """Content of the message to answer; empty if the request contains results or decisions."""
     results: Mapping[str, Decision] = attrs.field(factory=dict)
-    """Results of tool calls at the end of the request, by the id of the call."""
+    """Results of tool calls at the end of the request, by call id."""
     decisions: Mapping[str, Decision] = attrs.field(factory=dict)
-    """Decisions about approvals at the end of the request, by the id of the approval."""
+    """Decisions about approvals at the end of the request, by approval id."""
 
     @property
     def session_id(self) -> str:
-        """Id of the session in which the calls and approvals wait; empty for ids that this server did not make."""
+        """Id of the session to which the results and decisions belong; empty if this server did not create their ids."""
         return next(map(session_of, (*self.results, *self.decisions)), "")
 
 
 def messages_of_request(
     body: Mapping[str, Any], field: str, *, instructions: str | None = None
 ) -> RequestMessages:
-    """Return the messages of a request.
+    """Parse and split the messages of a request.
 
     Args:
         body: Body of the request.
         field: Name of the field with the messages.
-        instructions: Text of the system that the request has in another field.
+        instructions: System text that the request has in another field; None without one.
 
     Raises:
-        Problem: The body has no messages, the last message is neither a user message nor a result, or one has an unknown role.
+        Problem: The body has no messages, the last one is neither a user message nor a result, or a role is unknown.
     """
     try:
         return _messages_of(body.get(field), instructions)
@@ -314,7 +318,7 @@ def _messages_of(items: Any, instructions: str | None) -> RequestMessages:
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     if not isinstance(items, list) or not items or not all(isinstance(each, dict) for each in items):
-        raise Problem("invalid", "the messages are a list of objects that is not empty", param="messages")
+        raise Problem("invalid", "the messages must be a list of objects that is not empty", param="messages")
     system, messages = [instructions] if instructions else [], list[Wire]()
     for item in items:
         if item.get("role") in ("system", "developer"):
@@ -335,18 +339,20 @@ def _messages_of(items: Any, instructions: str | None) -> RequestMessages:
         return known
     if not messages or _kind_of(messages[-1]) != "user":
         raise Problem(
-            "invalid", "the last message is one of the user, or the result of a tool", param="messages"
+            "invalid", "the last message must be one of the user, or the result of a tool", param="messages"
         )
     return attrs.evolve(known, history=_history_of(messages[:-1]), last=parts_of(messages[-1].get("content")))
 
 
 def _kind_of(item: Mapping[str, Any]) -> str:
-    """Return the kind of a message or item: `user`, `assistant`, `call`, `tool` or `decision`."""
+    """Return the kind of a message or Responses item: `user`, `assistant`, `call`, `tool` or `decision`."""
     kind = {"function_call": "call", "function_call_output": "tool", "mcp_approval_response": "decision"}
     found = kind.get(str(item.get("type"))) or item.get("role")
     if found not in ("user", "assistant", "call", "tool", "decision"):
         raise Problem(
-            "invalid", "a message has the role system, developer, user, assistant or tool", param="messages"
+            "invalid",
+            "a message must have the role system, developer, user, assistant or tool",
+            param="messages",
         )
     return str(found)
 
@@ -357,7 +363,7 @@ def _call_id_of(item: Mapping[str, Any]) -> str:
 
 
 def _output_of(item: Mapping[str, Any]) -> str:
-    """Return the result of a tool call as text; it may be empty."""
+    """Return the tool result in a message or item as text; it may be empty."""
     output = item.get("output", item.get("content"))
     return output if isinstance(output, str) else _plain(output)
 
@@ -368,10 +374,10 @@ def _approval_of(item: Mapping[str, Any]) -> Decision:
 
 
 def _history_of(items: Sequence[Mapping[str, Any]]) -> list[ImportedMessage]:
-    """Convert earlier messages of a client to the history of a session.
+    """Convert earlier messages of a client to the history of a session. Tool results get the name of the called tool.
 
-    Tool results get the name of their call. Answers and results are untrusted, because they may repeat untrusted text that
-    an earlier session has read, and the client does not send its label.
+    Answers and results are untrusted, because they may repeat untrusted text that an earlier session has read, and the client
+    does not send its label.
     """
     found: list[ImportedMessage] = []
     names: dict[str, str] = {}
@@ -395,10 +401,7 @@ def _history_of(items: Sequence[Mapping[str, Any]]) -> list[ImportedMessage]:
 
 
 def _append(history: list[ImportedMessage], message: ChatMessage) -> None:
-    """Append a message to the history.
-
-    Answers of the model in a row are merged, since Responses sends each call as an item.
-    """
+    """Append a message to the history. Consecutive messages of the model are merged, because Responses has an item per call."""
     last = history[-1] if history else None
     if isinstance(last, ChatMessage) and last.role == message.role == "assistant":
         history[-1] = attrs.evolve(last, parts=(*last.parts, *message.parts))
@@ -411,14 +414,14 @@ def _calls_of(item: Mapping[str, Any]) -> Sequence[Any]:
         return [{"id": item.get("call_id"), "function": item}]
     calls = item.get("tool_calls") or ()
     if not isinstance(calls, list | tuple):
-        raise Problem("invalid", "tool_calls is a list", param="messages")
+        raise Problem("invalid", "tool_calls must be a list", param="messages")
     return calls
 
 
 def _past_call(given: Any) -> ToolCall:
     function = given.get("function") if isinstance(given, dict) else None
     if not isinstance(function, dict):
-        raise Problem("invalid", "a tool call has an id and a function", param="messages")
+        raise Problem("invalid", "a tool call must have an id and a function", param="messages")
     try:
         arguments = load_document(function.get("arguments") or "{}")
     except (TypeError, ValueError):
@@ -432,15 +435,15 @@ def _past_call(given: Any) -> ToolCall:
 
 
 def _session_of_chat(call: HTTPCall) -> str:
-    """Return the id of the session that a request continues.
+    """Return the id of the session that a chat completion request continues; empty for a new session.
 
-    It is in `X-Session-Id`, or in the ids of the tool calls whose results the request brings. Empty for a new session.
+    The id is in the header `X-Session-Id`, or in the ids of the tool calls whose results the request contains.
     """
     return session_of_field(call.header("x-session-id")) or _session_of_result(call.body.get("messages"))
 
 
 def _session_of_result(items: Any) -> str:
-    """Return the id of the session in which the call or approval of the last item waits; empty if it is another item."""
+    """Return the id of the session to which the last item belongs, if it is a tool result or decision; else an empty text."""
     last = items[-1] if isinstance(items, list) and items else None
     if not isinstance(last, dict):
         return ""
@@ -449,20 +452,20 @@ def _session_of_result(items: Any) -> str:
 
 
 def _with_key(call: HTTPCall) -> HTTPCall:
-    """Add an `Idempotency-Key` to a request without one."""
+    """Return a copy of the request with an `Idempotency-Key`, if it has none."""
     if call.header("idempotency-key"):
         return call
     return attrs.evolve(call, headers={**call.headers, "idempotency-key": new_id()})
 
 
 async def list_models(call: HTTPCall) -> Response:
-    """List the agents as models."""
+    """List the running agents as OpenAI models."""
     names = sorted(call.gateway.access.runtime.agents)
     return JSON({"object": "list", "data": [_model(name) for name in names]})
 
 
 async def get_model(call: HTTPCall) -> Response:
-    """Return one agent as a model."""
+    """Return one agent as an OpenAI model."""
     if call.path["id"] not in call.gateway.access.runtime.agents:
         raise Problem("not-found", "no agent has this name", code="model_not_found")
     return JSON(_model(call.path["id"]))
@@ -473,7 +476,11 @@ def _model(name: str) -> Wire:
 
 
 async def chat_completions(call: HTTPCall) -> Response:
-    """Answer a chat completion request. `X-Session-Id` keeps the conversation in a session; without, earlier messages are the history."""
+    """Answer a chat completion request.
+
+    With the header `X-Session-Id` a session stores the conversation; without it, the request's earlier messages are the
+    history.
+    """
     body, agent = call.body, agent_of(call)
     check_types(body, _CHAT_TYPES)
     check_supported(body)
@@ -508,16 +515,16 @@ async def chat_completions(call: HTTPCall) -> Response:
 async def _waiting_session(
     call: HTTPCall, agent: str, request: RequestMessages, session_id: str = ""
 ) -> Session:
-    """Return the session whose turn waits for the results or decisions of a request.
+    """Return the session whose turn waits for the tool results or decisions in a request.
 
     Args:
-        call: The request.
+        call: Request of the client.
         agent: Name of the agent.
-        request: Messages of the request.
+        request: Parsed messages of the request.
         session_id: Id of the session that the request names; empty if it names none.
 
     Raises:
-        Problem: The caller has no such session, or the results are of another session.
+        Problem: The caller has no such session, or the results belong to another session.
     """
     found = request.session_id
     if not found or session_id not in ("", found):
@@ -559,26 +566,23 @@ def _completion(base: Wire, events: Sequence[RunEvent]) -> Response:
         "usage": chat_usage(failed.usage),
         "service_tier": "default",
     }
-    if suspended is not None and suspended.of_people:
-        document["actgent"] = {"approvals": [each.id for each in suspended.of_people]}
+    if suspended is not None and suspended.user_approvals:
+        document["actgent"] = {"approvals": [each.id for each in suspended.user_approvals]}
     return JSON(document)
 
 
-def _tool_call(asked: Approval) -> Wire:
-    """Return a call of a tool of the client. Its id is that of the approval, which names the session."""
-    function = {"name": asked.tool_name, "arguments": to_text(dict(asked.arguments))}
-    return {"id": asked.id, "type": "function", "function": function}
+def _tool_call(approval: Approval) -> Wire:
+    """Encode a call of a client's tool. Its id is the approval id, which contains the session id."""
+    function = {"name": approval.tool_name, "arguments": to_text(dict(approval.arguments))}
+    return {"id": approval.id, "type": "function", "function": function}
 
 
 def text_of_run(events: Sequence[RunEvent]) -> str:
-    """Return the text of the answer: the last text of the run.
-
-    If the run is suspended, the questions to the user follow.
-    """
+    """Return the answer text of a run: its last text. If the run is suspended, append the questions to the user."""
     texts = [event.text for event in events if isinstance(event, AnswerDone) and event.text]
     for event in events:
         if isinstance(event, RunSuspended):
-            return "\n".join([*texts[-1:], *map(question_text, event.of_people)])
+            return "\n".join([*texts[-1:], *map(question_text, event.user_approvals)])
     return texts[-1] if texts else ""
 
 
@@ -594,7 +598,7 @@ def _end_of(events: Sequence[RunEvent]) -> RunEnded:
 
 
 def chat_usage(usage: Usage) -> Wire:
-    """Encode usage in the form of chat completions."""
+    """Encode a token usage as chat completions define it."""
     return {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
@@ -611,17 +615,17 @@ def chat_usage(usage: Usage) -> Wire:
 
 @attrs.define
 class ChatEncoder:
-    """Converts the events of a run to chunks of a chat completion."""
+    """Encoder of the events of a run as chunks of a streamed chat completion."""
 
     base: Wire
     wants_usage: bool = attrs.field(kw_only=True)
     _has_text: bool = False
     _usage: Usage = attrs.field(factory=Usage)
     _gap: str = ""
-    """Text to send before the next delta: it separates answers, and marks a void text."""
+    """Text to send before the next delta: it separates two answers, or marks that the text so far is discarded."""
 
     def first(self) -> bytes:
-        """Return the first chunk of a stream, which has the role of the answer."""
+        """Return the first encoded chunk of a stream, which has the role of the answer."""
         return self._chunk({"role": "assistant", "content": ""})
 
     def encode(self, event: RunEvent) -> bytes:
@@ -644,7 +648,7 @@ class ChatEncoder:
         return b""
 
     def _suspend(self, event: RunSuspended) -> bytes:
-        questions = "\n".join(map(question_text, event.of_people))
+        questions = "\n".join(map(question_text, event.user_approvals))
         data = self._chunk({"content": self._gap + questions}) if questions else b""
         for place, asked in enumerate(event.caller_calls):
             data += self._chunk({"tool_calls": [{"index": place, **_tool_call(asked)}]})
@@ -691,24 +695,24 @@ def _session_of_path(call: HTTPCall) -> str:
     return _parts_of_id(call.path["id"])[0]
 
 
-def _parts_of_id(given: str) -> tuple[str, str]:
-    """Return the session id and the message id in the id of a response; empty texts for another id."""
-    if not given.startswith("resp_"):
+def _parts_of_id(response_id: str) -> tuple[str, str]:
+    """Return the session id and the message id that a response id contains; empty texts if this server did not create it."""
+    if not response_id.startswith("resp_"):
         return "", ""
-    session_id, _, message_id = given.removeprefix("resp_").partition(_SEPARATOR)
+    session_id, _, message_id = response_id.removeprefix("resp_").partition(_SEPARATOR)
     return session_id, message_id
 
 
 async def create_response(call: HTTPCall) -> Response:
-    """Answer a Responses request; `previous_response_id` continues the session of an earlier response."""
+    """Answer a Responses request. With `previous_response_id`, continue the session of an earlier response."""
     body, agent = call.body, agent_of(call)
     check_types(body, _RESPONSE_TYPES)
     check_supported(body)
     if body.get("background") and body.get("store") is False:
-        raise Problem("invalid", "background does not go with store: false", param="background")
+        raise Problem("invalid", "background cannot be combined with store: false", param="background")
     request = messages_of_request(body, "input", instructions=body.get("instructions"))
     if request.decisions and not call.caller.allows("approve"):
-        raise Problem("forbidden", "mcp_approval_response requires the scope approve")
+        raise Problem("forbidden", "mcp_approval_response requires a token with the scope `approve`")
     options = options_of(call, agent, request.system, "max_output_tokens")  # before a session is created
     previous = body.get("previous_response_id")
     if previous is not None:
@@ -746,18 +750,15 @@ async def create_response(call: HTTPCall) -> Response:
 
 
 def _id_of_key(call: HTTPCall) -> str:
-    """Derive a message id from the `Idempotency-Key`, so that a retry finds its message.
-
-    Empty without a key.
-    """
+    """Derive a message id from the `Idempotency-Key`, so that a retry finds its message; empty without a key."""
     key = call.idempotency_key
     return hashlib.blake2b(key.encode(), digest_size=16).hexdigest() if key else ""
 
 
 async def get_response(call: HTTPCall) -> Response:
-    """Return a response that was created before; with `stream=true` its events after `starting_after`.
+    """Return a response that was created before. With `stream=true`, stream its events after number `starting_after`.
 
-    Without a stream its status is `in_progress` until its run has ended.
+    Without a stream, the status of the response is `in_progress` until its run has ended.
     """
     session, run, turn_id = await _run_of(call)
     resource = partial(response_resource, call.path["id"], 0, session.agent_name, {})
@@ -775,7 +776,7 @@ async def get_response(call: HTTPCall) -> Response:
 
 
 async def _run_of(call: HTTPCall) -> tuple[Session, Run, str]:
-    """Return the session and the run of the response that the path names, and the id of the message of its turn.
+    """Return the session and the run of the response whose id is in the path, and the id of the message that started its turn.
 
     Raises:
         Problem: The caller has no such response.
@@ -790,7 +791,7 @@ async def _run_of(call: HTTPCall) -> tuple[Session, Run, str]:
 
 
 async def cancel_response(call: HTTPCall) -> Response:
-    """Stop the run of a response, and return the response."""
+    """Interrupt the run of a response, and return the response."""
     session, _, turn_id = await _run_of(call)
     if not context_of(session).has_accepted(turn_id):
         raise missing()
@@ -800,22 +801,22 @@ async def cancel_response(call: HTTPCall) -> Response:
 
 
 async def compact(_call: HTTPCall) -> Response:
-    """Refuse to compact a conversation: agents shorten their own context."""
+    """Reject a request to compact a conversation, because each agent shortens its own context."""
     raise Problem("not-found", "conversations are not compacted here: each agent shortens its own context")
 
 
 def response_id(session_id: str, message_id: str) -> str:
-    """Build the id of a response from the id of its session and the id of its message."""
+    """Build the id of a response from its session id and its message id."""
     return f"resp_{session_id}{_SEPARATOR}{message_id}"
 
 
-async def _session_of(call: HTTPCall, agent: str | None, given: str) -> tuple[Session, str]:
-    """Find the session and the message id of a response by the id of the response.
+async def _session_of(call: HTTPCall, agent: str | None, response_id: str) -> tuple[Session, str]:
+    """Return the session and the message id that belong to a response id.
 
     Raises:
-        Problem: The caller has no such response, or it is another agent's.
+        Problem: The caller has no such response, or another agent created it.
     """
-    session_id, message_id = _parts_of_id(given)
+    session_id, message_id = _parts_of_id(response_id)
     gone = Problem("not-found", "no response has this id", param="previous_response_id", code="not_found")
     if not session_id:
         raise gone
@@ -835,7 +836,7 @@ def response_resource(  # noqa: PLR0917 - called with the first four bound
     output: Sequence[Wire],
     usage: Usage | None,
 ) -> Wire:
-    """Encode a response as the Responses API defines it."""
+    """Encode a response object as the Responses API defines it."""
     return {
         "id": given_id,
         "object": "response",
@@ -872,7 +873,7 @@ def response_resource(  # noqa: PLR0917 - called with the first four bound
 
 
 def response_usage(usage: Usage) -> Wire:
-    """Encode usage in the form of the Responses API."""
+    """Encode a token usage as the Responses API defines it."""
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
@@ -884,28 +885,28 @@ def response_usage(usage: Usage) -> Wire:
 
 @attrs.define
 class ResponseEncoder:
-    """Converts the events of a run to the events of a response, and stores the completed response.
+    """Encoder of the events of a run as events of the Responses API. It also stores the completed response.
 
-    The number of a text delta is that of its item plus the characters of the item's text up to its end. So a stream that is
-    read again has the same numbers, however the text is divided, and a client can continue inside of a text.
+    The number of a text delta is the number of its item plus the number of characters of the item's text up to the delta's
+    end. So a repeated stream has the same numbers, however the text is divided, and a client can resume within a text.
     """
 
     resource: Any
-    """Makes the response: called with its status, its output and its usage."""
+    """Builds the response object from its status, its output and its usage."""
     starting_after: int = -1
-    """Number of the last event that the client has received; events up to it are left out, but not the last one."""
+    """Number of the last event that the client has received. Events up to it are left out, except the final event."""
     final: Wire = attrs.field(factory=dict)
-    """The complete response; empty before the end of the run."""
+    """The completed response object; empty before the run has ended."""
     _number: int = 0
     """`sequence_number` of the next event."""
     _output: list[Wire] = attrs.field(factory=list)
     _open: str = ""
-    """Id of the item whose text is being sent; empty if there is none."""
+    """Id of the item whose text is being sent; empty between texts."""
     _text: str = ""
     _usage: Usage = attrs.field(factory=Usage)
 
     def first(self) -> bytes:
-        """Return the events with which each stream begins."""
+        """Return the encoded events with which each stream begins."""
         begun = self.resource("in_progress", [], None)
         return self._sse("response.created", response=begun) + self._sse(
             "response.in_progress", response=begun
@@ -928,7 +929,7 @@ class ResponseEncoder:
                 yield from self._close_item("completed")
                 for asked in event.caller_calls:
                     yield from self._add_call(asked)
-                for approval in event.of_people:
+                for approval in event.user_approvals:
                     if approval.sources:  # the item of an approval has no member for the sources
                         question = TextDelta(reply_id=approval.id, text=question_text(approval))
                         yield from self._add_text(question)
@@ -981,17 +982,17 @@ class ResponseEncoder:
         yield self._sse("response.output_item.done", output_index=place, item=item)
         self._output.append(item)
 
-    def _add_call(self, asked: Approval) -> Iterator[bytes]:
-        """Add a call of a tool of the client to the output, and yield its events.
+    def _add_call(self, approval: Approval) -> Iterator[bytes]:
+        """Add a call of a client's tool to the output, and yield the events for it.
 
-        Its id is that of the approval, which names the session.
+        The id of the call is the approval id, which contains the session id.
         """
-        place, arguments = len(self._output), to_text(dict(asked.arguments))
+        place, arguments = len(self._output), to_text(dict(approval.arguments))
         known = {
-            "id": f"fc_{asked.id}",
+            "id": f"fc_{approval.id}",
             "type": "function_call",
-            "call_id": asked.id,
-            "name": asked.tool_name,
+            "call_id": approval.id,
+            "name": approval.tool_name,
         }
         at = {"item_id": known["id"], "output_index": place}
         begun = {**known, "arguments": "", "status": "in_progress"}
@@ -999,7 +1000,7 @@ class ResponseEncoder:
         yield self._sse("response.output_item.added", output_index=place, item=begun)
         yield self._sse("response.function_call_arguments.delta", **at, delta=arguments)
         yield self._sse(
-            "response.function_call_arguments.done", **at, name=asked.tool_name, arguments=arguments
+            "response.function_call_arguments.done", **at, name=approval.tool_name, arguments=arguments
         )
         yield self._sse("response.output_item.done", output_index=place, item=item)
         self._output.append(item)
@@ -1019,10 +1020,7 @@ class ResponseEncoder:
 
 
 def _status_of(event: RunEnded) -> tuple[str, Wire]:
-    """Return the status of a response after its run.
-
-    Fields that explain another status than `completed` follow.
-    """
+    """Return the status of a response whose run has ended, and the fields that explain a status other than `completed`."""
     if event.failed is None:
         return "completed", {}
     if event.failed in _FINISH:
@@ -1081,7 +1079,7 @@ ENDPOINTS = (
         answer=get_response,
         scope="read",
         query={"stream": {"enum": ["true", "false"]}, "starting_after": NUMBER},
-        forwarding=Forwarding(session_of=_session_of_path, awaits_run=True, frees=True),
+        forwarding=Forwarding(session_of=_session_of_path, awaits_run=True, served_while_draining=True),
     ),
     _Row(
         verb="POST",
@@ -1089,14 +1087,14 @@ ENDPOINTS = (
         answer=cancel_response,
         scope="chat",
         body={"type": "object"},
-        forwarding=Forwarding(session_of=_session_of_path, awaits_run=True, frees=True),
+        forwarding=Forwarding(session_of=_session_of_path, awaits_run=True, served_while_draining=True),
     ),
 )
 
 
 @attrs.frozen
 class OpenAIProtocol:
-    """Chat completions and Responses at `/openai/v1`."""
+    """The OpenAI-compatible protocol at `/openai/v1` of a gateway: chat completions and Responses."""
 
     name: str = attrs.field(default="openai", init=False)
     title: str = attrs.field(default="OpenAI clients", init=False)

@@ -1,6 +1,6 @@
-"""One run, which is the turn of one message, as typed events: read from the session's records and its growing answer.
+"""Typed events of one run, the turn of one message, read from the session's records and its partial answers.
 
-All protocols of outside clients are made from these events. A run ends with `RunEnded`, or with `RunSuspended` if its turn
+All interoperability protocols encode these events. A run ends with `RunEnded`, or with `RunSuspended` if its turn
 waits for approval decisions; the run that follows the decisions begins with the record that resumes the turn.
 """
 
@@ -40,7 +40,7 @@ class RunStarted:
 
 @attrs.frozen(kw_only=True)
 class TextDelta:
-    """New text of an answer."""
+    """The model has produced new text of an answer."""
 
     reply_id: str
     text: str
@@ -48,7 +48,7 @@ class TextDelta:
 
 @attrs.frozen(kw_only=True)
 class TextDiscarded:
-    """The text of an answer that was emitted so far is void: the model call is repeated, or the answer was replaced."""
+    """The text of an answer that was emitted so far is discarded: the model call is repeated, or the answer was replaced."""
 
     reply_id: str
 
@@ -59,13 +59,13 @@ class AnswerDone:
 
     reply_id: str
     text: str
-    """The complete text; empty if the answer is only tool calls."""
+    """Complete text of the answer; empty if the answer has only tool calls."""
     calls: Sequence[ToolCall]
     stop: str
-    """Reason for which the model stopped."""
+    """Reason why the model stopped."""
     usage: Usage
     media: Sequence[Medium] = ()
-    """Images and files of the answer."""
+    """Images and files in the answer."""
 
 
 @attrs.frozen(kw_only=True)
@@ -91,7 +91,7 @@ class RunApprovalAsked:
 
 @attrs.frozen(kw_only=True)
 class RunApprovalDecided:
-    """A person has decided an approval."""
+    """An approver has decided an approval."""
 
     approval: Approval
     decision: Decision
@@ -99,7 +99,7 @@ class RunApprovalDecided:
 
 @attrs.frozen(kw_only=True)
 class RunSuspended:
-    """The turn waits for approval decisions and for results of the caller's tools. It resumes after all of them."""
+    """The turn waits for approval decisions and for results of client-executed tool calls. It resumes after all of them."""
 
     approvals: Sequence[Approval]
     at: float = attrs.field(default=0.0, eq=False)
@@ -107,33 +107,33 @@ class RunSuspended:
 
     @property
     def caller_calls(self) -> Sequence[Approval]:
-        """Calls to the caller's tools whose results the turn waits for."""
+        """Client-executed tool calls for whose results the turn waits."""
         return [each for each in self.approvals if each.for_caller]
 
     @property
-    def of_people(self) -> Sequence[Approval]:
-        """Approvals of the turn that a user decides, without calls of the caller's tools."""
+    def user_approvals(self) -> Sequence[Approval]:
+        """Approvals that a user must decide, without client-executed tool calls."""
         return [each for each in self.approvals if not each.for_caller]
 
 
 @attrs.frozen(kw_only=True)
 class RunEnded:
-    """The message has ended."""
+    """The message of the run has ended: it was answered or failed."""
 
     failed: str | None
-    """Kind of the failure, as in `Failure.kind`; None is an answer."""
+    """Kind of the failure, as in `Failure.kind`; None if the message was answered."""
     reason: str
-    """Actgent's description of the failure; empty for an answer and for exceptions of foreign code."""
+    """Description of the failure by actgent; empty for an answer, and for exceptions that user code raised."""
     stop: str
-    """Reason for which the model stopped its last answer."""
+    """Reason why the model stopped its last answer."""
     usage: Usage
-    """Usage of all model calls of the run."""
+    """Token usage and cost of all model calls of the run."""
     data: str | None = None
     """Structured data of the last answer as JSON text; None without data."""
     answer_type: str = ""
-    """Name of the instruction that the last answer follows; empty if it follows none."""
+    """Name of the last answer's response type (instruction); empty if it has none."""
     is_event: bool = False
-    """True if the last answer is an event without a reply: its text only encodes the data."""
+    """True if the last answer is an application event without a reply, whose text only encodes the data."""
     at: float = 0.0
     """Unix time in seconds at which the record was written; 0 if unknown."""
 
@@ -160,41 +160,41 @@ class RunReader:
     """Reader that converts the records and partial answers of a session to the events of one run."""
 
     message_id: str
-    """Id of the message whose run is read. Empty: the run that follows the next approval decision."""
+    """Id of the message whose run is read. If empty, the run that follows the next approval decision is read."""
     open_approvals: Callable[[], Sequence[Approval]]
-    """Returns the approvals and calls that wait now in the session, and the approvals of its child sessions."""
+    """Returns the open approvals and client-executed calls of the session, and the open approvals of its child sessions."""
     is_over: bool = False
-    """True after `RunEnded` or `RunSuspended`."""
+    """True after the run has ended with `RunEnded` or `RunSuspended`."""
     is_suspended: bool = False
-    """True after `RunSuspended`."""
+    """True after the run has ended with `RunSuspended`."""
     is_whole: bool = False
-    """True if suspensions that were resumed since do not end the run."""
-    reads_on: bool = False
-    """True if no suspension ends the run. `RunSuspended` is followed by `RunStarted` when the turn resumes."""
+    """True if a suspension does not end the run when the turn has been resumed since."""
+    continues_after_suspension: bool = False
+    """True if no suspension ends the run. `RunStarted` follows `RunSuspended` when the turn resumes."""
     _turn: str = ""
-    """Id of the outside message whose turn answers the message."""
+    """Id of the message that started the turn in which the run's message is answered."""
     _reply_id: str = ""
-    """Id of the answer whose text was emitted last."""
+    """Reply id of the answer whose text was emitted last."""
     _text: str = ""
-    """Emitted text of that answer."""
-    _said: str = ""
-    """Emitted text of the model's last answer; empty if a reply has replaced it."""
+    """Text of the answer with the id `_reply_id` that was emitted so far."""
+    _answer_text: str = ""
+    """Text of the model's last answer that was emitted; empty if a reply has replaced it."""
     _stop: str = ""
     _media: Sequence[Medium] = ()
     """Images and files of the model's last answer."""
     _outcome: OutcomeRecord | None = None
-    """Reply of the last answer, or its event if it has no reply; None if the reply is the text of the answer."""
+    """Record of the last answer's reply, or of its event if it has no reply; None if the answer's text is the reply."""
     _at: float = 0.0
-    """Unix time in seconds of the record that is being read."""
+    """Unix time in seconds at which the current record was written."""
     _usage: Usage = NO_USAGE
     _results: set[str] = attrs.field(factory=set)
-    """Ids of calls whose results were emitted."""
+    """Ids of the tool calls whose results were emitted."""
     _asked: dict[str, Approval] = attrs.field(factory=dict)
 
     def read(self, item: FollowedItem) -> list[RunEvent]:
-        """Convert an item of the followed session to events of the run.
+        """Convert an item from the session's record stream to events of the run.
 
-        Items of other turns, and items after the end, give none.
+        Items of other turns, and items after the end of the run, give no events.
         """
         if self.is_over:
             return []
@@ -206,7 +206,7 @@ class RunReader:
         return [RunToolProgressed(progress=item)] if self._turn else []
 
     def end(self, failed: str | None, reason: str) -> list[RunEvent]:
-        """Return the last event of the run; `failed` is the kind of a failure, or None for an answer."""
+        """End the run and return its last event. `failed` is the kind of a failure, or None for an answer."""
         self.is_over = True
         outcome = self._outcome if failed is None else None
         return [
@@ -245,7 +245,7 @@ class RunReader:
         return self._read_own(record) if self._turn and turn == self._turn else []
 
     def _read_own(self, record: Record) -> list[RunEvent]:
-        """Convert a record of the run's turn to events."""
+        """Convert a record that belongs to the run's turn to events."""
         match record:
             case AgentMessageRecord():
                 return self._say(record)
@@ -269,7 +269,7 @@ class RunReader:
         return [RunApprovalDecided(approval=approval, decision=record.decision)]
 
     def _resume(self) -> list[RunEvent]:
-        if not (self.is_suspended and self.reads_on):
+        if not (self.is_suspended and self.continues_after_suspension):
             return []
         self.is_suspended = False
         return [RunStarted(message_id=self.message_id, at=self._at)]
@@ -301,7 +301,10 @@ class RunReader:
         ]
 
     def _complete(self, reply_id: str, text: str) -> list[RunEvent]:
-        """Emit the rest of an answer's text. A fast answer may be complete before any partial text was emitted."""
+        """Return an event for the part of a complete answer's text that was not emitted yet.
+
+        A fast answer may be complete before any partial text was emitted.
+        """
         events: list[RunEvent] = []
         shown = self._text if reply_id == self._reply_id else ""
         if self._text and (reply_id != self._reply_id or not text.startswith(shown)):
@@ -309,12 +312,12 @@ class RunReader:
             shown = ""
         if rest := text[len(shown) :]:
             events.append(TextDelta(reply_id=reply_id, text=rest))
-        self._reply_id, self._text, self._said = reply_id, "", text
+        self._reply_id, self._text, self._answer_text = reply_id, "", text
         return events
 
     def _emit_changed_reply(self, record: OutcomeRecord) -> list[RunEvent]:
-        """Emit a reply whose text differs from the model's answer, e.g. because a guard replaced it."""
-        said, self._said = self._said, ""
+        """Return the events for a reply whose text differs from the model's answer, for example because a guard replaced it."""
+        said, self._answer_text = self._answer_text, ""
         if record.kind == "reply" or (record.kind == "event" and self._outcome is None):
             self._outcome = record
         if record.kind != "reply" or not record.text or record.text == said:
@@ -336,21 +339,21 @@ class RunReader:
         return [RunToolDone(result=each) for each in new]
 
     def suspend(self) -> list[RunEvent]:
-        """End the run if its turn waits for approvals or caller tools. Do not end it if the turn waits for a delegated task."""
+        """Return the events for a suspension of the turn, which ends the run. If the turn waits for a task, return no events."""
         approvals = tuple(self._asked.values()) or tuple(self.open_approvals())
         if self.is_whole:
             waiting = {each.id for each in self.open_approvals()}
             approvals = tuple(each for each in approvals if each.id in waiting)
         if not approvals:
             return []
-        self.is_suspended, self.is_over = True, not self.reads_on
+        self.is_suspended, self.is_over = True, not self.continues_after_suspension
         return [RunSuspended(approvals=approvals, at=self._at)]
 
 
 async def read_run(
     follower: SessionFollower, reader: RunReader, *, alive_seconds: float
 ) -> AsyncGenerator[Sequence[RunEvent], None]:
-    """Yield the events of a run in groups, until the run ends or is suspended.
+    """Read a session and yield the events of a run in groups, until the run ends or is suspended.
 
     An empty group means that no event occurred for `alive_seconds`.
     """
@@ -372,7 +375,7 @@ async def read_run(
 
 
 def _read_available(follower: SessionFollower, reader: RunReader, events: list[RunEvent]) -> bool:
-    """Add the events of all items that can be received without waiting. Return False if there was no item."""
+    """Append the events of all items that the follower has now to `events`. Return False if it has no item."""
     has_item = False
     while not reader.is_over and (item := follower.receive_now()) is not None:
         has_item = True
@@ -380,8 +383,15 @@ def _read_available(follower: SessionFollower, reader: RunReader, events: list[R
     return has_item
 
 
-def tool_error_text(status: str, error: str | None, raised: str, *, shows_foreign: bool) -> str:
-    """Return the description of a failed tool call that a client may see."""
-    if raised and not shows_foreign:
+def tool_error_text(status: str, error: str | None, raised: str, *, shows_exception_texts: bool) -> str:
+    """Return the description of a failed tool call for a client.
+
+    Args:
+        status: Status of the tool result.
+        error: Error text of the tool result; None without a text.
+        raised: Class name of the exception that user code raised; empty if the error is from actgent.
+        shows_exception_texts: False to hide the error text if user code raised the exception.
+    """
+    if raised and not shows_exception_texts:
         return f"the tool raised {raised}"
     return error or status

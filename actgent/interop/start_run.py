@@ -1,4 +1,4 @@
-"""Runs for requests of outside protocols: find or create the session, enqueue the message, stream the events."""
+"""Runs for requests of interoperability protocols: find or create the session, enqueue the message, stream the events."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -50,14 +50,14 @@ PAGE = 200
 
 @attrs.frozen(kw_only=True)
 class DecisionPlace:
-    """Place of a decision in the records of a session."""
+    """Position of a decision in the records of a session."""
 
     after: int
-    """Number of the record before the decision."""
+    """Number of the record before the decision's record."""
     is_waiting: bool
-    """True if the turn is still suspended: approvals are open that were asked before the decision."""
+    """True if the turn is still suspended, because other approvals that were requested before the decision are open."""
     turn: str
-    """Id of the message whose turn the decision continued."""
+    """Id of the message that started the turn that the decision resumed."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -69,39 +69,42 @@ class Run:
     message_id: str = ""
     content: str | Sequence[Part] = ""
     options: TurnOptions | None = None
-    """Options of this turn; None for those of the agent."""
+    """Options of this turn; None for the options of the agent."""
     decisions: Mapping[str, Decision] = attrs.field(factory=dict)
-    """Approval decisions by approval id. If the request has decisions or results, no message is sent."""
+    """Approval decisions in the request, by approval id. If it has decisions or results, no message is sent."""
     results: Mapping[str, Decision] = attrs.field(factory=dict)
-    """Results of the caller's tools, by the id of the call or of its approval: `Respond` or `Reject`."""
+    """Results of client-executed tool calls (`Respond` or `Reject`), by call id or approval id."""
     after_decision: str = ""
-    """Id of a decided approval: the run that followed the decision is read, and nothing is sent."""
+    """Id of a decided approval, to read only the run that followed its decision; empty to start a run."""
     is_read: bool = False
     """True if the request only reads the run of a message that was sent before."""
     is_whole: bool = False
-    """True if suspensions of the turn that were resumed since do not end the run."""
-    reads_on: bool = False
-    """True to continue after a suspension of the turn, so that only the end of the turn ends the run."""
+    """True if a suspension does not end the run when the turn has been resumed since."""
+    continues_after_suspension: bool = False
+    """True to continue after suspensions of the turn, so that only the end of the turn ends the run."""
     is_stateless: bool = False
-    """True if the session ends after its last reader, and its turn stops when all clients have disconnected."""
+    """True if the session is temporary: it ends after its last reader, and its turn stops when all clients have disconnected."""
 
     @asynccontextmanager
     async def open(self, *, streams: bool) -> AsyncGenerator[AsyncGenerator[Sequence[RunEvent], None], None]:
-        """Enqueue the message or record the decisions, and give the events of the run.
+        """Send the message or record the decisions, and yield the groups of events of the run.
 
-        A message id that was sent before gives the run of that message again, from its beginning. Decisions that were made
-        before give the run that followed them.
+        A message id that was sent before gives the run of that message again, from its beginning. Decisions that were already
+        recorded give the run that followed them.
 
         Args:
-            streams: True: text is emitted while it grows. False: each answer is emitted when it is complete, and the model
-                does not stream for this reader, which saves a quarter of the CPU of a message.
+            streams: True to emit partial answers. False emits only complete answers, and the model does not stream for this
+                reader, which saves a quarter of the CPU time of a message.
 
         Raises:
-            Problem: The message id was sent with other content, an approval or call is unknown, or the session waits for
-                results of the caller's tools.
+            Problem: The message id was sent with different content, an approval or call is unknown, or the session waits for
+                results of client-executed tool calls.
         """
         reader = RunReader(
-            self.message_id, self._open_approvals, is_whole=self.is_whole, reads_on=self.reads_on
+            self.message_id,
+            self._open_approvals,
+            is_whole=self.is_whole,
+            continues_after_suspension=self.continues_after_suspension,
         )
         async with self._reading() as shared:
             after, is_new, is_waiting = await self._find_begin()
@@ -127,7 +130,7 @@ class Run:
 
     @asynccontextmanager
     async def _reading(self) -> AsyncGenerator[TemporarySession, None]:
-        """Open a block that ends a stateless session after its last reader.
+        """Count a reader of a stateless session during the `async with` block, and end the session after its last reader.
 
         For other sessions, do nothing.
         """
@@ -144,16 +147,16 @@ class Run:
 
     @property
     def is_decision(self) -> bool:
-        """True if the request brings decisions or results, and no message."""
+        """True if the request contains decisions or tool results instead of a message."""
         return bool(self.decisions or self.results or self.after_decision)
 
     def _open_approvals(self) -> Sequence[Approval]:
         return (*self.session.approvals, *self.session.caller_calls)
 
     async def _find_begin(self) -> tuple[int, bool, bool]:
-        """Return the number of the record before the run.
+        """Find the beginning of the run in the session's records.
 
-        Also return True if the run is new, and True if its turn is still suspended.
+        Return the number of the record before the run, True if the run is new, and True if its turn is still suspended.
         """
         key, journal = context_of(self.session).key, self.call.gateway.access.journal
         head = journal.cached_head(*key) or await journal.head(*key)
@@ -176,14 +179,15 @@ class Run:
             return head.records, False, False  # accepted after the head was read
         if not self.is_read and not has_content(self.session, story.accepted.message, self._content):
             raise Problem(
-                "key-reused", "this id was sent with another message: use a new id for a new message"
+                "key-reused",
+                "this message id was sent before with a different message: use a new id for each message",
             )
         return story.number - 1, False, False
 
     def _decision_on(self, approval: Approval) -> Decision | None:
-        """Return the request's decision on an open approval, or its result of a caller tool; None if it has neither.
+        """Return the decision or tool result in the request for an open approval; None if it has neither.
 
-        Results are accepted only for calls of the caller's tools, because they need no scope `approve`.
+        Results are accepted only for client-executed tool calls, because results do not require the scope `approve`.
         """
         if approval.for_caller and approval.session_id == self.session.id:
             result = self.results.get(approval.id) or self.results.get(approval.call_id)
@@ -192,24 +196,25 @@ class Run:
         return self.decisions.get(approval.id)
 
     def _check_has_results(self) -> None:
-        """Raise if the turn of the session waits for results of the caller.
+        """Check that the turn of the session does not wait for results of client-executed tool calls.
 
-        A new message would wait for them as well.
+        A new message would also wait for these results.
 
         Raises:
-            Problem: It does.
+            Problem: The turn waits for such results.
         """
         context = context_of(self.session)
         if context.suspension is not None and (waiting := self.session.caller_calls):
             names = ", ".join(each.tool_name for each in waiting)
             raise Problem(
-                "suspended", f"the session waits for the results of tool calls ({names}): send these first"
+                "suspended",
+                f"the session waits for the results of tool calls ({names}): send these results first",
             )
 
     async def find_decision(self) -> "DecisionPlace":
-        """Return the place of the first decision of the request, in the last suspension that the request decides.
+        """Return the position of the request's first decision in the last suspension that the request decides.
 
-        A client may repeat the results of earlier suspensions of the turn, whose answers it has received before.
+        A client may repeat the results of earlier suspensions of the turn, whose answers it has already received.
 
         Raises:
             Problem: The session has no such approval or call, or it is not decided.
@@ -265,23 +270,23 @@ async def _yield_once(events: Sequence[RunEvent]) -> AsyncGenerator[Sequence[Run
     yield events
 
 
-def caller_tools(call: HTTPCall, agent: str, given: Iterable[Mapping[str, Any]]) -> tuple[ToolSpec, ...]:
-    """Validate the tools that a client offers for one turn, and return them.
+def caller_tools(call: HTTPCall, agent: str, tools: Iterable[Mapping[str, Any]]) -> tuple[ToolSpec, ...]:
+    """Validate the tools that a client offers for one turn and executes itself. Return their specifications.
 
     Raises:
-        Problem: The agent is unknown, a tool is invalid, or the agent has a tool of this name.
+        Problem: The agent is unknown, a tool is invalid, or the agent has a tool with the same name.
     """
-    if not isinstance(given, list):
-        raise Problem("invalid", "tools is a list", param="tools")
+    if not isinstance(tools, list):
+        raise Problem("invalid", "tools must be a list", param="tools")
     registry = call.gateway.access.known_opener(agent).running.core.calling.registry
     try:
-        return check_caller_tools(given, registry)
+        return check_caller_tools(tools, registry)
     except ConfigurationError as error:
         raise Problem("invalid", str(error), param="tools") from error
 
 
 async def suspended_session(call: HTTPCall, agent: str | None, session_id: str) -> Session:
-    """Open the caller's session whose suspended turn a request continues.
+    """Return the caller's session whose suspended turn a request continues.
 
     Raises:
         Problem: The caller has no such session, or it was closed.
@@ -294,7 +299,7 @@ async def suspended_session(call: HTTPCall, agent: str | None, session_id: str) 
 
 
 async def find_session(call: HTTPCall, agent: str, session_id: str) -> Session:
-    """Return the caller's session with this id, and create it if necessary.
+    """Return the caller's session with this id, or create the session if it does not exist.
 
     Raises:
         Problem: The agent is unknown, the id is invalid, or the session belongs to another owner.
@@ -307,7 +312,7 @@ async def find_session(call: HTTPCall, agent: str, session_id: str) -> Session:
             return await create_session(call, opener, session_id=session_id)
         except SessionExists:  # another request created it first
             head = await access.journal.head(agent, session_id)
-    if head is None or not await access.sees(call.caller, head):
+    if head is None or not await access.may_access(call.caller, head):
         raise missing()
     return await access.opened(head)
 
@@ -315,7 +320,7 @@ async def find_session(call: HTTPCall, agent: str, session_id: str) -> Session:
 async def existing_session(
     call: HTTPCall, agent: str | None, session_id: str
 ) -> tuple[Session, SessionSummary]:
-    """Return the caller's session with this id for reading, and its summary.
+    """Return the caller's existing session with this id, for reading, and its summary.
 
     Raises:
         Problem: The caller has no such session.
@@ -331,9 +336,9 @@ async def create_session(
     session_id: str | None = None,
     history: Iterable[ImportedMessage] = (),
 ) -> Session:
-    """Create a session for the caller.
+    """Create a session for the caller. If `session_id` is None, the server chooses the id.
 
-    Without `session_id` the server chooses the id; `history` are its earlier messages.
+    `history` are the earlier messages of the conversation.
     """
     return session_of_context(
         await opener.create(Sender(call.caller.owner), session_id=session_id, history=list(history))
@@ -341,7 +346,7 @@ async def create_session(
 
 
 def with_system_layer(session: Session, options: TurnOptions | None) -> TurnOptions | None:
-    """Append `tail` to the system prompt of the session, unless that prompt changes with the state of the session."""
+    """Return turn options whose `tail` is added to the system prompt, unless the prompt depends on the session's state."""
     if options is None or not options.tail:
         return options
     prompts, system = services_of(session).running.core.prompts, context_of(session).conversation.system
@@ -352,13 +357,13 @@ def with_system_layer(session: Session, options: TurnOptions | None) -> TurnOpti
 
 
 def to_sse(data: Mapping[str, Any], *, event: str = "") -> bytes:
-    """Encode data as one server-sent event with an optional name."""
+    """Encode JSON data as one server-sent event with an optional event name."""
     head = f"event: {event}\n" if event else ""
     return head.encode() + b"data: " + encode_json(data) + b"\n\n"
 
 
 class RunStream(Streamed):
-    """A response that streams a run: `encode` converts each event to bytes."""
+    """HTTP response that streams a run. `encode` converts each event to bytes."""
 
     def __init__(
         self,
@@ -369,10 +374,7 @@ class RunStream(Streamed):
         last: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Keep the run and its encoder. `first` returns the bytes before the events, `last` is sent after them.
-
-        Args: `first` returns what is sent before the events; `last` is sent after them.
-        """
+        """Args: `first` returns the bytes to send before the events; `last` are the bytes to send after the events."""
         super().__init__(status_code=200, headers={**HEADERS, **(headers or {})})
         del self.headers["content-length"]
         self._run, self._encode, self._first, self._last = run, encode, first, last
@@ -405,10 +407,10 @@ class RunStream(Streamed):
 
 
 async def collect(run: Run) -> list[RunEvent]:
-    """Read a run to its end, and return its events. If the client disconnects, reading stops.
+    """Read a run until it ends, and return its events. If the client disconnects, reading stops.
 
     Raises:
-        SessionMoved: Another process continues the session, where the same request gives the run again.
+        SessionMoved: Another process owns the session now. The same request, sent there, gives the run again.
     """
     collected: list[RunEvent] = []
 

@@ -1,4 +1,4 @@
-"""Sessions that end with the answer to one message. Several requests may read one answer, and the last of them ends the session."""
+"""Temporary sessions, which end with the answer to one message. The last request that reads the answer ends the session."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -20,16 +20,16 @@ _log = logger_of(__name__)
 
 @attrs.define(eq=False)
 class TemporarySession:
-    """State shared by the requests that read the answer of one temporary session."""
+    """State of one temporary session, which the requests that read its answer share."""
 
     session: Session | None = None
-    """The session; None if it is not open, or if another process ends it."""
+    """The open session; None if it is not open, or if another process owns it and will end it."""
     readers: int = 0
     """Number of requests that currently read the answer."""
     is_over: bool = False
-    """True if a request has read the end of the run."""
+    """True if a request has read the run of the message until its end."""
     is_kept: bool = False
-    """True if a client has received the approvals or calls that the turn waits for. It may continue the turn later."""
+    """True if a client has received the approvals or calls for which the turn waits, and may continue the turn later."""
 
 
 _open: WeakKeyDictionary[AgentActor, dict[str, TemporarySession]] = WeakKeyDictionary()
@@ -40,14 +40,14 @@ _open: WeakKeyDictionary[AgentActor, dict[str, TemporarySession]] = WeakKeyDicti
 async def temporary_session(
     opener: SessionOpener, session_id: str, message_id: str
 ) -> AsyncGenerator[TemporarySession, None]:
-    """Count a reader of a temporary session inside the block. After the last block the session ends, and its turn is stopped.
+    """Count a reader of a temporary session during the `async with` block. After the last reader, end the session and its turn.
 
     A session whose message was not accepted is removed. A suspended session stays open if a client may continue it.
 
     Args:
-        opener: Opens sessions of the agent.
+        opener: Object that opens the agent's sessions.
         session_id: Id of the session, which may not exist yet.
-        message_id: Id of the message; empty if the session had a message before the block.
+        message_id: Id of the message that will be sent; empty if it was sent before the block.
     """
     sessions = _open.setdefault(opener.running, {})
     shared = sessions.setdefault(session_id, TemporarySession())

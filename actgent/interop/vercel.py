@@ -1,6 +1,6 @@
 """Vercel UI message stream, version 1: the backend of `useChat` at `POST /vercel/{agent}`. Source: ai-sdk.dev, `ai` 7.
 
-The chat is the session, and the id of the last message is the message id: a repeated request gives the same answer.
+The chat id is the session id, and the id of the last message is the message id: a repeated request gives the same answer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,18 +45,18 @@ _FINISH = {
 
 @attrs.define
 class VercelEncoder:
-    """Converts the events of a run to parts of the stream."""
+    """Encoder of the events of a run as parts of a Vercel UI message stream."""
 
     message_id: str
     """Id of the answer in the client's chat."""
-    shows_foreign: bool
-    """True if the client may see the text of exceptions of foreign code."""
+    shows_exception_texts: bool
+    """True if the client may see texts of exceptions that user code or libraries raised."""
     _open: str = ""
-    """Id of the text part that is open."""
+    """Id of the text part whose end was not sent yet; empty if there is none."""
     _is_in_step: bool = False
 
     def first(self) -> bytes:
-        """Return the part with which each stream begins."""
+        """Return the encoded part with which each stream begins."""
         return to_sse({"type": "start", "messageId": self.message_id})
 
     def encode(self, event: RunEvent) -> bytes:
@@ -110,7 +110,9 @@ class VercelEncoder:
         known = {"toolCallId": result.call_id}
         if result.status == "success":
             return {"type": "tool-output-available", **known, "output": result.content, "dynamic": True}
-        words = tool_error_text(result.status, result.error, result.raised, shows_foreign=self.shows_foreign)
+        words = tool_error_text(
+            result.status, result.error, result.raised, shows_exception_texts=self.shows_exception_texts
+        )
         return {"type": "tool-output-error", **known, "errorText": words, "dynamic": True}
 
     def _begin_step(self) -> Iterator[dict[str, Any]]:
@@ -145,20 +147,21 @@ async def send_chat(call: HTTPCall) -> Response:
     body = call.body
     if body.get("trigger") == "regenerate-message":
         raise Problem(
-            "invalid", "regenerate-message is not supported: fork the session by POST /v1/sessions/{id}/fork"
+            "invalid",
+            "regenerate-message is not supported: fork the session with POST /v1/sessions/{id}/fork",
         )
     messages = body.get("messages")
     last = messages[-1] if isinstance(messages, list) and messages else None
     if not isinstance(last, dict) or not isinstance(last.get("parts"), list):
-        raise Problem("invalid", "messages is a list of messages with parts")
+        raise Problem("invalid", "messages must be a list of messages with parts")
     is_answer = last.get("role") == "assistant"
     decisions = _decisions_of(last["parts"]) if is_answer else {}
     results = _results_of(last["parts"]) if is_answer else {}
     if decisions and not call.caller.allows("approve"):
-        raise Problem("forbidden", "an approval response requires the scope approve")
+        raise Problem("forbidden", "an approval response requires a token with the scope `approve`")
     if last.get("role") not in ("user", "assistant") or (is_answer and not (decisions or results)):
         raise Problem(
-            "invalid", "the last message is one of the user, or has approval responses or tool outputs"
+            "invalid", "the last message must be one of the user, or have approval responses or tool outputs"
         )
     agent, offered = call.path["agent"], body.get("tools")
     tools = caller_tools(call, agent, _tools_of(offered)) if offered else ()
@@ -175,7 +178,7 @@ async def send_chat(call: HTTPCall) -> Response:
         options=TurnOptions(tools=tools) if tools else None,
     )
     # An answer after an approval or a tool output continues the client's assistant message.
-    encoder = VercelEncoder(last_id if is_answer else f"{last_id}-answer", call.shows_foreign)
+    encoder = VercelEncoder(last_id if is_answer else f"{last_id}-answer", call.shows_exception_texts)
     return RunStream(asked, encoder.encode, first=encoder.first, last=LAST, headers=HEADERS)
 
 
@@ -188,26 +191,26 @@ def _part_of(part: Any) -> Part:
     raise Problem("invalid", "the type of a part of the user's message must be text or file")
 
 
-def _tools_of(given: Any) -> list[Mapping[str, Any]]:
-    """Return the tools of the client: a list with names, or a mapping by name as `frontendTools` makes it."""
-    if isinstance(given, dict):
-        given = [{"name": name, **each} for name, each in given.items() if isinstance(each, dict)]
-    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
-        raise Problem("invalid", "tools is a list or a mapping of objects", param="tools")
+def _tools_of(tools: Any) -> list[Mapping[str, Any]]:
+    """Return the tools of the client as a list of objects with names. The client sends a list, or a map by tool name."""
+    if isinstance(tools, dict):
+        tools = [{"name": name, **each} for name, each in tools.items() if isinstance(each, dict)]
+    if not isinstance(tools, list) or not all(isinstance(each, dict) for each in tools):
+        raise Problem("invalid", "tools must be a list or a map of objects", param="tools")
     return [
         {
             "name": each.get("name"),
             "description": each.get("description"),
             "parameters": each.get("inputSchema") or each.get("parameters"),
         }
-        for each in given
+        for each in tools
     ]
 
 
 def _results_of(parts: Sequence[Any]) -> dict[str, Decision]:
-    """Return the outputs of tools in an assistant message, by the id of the call.
+    """Return the tool outputs in an assistant message, by call id.
 
-    The outputs of the agent's own tools are among them. Only those of the client's tools are looked up later.
+    They include outputs of the agent's tools, which are ignored later.
     """
     found: dict[str, Decision] = {}
     for part in parts:
@@ -222,7 +225,7 @@ def _results_of(parts: Sequence[Any]) -> dict[str, Decision]:
 
 
 def _decisions_of(parts: Sequence[Any]) -> dict[str, Decision]:
-    """Return the approval responses of an assistant message, by the id of the approval."""
+    """Return the approval responses in an assistant message, by approval id."""
     found: dict[str, Decision] = {}
     for part in parts:
         approval = part.get("approval") if isinstance(part, dict) else None
@@ -235,19 +238,19 @@ def _decisions_of(parts: Sequence[Any]) -> dict[str, Decision]:
 
 
 async def resume_chat(call: HTTPCall) -> Response:
-    """Stream the running or suspended turn of a chat from its beginning; 204 if there is none."""
+    """Stream the running or suspended turn of a chat from its beginning. The status is 204 if the chat has no such turn."""
     session, _ = await existing_session(call, call.path["agent"], to_client_id(call.path["id"]))
     message_id = context_of(session).open_turn_id
     if message_id is None:
         return Response(status_code=204)
     asked = Run(call=call, session=session, message_id=message_id, is_read=True, is_whole=True)
-    encoder = VercelEncoder(f"{message_id}-answer", call.shows_foreign)
+    encoder = VercelEncoder(f"{message_id}-answer", call.shows_exception_texts)
     return RunStream(asked, encoder.encode, first=encoder.first, last=LAST, headers=HEADERS)
 
 
 @attrs.frozen
 class VercelProtocol:
-    """Vercel UI message stream at `/vercel/{agent}`."""
+    """The Vercel UI message stream protocol at `/vercel/{agent}` of a gateway."""
 
     name: str = attrs.field(default="vercel", init=False)
     title: str = attrs.field(default="Vercel AI SDK (useChat)", init=False)
@@ -265,7 +268,7 @@ class VercelProtocol:
                 scope="chat",
                 body={"type": "object"},
                 has_parts=True,
-                gives="text/event-stream",
+                media_type="text/event-stream",
                 streams=True,
                 answer_headers=_ANSWER_HEADERS,
                 forwarding=Forwarding(
@@ -279,11 +282,13 @@ class VercelProtocol:
                 answer=resume_chat,
                 scope="read",
                 statuses=(200, 204),
-                gives="text/event-stream",
+                media_type="text/event-stream",
                 streams=True,
                 answer_headers=_ANSWER_HEADERS,
                 forwarding=Forwarding(
-                    session_of=lambda call: session_of_field(call.path["id"]), awaits_run=True, frees=True
+                    session_of=lambda call: session_of_field(call.path["id"]),
+                    awaits_run=True,
+                    served_while_draining=True,
                 ),
             ),
         )

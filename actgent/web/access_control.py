@@ -33,7 +33,7 @@ _SUSPENDED = SessionFilter(state="suspended")
 
 @attrs.frozen(kw_only=True)
 class ListPage:
-    """One page of a list."""
+    """One page of a list of sessions, with the cursor of the next page."""
 
     items: Sequence[Any]
     following: str | None
@@ -48,13 +48,15 @@ class AccessFilter:
     journal: Journal
 
     async def head(self, caller: Caller, session_id: str, agent: str | None = None) -> SessionSummary:
-        """Return the summary of the session with this id. `agent` is needed if several agents have a session with the id.
+        """Return the summary of a session, if the caller may access the session.
+
+        `agent` is the name of the session's agent. None is allowed if only one agent has a session with this id.
 
         Raises:
             Problem: The session does not exist, belongs to another owner, or several agents have a session with this id.
         """
         named = await self._find_by_id(session_id, agent)
-        heads = [head for head in named if await self.sees(caller, head)]
+        heads = [head for head in named if await self.may_access(caller, head)]
         if not heads:
             raise missing()
         if len(heads) > 1:
@@ -65,7 +67,7 @@ class AccessFilter:
         return heads[0]
 
     async def _find_by_id(self, session_id: str, agent: str | None) -> list[SessionSummary]:
-        """Return the summaries of all sessions with an id.
+        """Return the summaries of all sessions with an id: one for each agent, or only that of `agent`.
 
         An unknown id costs the same journal read as a known id, so the time reveals nothing.
         """
@@ -76,7 +78,7 @@ class AccessFilter:
         ]
         return [head for head in found if head is not None and not is_internal(head)]
 
-    async def sees(self, caller: Caller, head: SessionSummary) -> bool:
+    async def may_access(self, caller: Caller, head: SessionSummary) -> bool:
         """Return True if the caller may access a session: its root session has the caller's owner, or the caller is an admin."""
         if head.parent_id is None:
             return caller.is_admin or head.owner == caller.owner
@@ -84,7 +86,9 @@ class AccessFilter:
         return caller.is_admin or (root is not None and root.owner == caller.owner)
 
     async def session(self, caller: Caller, session_id: str, agent: str | None = None) -> Session:
-        """Open the session with this id. `agent` is needed if several agents have a session with the id.
+        """Open a session, if the caller may access it.
+
+        `agent` is the name of the session's agent. None is allowed if only one agent has a session with this id.
 
         Raises:
             Problem: The session does not exist, belongs to another owner, or several agents have a session with this id.
@@ -94,7 +98,7 @@ class AccessFilter:
         return await self.opened(await self.head(caller, session_id, agent))
 
     async def opened(self, head: SessionSummary) -> Session:
-        """Open the session of a summary, without an access check.
+        """Open the session that a summary describes, without an access check.
 
         Raises:
             SessionClosed: The session was closed.
@@ -104,7 +108,9 @@ class AccessFilter:
         return session_of_context(opener.find_loaded(head.session_id) or await opener.find(head.session_id))
 
     async def readable(self, head: SessionSummary) -> Session:
-        """Return a session for reading, without starting its turn: a session with an open turn that is not in memory is not loaded.
+        """Return a session for reading only.
+
+        An unfinished turn is not resumed: if the session with the turn is not in memory, it is read from the journal.
 
         Raises:
             SessionClosed: The session was closed.
@@ -119,7 +125,7 @@ class AccessFilter:
     def statistics(self, caller: Caller) -> list[AgentStatistics]:
         """Return statistics of each running agent.
 
-        Without the scope `metrics`, they count only the caller's own sessions.
+        If the caller lacks the scope `metrics`, or acts for another owner, only sessions of the caller's owner count.
         """
         found = self.runtime.statistics()
         if caller.allows("metrics") and caller.owner == caller.token.owner:
@@ -143,7 +149,7 @@ class AccessFilter:
         return attrs.evolve(known, inbox=inbox, sessions=len(own), suspended=suspended)
 
     def opener(self, agent: str) -> SessionOpener:
-        """Return the session opener of an agent.
+        """Return the object that opens the sessions of an agent.
 
         Raises:
             NotRunning: The agent is not running.
@@ -151,7 +157,7 @@ class AccessFilter:
         return self.runtime.agents.opener(agent)
 
     def known_opener(self, agent: str) -> SessionOpener:
-        """Return the session opener of an agent that a client named.
+        """Return the object that opens the sessions of an agent; the agent's name comes from a client.
 
         Raises:
             Problem: No agent of this name is running.
@@ -164,14 +170,14 @@ class AccessFilter:
                 "not-found", "no agent with this name runs on this server", agent=agent, agents=hosted
             ) from None
 
-    async def page(self, caller: Caller, query: Mapping[str, Any], most: int) -> ListPage:
-        """Return a page of the sessions that match a query, the last changed first. `most` is the maximum page size.
+    async def page(self, caller: Caller, query: Mapping[str, Any], max_size: int) -> ListPage:
+        """Return a page of the sessions that match a query, the last changed first. `max_size` is the maximum page size.
 
         Raises:
             Problem: The query names another owner without the scope `admin`, or its cursor is invalid.
         """
         wanted = await self._filter(caller, query)
-        limit, after = min(query.get("limit", 100), most), parse_session_cursor(query.get("after"))
+        limit, after = min(query.get("limit", 100), max_size), parse_session_cursor(query.get("after"))
         found: list[SessionSummary] = []
         while len(found) < limit:
             rows = await self.journal.page(wanted, after=after, limit=limit - len(found))
@@ -196,9 +202,9 @@ class AccessFilter:
 
 
 def owner_in(caller: Caller, query: Mapping[str, Any]) -> str | None:
-    """Return the owner whose sessions a query may list.
+    """Return the owner to whose sessions a list query is restricted.
 
-    None means all owners, for an admin without the parameter `owner`.
+    None means the sessions of all owners: the caller is an admin, and the query has no parameter `owner`.
 
     Raises:
         Problem: The query names another owner without the scope `admin`.
@@ -214,7 +220,7 @@ def owner_in(caller: Caller, query: Mapping[str, Any]) -> str | None:
 
 
 def annotations_in(query: Mapping[str, Any]) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """Return the tags and the metadata of the query parameters `tags` and `metadata`.
+    """Return the tags and metadata that sessions must have, from the query parameters `tags` and `metadata`.
 
     Raises:
         Problem: `metadata` is not a JSON object.
@@ -247,8 +253,8 @@ class ApprovalList:
         Args:
             caller: Authenticated caller.
             agent: Name of the agent; None for all agents.
-            after: Creation time and id of the last approval of the previous page.
-            limit: Maximum number of approvals.
+            after: Creation time (Unix seconds) and id of the last approval of the previous page.
+            limit: Maximum number of approvals to return.
         """
         known: dict[SessionKey, tuple[int, Sequence[Approval]]] = {}
         async for head in self._suspended_sessions():
@@ -264,16 +270,16 @@ class ApprovalList:
         waiting.sort(key=lambda each: (each.created_at, each.id))
         found: list[Approval] = []
         for each in waiting:
-            if (each.created_at, each.id) > after and await self._sees(caller, each):
+            if (each.created_at, each.id) > after and await self._may_access(caller, each):
                 found.append(each)
                 if len(found) == limit:
                     break
         return found
 
     async def _suspended_sessions(self) -> AsyncIterator[SessionSummary]:
-        """Yield suspended sessions of the agents in this process.
+        """Yield summaries of the suspended sessions of agents in this process.
 
-        At most `MAX_SUSPENDED_SEARCHED` sessions are read.
+        At most `MAX_SUSPENDED_SEARCHED` sessions are read, the last changed first.
         """
         journal, agents = self.access.journal, self.access.runtime.agents
         after, left = None, MAX_SUSPENDED_SEARCHED
@@ -283,21 +289,21 @@ class ApprovalList:
                     yield row
             after, left = rows[-1].cursor, left - len(rows)
 
-    async def _sees(self, caller: Caller, approval: Approval) -> bool:
+    async def _may_access(self, caller: Caller, approval: Approval) -> bool:
         head = await self.access.journal.head(approval.agent, approval.session_id)
-        return head is not None and await self.access.sees(caller, head)
+        return head is not None and await self.access.may_access(caller, head)
 
 
 # --- cursors -----------------------------------------------------------------------------
 
 
 def encode_cursor(parts: Sequence[Any]) -> str:
-    """Encode the position of a list item as a cursor. Clients send this opaque text to get the next page."""
+    """Encode the sort key of a list item as an opaque cursor. Clients send the cursor to get the items after this one."""
     return base64.urlsafe_b64encode(orjson.dumps(list(parts))).decode("ascii").rstrip("=")
 
 
 def parse_cursor(text: str, *kinds: type) -> list[Any]:
-    """Decode a cursor of `encode_cursor` whose values have the given types.
+    """Decode a cursor of `encode_cursor` to the sort key of a list item. The values must have the types `kinds`.
 
     Raises:
         Problem: The cursor was not made by `encode_cursor` or has values of other types.
@@ -314,7 +320,7 @@ def parse_cursor(text: str, *kinds: type) -> list[Any]:
 
 
 def parse_session_cursor(text: str | None) -> Cursor | None:
-    """Decode the cursor of a session list. Return None if `text` is None, which is the first page.
+    """Decode the cursor of a session list. None, the request for the first page, gives None.
 
     Raises:
         Problem: The cursor is invalid.

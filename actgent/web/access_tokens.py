@@ -48,7 +48,7 @@ _log = logger_of(__name__)
 
 
 def token_digest(token: str) -> str:
-    """Return the digest of a token, which is stored instead of the token."""
+    """Return the SHA-256 digest of a token, as `sha256:` and hexadecimal digits. It is stored instead of the token."""
     return f"sha256:{hashlib.sha256(token.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
@@ -77,7 +77,7 @@ def _check_expiry(_: object, __: object, value: float | None) -> None:
 
 @attrs.frozen(kw_only=True)
 class AccessToken:
-    """Stored entry of an access token: owner, scopes, expiry and digest.
+    """Stored entry of an access token: name, owner, scopes, expiry and digest, but not the token itself.
 
     Raises:
         ConfigurationError: A field has an invalid value.
@@ -86,20 +86,20 @@ class AccessToken:
     name: str = attrs.field(validator=_check_name)
     """Name of the token in lists and logs."""
     owner: str = attrs.field(validator=_check_name)
-    """Owner whose sessions the token may access and in whose name it sends messages."""
+    """Owner whose sessions the token may access, and who is the sender of its messages."""
     scopes: frozenset[str] = attrs.field(converter=_check_scopes)
-    """Scopes: the operations that the token allows."""
+    """Names of the operations that the token allows, such as `read` or `chat`."""
     digest: str = attrs.field(repr=False)
-    """SHA-256 of the token, from `token_digest`."""
+    """SHA-256 digest of the token, as `token_digest` returns it."""
     expires: float | None = attrs.field(default=None, validator=_check_expiry)
-    """Expiry as Unix time in seconds; None never expires."""
+    """Expiry as Unix time in seconds; None if the token never expires."""
 
     def allows(self, scope: Scope) -> bool:
-        """Return True if the token has a scope, directly or implied by another scope."""
+        """Return True if the token has a scope itself, or has another scope that includes it."""
         return scope in self.scopes or _is_implied(scope, self.scopes)
 
     def can_impersonate(self, owner: str) -> bool:
-        """Return True if the token may act for an owner: its own owner, or one allowed by an `impersonate:` scope."""
+        """Return True if the token may send requests for an owner: its own owner, or one that an `impersonate:` scope allows."""
         return owner == self.owner or not self.scopes.isdisjoint({f"{IMPERSONATE}*", f"{IMPERSONATE}{owner}"})
 
     def is_expired(self, now: float) -> bool:
@@ -114,19 +114,19 @@ def _is_implied(scope: Scope, scopes: frozenset[str]) -> bool:
 
 @attrs.frozen(kw_only=True)
 class Caller:
-    """Authenticated sender of a request."""
+    """Authenticated sender of a request: an access token, and the owner on whose behalf the request is sent."""
 
     token: AccessToken
     owner: str
-    """Owner on whose behalf the request is sent:  the token's owner, or an impersonated one."""
+    """Owner on whose behalf the request is sent: the token's owner, or an impersonated owner."""
 
     @property
     def is_admin(self) -> bool:
-        """True if the caller may access the sessions of all owners. An impersonating caller may not."""
+        """True if the caller may access the sessions of all owners. An admin that impersonates an owner may not."""
         return self.token.allows("admin") and self.owner == self.token.owner
 
     def allows(self, scope: Scope) -> bool:
-        """Return True if the caller has a scope."""
+        """Return True if the caller's token has a scope."""
         return self.token.allows(scope) and (scope != "admin" or self.is_admin)
 
 
@@ -142,7 +142,7 @@ def new_token(
         expires: Expiry as Unix time in seconds; None for a token without expiry.
 
     Returns:
-        The token, which actgent does not store, and its entry with the digest, which a gateway stores.
+        The token, which actgent does not store, and the entry with its digest, which a gateway stores.
     """
     token = f"{PREFIX}{secrets.token_urlsafe(32)}"
     return token, AccessToken(
@@ -151,7 +151,7 @@ def new_token(
 
 
 class TokenStore:
-    """Access tokens of a gateway, from arguments and from a token file. A changed token file is read again.
+    """Access tokens of a gateway, from arguments or a token file. A changed token file is read again.
 
     Raises:
         ConfigurationError: The file cannot be read, or contains an invalid token.
@@ -168,7 +168,7 @@ class TokenStore:
         self._reload_if_changed()
 
     def add(self, token: AccessToken) -> None:
-        """Add a token. It is valid until the gateway closes, and is not written to the token file."""
+        """Add a token to the valid tokens until the gateway closes. The token file is not changed."""
         self._given[token.digest] = token
         self._known[token.digest] = token
 
@@ -176,7 +176,7 @@ class TokenStore:
         """Return the entry of a token; None if the token is unknown or has expired.
 
         Args:
-            token: Token from the request.
+            token: Access token from the request.
             now: Unix time in seconds.
         """
         if trio.current_time() - self._checked_at >= RELOAD_INTERVAL_SECONDS:
@@ -189,7 +189,7 @@ class TokenStore:
 
     @contextmanager
     def cancel_on_revocation(self, token: AccessToken, *, now: float) -> Iterator[None]:
-        """Open a `with` block that is cancelled when the token is revoked or expires. `now` is the Unix time in seconds."""
+        """Open a `with` block that is cancelled when the token is revoked or expires. `now` is the current Unix time in seconds."""
         seconds = math.inf if token.expires is None else max(0.0, token.expires - now)
         with trio.CancelScope(deadline=trio.current_time() + seconds) as scope:
             scopes = self._streams.setdefault(token.digest, set())
@@ -257,19 +257,21 @@ class Logins:
         self._digests: list[str] = []
 
     def new_key(self) -> str:
-        """Create a one-time key for the login link of the dashboard.
+        """Create and return a one-time key for the login link of the dashboard.
 
-        A client exchanges it for an admin token.
+        A browser exchanges the key for an admin token.
         """
         key = f"{LOGIN_KEY_PREFIX}{secrets.token_urlsafe(32)}"
         self._digests.append(token_digest(key))
         return key
 
     def exchange(self, key: str, *, now: float) -> tuple[str, AccessToken] | None:
-        """Exchange a one-time key for a new admin token. Return the token and its entry; None if the key is unknown or used.
+        """Exchange a one-time key for a new admin token.
+
+        Return the token and its entry in the token store; None if the key is unknown or was used before.
 
         Args:
-            key: One-time key from the request.
+            key: One-time login key from the request.
             now: Unix time in seconds.
         """
         given = token_digest(key)
@@ -298,7 +300,9 @@ def read_tokens(file: Path) -> list[AccessToken]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{file} is not valid TOML: {error}") from error
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ConfigurationError(f"{file}: each token must be a table [[token]]")
+        raise ConfigurationError(
+            f"{file}: each token must be a TOML table that begins with the line [[token]]"
+        )
     return [_token_of(row, number, file) for number, row in enumerate(rows, 1)]
 
 
@@ -309,7 +313,7 @@ def _token_of(row: dict[str, Any], number: int, file: Path) -> AccessToken:
             f"{file}: token {number} has an unknown key {unknown[0]!r}: {nearest(unknown[0], known)}"
         )
     if missing := sorted(known - row.keys() - {"expires"}):
-        raise ConfigurationError(f"{file}: token {number} needs {missing[0]}")
+        raise ConfigurationError(f"{file}: token {number} must have the key {missing[0]}")
     digest, expires, scopes = row["digest"], row.get("expires"), row["scopes"]
     if (
         not isinstance(digest, str)
@@ -317,14 +321,16 @@ def _token_of(row: dict[str, Any], number: int, file: Path) -> AccessToken:
         or len(digest) != len(token_digest(""))
     ):
         raise ConfigurationError(
-            f"{file}: token {number}: digest must be sha256: and 64 hexadecimal digits, as `actgent token new` prints it"
+            f"{file}: token {number}: digest must be sha256: followed by 64 hexadecimal digits, as `actgent token new` prints it"
         )
     if expires is not None and not (isinstance(expires, datetime) and expires.tzinfo is not None):
         raise ConfigurationError(
             f"{file}: token {number}: expires must be a date and time with time zone, not {expires!r}"
         )
     if not isinstance(scopes, list):
-        raise ConfigurationError(f"{file}: token {number}: scopes must be a list")
+        raise ConfigurationError(
+            f'{file}: token {number}: scopes must be a list of scope names, such as ["chat"]'
+        )
     try:
         return AccessToken(
             name=row["name"],
@@ -370,5 +376,5 @@ def _quote_toml(text: str) -> str:
 
 
 def days_from_now(days: float) -> float:
-    """Return the Unix time in seconds that is `days` days from now."""
+    """Return the Unix time in seconds `days` days after the current time."""
     return time.time() + days * 86_400

@@ -1,4 +1,4 @@
-"""The documentation page of the API at `/docs`: HTML made from the OpenAPI document, without scripts and outside resources."""
+"""Renderer of the API documentation page at `/docs`: HTML from the OpenAPI document, without scripts and external resources."""
 
 import base64
 import hashlib
@@ -91,89 +91,102 @@ def _operation(verb: str, path: str, operation: Schema, document: Schema) -> str
     scope = operation.get("x-scope")
     parts = [
         f'<section><h3 id="{operation["operationId"]}"><code>{verb} {escape(path)}</code></h3>',
-        f"<p>{_text(operation['summary'])} {_text(operation.get('description', ''))} <span class=dim>",
+        f"<p>{_text_html(operation['summary'])} {_text_html(operation.get('description', ''))} <span class=dim>",
         f"Scope: <code>{escape(scope)}</code>.</span></p>" if scope else "No token is needed.</span></p>",
     ]
     if operation["parameters"]:
         rows = [
-            (f"<code>{escape(each['name'])}</code>", each["in"], _type(each["schema"]), _parameter_text(each))
+            (
+                f"<code>{escape(each['name'])}</code>",
+                each["in"],
+                _type_html(each["schema"]),
+                _parameter_text(each),
+            )
             for each in operation["parameters"]
         ]
         parts.append(_table(("parameter", "in", "type", "meaning"), rows))
     if "requestBody" in operation:
         content = operation["requestBody"]["content"]["application/json"]
-        parts.append(f"<p>Body: {_type(content['schema'])}</p>{_example(content)}")
+        parts.append(f"<p>Body: {_type_html(content['schema'])}</p>{_example(content)}")
     answers: list[tuple[str, str, str]] = []
     examples: list[str] = []
     for status, given in operation["responses"].items():
         answer = given
         if "$ref" in given:
             answer = document["components"]["responses"][given["$ref"].rpartition("/")[2]]
-        answers.append((f"<code>{status}</code>", " or ".join(_media(answer)), _text(answer["description"])))
+        answers.append(
+            (
+                f"<code>{status}</code>",
+                " or ".join(_media_types_html(answer)),
+                _text_html(answer["description"]),
+            )
+        )
         examples += [_example(each) for each in answer.get("content", {}).values() if status.startswith("2")]
     parts.append(_table(("status", "answer", "meaning"), answers))
     return "".join([*parts, *examples, "</section>"])
 
 
 def _parameter_text(parameter: Schema) -> str:
-    return _text(parameter.get("description") or parameter["schema"].get("description", ""))
+    return _text_html(parameter.get("description") or parameter["schema"].get("description", ""))
 
 
-def _media(answer: Schema) -> Iterator[str]:
-    """Yield the types of an answer as HTML, each with its media type if it is not JSON."""
+def _media_types_html(answer: Schema) -> Iterator[str]:
+    """Yield the media types of a response as HTML. JSON content is shown as the type of its schema."""
     for media, content in answer.get("content", {}).items():
         if "x-item-schema" in content:
-            yield f"<code>{media}</code> of {_type(content['x-item-schema'])}"
+            yield f"<code>{media}</code> of {_type_html(content['x-item-schema'])}"
         else:
             yield (
                 f"<code>{media}</code>"
                 if "contentMediaType" in content["schema"]
-                else _type(content["schema"])
+                else _type_html(content["schema"])
             )
 
 
 def _component(name: str, schema: Schema) -> str:
-    text = f'<section><h3 id="schema-{name}">{name}</h3><p>{_text(schema.get("description", ""))}</p>'
+    text = f'<section><h3 id="schema-{name}">{name}</h3><p>{_text_html(schema.get("description", ""))}</p>'
     if "properties" not in schema:
-        return f"{text}<p>{_type(schema)}</p></section>"
+        return f"{text}<p>{_type_html(schema)}</p></section>"
     required = schema.get("required", ())
     rows = [
         (
             f"<code>{escape(field)}</code>{'' if field in required else ' <span class=dim>optional</span>'}",
-            _type(each),
-            _text(each.get("description", "")),
+            _type_html(each),
+            _text_html(each.get("description", "")),
         )
         for field, each in schema["properties"].items()
     ]
     return f"{text}{_table(('field', 'type', 'meaning'), rows)}</section>"
 
 
-def _type(schema: Schema) -> str:
-    """Return the type of a schema as HTML, with links to components and its bounds."""
+def _type_html(schema: Schema) -> str:
+    """Return the type that a JSON Schema describes as HTML, with its bounds and with links to components."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f'<a href="#schema-{name}">{name}</a>'
     if "allOf" in schema:
-        return _type(schema["allOf"][0])
+        return _type_html(schema["allOf"][0])
     if "const" in schema or "enum" in schema:
         values = schema.get("enum", [schema.get("const")])
         return " | ".join(f"<code>{escape(json.dumps(each))}</code>" for each in values)
     if "oneOf" in schema and "properties" not in schema:
-        return " | ".join(map(_type, schema["oneOf"]))
+        return " | ".join(map(_type_html, schema["oneOf"]))
     bounds = escape(", ".join(f"{name} {schema[name]}" for name in _BOUNDS if name in schema))
-    words = _words(schema)
-    return f"{words} <span class=dim>{bounds}</span>" if bounds else words
+    html = _type_without_bounds(schema)
+    return f"{html} <span class=dim>{bounds}</span>" if bounds else html
 
 
-def _words(schema: Schema) -> str:
-    """Return the kind of value of a schema as HTML, with the types of its fields or items."""
+def _type_without_bounds(schema: Schema) -> str:
+    """Return the type of a JSON Schema as HTML, with the types of fields or items, but without bounds."""
     if "properties" in schema:
         known = schema["properties"].items()
-        return "{" + ", ".join(f"<code>{escape(name)}</code>: {_type(each)}" for name, each in known) + "}"
+        return (
+            "{" + ", ".join(f"<code>{escape(name)}</code>: {_type_html(each)}" for name, each in known) + "}"
+        )
     if "items" in schema:
-        return f"array of {_type(schema['items'])}"
+        return f"array of {_type_html(schema['items'])}"
     if isinstance(schema.get("additionalProperties"), dict):
-        return f"map to {_type(schema['additionalProperties'])}"
+        return f"map to {_type_html(schema['additionalProperties'])}"
     kinds = schema["type"]
     return str(kinds) if isinstance(kinds, str) else " | ".join(kinds)
 
@@ -191,9 +204,9 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
 
 
-def _text(words: str) -> str:
-    """Return a text as HTML; text in backquotes becomes code."""
-    pieces = escape(words).split("`")
+def _text_html(text: str) -> str:
+    """Return a plain text as HTML; parts in backquotes become `<code>` elements."""
+    pieces = escape(text).split("`")
     return "".join(f"<code>{each}</code>" if number % 2 else each for number, each in enumerate(pieces))
 
 

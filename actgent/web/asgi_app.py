@@ -41,8 +41,8 @@ _QUIET = frozenset({"/v1/health/live", "/v1/health/ready", "/v1/metrics"})
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-def log_request(method: str, route: str, status: int, begun: float, request_id: str) -> None:
-    """Log a completed request. Do nothing if the log level of its path is disabled.
+def log_request(method: str, route: str, status: int, started_at: float, request_id: str) -> None:
+    """Log a completed HTTP request. Do nothing if the log level of its path is disabled.
 
     Paths are templates (`/v1/sessions/{id}`), so that no id, query value or token gets into the log.
 
@@ -50,14 +50,14 @@ def log_request(method: str, route: str, status: int, begun: float, request_id: 
         method: HTTP method as the client sent it; unknown methods are logged as OTHER.
         route: Path template, or `none` for addresses outside `/v1`.
         status: HTTP status of the response; 0 if the client disconnected before the response began.
-        begun: Arrival time of the request by trio's clock, in seconds.
-        request_id: The `X-Request-Id` of the response.
+        started_at: Arrival time of the request by trio's clock, in seconds.
+        request_id: Value of the response header `X-Request-Id`.
     """
     level = logging.DEBUG if route in _QUIET else logging.INFO
     if not _access_log.isEnabledFor(level):
         return
     method = method if method in _METHODS else "OTHER"
-    milliseconds = round((trio.current_time() - begun) * 1000, 1)
+    milliseconds = round((trio.current_time() - started_at) * 1000, 1)
     fields = {
         "method": method,
         "path": route,
@@ -78,9 +78,9 @@ def log_request(method: str, route: str, status: int, begun: float, request_id: 
 
 
 def begin_request_span(tracing: Tracing | None, endpoint: Endpoint, scheme: str) -> OpenSpan | None:
-    """Begin the span of a request in the calling task, and make it the current span.
+    """Begin the OpenTelemetry span of a request, and make it the current span of the calling task.
 
-    Its parent is the trace context that the request has, otherwise the current span. Return None without telemetry, and
+    The parent span is the request's trace context, otherwise the current span. Return None if `tracing` is None, and
     for probes and metrics requests.
     """
     if tracing is None or endpoint.scope in (None, "metrics"):
@@ -98,7 +98,7 @@ def begin_request_span(tracing: Tracing | None, endpoint: Endpoint, scheme: str)
 
 
 def end_request_span(span: OpenSpan | None, status: int) -> None:
-    """End the span of a request with the HTTP status of its answer; 0 means that no answer was sent."""
+    """End the span of a request with the HTTP status of the response; 0 means that no response was sent. None is ignored."""
     if span is not None:
         facts: dict[str, Attribute] = {names.HTTP_STATUS: status} if status else {}
         span.end(facts, error=str(status) if status >= _SERVER_ERROR else "")
@@ -127,12 +127,14 @@ class HostPolicy:
     """Allowed `Host` headers and cross-origin web sites of the gateway."""
 
     hosts: frozenset[str]
-    """Allowed values of `Host`; a value without a port allows every port."""
+    """Allowed values of the `Host` header; a value without a port allows every port."""
     origins: frozenset[str] = frozenset()
-    """Web sites whose pages may send cross-origin requests."""
+    """Values of the `Origin` header of web sites whose pages may send cross-origin requests."""
 
     def check(self, scope: ASGIScope) -> str | None:
-        """Check host and origin of a request. Return the allowed cross-origin site, or None for other requests.
+        """Check host and origin of a request.
+
+        Return the allowed value of the `Origin` header if the request comes from a page of another site, else None.
 
         Raises:
             Problem: The host is not allowed, or the request comes from a page of another site.
@@ -152,7 +154,7 @@ class HostPolicy:
         return origin
 
     def _check_origin(self, scope: ASGIScope, host: str) -> str | None:
-        """Return the origin of a cross-origin request; None if the origin is this server or is missing.
+        """Return the `Origin` header of a cross-origin request; None if it names this server or is missing.
 
         Raise `Problem` if the origin is not allowed.
         """
@@ -194,12 +196,12 @@ class Application:
     host_policy: HostPolicy
     limits: GatewayLimits
     now: Callable[[], float]
-    """Unix time in seconds."""
+    """Returns the current Unix time in seconds."""
     meters: Meters
-    """Request meters of the gateway, by access token."""
+    """Meters that limit the requests of each access token."""
     router: Router
     preflight: Response
-    """Answer to preflight requests (CORS) of allowed origins."""
+    """Response to preflight requests (CORS) of allowed origins."""
     relay: Relay | None = None
     """Relay that forwards requests to the cluster nodes that own their sessions; None without a cluster."""
 
@@ -235,7 +237,7 @@ class Application:
             log_request(scope["method"], answer.route, answer.status, begun, answer.id)
 
     def _with_raw_path(self, scope: ASGIScope, answer: "_Answer") -> ASGIScope:
-        """Return the ASGI scope with the undecoded path, so that an encoded `/` does not split a segment.
+        """Return a copy of the ASGI scope with the percent-encoded path, so that an encoded `/` does not split a segment.
 
         Raises:
             Problem: The request target is a URL (RFC 9112, 3.2.2) whose host differs from the `Host` header.
@@ -251,7 +253,7 @@ class Application:
         return {**scope, "path": path, "actgent.answer": answer, "actgent.application": self}
 
     def authenticate(self, request: HTTPRequest) -> Caller:
-        """Return the caller of a request, from its bearer token.
+        """Return the authenticated caller of a request, from its bearer token.
 
         Raises:
             Problem: The token is missing, unknown or expired, or may not act for the requested owner.
@@ -270,11 +272,14 @@ class Application:
             raise Problem("unauthorized", f"{reason}: send a valid token as Authorization: Bearer TOKEN")
         owner = request.headers.get(OWNER_HEADER, known.owner)
         if not known.can_impersonate(owner):
-            raise Problem("forbidden", f"{OWNER_HEADER}: requires the scope impersonate: for this owner")
+            raise Problem(
+                "forbidden",
+                f"the header {OWNER_HEADER} requires a token with an `impersonate:` scope for this owner",
+            )
         return Caller(token=known, owner=owner)
 
     async def read(self, endpoint: Endpoint, caller: Caller, request: HTTPRequest) -> HTTPCall:
-        """Parse an authenticated request, and return the call of its endpoint."""
+        """Parse and validate an authenticated request. Return the call to pass to its endpoint."""
         take_context_headers(request.headers)
         scheme = request.scope.get("scheme", "http")
         answer: _Answer = request.scope["actgent.answer"]
@@ -296,7 +301,7 @@ class Application:
         )
 
     async def answer(self, endpoint: Endpoint, call: HTTPCall) -> Response:
-        """Call the endpoint of a request in this process, or relay the request to the owner of its session."""
+        """Call the endpoint of a request in this process, or relay the request to the node that owns its session."""
         if self.relay is None:
             return await endpoint.answer(call)
         return await self.relay.answer(endpoint, call)
@@ -346,7 +351,7 @@ class _Answer:
 
 @attrs.frozen(eq=False)
 class _Address:
-    """ASGI application for one path. It calls the endpoint for the request's HTTP method."""
+    """ASGI application for one URL path. It calls the endpoint for the request's HTTP method."""
 
     endpoints: Mapping[str, Endpoint]
 
@@ -367,14 +372,14 @@ class _Address:
         check_scope(endpoint, caller)
         is_stream = (
             endpoint.streams
-            and not (is_head or endpoint.streams_if_asked)
+            and not (is_head or endpoint.streams_on_request)
             and JSON.media_type not in request.headers.get("accept", "")
         )
         meters = application.meters
         with meters.entered(caller.token.digest, now=trio.current_time(), is_stream=is_stream) as left:
             answer.rate_headers = {"ratelimit": left, "ratelimit-policy": meters.policy}
             call = await application.read(endpoint, caller, request)
-            is_asked = endpoint.streams_if_asked and call.body.get("stream", False)
+            is_asked = endpoint.streams_on_request and call.body.get("stream", False)
             if not (is_stream or is_asked):
                 await _send(await application.answer(endpoint, call), scope, receive, send)
                 return
@@ -405,9 +410,9 @@ async def _send(response: Response, scope: ASGIScope, receive: Receive, send: Se
 
 
 def not_allowed(endpoints: Mapping[str, Endpoint]) -> Problem:
-    """Return the problem for an unsupported HTTP method.
+    """Return the error response for an HTTP method that a path does not support.
 
-    `endpoints` are the supported methods of the path.
+    `endpoints` are the endpoints of the path, by supported method.
     """
     allowed = ", ".join(sorted(endpoints))
     return Problem("method-not-allowed", f"this path supports {allowed}", headers={"allow": allowed})
@@ -420,7 +425,9 @@ def check_scope(endpoint: Endpoint, caller: Caller) -> None:
         Problem: The token does not have the scope.
     """
     if endpoint.scope is not None and not caller.allows(endpoint.scope):
-        raise Problem("forbidden", f"this requires the scope {endpoint.scope}, which the token does not have")
+        raise Problem(
+            "forbidden", f"the request requires the scope `{endpoint.scope}`: use a token with this scope"
+        )
 
 
 NOBODY = Caller(
@@ -430,7 +437,7 @@ NOBODY = Caller(
 
 
 def router_of(endpoints: Iterable[Endpoint], pages: Sequence[Path] = ()) -> Router:
-    """Return a router for the endpoints of a table, and for additional pages such as the dashboard."""
+    """Return a router that serves endpoints and additional pages, such as the dashboard."""
     addresses = [
         Path(next(iter(verbs.values())).prefix + path, _Address(verbs))
         for path, verbs in by_path(endpoints).items()
@@ -439,7 +446,7 @@ def router_of(endpoints: Iterable[Endpoint], pages: Sequence[Path] = ()) -> Rout
 
 
 def preflight_of(endpoints: Iterable[Endpoint]) -> Response:
-    """Return the answer to preflight requests (CORS): the HTTP methods and request headers that the endpoints support."""
+    """Return the response to preflight requests (CORS): the HTTP methods and request headers that the endpoints support."""
     known = tuple(endpoints)
     names = {name.lower() for endpoint in known for name in endpoint.request_headers}
     headers = {
@@ -461,7 +468,7 @@ def by_path(endpoints: Iterable[Endpoint]) -> dict[str, dict[str, Endpoint]]:
 
 
 def no_address() -> Problem:
-    """Return the problem for an unknown path, with a hint to the OpenAPI document."""
+    """Return the error response for an unknown URL path. It refers to the OpenAPI document."""
     return Problem("not-found", "unknown path: GET /v1/openapi.json lists all paths")
 
 
@@ -478,7 +485,7 @@ def _cors(origin: str) -> dict[str, str]:
 
 
 def problem_response(problem: Problem, request_id: str) -> JSON[dict[str, Any]]:
-    """Return the HTTP response for a problem, with the request id as the document's `instance`."""
+    """Return the HTTP response for a problem. The problem document has the request id as `instance`."""
     return JSON(
         problem.document(request_id),
         status_code=problem.status,
@@ -488,7 +495,7 @@ def problem_response(problem: Problem, request_id: str) -> JSON[dict[str, Any]]:
 
 
 def log_and_convert(error: Exception, request_id: str, *, is_forwarded: bool = False) -> Problem:
-    """Return the problem for an exception, and log the exception if it is a server error.
+    """Return the problem (error response) for an exception, and log the exception if it is a server error.
 
     `is_forwarded=True` means: another node relayed the request, and retries it if this node does not own the session.
     """
@@ -515,13 +522,13 @@ def _check_framing(scope: ASGIScope) -> None:
     if all(lengths) or any(len(each) > 1 for each in lengths):
         raise Problem(
             "malformed-request",
-            "a request must have exactly one of content-length and transfer-encoding",
+            "a request with a body must have exactly one of the headers content-length and transfer-encoding",
             headers={"connection": "close"},
         )
 
 
 async def _finish_body(scope: ASGIScope, receive: Receive, problem: Problem) -> None:
-    """Receive the rest of a small body; announce for a larger one that the connection closes.
+    """Receive the rest of a small request body. For a larger body, add `connection: close` to the problem's headers.
 
     Otherwise the server closes the connection without a notice, and clients that keep connections fail with their next request.
     """
@@ -538,7 +545,7 @@ async def _finish_body(scope: ASGIScope, receive: Receive, problem: Problem) -> 
 
 
 def decode_segments(segments: Mapping[str, str]) -> dict[str, str]:
-    """Decode the variable segments of a path.
+    """Decode the percent-encoded variable segments of a path, by name.
 
     Raises:
         Problem: A segment is empty, too long, or not printable UTF-8.
@@ -547,9 +554,9 @@ def decode_segments(segments: Mapping[str, str]) -> dict[str, str]:
 
 
 def take_context_headers(headers: Mapping[str, str]) -> None:
-    """Set the caller's trace and untrusted sources in the current task, from `traceparent` and `actgent-sources`.
+    """Set the trace context and the untrusted sources of the current task from the headers `traceparent` and `actgent-sources`.
 
-    An invalid `traceparent` is ignored. A source without a usable name counts as an unknown untrusted source.
+    An invalid `traceparent` is ignored. A source with an invalid name counts as an unknown untrusted source.
     """
     parent = valid_traceparent(headers.get("traceparent"))
     if parent is not None:
@@ -569,12 +576,12 @@ def decode_segment(segment: str) -> str:
     except UnicodeDecodeError:
         text = ""
     if not text.isprintable() or not text.strip() or len(text) > MAX_SEGMENT_CHARS:
-        raise Problem("not-found", "this id does not exist")
+        raise Problem("not-found", "an id in the path does not exist")
     return text
 
 
 async def _live(receive: Receive, send: Send) -> None:
-    """Acknowledge ASGI lifespan events. The block of the gateway opens and closes its resources."""
+    """Acknowledge ASGI lifespan events until shutdown. Resources are managed by the gateway's `async with` block instead."""
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

@@ -31,7 +31,7 @@ _TYPES = {
 
 
 def routes() -> list[Path]:
-    """Return the routes of the dashboard page and of its static files."""
+    """Return the HTTP routes of the dashboard page and of its static files."""
     return [
         Path("/", _file("index.html")),
         *(Path(f"/static/{name}", _file(name)) for name in _names() if name != "index.html"),
@@ -39,7 +39,7 @@ def routes() -> list[Path]:
 
 
 def docs_route() -> Path:
-    """Return the route of the documentation page of the API."""
+    """Return the HTTP route of the API's documentation page."""
     return Path("/docs", _Page(_docs_content, ".html", api_page.POLICY))
 
 
@@ -48,15 +48,15 @@ def _file(name: str) -> "_Page":
 
 
 class _Page:
-    """ASGI application that serves content that does not change."""
+    """ASGI application that serves one static page or file."""
 
     def __init__(self, content: Callable[..., tuple[bytes, str]], suffix: str, policy: str) -> None:
-        """Create the application.
+        """Create the ASGI application.
 
         Args:
-            content: Returns the content and its ETag; `is_packed=True` compresses the content with gzip.
-            suffix: Suffix of the file type, a key of `_TYPES`.
-            policy: Content security policy.
+            content: Returns the content of the page and its ETag; with `is_packed=True` the content is compressed with gzip.
+            suffix: File name suffix that selects the media type, a key of `_TYPES`.
+            policy: Value of the `Content-Security-Policy` header.
         """
         self._content, self._suffix, self._policy = content, suffix, policy
 
@@ -66,7 +66,7 @@ class _Page:
                 "method-not-allowed", "static files support only GET and HEAD", headers={"allow": "GET, HEAD"}
             )
         request = HTTPRequest(scope)
-        is_packed = _takes_gzip(request.headers.get("accept-encoding", ""))
+        is_packed = _accepts_gzip(request.headers.get("accept-encoding", ""))
         content, tag = self._content(is_packed=is_packed)
         headers = {
             **({"content-encoding": "gzip"} if is_packed else {}),
@@ -82,9 +82,9 @@ class _Page:
         await response(scope, receive, send)
 
 
-def _takes_gzip(accepted: str) -> bool:
-    """Return True if an `Accept-Encoding` header accepts gzip."""
-    codings = (each.replace(" ", "").lower() for each in accepted.split(","))
+def _accepts_gzip(header: str) -> bool:
+    """Return True if the value of an `Accept-Encoding` header accepts gzip."""
+    codings = (each.replace(" ", "").lower() for each in header.split(","))
     return any(
         each == "gzip" or (each.startswith("gzip;q=") and each[7:].strip("0.") != "") for each in codings
     )

@@ -20,14 +20,14 @@ from .webhooks.webhook import Webhook
 
 @attrs.define(eq=False)
 class KeyLocks:
-    """Serializes requests of one owner with the same `Idempotency-Key`."""
+    """Locks that let requests of one owner with the same `Idempotency-Key` run one at a time."""
 
     _locks: dict[tuple[str, str], tuple[trio.Lock, int]] = attrs.field(factory=dict)
-    """Lock and number of its users (holders and waiters), by owner and key."""
+    """Lock, and number of requests that hold it or wait for it, by owner and key."""
 
     @asynccontextmanager
     async def held(self, owner: str, key: str) -> AsyncGenerator[None, None]:
-        """Hold the lock of an owner's `Idempotency-Key` inside the block. An empty key locks nothing."""
+        """Hold the lock of an owner's `Idempotency-Key` inside the `async with` block. An empty key locks nothing."""
         if not key:
             yield
             return
@@ -46,7 +46,7 @@ class KeyLocks:
 
 @attrs.frozen(kw_only=True, eq=False)
 class GatewayContext:
-    """State of one gateway, used by its endpoints after authentication."""
+    """Objects of one gateway that its endpoints share."""
 
     access: AccessFilter
     limits: GatewayLimits
@@ -56,16 +56,16 @@ class GatewayContext:
     streams: StreamCounts = attrs.field(factory=StreamCounts)
     logins: Logins
     nursery: trio.Nursery
-    """Runs tasks until the gateway closes."""
+    """Nursery for background tasks that run until the gateway closes."""
     document: Callable[[], Mapping[str, Any]]
-    """Returns the OpenAPI document."""
+    """Returns the OpenAPI document of the gateway."""
     comparing: trio.CapacityLimiter
     """Limiter of concurrent session replays (`POST /v1/sessions/{id}/compare`)."""
     metrics: Metrics
     datasets: Datasets | None = None
-    """Datasets of evaluations; None if the gateway has none."""
+    """Evaluation datasets; None if the gateway was opened without datasets."""
     outboxes: Sequence[Outbox] = ()
-    """Outboxes of the configured webhooks."""
+    """Outboxes that send the notifications of the configured webhooks, one for each webhook."""
     keys: KeyLocks = attrs.field(factory=KeyLocks)
     """Locks of `Idempotency-Key` values."""
     approvals: ApprovalList = attrs.field(init=False)
@@ -78,7 +78,7 @@ class GatewayContext:
 
     @property
     def session_webhook(self) -> Webhook | None:
-        """The webhook that sends to URLs set by clients (`url=None`); None if it is not configured."""
+        """The webhook with `url=None`, which sends to URLs that clients set for sessions; None if it is not configured."""
         return next((each.webhook for each in self.outboxes if each.webhook.url is None), None)
 
     @property

@@ -1,4 +1,4 @@
-"""`Gateway`, and the interfaces of the parts of a gateway that other packages implement: datasets and outside protocols."""
+"""`Gateway`, and the interfaces of parts of a gateway that other packages implement: datasets and interoperability protocols."""
 
 import abc
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,7 +12,7 @@ ASGIApplication = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class Gateway:
-    """A running gateway: its ASGI application, address and keys."""
+    """A running gateway: its ASGI application, URL, admin token and login link."""
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class Gateway:
 
     @property
     def connections(self) -> int:
-        """Number of open connections."""
+        """Number of open HTTP connections."""
         return self._count()
 
 
-class OutsideProtocol(Protocol):
-    """A protocol of other products, such as the OpenAI API, that a gateway serves in addition to its own API."""
+class ExternalProtocol(Protocol):
+    """HTTP protocol of another product, such as the OpenAI API, that a gateway serves in addition to its own API."""
 
     @property
     def name(self) -> str:
@@ -74,15 +74,18 @@ class OutsideProtocol(Protocol):
 
 
 class Datasets(abc.ABC):
-    """Datasets of a gateway. `actgent.evaluation.DatasetFolder` implements it. All methods may be called concurrently."""
+    """Interface of the evaluation datasets of a gateway. All methods may be called concurrently.
+
+    `actgent.evaluation.DatasetFolder` implements it.
+    """
 
     @abc.abstractmethod
     async def datasets(self) -> Sequence[DatasetDocument]:
-        """Return all datasets, by name."""
+        """Return all datasets, ordered by name."""
 
     @abc.abstractmethod
     async def cases(self, name: str) -> Sequence[DatasetCase] | None:
-        """Return the cases of a dataset; None if it does not exist.
+        """Return the evaluation cases of a dataset; None if the dataset does not exist.
 
         Raises:
             ConfigurationError: The file has an invalid case.
@@ -99,21 +102,21 @@ class Datasets(abc.ABC):
         message_id: str = "",
         expected: str = "",
     ) -> tuple[DatasetCase, bool]:
-        """Append a session as a case. A missing dataset is created.
+        """Append a session as an evaluation case to a dataset. A missing dataset is created.
 
-        Return the case, and False if the dataset has had exactly this case before.
+        Return the case, and True if it was appended, False if the dataset already has this case.
 
         Args:
             name: Name of the dataset.
             journal: Journal of the session.
             agent: Name of the session's agent.
             session_id: Id of the session.
-            message_id: Id of the last message of the case; empty uses the whole session.
-            expected: Expected answer; empty uses the recorded answer, or the corrected answer of its rating.
+            message_id: Id of the message with which the case ends; empty uses the whole session.
+            expected: Expected answer of the case; empty uses the recorded answer, or the corrected answer in its rating.
 
         Raises:
             ConfigurationError: The session has no answer that can be expected, or the file has an invalid case.
-            SessionExists: The dataset has another case of this name.
+            SessionExists: The dataset has a different case with the same name.
         """
 
     @abc.abstractmethod
@@ -122,4 +125,4 @@ class Datasets(abc.ABC):
 
     @abc.abstractmethod
     async def evaluation(self, name: str, evaluation_id: str) -> Evaluation | None:
-        """Return an evaluation, compared with the one before; None if it does not exist."""
+        """Return an evaluation, compared with the previous evaluation; None if it does not exist."""

@@ -38,7 +38,7 @@ def _seconds(_: object, field: "attrs.Attribute[float]", value: float) -> None:
 def _rate(_: object, field: "attrs.Attribute[float]", value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise ConfigurationError(
-            f"{field.name} is a number of requests per second, at least 0, not {value!r:.200}"
+            f"{field.name} must be a number of requests per second of at least 0, not {value!r:.200}"
         )
 
 
@@ -63,7 +63,7 @@ class GatewayLimits:
     send_seconds: float = attrs.field(default=10.0, validator=_seconds)
     """Timeout in seconds for sending data to a client; after it the connection is closed."""
     idle_seconds: float = attrs.field(default=30.0, validator=_seconds)
-    """Seconds after which a connection without a request is closed."""
+    """Seconds without a request after which a connection is closed."""
     connections: int = attrs.field(default=10_000, validator=_count)
     """Maximum number of open connections."""
     requests: int = attrs.field(default=64, validator=_count)
@@ -73,39 +73,38 @@ class GatewayLimits:
     wrong_tokens: int = attrs.field(default=100, validator=_count)
     """Maximum number of unknown tokens and login keys from one address per minute; further requests get status 429."""
     messages: int | None = attrs.field(default=100, validator=_count_if_any)
-    """Maximum number of unfinished messages that one token may have sent; None disables the limit."""
+    """Maximum number of messages of one token that may be unfinished at the same time; None disables the limit."""
     rate: float = attrs.field(default=20.0, validator=_rate)
-    """Requests per second of one token."""
+    """Maximum average number of requests per second of one token; 0 allows only the first `burst` requests."""
     burst: int = attrs.field(default=100, validator=_count)
     """Maximum number of requests that one token may send at once after a pause."""
     page: int = attrs.field(default=500, validator=_count)
-    """Maximum number of items on a page of a list."""
+    """Maximum number of items on one page of a list."""
     comparisons: int = attrs.field(default=2, validator=_count)
-    """Maximum number of sessions that are replayed with the current code concurrently."""
+    """Maximum number of sessions that are concurrently replayed with the current code."""
     compare_seconds: float = attrs.field(default=60.0, validator=_seconds)
-    """Timeout in seconds of one replay."""
+    """Timeout in seconds of the replay of one session."""
     grace: float = attrs.field(default=10.0, validator=_seconds)
     """Seconds that running requests have to finish when the gateway closes."""
 
 
 @attrs.define(eq=False)
 class TokenMeter:
-    """Token bucket, running requests and open streams of one access token."""
+    """Rate limit bucket, running requests and open streams of one access token."""
 
     tokens: float
-    """Number of requests that the token bucket allowed at time `filled`."""
+    """Number of requests that the rate limit bucket allowed at time `filled`."""
     filled: float
-    """Time at which the bucket was last filled, by trio's clock."""
+    """Time at which the bucket was last filled, in seconds of trio's clock."""
     running: int = 0
     """Number of running requests of the token, without streams."""
     streams: int = 0
     """Number of open streams of the token."""
 
     def header(self, rate: float) -> str:
-        """Return the value of the header `RateLimit`.
+        """Return the value of the response header `RateLimit`: the requests left, or the seconds until the next request.
 
-        It has the requests left, or the seconds until the next request. `rate` is the number of requests per
-        second that the bucket gains.
+        `rate` is the number of requests per second that the bucket gains.
         """
         seconds = "" if self.tokens >= 1 else f";t={_seconds_until_request(self.tokens, rate)}"
         return f'"requests";r={max(0, int(self.tokens))}{seconds}'
@@ -172,7 +171,9 @@ class Meters:
             meter.running, meter.streams = meter.running + 1, meter.streams - 1
 
     def count_unknown_token(self, address: str, *, now: float) -> None:
-        """Count an unknown token from a client address. Known tokens from the address are not limited, because it may be a proxy.
+        """Count a request with an unknown token from a client address.
+
+        Requests with valid tokens from this address are not limited, because it may be a proxy.
 
         Raises:
             Problem: The address sent more than `GatewayLimits.wrong_tokens` unknown tokens in a minute.
@@ -187,7 +188,7 @@ class Meters:
         if meter.tokens < 1:
             raise Problem(
                 "too-many-requests",
-                f"this address has sent more than {counted(most, 'unknown token')} in one minute",
+                f"this address has sent more than {counted(most, 'unknown token')} in one minute: wait, and send a valid token",
                 limit="wrong_tokens",
                 value=most,
                 retry_after=max(1, round(60 / most)),
@@ -209,7 +210,7 @@ class Meters:
         if meter.tokens < 1:
             raise Problem(
                 "too-many-requests",
-                f"this token exceeds {rate:g} requests per second",
+                f"this token exceeds {rate:g} requests per second: send fewer requests",
                 headers={"ratelimit": meter.header(rate), "ratelimit-policy": self.policy},
                 limit="rate",
                 value=rate,
@@ -219,22 +220,22 @@ class Meters:
 
 
 def _seconds_until_request(tokens: float, rate: float) -> int:
-    """Return the seconds until the bucket of a token allows one request.
+    """Return the whole seconds until a rate limit bucket allows one request; at least 1.
 
-    At least 1; 60 if the bucket gains none.
+    `tokens` are the requests that it allows now, `rate` the requests that it gains per second. Returns 60 if `rate` is 0.
     """
     return max(1, round((1 - tokens) / rate)) if rate else 60
 
 
-def _check_below(number: int, most: int, limit: str, word: str) -> None:
-    """Raise if a number of requests or streams has reached its maximum.
+def _check_below(number: int, maximum: int, limit: str, word: str) -> None:
+    """Check that a number of requests or streams is below its maximum.
 
     Raises:
-        Problem: `number` is `most` or more; `limit` and `word` name the limit in the error.
+        Problem: `number` is at least `maximum`. `limit` is the option name and `word` the noun for the error.
     """
-    if number >= most:
-        words = f"this token may have {counted(most, word)} open: close one"
-        raise Problem("too-many-requests", words, limit=limit, value=most)
+    if number >= maximum:
+        explanation = f"this token may have {counted(maximum, word)} open: close one"
+        raise Problem("too-many-requests", explanation, limit=limit, value=maximum)
 
 
 def _network_of(address: str) -> str:
@@ -248,23 +249,20 @@ def _network_of(address: str) -> str:
 
 @attrs.define(eq=False)
 class _Sent:
-    """Upper bound of the unfinished messages of one token, by session."""
+    """Upper bounds of the numbers of unfinished messages of one token, by session."""
 
     counts: dict[SessionKey, int] = attrs.field(factory=dict)
     total: int = 0
     """Sum of the counts of unfinished messages over all sessions."""
     recounting: trio.Lock = attrs.field(factory=trio.Lock)
-    """Lock of the request that recounts the messages. Concurrent requests wait for its result."""
+    """Lock of the request that recounts the messages from the journal. Concurrent requests wait for its result."""
 
     def add(self, key: SessionKey) -> None:
         self.counts[key] = self.counts.get(key, 0) + 1
         self.total += 1
 
     def drop(self, key: SessionKey, ended: int) -> None:
-        """Subtract the messages of a session that have ended since they were counted.
-
-        `ended` is their number.
-        """
+        """Subtract messages of a session from the count; `ended` is the number of messages that have ended."""
         sent = self.counts.pop(key, 0)
         left = max(0, sent - ended)
         self.total -= sent - left
@@ -289,7 +287,7 @@ class OpenMessages:
             self._sent.setdefault(digest, _Sent()).add(key)
 
     async def check(self, digest: str, journal: Journal) -> None:
-        """Raise if a token has reached its limit of unfinished messages.
+        """Check that a token is below its limit of unfinished messages.
 
         The journal is read only if the count reaches the limit.
 

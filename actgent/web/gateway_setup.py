@@ -17,7 +17,7 @@ from .access_tokens import AccessToken, Logins, TokenStore, new_token
 from .asgi_app import Application, HostPolicy, preflight_of, router_of
 from .dashboard import docs_route, routes
 from .gateway_context import GatewayContext
-from .gateway_interface import Datasets, Gateway, OutsideProtocol
+from .gateway_interface import Datasets, ExternalProtocol, Gateway
 from .gateway_limits import GatewayLimits, Meters, OpenMessages
 from .prometheus_metrics import Metrics
 from .routes.endpoint_table import ENDPOINTS
@@ -48,13 +48,15 @@ async def opened_gateway(
     tls: ssl.SSLContext | None,
     dashboard: bool,
     notify: Sequence[Webhook],
-    protocols: Sequence[OutsideProtocol] = (),
+    protocols: Sequence[ExternalProtocol] = (),
     datasets: Datasets | None = None,
 ) -> AsyncGenerator[Gateway, None]:
-    """Open an `async with` block with a running gateway. The arguments are those of `open_gateway`."""
+    """Open an `async with` block with a running gateway. See `open_gateway` for the arguments."""
     store, key = _tokens_of(tokens, bind)
     sites = _validate_list("origins", origins, _ORIGIN, "https://app.example.com")
-    names = partial(_hosts_of, bind, more=_validate_list("hosts", hosts, _HOST, "agents.example.com"))
+    names = partial(
+        _hosts_of, bind, additional_hosts=_validate_list("hosts", hosts, _HOST, "agents.example.com")
+    )
     names(port=None)  # raises before any resource is opened
     check_webhooks(notify)
     logins = Logins(store)
@@ -100,7 +102,7 @@ async def open_gateway_context(
     is_scraped: bool = True,
     datasets: Datasets | None = None,
 ) -> AsyncGenerator[GatewayContext, None]:
-    """Open an `async with` block with the shared state of the endpoints and its background tasks.
+    """Open an `async with` block with the context that the endpoints share, while its background tasks run.
 
     `is_scraped=False` disables the metrics of journal transactions and of the cluster.
     """
@@ -160,7 +162,7 @@ def _application(
 
 @contextmanager
 def _close_streams_at_exit(context: GatewayContext) -> Iterator[None]:
-    """Open a `with` block. Close all event streams of the gateway when the block exits."""
+    """Close all event streams of the gateway when the `with` block exits."""
     try:
         yield
     finally:
@@ -171,7 +173,7 @@ def _close_streams_at_exit(context: GatewayContext) -> Iterator[None]:
 def _tokens_of(
     tokens: Path | str | Iterable[AccessToken] | None, bind: str | None
 ) -> tuple[TokenStore, str | None]:
-    """Return the token store of a gateway, and the admin token if one was created.
+    """Return the token store of a gateway, and the admin token that was created; None if `tokens` are given.
 
     Raises:
         ConfigurationError: Tokens are missing and the address is not loopback.
@@ -192,13 +194,13 @@ def _tokens_of(
 def _validate_list(
     name: str, values: Iterable[object], pattern: re.Pattern[str], example: str
 ) -> frozenset[str]:
-    """Return the values of a list argument, each of which must match a pattern.
+    """Return the values of the list argument `name`, each of which must match a pattern. `example` is for the error.
 
     Raises:
         ConfigurationError: A value does not match, or the argument is a string instead of a list.
     """
     if isinstance(values, str):
-        raise ConfigurationError(f"{name}= must be a list: {name}=[{values!r:.200}]")
+        raise ConfigurationError(f"{name}= must be a list: write {name}=[{values!r:.200}]")
     valid = set()
     for each in values:
         if not isinstance(each, str) or pattern.fullmatch(each) is None:
@@ -209,13 +211,13 @@ def _validate_list(
     return frozenset(valid)
 
 
-def _hosts_of(bind: str | None, port: int | None, more: Iterable[str]) -> frozenset[str]:
-    """Return the allowed values of the `Host` header.
+def _hosts_of(bind: str | None, port: int | None, additional_hosts: Iterable[str]) -> frozenset[str]:
+    """Return the allowed values of the `Host` header: those for the listen address, and `additional_hosts`.
 
     Raises:
         ConfigurationError: The gateway listens on all addresses and `hosts` is empty.
     """
-    given = {host.lower() for host in more}
+    given = {host.lower() for host in additional_hosts}
     if bind is None:
         return frozenset(given or LOOPBACK)
     host = split_address(bind)[0]

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @attrs.frozen(eq=False)
 class Named:
-    """Annotation of a type: the name of its component in the OpenAPI document, and keywords to add to its schema."""
+    """Annotation of a type that names its component in the OpenAPI document and adds JSON Schema keywords to it."""
 
     name: str
     keywords: Mapping[str, Any] = attrs.field(factory=dict)
@@ -34,7 +34,7 @@ class Named:
 
 @attrs.frozen(eq=False)
 class Keywords:
-    """Annotation of a type: JSON Schema keywords to add to its schema, such as bounds and examples."""
+    """Annotation of a type with JSON Schema keywords, such as bounds and examples, to add to its schema."""
 
     keywords: Mapping[str, Any]
 
@@ -87,57 +87,57 @@ AnswerStop = StopReason | Literal[""]
 
 
 class Problem(TypedDict):
-    """An error (RFC 9457). The fields from `retry_after` on belong to some types."""
+    """Error response of the gateway (RFC 9457). The fields from `retry_after` on are only in problems of some types."""
 
     type: Annotated[str, Keywords({"enum": [f"/errors/{kind}" for kind in TITLES]})]
-    """Type of the problem."""
+    """Kind of the error, such as `/errors/not-found`."""
     title: str
-    """Meaning of the type."""
+    """Short explanation of `type`, the same for each problem of the type."""
     status: Annotated[int, Keywords({"minimum": 400, "maximum": 599})]
-    """HTTP status."""
+    """HTTP status of the response."""
     detail: str
-    """Explanation of this occurrence; may be empty."""
+    """Explanation of this error for humans; may be empty."""
     instance: str
-    """Id of the request."""
+    """Id of the failed request, as in its `X-Request-Id` header."""
     retry_after: NotRequired[Amount]
-    """Seconds after which the request can be sent again."""
+    """Seconds after which the client can retry the request."""
     limit: NotRequired[JSONValue]
-    """Limit that was exceeded: a number, or its name."""
+    """Limit that the request exceeded: its value, or its name."""
     value: NotRequired[Amount]
-    """Value of the limit that `limit` names."""
+    """Value of the limit, if `limit` is its name."""
     reasons: NotRequired[Sequence[str]]
     """Reasons why the server is not ready."""
     webhook_ids: NotRequired[Sequence[str]]
-    """Ids of notifications that do not exist."""
+    """Requested ids for which the webhook has no failed notification."""
     approval_id: NotRequired[str]
-    """Id of the decided approval."""
+    """Id of the approval that was already decided."""
     as_asked: NotRequired[bool]
-    """True if the object already is in the requested state by an equal request; false by another request."""
+    """True if an equal request has already made the requested change; false if a different request has changed the object."""
     waits_for: NotRequired[Sequence["PendingApproval"]]
-    """Approvals for which the session waits."""
+    """Open approvals for which the suspended session waits."""
     agent: NotRequired[str]
-    """Name of the agent that does not run."""
+    """Name of the requested agent, which does not run on the server."""
     agents: NotRequired[Sequence[str]]
-    """Names of the agents to choose from."""
+    """Names of the agents from which the client can choose with `agent`."""
     moved: NotRequired[Literal[True]]
-    """Another node of the cluster serves the session."""
+    """True if another node of the cluster owns the session now."""
     may_be_done: NotRequired[Literal[True]]
-    """The request may have had its effect."""
+    """True if the request may have taken effect although it failed."""
     broken: NotRequired[Literal[True]]
-    """The connection to a node of the cluster broke."""
+    """True if the connection to the cluster node that served the request broke."""
     replaced_by: NotRequired[str]
-    """Id of the memory that replaces the one of the request."""
+    """Id of the newer memory that replaces the requested one."""
     held: NotRequired[Literal[True]]
-    """A node of the cluster holds the session back after crashes."""
+    """True if the cluster does not run the session, because nodes crashed while they ran it."""
 
 
 class PageDocument(TypedDict, Generic[T]):
-    """One page of a list."""
+    """One page of a list, with the cursor of the next page."""
 
     items: Sequence[T]
-    """The items of the page."""
+    """Items on this page, in the order of the list."""
     next: str | None
-    """Value of `after` for the next page; null on the last page."""
+    """Value of the query parameter `after` that requests the next page; null on the last page."""
 
 
 # --- sessions ------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class SessionAddress(TypedDict):
 
 
 class ChildSession(SessionAddress):
-    """A session that works for another session."""
+    """A session that processes a task or agent call of its parent session."""
 
     status: State
     """Status of the child session."""
@@ -164,32 +164,32 @@ class SessionSummaryDocument(TypedDict):
     agent: AgentName
     owner: Owner
     status: SessionStatus
-    """Status of the session; `waiting`, only in the answer about one session: a turn is unfinished, but not active in this process."""
+    """Status of the session. `waiting`, only in the response for one session: it has an unfinished turn that is not active now."""
     parent: SessionAddress | None
-    """Session that this session works for; null for a session of a client."""
+    """Parent session, which delegated work to this session; null if a client created the session."""
     created_at: Date | None
     """Time at which the session was created."""
     updated_at: Date | None
-    """Time of the last record."""
+    """Time of the last journal record of the session."""
     records: Count
-    """Number of records, which is the number of the last record."""
+    """Number of journal records of the session, which is also the number of its last record."""
     unfinished: Count
-    """Number of messages without an outcome."""
+    """Number of messages that were neither answered nor failed yet."""
     tags: Annotated[Sequence[str], Keywords({"examples": [["billing"]]})]
     """Tags of the session, sorted."""
     metadata: Annotated[Mapping[str, str], Keywords({"examples": [{"ticket": "4711"}]})]
-    """Metadata of the session, by key."""
+    """Metadata that clients have set on the session, by key."""
 
 
 class SessionWebhook(TypedDict):
-    """Webhook of one session."""
+    """Webhook that a client has set for one session."""
 
     url: str
     """URL that receives the notifications."""
     events: Sequence[str]
-    """Names of the events that are sent."""
+    """Names of the events for which the webhook gets notifications."""
     secret: str
-    """Secret with which the receiver verifies signatures. It is sent only in the answer that creates the session."""
+    """Secret with which the receiver verifies signatures. Only the response that creates the session contains it."""
 
 
 class CreatedSession(SessionSummaryDocument):
@@ -199,18 +199,18 @@ class CreatedSession(SessionSummaryDocument):
 
 
 class OwnUsage(TypedDict):
-    """Tokens and cost of a session's own model calls."""
+    """Tokens and cost of a session's model calls, without those of its child sessions."""
 
     input_tokens: Count
-    """Prompt tokens, cached or not."""
+    """Number of prompt tokens, including those from the provider's prompt cache."""
     output_tokens: Count
-    """Answer tokens, reasoning included."""
+    """Number of answer tokens, including those of reasoning."""
     cached_tokens: Count
-    """Input tokens that were read from the provider's prompt cache."""
+    """Number of input tokens that the provider read from its prompt cache."""
     cache_write_tokens: Count
-    """Input tokens that were written to the provider's prompt cache."""
+    """Number of input tokens that the provider wrote to its prompt cache."""
     reasoning_tokens: Count
-    """Output tokens that were used for reasoning."""
+    """Number of output tokens that the model used for reasoning."""
     cost: Cost
 
 
@@ -218,7 +218,7 @@ class UsageDocument(OwnUsage):
     """Tokens and cost of model calls."""
 
     total: OwnUsage
-    """Usage that includes the sessions that worked for this one."""
+    """Usage of the session and its child sessions together."""
 
 
 class BudgetDocument(TypedDict, total=False):
@@ -228,25 +228,25 @@ class BudgetDocument(TypedDict, total=False):
     tool_calls: float
     tokens: float
     cost: float
-    """US dollars."""
+    """Remaining cost in US dollars."""
     seconds: float
     tree_model_calls: float
-    """Model calls of the whole tree of sessions."""
+    """Remaining model calls of the session and all its child sessions together."""
     tree_tool_calls: float
-    """Tool calls of the whole tree of sessions."""
+    """Remaining tool calls of the session and all its child sessions together."""
 
 
 class SinkLabels(TypedDict):
-    """Untrusted sources and permitted readers of the arguments of a tool call."""
+    """Untrusted sources and permitted readers of the tool call arguments that a data-flow policy checks."""
 
     labels: NotRequired[Mapping[str, Sequence[str]]]
-    """Names of the untrusted sources, by checked argument; missing if the call violates no policy."""
+    """Names of the untrusted sources of each checked argument, by argument name; missing if the call violates no policy."""
     readers: NotRequired[Mapping[str, Sequence[str]]]
-    """Names of the owners that may read the data of the call, by checked argument; missing if all owners may."""
+    """Names of the owners that may read the value of each checked argument, by argument name; missing if all owners may."""
 
 
-class LabelFields(TypedDict):
-    """Text with its untrusted sources and permitted readers."""
+class Labelled(TypedDict):
+    """Fields of a text: the untrusted sources on which it depends, and the owners that may read it."""
 
     sources: NotRequired[Sequence[str]]
     """Names of the untrusted sources on which the text depends; missing if it depends on none."""
@@ -255,7 +255,7 @@ class LabelFields(TypedDict):
 
 
 class ApprovalDocument(SinkLabels):
-    """A tool call that waits for a decision."""
+    """A tool call that waits for the decision of an approver."""
 
     id: ApprovalID
     session_id: SessionID
@@ -267,21 +267,21 @@ class ApprovalDocument(SinkLabels):
     arguments: JSONObject
     """Arguments of the tool call."""
     question: str
-    """Question for the approver; empty if the question is only whether the tool may run."""
+    """Question for the approver; empty if the only question is whether the tool may run."""
     form: JSONObject | None
     """JSON Schema of the content that the approver fills in; null if a yes or no is enough."""
     risk: str | None
     """Risk rating: `low`, `medium`, `high` or `critical`; null if not rated."""
     again: bool
-    """True if an approved call runs; false if the decision itself becomes the result of the call."""
+    """True if the tool runs after approval; false if the decision itself becomes the result of the call."""
     created_at: Date | None
-    """Time of the request."""
+    """Time at which the approval was requested."""
     deadline: Date | None
     """Time at which the approval expires; null if it never expires."""
 
 
 class CallerCall(SinkLabels):
-    """A call of a tool of the caller, which waits for its result."""
+    """A tool call that the API client executes itself. The turn waits for the result from the client."""
 
     id: ApprovalID
     call_id: str
@@ -290,30 +290,30 @@ class CallerCall(SinkLabels):
     arguments: JSONObject
     """Arguments of the tool call."""
     deadline: Date | None
-    """Time at which the call expires; null if it never expires."""
+    """Time at which the call expires without a result; null if it never expires."""
 
 
 class ScheduleDocument(TypedDict):
-    """A message that is sent to a session at a time."""
+    """A schedule that sends a message to its session once or repeatedly."""
 
     id: str
     """Id of the schedule, unique in its session."""
     input: str
-    """Text of the message."""
+    """Text of the message that the schedule sends."""
     due: Date | None
-    """Next time."""
+    """Time at which the schedule fires next; null if that time is unknown."""
     cron: str | None
     """Cron expression; null for a schedule that fires once."""
     zone: Annotated[str, Keywords({"examples": ["Europe/Berlin"]})]
     """IANA time zone of the cron expression."""
     priority: str
-    """Priority of the message."""
+    """Priority of the message: `urgent`, `high`, `normal` or `low`."""
     metadata: JSONObject
-    """Metadata of the message."""
+    """Metadata of the message, for programs."""
 
 
 class SessionSchedule(ScheduleDocument):
-    """A schedule with its session."""
+    """A schedule with agent and id of its session."""
 
     agent: AgentName
     session_id: SessionID
@@ -326,38 +326,38 @@ class TurnDocument(TypedDict):
 
 
 class SessionDocument(SessionSummaryDocument):
-    """A session. The fields from `description` on are missing if it is closed, or if its agent does not run."""
+    """A session. The fields from `description` on are missing if the session is closed, or if its agent does not run."""
 
     children: Sequence[ChildSession]
-    """Sessions that work for this one."""
+    """Child sessions, which work for this session."""
     description: NotRequired[str]
     """Description of the session; empty if it has none."""
     sources: NotRequired[Sequence[str]]
-    """Untrusted sources that have influenced the conversation."""
+    """Names of the untrusted sources that have influenced the conversation."""
     readers: NotRequired[Sequence[str]]
     """Names of the owners that may read the conversation; missing if all owners may."""
     mode: NotRequired[str | None]
-    """Mode of the session; null if its agent has no modes."""
+    """Name of the session's current mode; null if its agent has no modes."""
     on_busy: NotRequired[str | None]
-    """Handling of messages that arrive while a turn runs; null for the agent's default."""
+    """Handling of messages that arrive while a turn of the session runs; null for the agent's default."""
     usage: NotRequired[UsageDocument]
     budget: NotRequired[BudgetDocument | None]
-    """Remaining budget; null if the session has no limits."""
+    """Remaining budget of the session; null if the session has no limits."""
     approvals: NotRequired[Sequence[ApprovalDocument]]
     """Open approvals of the session and its child sessions."""
     schedules: NotRequired[Sequence[ScheduleDocument]]
-    """Schedules, ordered by time."""
+    """Schedules of the session, ordered by the time at which they fire next."""
     turn: NotRequired[TurnDocument | None]
-    """The open turn; null if there is none."""
+    """The unfinished turn of the session; null if no turn is unfinished."""
     waiting: NotRequired[Sequence["MessageDocument"]]
-    """Queued messages, at most 100."""
+    """The first queued messages of the session, at most 100."""
 
 
 class SessionMode(TypedDict):
     """Mode of a session."""
 
     mode: Annotated[str, Keywords({"examples": ["plan"]})]
-    """Name of the mode."""
+    """Name of the session's current mode."""
 
 
 class TaskDocument(TypedDict):
@@ -368,11 +368,11 @@ class TaskDocument(TypedDict):
     agent: AgentName
     session_id: SessionID
     status: str
-    """Status of the session that works on the task."""
+    """Status of the child session that works on the task."""
 
 
 class DelegatedTask(TypedDict):
-    """A task that was accepted."""
+    """A delegated task that the gateway has accepted."""
 
     id: str
     """Id of the task."""
@@ -391,23 +391,23 @@ class TextPart(TypedDict):
 
 class _MediumFields(TypedDict):
     media_type: Annotated[str, Keywords({"examples": ["image/png"]})]
-    """Media type."""
+    """Media type of the picture or file, such as `image/png`."""
     url: str | None
-    """URL of the medium; null if its bytes were sent."""
+    """URL of the picture or file; null if the message contained its bytes."""
     bytes: NotRequired[Count]
-    """Size in bytes; missing for a URL."""
+    """Size of the picture or file in bytes; missing if it has a `url`."""
     media_id: NotRequired[str | None]
-    """Id with which `GET /v1/sessions/{id}/media/{media_id}` downloads the bytes; null if it cannot be downloaded."""
+    """Id with which `GET /v1/sessions/{id}/media/{media_id}` downloads the bytes; null if they cannot be downloaded."""
 
 
 class ImagePart(_MediumFields):
-    """A picture."""
+    """A picture in a message or tool result."""
 
     type: Literal["image"]
 
 
 class FilePart(_MediumFields):
-    """A file."""
+    """A file in a message or tool result."""
 
     type: Literal["file"]
     name: str
@@ -415,13 +415,13 @@ class FilePart(_MediumFields):
 
 
 class ToolCallDocument(TypedDict):
-    """A tool call of the model."""
+    """A tool call that the model requested."""
 
     id: str
-    """Id of the call."""
+    """Id of the tool call."""
     name: ToolName
     arguments: JSONValue
-    """Arguments of the call; a text if the model wrote invalid JSON."""
+    """Arguments of the tool call; a text if the model wrote invalid JSON."""
 
 
 class CallPart(ToolCallDocument):
@@ -430,24 +430,24 @@ class CallPart(ToolCallDocument):
     type: Literal["call"]
 
 
-class ToolResultDocument(LabelFields):
+class ToolResultDocument(Labelled):
     """Result of a tool call."""
 
     id: str
-    """Id of the result."""
+    """Id of the tool result."""
     call_id: str
-    """Id of the tool call."""
+    """Id of the tool call with this result."""
     tool: ToolName
     status: ToolStatus
-    """Status of the call. `outcome_unknown`: the call may or may not have taken effect."""
+    """Status of the tool call. `outcome_unknown`: the call may or may not have taken effect."""
     content: str
     """Value that the tool returned: a text unchanged, other values as JSON."""
     truncated: bool
     """True if `content` or `error` is only the beginning of a longer text."""
     error: str | None
-    """Error text; null if the call succeeded."""
+    """Error text of the tool call; null if the call succeeded."""
     origin: str | None
-    """Name of the toolset or tool that fetched untrusted external text; null for trusted text."""
+    """Name of the toolset or tool from which the content comes, if it is untrusted external text; null for trusted text."""
     media: Sequence["ImagePart | FilePart"]
     """Pictures and files that the tool returned."""
 
@@ -465,51 +465,51 @@ Part = Annotated[
 
 
 class SenderDocument(TypedDict):
-    """Sender of a message."""
+    """Sender of a message: a user, agent or tool."""
 
     name: Annotated[str, Keywords({"examples": ["ada"]})]
     """Name of the sender."""
     kind: SenderKind
-    """Kind of the sender."""
+    """Kind of the sender, such as `user` or `agent`."""
 
 
-class MessageDocument(LabelFields):
+class MessageDocument(Labelled):
     """A message of a session."""
 
     message_id: MessageID
     sender: SenderDocument
     text: str
-    """Text parts of the message, joined."""
+    """Text of the message: its text parts, joined."""
     parts: Sequence[Part]
     """Parts of the message, without thinking and provider-specific blocks."""
     metadata: JSONObject
-    """Metadata for programs, which models never see."""
+    """Metadata of the message for programs; models never see it."""
     priority: str
     """Priority of the message: `urgent`, `high`, `normal` or `low`."""
     on_busy: OnBusy
-    """Handling of the message if its session runs a turn."""
+    """Handling of the message if a turn of its session was running when it arrived."""
 
 
 class HistoryMessage(MessageDocument):
-    """A message of the history of a session."""
+    """A message in the conversation history of a session."""
 
     turn: str | None
-    """Id of the message whose turn the message belongs to."""
+    """Id of the message that started the turn in which this message was added; null outside of turns."""
     at: Date | None
-    """Time of the message."""
+    """Time at which the message was added; null if unknown."""
 
 
 class MessagePageDocument(TypedDict):
-    """Messages of a session."""
+    """One page of the conversation history of a session."""
 
     items: Sequence[HistoryMessage]
-    """The messages, oldest first."""
+    """Messages on this page, oldest first."""
     first: int | None
     """Index of the first message of the page; null for an empty page."""
     last: int | None
     """Index of the last message of the page; null for an empty page."""
     total: Count
-    """Number of messages of the session."""
+    """Number of messages in the whole history of the session."""
 
 
 ErrorDescription = TypedDict(
@@ -534,19 +534,19 @@ FailureKind = Annotated[
 ]
 
 
-class MessageOutcome(LabelFields):
-    """Outcome of a message: its last reply, or its failure."""
+class MessageOutcome(Labelled):
+    """Outcome of a message: the last reply to it, or its failure."""
 
     id: str | None
-    """Id of the reply; null without a reply."""
+    """Id of the last reply; null if there was no reply."""
     text: str | None
-    """Text of the reply."""
+    """Text of the last reply; null if there was no text."""
     data: JSONValue
-    """Structured data of the reply; null without data."""
+    """Structured data of the last reply; null without data."""
     message_type: str | None
-    """Type of the reply in its protocol; null without a type."""
+    """Reply type, as defined by the agent's protocol; null if the protocol has no reply types."""
     reasoning: JSONValue
-    """Reasoning that the protocol requires of the model; null without it."""
+    """Reasoning that the model wrote because the agent's protocol requires it; null without reasoning."""
     usage: UsageDocument
     failed: FailureKind
     error: ErrorDescription | None
@@ -554,21 +554,21 @@ class MessageOutcome(LabelFields):
 
 
 class PendingApproval(TypedDict):
-    """An approval for which a turn waits."""
+    """An open approval for which a suspended turn waits."""
 
     id: ApprovalID
     tool: str
-    """Name of the tool; empty if unknown."""
+    """Name of the tool whose call needs the approval; empty if unknown."""
 
 
 class PendingCallerCall(CallerCall):
-    """A call of a tool of the caller for which a turn waits."""
+    """A tool call that the API client must execute itself, and for whose result a suspended turn waits."""
 
     for_caller: Literal[True]
 
 
 class RunDocument(TypedDict):
-    """A run: the processing of one message. It has the id of the message."""
+    """A run: the processing of one message. Its id is the id of the message."""
 
     message_id: MessageID
     session_id: SessionID
@@ -576,25 +576,25 @@ class RunDocument(TypedDict):
     created_at: Date | None
     """Time at which the message was sent; null in the answer to a new message."""
     status: MessageState
-    """Status of the run. It has ended if it is `answered` or `failed`."""
+    """Status of the run. `answered` and `failed` runs have ended."""
     cursor: RecordNumber
-    """Cursor from which the events of the run follow."""
+    """Record number to pass as `after` to read the events of the run."""
     waits_for: Sequence[PendingApproval | PendingCallerCall]
-    """Approvals and calls for which the turn waits; empty unless the status is `suspended`."""
+    """Approvals and client-executed tool calls for which the run waits; empty unless `status` is `suspended`."""
     outcome: MessageOutcome | None
-    """Outcome of the message; null until it has ended."""
+    """Outcome of the message; null until the run has ended."""
 
 
 class Feedback(TypedDict):
-    """A rating of an answer."""
+    """A user's rating of the answer to a message."""
 
     message_id: MessageID
     score: Annotated[float, Keywords({"minimum": 0, "maximum": 1, "examples": [1]})]
-    """Score from 0 (bad) to 1 (good)."""
+    """Score of the answer from 0 (bad) to 1 (good)."""
     comment: str
-    """Comment; empty without a comment."""
+    """Comment of the rater on the answer; may be empty."""
     expected: str | None
-    """Answer that the rater expected; null if not given."""
+    """Answer that the rater would have expected; null if the rater gave none."""
     by: Annotated[str, Keywords({"examples": ["ada"]})]
     """Name of the rater."""
     at: Date | None
@@ -609,9 +609,9 @@ class ToolDocument(TypedDict):
 
     name: ToolName
     description: str
-    """Description for the model."""
+    """Description of the tool, which the model reads."""
     parameters: JSONObject
-    """JSON Schema of the arguments."""
+    """JSON Schema of the tool's arguments."""
 
 
 class AgentLink(TypedDict):
@@ -619,9 +619,9 @@ class AgentLink(TypedDict):
 
     agent: AgentName
     kind: Literal["tool", "handoff", "route", "step"]
-    """Kind of the link."""
+    """Kind of use: called as a tool, handoff target, route target, or pipeline step."""
     name: str
-    """Name of the tool, action or step."""
+    """Name of the tool, action or pipeline step that leads to the other agent."""
 
 
 class AgentDocument(TypedDict):
@@ -629,43 +629,43 @@ class AgentDocument(TypedDict):
 
     name: AgentName
     role: str
-    """Role of the agent, from its profile."""
+    """Role of the agent in its profile, such as `clerk`."""
     goal: str
-    """Goal of the agent, from its profile."""
+    """Goal of the agent in its profile."""
     capabilities: str
-    """Abilities of the agent, from its profile."""
+    """Abilities of the agent in its profile."""
     modes: Sequence[str] | None
-    """Names of its modes; null if it has none."""
+    """Names of the agent's modes; null if it has no modes."""
     tools: Sequence[ToolDocument]
-    """Tools of the agent."""
+    """Tools that the agent can call."""
     links: Sequence[AgentLink]
-    """Other agents with which it works."""
+    """Other agents that this agent calls, hands conversations over to, routes to, or runs as steps."""
     limits: Limits
     inbox: InboxStatistics
     sessions: Count
-    """Number of sessions in memory."""
+    """Number of sessions of the agent in memory."""
     has_long_term_memory: bool
     """True if the agent has a long-term memory, which `/agents/{a}/memories` lists."""
 
 
 class MemoryDocument(TypedDict):
-    """A long-term memory of an owner."""
+    """One version of a long-term memory of an owner."""
 
     id: MemoryID
     text: str
-    """Content of the memory."""
+    """Text of the memory."""
     kind: Annotated[str, Keywords({"examples": ["fact"]})]
-    """`fact`, `episode`, `procedure`, or any other word."""
+    """Kind of the memory: `fact`, `episode`, `procedure`, or any other word."""
     owner: Annotated[str, Keywords({"examples": ["ada"]})]
-    """Name of the owner."""
+    """Name of the owner of the memory."""
     owner_kind: SenderKind
-    """Kind of the owner. A user and an agent of the same name are different owners."""
+    """Kind of the memory's owner. A user and an agent of the same name are different owners."""
     sources: Sequence[str]
     """Untrusted sources on which the text depends, such as `web`; empty if it is trusted."""
     readers: Sequence[str] | None
     """Names of the owners that may read the text; null allows all owners."""
     importance: Annotated[float, Keywords({"minimum": 0, "maximum": 1})]
-    """Importance for ranking and eviction."""
+    """Importance from 0 to 1, used for ranking and eviction."""
     is_kept: bool
     """True if the memory is protected from eviction."""
     is_shared: bool
@@ -677,17 +677,17 @@ class MemoryDocument(TypedDict):
     message_id: str
     """Id of the message that the memory comes from; empty if unknown."""
     created_at: Date | None
-    """Time of creation; null if the clock was far off."""
+    """Time at which this version was stored; null if the clock was far off."""
     last_used_at: Date | None
-    """Time of the last recall, or of creation."""
+    """Time at which the memory was last recalled; its creation time if it was never recalled."""
     uses: Count
-    """Number of recalls."""
+    """Number of times that the memory was recalled."""
     valid_from: Date | None
-    """Time from which the memory is valid; null has no start."""
+    """Time from which the memory is valid; null sets no start."""
     valid_until: Date | None
-    """Time from which the memory is no longer valid; null has no end."""
+    """Time from which the memory is no longer valid; null sets no end."""
     metadata: JSONObject
-    """Values for programs, by name."""
+    """Metadata of the memory for programs, by name."""
     replaces: str | None
     """Id of the memory that this one replaces; null if it is the first version."""
     replaced_by: str | None
@@ -699,18 +699,18 @@ class MemoryLink(TypedDict):
 
     id: MemoryID
     relation: Annotated[str, Keywords({"examples": ["related_to"]})]
-    """Meaning of the link."""
+    """Name of the relation between the two memories, such as `related_to`."""
     is_from_here: bool
-    """True if the link leads from this memory to the other memory."""
+    """True if the link points from this memory to the other memory; false for the opposite direction."""
 
 
 class MemoryVersions(TypedDict):
-    """All versions of a long-term memory, and its links."""
+    """All versions of a long-term memory, and its links to other memories."""
 
     versions: Sequence[MemoryDocument]
-    """Versions of the memory, the first one first."""
+    """Versions of the memory, the oldest first."""
     links: Sequence[MemoryLink]
-    """Links to other current memories."""
+    """Links between this memory and other current memories."""
 
 
 class MemoryOwner(TypedDict):
@@ -720,16 +720,16 @@ class MemoryOwner(TypedDict):
     """Name of the owner."""
     owner_kind: SenderKind
     memories: Count
-    """Number of current memories."""
+    """Number of the owner's memories, without replaced versions."""
 
 
 class Erasure(TypedDict):
-    """Numbers of erased objects of an owner."""
+    """Numbers of memories and sessions of an owner that a request erased."""
 
     memories: Count
-    """Number of erased memories, with their earlier versions."""
+    """Number of erased memories; replaced versions count too."""
     sessions: Count
-    """Number of erased sessions without a parent session. Their child sessions are erased too."""
+    """Number of erased root sessions; their child sessions are also erased but not counted."""
 
 
 class AgentStatisticsDocument(TypedDict):
@@ -738,41 +738,41 @@ class AgentStatisticsDocument(TypedDict):
     agent: AgentName
     inbox: InboxStatistics
     capacity: Count
-    """Maximum number of messages in the inbox."""
+    """Maximum number of messages in the agent's inbox."""
     session_capacity: Count
-    """Maximum number of messages of one session in the inbox."""
+    """Maximum number of messages of one session in the agent's inbox."""
     concurrency: Count
-    """Maximum number of sessions that are processed at the same time."""
+    """Maximum number of sessions that the agent processes concurrently."""
     sessions: Count
-    """Number of sessions in memory."""
+    """Number of sessions of the agent in memory."""
     suspended: Count
     """Number of sessions in memory that wait for approvals."""
     restarts: Count
-    """Number of restarts after failures."""
+    """Number of times that the agent was restarted after a failure."""
     state: str
-    """`starting`, `running`, `failed` (about to restart), `draining` or `stopped`."""
+    """State of the agent: `starting`, `running`, `failed` (about to restart), `draining` or `stopped`."""
 
 
 class AgentTotals(AgentStatisticsDocument):
-    """Statistics of an agent, with totals that include turns before a restart if the request has asked for them."""
+    """Statistics of an agent. If the request has `totals`, they also count the turns before a restart of the server."""
 
     turns: NotRequired[Count]
-    """Number of ended turns."""
+    """Number of turns of the agent that have ended."""
     spent_usd: NotRequired[Amount]
-    """Cost in US dollars."""
+    """Cost of the agent's model calls in US dollars."""
 
 
 class Statistics(TypedDict):
-    """Statistics of the agents."""
+    """Statistics of the agents and, for admins, of the server."""
 
     agents: dict[str, AgentTotals]
-    """Statistics by name of the agent."""
+    """Statistics of each agent, by agent name."""
     sessions: NotRequired[dict[State, Count]]
-    """Number of sessions by state, for admins."""
+    """Number of sessions in the journal by state; only for admins."""
     dead_letters: NotRequired[Count]
-    """Number of dead letters, for admins."""
+    """Number of dead letters; only for admins."""
     node: NotRequired[str]
-    """Name of the cluster node that answers, for admins; only of a cluster node."""
+    """Name of the cluster node that sent the response; only for admins, and only in a cluster."""
 
 
 class Liveness(TypedDict):
@@ -780,7 +780,7 @@ class Liveness(TypedDict):
 
     status: Literal["live"]
     calm_seconds: NotRequired[Amount]
-    """Seconds for which no node of the cluster has died; only of a cluster node."""
+    """Seconds since the server started, or since it last noticed the death of a node; only in a cluster."""
 
 
 class Readiness(TypedDict):
@@ -790,48 +790,48 @@ class Readiness(TypedDict):
 
 
 class LateDelivery(TypedDict):
-    """A delivery that is retried."""
+    """A webhook notification whose delivery failed and is retried."""
 
     agent: AgentName
     session_id: SessionID
     attempts: Count
-    """Number of failed attempts."""
+    """Number of failed delivery attempts so far."""
 
 
 class FailedDelivery(TypedDict):
-    """A notification that could not be delivered."""
+    """A webhook notification that could not be delivered and is not retried any more."""
 
     webhook_id: str
-    """Id of the notification."""
+    """Id of the notification, its `webhook-id` header."""
     event: Annotated[str, Keywords({"examples": ["reply"]})]
-    """Name of the event."""
+    """Name of the event that the notification reports."""
     agent: AgentName
     session_id: SessionID
     number: RecordNumber
     reason: str
-    """Reason of the last failure."""
+    """Reason why the last delivery attempt failed."""
     at: Date | None
-    """Time of the event."""
+    """Time of the event that the notification reports."""
 
 
 class WebhookDocument(TypedDict):
-    """A webhook with its deliveries."""
+    """A webhook with the state of its deliveries."""
 
     id: str
     """Id of the webhook."""
     url: str | None
-    """URL without its query; null for the webhook that sends to the URLs of sessions."""
+    """URL of the receiver without its query; null if the webhook sends to the URL that each session has set."""
     events: Sequence[str]
-    """Names of the events that are sent."""
+    """Names of the events for which the webhook sends notifications."""
 
     sent: Count
-    """Number of delivered notifications."""
+    """Number of notifications that were delivered since the gateway opened."""
     waiting: Count
-    """Number of sessions with notifications to send."""
+    """Number of sessions with notifications that were not delivered yet."""
     late: Sequence[LateDelivery]
-    """Sessions whose delivery is retried."""
+    """Deliveries that failed and are retried, at most one for each session."""
     failed: Sequence[FailedDelivery]
-    """Notifications that could not be delivered."""
+    """Notifications that could not be delivered and are not retried any more."""
 
 
 class NodeDocument(TypedDict):
@@ -843,49 +843,49 @@ class NodeDocument(TypedDict):
     agents: Sequence[AgentName]
     """Names of the agents that the node hosts."""
     release: Annotated[str, Keywords({"examples": ["0.1.0"]})]
-    """Version of actgent."""
+    """Version of actgent that runs on the node."""
     reads: Count
-    """Newest record format that the node reads."""
+    """Newest journal record format that the node can read."""
     is_leaving: bool
-    """True if the node is transferring its partitions to other nodes."""
+    """True if the node is shutting down and transferring its partitions to other nodes."""
     partitions: Count
     """Number of partitions that the node owns."""
 
 
 class PartitionDocument(TypedDict):
-    """A partition of a cluster: the sessions with some of the ids."""
+    """A partition of a cluster: a subset of the session ids, whose sessions are owned by one node."""
 
     partition: Count
     """Number of the partition."""
     owner: str
-    """Name of the node that last acquired the partition; empty if no node ever did."""
+    """Name of the node that last acquired ownership of the partition; empty if no node ever did."""
     epoch: Count
-    """Ownership epoch; it grows with each change of the owner."""
+    """Ownership epoch of the partition; it increases each time a node acquires the partition."""
     since: Date | None
-    """Time of the last acquisition."""
+    """Time at which a node last acquired the partition; null if no node ever did."""
     is_served: bool
     """True if the owner is alive and has not released the partition."""
     pending: Count
-    """Number of messages that wait for an owner."""
+    """Number of messages that are stored until a node owns the partition."""
     unfinished: Count
-    """Number of sessions with an unfinished turn or queued messages."""
+    """Number of sessions of the partition with an unfinished turn or queued messages."""
     lag: Amount
-    """Maximum seconds since the last record of an unfinished session; 0 if there are none."""
+    """Longest time in seconds since the last record of an unfinished session; 0 without such sessions."""
 
 
 class ClusterDocument(TypedDict):
     """Status of a cluster, as `actgent cluster status` prints it."""
 
     is_whole: bool
-    """True if a node is alive, every partition is served, and a live node hosts the agent of every open session."""
+    """True if a node is alive, every partition is served, and live nodes host the agents of all open sessions."""
     generation: Count
-    """Number of changes of the number of partitions, plus 1."""
+    """Generation of the partitioning: 1, plus 1 for each change of the number of partitions."""
     record_format: Count
-    """Record format that all nodes write."""
+    """Journal record format that all nodes write."""
     nodes: Sequence[NodeDocument]
     partitions: Sequence[PartitionDocument]
     unhosted: dict[str, Count]
-    """Number of open sessions by agent, for the agents that no live node hosts."""
+    """Number of open sessions of each agent that no live node hosts, by agent name."""
     suspects: Count
     """Number of sessions that were unfinished when their node died and have not finished since."""
     dead: Count
@@ -897,87 +897,87 @@ class ToolsetDocument(TypedDict):
 
     name: Annotated[str, Keywords({"examples": ["github"]})]
     agents: Sequence[AgentName]
-    """Names of the agents that use the toolset."""
+    """Names of the agents with tools of the toolset."""
     state: ConnectionState
-    """State of the connection. `failed`: the configuration is wrong, and the toolset is not connected again."""
+    """State of the connection to the server. `failed`: the configuration is wrong, and no reconnection is attempted."""
     kind: Annotated[str, Keywords({"examples": ["mcp"]})]
-    """Kind of the server: `mcp`; empty for other toolsets."""
+    """Kind of the toolset's server: `mcp`; empty for other toolsets."""
     address: Annotated[str, Keywords({"examples": ["https://mcp.example.com"]})]
-    """Name of the program, or scheme, host and port of the URL; empty if unknown."""
+    """Server of the toolset: program name, or scheme, host and port of its URL; empty if unknown."""
     protocol: Annotated[str, Keywords({"examples": ["2026-07-28"]})]
-    """Protocol revision of the open connection; empty if there is none."""
+    """MCP protocol revision of the open connection; empty without a connection."""
     server: str
     """Name and version that the server reports; empty if it is not connected."""
     tools: Sequence[ToolDocument]
     """Tools that the server published last."""
     reconnects: Count
-    """Number of connections after the first."""
+    """Number of times that the toolset has reconnected to its server."""
     error: Annotated[str, Keywords({"examples": ["ConnectError"]})]
-    """Class of the last error; `silent` if the server did not respond in time; empty if there was no error."""
+    """Class name of the last connection error, or `silent` if the server did not respond in time; empty without an error."""
     error_text: str
-    """Message of the last error, without the secrets of the connection; empty if the toolset does not name its secrets."""
+    """Message of the last error, with secrets removed; empty if the toolset does not declare which values are secret."""
     failed_at: Date | None
-    """Time of the last error."""
+    """Time of the last connection error; null without an error."""
 
 
 class ClusterAnswer(TypedDict):
-    """The cluster of the server."""
+    """Response with the status of the server's cluster."""
 
     cluster: ClusterDocument | None
-    """Null if the server is not in a cluster."""
+    """Status of the cluster; null if the server is not a cluster node."""
 
 
 class DeadLetterDocument(TypedDict):
     """A message that no agent or actor processed."""
 
     id: str
-    """Id of the letter."""
+    """Id of the dead letter."""
     actor: str
-    """Name of the addressed agent or actor."""
+    """Name of the agent or actor to which the message was sent."""
     session_id: SessionID | None
-    """Id of the session; null for a value that was sent to an actor."""
+    """Id of the session to which the message was sent; null for a value that was sent to an actor."""
     owner: str | None
-    """Name of the session's owner; null if the session ends with the message, or is unknown."""
+    """Name of the session's owner; null if the session was made for this message only, or is unknown."""
     text: str
     """Text of the message, or the sent value as text."""
     reason: str
     """Reason why the message was not processed."""
     error: Annotated[str, Keywords({"examples": ["NotRunning"]})]
-    """Name of the exception class; empty if there was no attempt."""
+    """Class name of the exception that processing raised; empty if processing was not attempted."""
     at: Date | None
-    """Time of the failure."""
+    """Time at which the message became a dead letter."""
 
 
 class ErrorGroup(TypedDict):
-    """Errors of one kind and class."""
+    """Group of the errors of one failure kind and exception class, such as all tool errors with `TimeoutError`."""
 
     cause: NotRequired[str]
-    """Cause of the newest error, for callers with the scope `journal`; empty if it has none."""
+    """Message of the exception that caused the newest error; only for callers with the scope `journal`, empty without a cause."""
     kind: Annotated[str, Keywords({"examples": ["limit"]})]
-    """Kind of the failure, `tool`, or `dead letter`."""
+    """Kind of failed messages, such as `limit`; `tool` for failed tool calls; `dead letter` for dead letters."""
     error: str
-    """Name of the exception class."""
+    """Exception class name of the errors in the group."""
     words: str
-    """Text of the newest error."""
+    """Message of the newest error in the group."""
     count: Count
-    """Number of errors."""
+    """Number of errors in the group."""
     first_at: Date | None
-    """Time of the first error."""
+    """Time of the first error in the group."""
     last_at: Date | None
-    """Time of the newest error."""
+    """Time of the newest error in the group."""
     agents: Sequence[str]
-    """Names of the agents, the newest first."""
+    """Names of the agents with these errors, the latest first."""
     tools: Sequence[str]
-    """Names of the tools, the newest first."""
+    """Names of the tools with these errors, the latest first."""
     sessions: Sequence[SessionAddress]
-    """Sessions, the newest first."""
+    """Sessions with these errors, the latest first."""
 
 
 class LoginToken(TypedDict):
     """Token of a browser login."""
 
     token: str
-    """The token."""
+    """The new access token."""
     owner: Owner
     expires_at: Date | None
     """Time at which the token expires."""
@@ -996,7 +996,7 @@ class Identity(TypedDict):
 
 
 class FoundMessage(TypedDict):
-    """A message that matches a search, with figures of its session."""
+    """A message that matches a search, with statistics of its session."""
 
     agent: AgentName
     session_id: SessionID
@@ -1007,9 +1007,9 @@ class FoundMessage(TypedDict):
     at: Date | None
     """Time of the message."""
     snippet: str
-    """Part of the text with the first match."""
+    """Part of the message text that contains the first match."""
     marks: Sequence[Sequence[Count]]
-    """Start and end index of each match in `snippet`, in characters."""
+    """Pairs of start and end index, in characters, of the matches in `snippet`."""
     cost: Amount
     """Cost of the session in US dollars."""
     seconds: Amount
@@ -1040,34 +1040,34 @@ EvaluationID = Annotated[
 
 
 class VariantFigures(TypedDict):
-    """Metrics of one agent, model or prompt in an evaluation."""
+    """Metrics of one variant (agent, model or prompt) in an evaluation, over all runs of all cases."""
 
     name: str
-    """Name of the variant."""
+    """Name of the variant, such as the model's name."""
     trials: Count
-    """Number of runs of cases."""
+    """Number of runs over all cases."""
     passed: Count
     """Number of runs that passed all checks."""
     errors: Count
-    """Number of runs without an answer."""
+    """Number of runs that failed without an answer."""
     score: Amount
-    """Mean score of the runs, from 0 to 1."""
+    """Mean score of all runs of the variant, from 0 to 1."""
     cost: Amount | None
-    """Cost in US dollars; null if a price is unknown."""
+    """Cost of all runs in US dollars; null if a model's price is unknown."""
     p50: Amount
-    """Median duration of a run in seconds."""
+    """Median duration of the variant's runs in seconds."""
     p95: Amount
-    """95th percentile of the duration of a run in seconds."""
+    """95th percentile of the duration of the variant's runs in seconds."""
 
 
 class EvaluationSummary(TypedDict):
-    """One evaluation of a dataset."""
+    """One evaluation of a dataset, with the metrics of its variants."""
 
     id: EvaluationID
     at: Date | None
-    """Time of its end."""
+    """Time at which the evaluation ended."""
     variants: Sequence[VariantFigures]
-    """Metrics by variant."""
+    """Metrics of each variant in the evaluation."""
 
 
 class DatasetDocument(TypedDict):
@@ -1075,17 +1075,17 @@ class DatasetDocument(TypedDict):
 
     name: DatasetName
     cases: Count
-    """Number of cases."""
+    """Number of cases in the dataset."""
     changed_at: Date | None
-    """Time of the last change of the file."""
+    """Time at which the dataset's file was last changed."""
     evaluations: Count
-    """Number of stored evaluations."""
+    """Number of stored evaluations of the dataset."""
     last: EvaluationSummary | None
-    """The latest evaluation; null if there is none."""
+    """The latest evaluation of the dataset; null if it was never evaluated."""
 
 
 class DatasetPage(TypedDict):
-    """Datasets of the server, by name."""
+    """Page with all datasets of the server, ordered by name."""
 
     items: Sequence[DatasetDocument]
     next: str | None
@@ -1095,7 +1095,7 @@ class DatasetPage(TypedDict):
 
 
 class DatasetCase(TypedDict):
-    """A case of a dataset."""
+    """One evaluation case of a dataset."""
 
     name: str
     """Name of the case, or the beginning of its input."""
@@ -1104,14 +1104,14 @@ class DatasetCase(TypedDict):
 
 
 class CaseFigures(TypedDict):
-    """Figures of the runs of one case with one variant."""
+    """Metrics of the runs of one evaluation case with one variant."""
 
     trials: Count
-    """Number of runs."""
+    """Number of runs of the case."""
     passed: Count
-    """Number of runs that passed all checks."""
+    """Number of runs of the case that passed all checks."""
     score: Amount
-    """Mean score of the runs, from 0 to 1."""
+    """Mean score of the runs of the case, from 0 to 1."""
 
 
 class EvaluatedRun(TypedDict):
@@ -1120,52 +1120,52 @@ class EvaluatedRun(TypedDict):
     passed: bool
     """True if the run passed all checks."""
     text: str
-    """Text of the last answer."""
+    """Text of the agent's last answer."""
     error: str
-    """Error that prevented an answer; empty if there is an answer."""
+    """Text of the error that prevented an answer; empty if the run has an answer."""
     failures: Sequence[str]
-    """Failed checks with their reasons."""
+    """Descriptions of the failed checks, with the reasons."""
     calls: Sequence[str]
-    """Names of the called tools, in order."""
+    """Names of the tools that the agent called, in order."""
     seconds: Amount
-    """Duration in seconds."""
+    """Duration of the run in seconds."""
 
 
 class EvaluatedCase(TypedDict):
-    """Result of one case with one variant."""
+    """Result of one evaluation case with one variant."""
 
     name: str
     """Name of the case."""
     variant: str
     """Name of the variant."""
     input: Sequence[str]
-    """Messages of the case."""
+    """Messages that the case sends to the agent, in order."""
     expected: JSONValue
-    """Expected answer; null if any answer may pass."""
+    """Expected answer of the case; null if any answer may pass."""
     figures: CaseFigures
     before: CaseFigures | None
-    """Figures in the evaluation before; null if the case or the variant was not in it."""
+    """Metrics of this case and variant in the previous evaluation; null if it did not contain them."""
     runs: Sequence[EvaluatedRun]
-    """The runs of the case."""
+    """The runs of the case with this variant."""
 
 
 class Evaluation(TypedDict):
-    """An evaluation of a dataset, compared with the evaluation before."""
+    """Results of an evaluation of a dataset, compared with the previous evaluation."""
 
     summary: EvaluationSummary
     before: EvaluationSummary | None
-    """The evaluation before; null for the first one."""
+    """The previous evaluation of the dataset; null for the first one."""
     items: Sequence[EvaluatedCase]
-    """Results by case and variant."""
+    """One result for each case and variant."""
     removed: Sequence[str]
-    """Names of cases that only the evaluation before has."""
+    """Names of the cases that only the previous evaluation has."""
 
 
 # --- records and replays -------------------------------------------------------------------
 
 
 class JournalRecord(TypedDict):
-    """A record of a session, with its number and time."""
+    """A journal record of a session, with its number and time."""
 
     number: RecordNumber
     at: Date | None
@@ -1185,7 +1185,7 @@ class JournalRecord(TypedDict):
 
 
 class RecordPage(TypedDict):
-    """Records of a session."""
+    """One page of the journal records of a session."""
 
     items: Sequence[JournalRecord]
     next: int | None
@@ -1193,38 +1193,38 @@ class RecordPage(TypedDict):
 
 
 class SessionState(TypedDict):
-    """State of a session after a record."""
+    """State of a session as it was after a journal record."""
 
     number: RecordNumber
     state: JSONObject
-    """Values of the state, by key."""
+    """Values of the session state, by key."""
 
 
 class PastSessionDocument(SessionState):
-    """A session as it was after a record."""
+    """A session as it was after a journal record."""
 
     history: Sequence[MessageDocument]
-    """Messages of the conversation."""
+    """Messages of the conversation at that time."""
     waiting: Sequence[MessageDocument]
-    """Messages that were queued."""
+    """Messages that were queued at that time."""
     usage: UsageDocument
     digest: str
-    """Digest of history and state."""
+    """Hash of `history` and `state`, with which clients can compare two sessions."""
 
 
 class Comparison(TypedDict):
-    """Result of a replay with the current code of the agent."""
+    """Result of replaying a session with the current code of its agent."""
 
     number: RecordNumber
     difference: Difference | None
-    """First difference; null if there is none."""
+    """First difference between the recorded session and the replay; null if both are equal."""
 
 
 class RequestMessage(TypedDict):
     """A message of a model request."""
 
     role: str
-    """Role of the message."""
+    """Role of the message in the model request, such as `user`."""
     parts: Sequence[Part]
 
 
@@ -1233,239 +1233,239 @@ class RequestTool(TypedDict):
 
     name: ToolName
     description: str
-    """Description for the model."""
+    """Description of the tool, which the model reads."""
     parameters: JSONObject
-    """JSON Schema of the arguments."""
+    """JSON Schema of the tool's arguments."""
 
 
 class RequestFormat(TypedDict):
-    """JSON Schema that the text of an answer must match."""
+    """Required format of a model's answer, as a named JSON Schema."""
 
     name: str
-    """Name of the schema."""
+    """Name of the JSON Schema in the model request."""
     schema: JSONObject
-    """The schema."""
+    """JSON Schema that the text of the answer must match."""
 
 
 class RequestSettings(TypedDict):
-    """Settings of a model request. Null uses the default of the model."""
+    """Settings of a model request. Null in a field uses the default of the model."""
 
     temperature: float | None
     max_tokens: int | None
-    """Maximum number of answer tokens."""
+    """Maximum number of tokens in the answer; null uses the default of the model."""
     response_format: RequestFormat | None
     """Required format of the answer; null for any text."""
 
 
 class ModelRequestDocument(TypedDict):
-    """A model request, built by the current code of the agent."""
+    """A model request as the current code of the agent would send it."""
 
     answer: RecordNumber
     system: str
-    """System prompt."""
+    """System prompt of the request."""
     messages: Sequence[RequestMessage]
     tools: Sequence[RequestTool]
     settings: RequestSettings
     tokens: Count
-    """Estimated number of tokens."""
+    """Estimated number of input tokens of the request."""
     of_messages: Count
-    """Number of messages of the conversation at that time."""
+    """Number of messages in the conversation at the time of the request; the request may contain fewer."""
     memory: str
-    """Memory that selected the messages."""
+    """Name of the conversation memory that selected the messages for the request."""
     is_same_prompt: bool
-    """False if the system prompt or the tools have changed since."""
+    """True if system prompt and tools equal those of the recorded request; false if they have changed since."""
 
 
 class NextRequest(TypedDict):
-    """Model request for the next answer at or after a record."""
+    """Model request that belongs to the first model answer at or after a journal record."""
 
     number: RecordNumber
     request: ModelRequestDocument | None
-    """The request; null if no answer follows."""
+    """The model request; null if no model answer follows."""
 
 
 # --- events --------------------------------------------------------------------------------
 
 
 class EventFields(TypedDict):
-    """Fields of every event that was made from a record."""
+    """Fields of each event that was made from a journal record."""
 
     turn: str | None
-    """Id of the message whose turn the event belongs to; null between turns."""
+    """Id of the message that started the turn to which the event belongs; null between turns."""
     at: Date | None
-    """Time of the record."""
+    """Time at which the journal record was written."""
 
 
 class MessageAcceptedDocument(EventFields, MessageDocument):
-    """A message was accepted."""
+    """Event: the session accepted a message."""
 
 
-class AnswerReceived(EventFields, LabelFields):
-    """The model has answered."""
+class AnswerReceived(EventFields, Labelled):
+    """Event: the model has answered."""
 
     message_id: MessageID
     text: str
-    """Text of the answer."""
+    """Text of the model's answer."""
     calls: Sequence[ToolCallDocument]
-    """Tool calls of the answer."""
+    """Tool calls that the answer requests."""
     stop: AnswerStop
     """Reason why the model stopped."""
     model: str
-    """Name of the model."""
+    """Name of the model that answered."""
     usage: UsageDocument
     seconds: Amount
     """Duration of the model call in seconds, retries included; 0 if unknown."""
     waited: Amount
-    """Part of `seconds` that waited for the rate limit of the provider."""
+    """Part of `seconds` during which the call waited for the provider's rate limit."""
     repairs: Count
-    """Number of answers of the turn that could not be read and were requested again."""
+    """Number of consecutive model answers of the turn that could not be parsed and were requested again."""
     cut: bool
-    """True if the answer was cut off."""
+    """True if the answer is incomplete because its generation was interrupted."""
 
 
 class ResultReceived(EventFields, ToolResultDocument):
-    """A tool call has its result."""
+    """Event: a tool call has its result."""
 
 
-class ReplySent(EventFields, LabelFields):
-    """A reply was delivered."""
+class ReplySent(EventFields, Labelled):
+    """Event: the agent's reply was delivered."""
 
     id: str
     """Id of the reply."""
     text: str | None
     """Text of the reply."""
     data: JSONValue
-    """Structured data of the reply; null without data."""
+    """Structured data of the reply; null if it has only text."""
     message_type: str | None
-    """Type of the reply in its protocol; null without a type."""
+    """Reply type, as defined by the agent's protocol; null if the protocol has no reply types."""
     reasoning: JSONValue
-    """Reasoning that the protocol requires of the model; null without it."""
+    """Reasoning that the model wrote because the agent's protocol requires it; null without reasoning."""
 
 
-class ApplicationEvent(EventFields, LabelFields):
-    """An event of the agent's protocol."""
+class ApplicationEvent(EventFields, Labelled):
+    """Event that the agent's protocol defines and the model emitted."""
 
     id: str
     """Id of the event."""
     name: str
     """Name of the event."""
     data: JSONValue
-    """Data of the event; null without data."""
+    """JSON data of the event; null without data."""
 
 
-class RouteTaken(EventFields, LabelFields):
-    """The turn was routed to another agent."""
+class RouteTaken(EventFields, Labelled):
+    """Event: the turn ended by routing its message to another agent."""
 
     id: str
-    """Id of the route."""
+    """Id of the event."""
     action: str
-    """Target of the route."""
+    """Name of the agent or action to which the message was routed."""
     data: JSONValue
-    """Data of the route; null without data."""
+    """JSON data that was sent with the message to the target; null without data."""
 
 
 class TurnStartedDocument(EventFields):
-    """A turn started, or a message joined the turn."""
+    """Event: a turn started, or a message joined the running turn."""
 
     phase: Literal["started"]
     message_id: MessageID
     joins: bool
-    """True if the message joined a running turn."""
+    """True if the message joined a running turn; false if it started a turn."""
 
 
 class TurnSuspendedDocument(EventFields):
-    """A turn was suspended."""
+    """Event: a turn was suspended until approvals are decided or client-executed tool calls have results."""
 
     phase: Literal["suspended"]
     waits_for: Sequence[str]
-    """Ids of the approvals and calls for which the turn waits."""
+    """Ids of the approvals and client-executed tool calls for which the turn waits."""
 
 
 class TurnResumedDocument(EventFields):
-    """A suspended turn resumed."""
+    """Event: a suspended turn resumed."""
 
     phase: Literal["resumed"]
     came: Sequence[str]
-    """Ids of the approvals and calls that were decided."""
+    """Ids of the approvals that were decided, and of the client-executed tool calls that got results."""
 
 
 class CallsStarted(EventFields):
-    """Tool calls started."""
+    """Event: tool calls started."""
 
     call_ids: Sequence[str]
-    """Ids of the calls."""
+    """Ids of the tool calls."""
 
 
 class CallRequested(EventFields, CallerCall):
-    """A tool of the caller was called."""
+    """Event: the model called a tool that the API client must execute."""
 
 
 class ApprovalRequested(EventFields, ApprovalDocument):
-    """An approval was requested."""
+    """Event: a tool call requested an approval."""
 
 
 class ApprovalDecidedDocument(EventFields):
-    """An approval was decided."""
+    """Event: an approval was decided."""
 
     id: ApprovalID
     word: str
-    """`approved`, `rejected`, `edited`, `responded`, `expired` or `withdrawn`."""
+    """Kind of the decision: `approved`, `rejected`, `edited`, `responded`, `expired` or `withdrawn`."""
     by: Annotated[str, Keywords({"examples": ["ada"]})]
-    """Name of the approver; empty if none decided."""
+    """Name of the approver; empty if the approval expired or was withdrawn."""
 
 
 class StateChanged(EventFields):
-    """The state of the session changed."""
+    """Event: values of the session state changed."""
 
     changes: JSONObject
-    """New values by key."""
+    """New values of the changed keys."""
     action: str
-    """Name of the action; empty for a change without one."""
+    """Name of the action that changed the state; empty for a change without an action."""
 
 
 class StateReset(EventFields):
-    """The state of the session was reset to an earlier version."""
+    """Event: the session state was reset to an earlier version."""
 
     rolled_back_to: Count
-    """Number of the version."""
+    """Number of the state version to which the state was reset."""
 
 
 class ActionFailed(EventFields):
-    """An action on the state failed. The state did not change."""
+    """Event: an action on the session state failed. The state did not change."""
 
     action: str
-    """Name of the action."""
+    """Name of the failed action."""
     failed: Literal[True]
 
 
 class ScheduleSet(EventFields):
-    """A schedule was set."""
+    """Event: a schedule was created for the session."""
 
     action: Literal["set"]
     id: str
     """Id of the schedule."""
     input: str
-    """Text of the message."""
+    """Text of the message that the schedule sends."""
     due: Date | None
-    """Next time."""
+    """Time at which the schedule fires next; null if that time is unknown."""
     cron: str | None
     """Cron expression; null for a schedule that fires once."""
 
 
 class ScheduleFiredDocument(EventFields):
-    """A schedule fired."""
+    """Event: a schedule fired."""
 
     action: Literal["fired"]
     id: str
     """Id of the schedule."""
     message_id: str | None
-    """Id of the message that it sent; null if it sent none."""
+    """Id of the message that the schedule sent; null if it sent no message."""
     following: Date | None
-    """Next time; null if it does not fire again."""
+    """Time at which the schedule fires again; null if it does not fire again."""
 
 
 class ScheduleRemoved(EventFields):
-    """A schedule was removed."""
+    """Event: a schedule was removed."""
 
     action: Literal["removed"]
     id: str
@@ -1473,54 +1473,54 @@ class ScheduleRemoved(EventFields):
 
 
 class MessageEnded(EventFields):
-    """A message was answered, or failed."""
+    """Event: a message was answered, or failed."""
 
     message_id: MessageID
     failed: FailureKind
     error: ErrorDescription | None
-    """Error of a failed message; null if it was answered."""
+    """Error of the failed message; null if the message was answered."""
 
 
 class FeedbackGiven(EventFields, Feedback):
-    """An answer was rated."""
+    """Event: a user rated the answer to a message."""
 
 
 class SessionClosedDocument(EventFields):
-    """The session was closed."""
+    """Event: the session was closed."""
 
 
 class PartialAnswerDocument(TypedDict):
-    """New text of an unfinished answer. A stream sends it only if `Actgent-Events` lists it."""
+    """Event: new text of an unfinished model answer. A stream sends it only if the header `Actgent-Events` lists it."""
 
     turn: MessageID
     reply_id: MessageID
     attempt: Count
-    """Number of the attempt. A new attempt discards the text of earlier attempts."""
+    """Number of the model's attempt to answer. A new attempt discards the text of earlier attempts."""
     begin: Count
-    """Length of the text that was sent before, in characters; the text after it is replaced."""
+    """Index in the answer, in characters, at which `text` begins; it replaces all text after this index."""
     text: str
-    """The new text."""
+    """New text of the answer from index `begin` on."""
 
 
 class CallProgressDocument(TypedDict):
-    """Progress of a running tool call. A stream sends it only if `Actgent-Events` lists it."""
+    """Event: progress of a running tool call. A stream sends it only if the header `Actgent-Events` lists it."""
 
     call_id: str
     """Id of the tool call."""
     tool: ToolName
     done: float | None
-    """Finished amount; null if not reported."""
+    """Amount of work done, in the unit of `total`; null if the tool does not report it."""
     total: float | None
-    """Total amount; null if unknown."""
+    """Total amount of work of the call; null if unknown."""
     text: str
-    """Current activity."""
+    """Description of the tool's current activity; may be empty."""
 
 
 class Resync(TypedDict):
-    """Events were lost, or an older backup of the journal was restored. Read the sessions again."""
+    """Event: events were lost, or an older backup of the journal was restored. The client must read the sessions again."""
 
     records: NotRequired[Count]
-    """Number of records of the session; only in a stream of one session."""
+    """Number of journal records of the session; only in a stream of one session."""
 
 
 class Nothing(TypedDict):
@@ -1597,39 +1597,39 @@ STREAM_EVENT_NAMES = frozenset(
 
 
 class EventPage(TypedDict):
-    """Events of a session."""
+    """One page of the events of a session."""
 
     items: Sequence[SessionEvent]
     cursor: RecordNumber
     next: int | None
-    """Value of `after` for the next page; null if there are no more records."""
+    """Value of the query parameter `after` for the next page; null if the session has no more records."""
 
 
 class ObservationDocument(TypedDict):
-    """An observation of a turn, for display to users."""
+    """An observation of a turn (plan, thought, tool call, answer, error) to display to users."""
 
     id: str
     """Id of the observation."""
     type: ObservedType
     title: str
-    """Short description for a list."""
+    """Short description of the observation, for display in a list."""
     number: RecordNumber
     at: Date | None
-    """Time of the record."""
+    """Time at which the journal record of the observation was written."""
     turn: str
-    """Id of the message whose turn it belongs to."""
+    """Id of the message that started the turn to which the observation belongs."""
     parent: str
-    """Id of the parent: of a tool call for its result, otherwise of the turn."""
+    """Id of the parent observation: the tool call of a tool result, otherwise the turn."""
     content: JSONValue
     """Text or data of the observation."""
     metadata: JSONObject
-    """Further data by name."""
+    """Further data of the observation, by name."""
     is_whole: bool
-    """False for a partial observation, which the next one with the same id replaces."""
+    """False for a partial observation, which the next observation with the same id replaces."""
 
 
 class ObservationPage(TypedDict):
-    """Observations of a session."""
+    """One page of the observations of a session."""
 
     items: Sequence[ObservationDocument]
     next: int | None
@@ -1652,30 +1652,30 @@ class _ChangeFields(TypedDict):
     agent: AgentName
     session_id: SessionID
     at: Date | None
-    """Time of the record."""
+    """Time at which the journal record of the change was written."""
 
 
 class ChangedApproval(_ChangeFields, ApprovalDocument):
-    """An approval was requested in a session."""
+    """Event of the change stream: an approval was requested in a session."""
 
 
 class ChangedDecision(_ChangeFields):
-    """An approval was decided in a session."""
+    """Event of the change stream: an approval was decided in a session."""
 
     id: ApprovalID
     word: str
-    """`approved`, `rejected`, `edited`, `responded`, `expired` or `withdrawn`."""
+    """Kind of the decision: `approved`, `rejected`, `edited`, `responded`, `expired` or `withdrawn`."""
     by: Annotated[str, Keywords({"examples": ["ada"]})]
-    """Name of the approver; empty if none decided."""
+    """Name of the approver; empty if the approval expired or was withdrawn."""
 
 
 class ChangedMessage(_ChangeFields):
-    """A message of a session failed."""
+    """Event of the change stream: a message of a session failed."""
 
     message_id: MessageID
     failed: FailureKind
     error: ErrorDescription | None
-    """The error."""
+    """Error with which the message failed; null if the error is not known."""
 
 
 ChangeEvent = Annotated[

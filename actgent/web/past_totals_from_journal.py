@@ -52,25 +52,25 @@ class JournalTotals:
     spent: Counter[tuple[str, str]] = attrs.field(factory=Counter)
     """Cost in US dollars, by agent and model."""
     failures: dict[tuple[str, str, str], MessageFailed] = attrs.field(factory=dict)
-    """Failed messages, by agent, session id and message id."""
+    """Failures of messages, by agent, session id and message id."""
     tool_failures: dict[tuple[str, str, str], ToolFailed] = attrs.field(factory=dict)
-    """Failed tool calls, by agent, session id and call id."""
-    known: trio.Event = attrs.field(factory=trio.Event)
-    """Set after the whole journal was read."""
+    """Failures of tool calls, by agent, session id and call id."""
+    is_complete: trio.Event = attrs.field(factory=trio.Event)
+    """Event that is set after the whole journal was read."""
     _begun_at: float | None = None
     """Start time of the scan in seconds of trio's clock; None before the first request."""
 
     async def wait(self, nursery: trio.Nursery) -> bool:
-        """Wait for the totals; the first call starts to read the journal. Return True if the totals are complete.
+        """Wait for the totals. Return True if they are complete, False after a timeout.
 
-        The wait ends `WAIT_SECONDS` after reading began.
+        The first call starts a task in `nursery` that reads the journal. Waits end `WAIT_SECONDS` after this start.
         """
         if self._begun_at is None:
             self._begun_at = trio.current_time()
             nursery.start_soon(self._read_all)
         with trio.move_on_at(self._begun_at + WAIT_SECONDS):
-            await self.known.wait()
-        return self.known.is_set()
+            await self.is_complete.wait()
+        return self.is_complete.is_set()
 
     async def _read_all(self) -> None:
         after = None
@@ -81,10 +81,10 @@ class JournalTotals:
                 if not is_internal(head) and head.created_at < self.until:
                     await self._read_session(head.key)
             after = page[-1].cursor
-        self.known.set()
+        self.is_complete.set()
 
     async def _read_session(self, key: SessionKey) -> None:
-        """Add the records of a session to the totals. Reading stops at the first damaged record."""
+        """Read the records of a session and add them to the totals. Reading stops at the first damaged record."""
         tally, number = _SessionTally(self, key), 0
         try:
             while steps := await self.journal.read_steps(
@@ -164,7 +164,7 @@ class _SessionTally:
 
 
 def failed_call(key: SessionKey, turn: str, result: ToolResult, at: float) -> ToolFailed | None:
-    """Return the failure that a tool result reports, for the error list. None if the tool call succeeded."""
+    """Return the failure of a tool call for the error list; None if the call succeeded."""
     if result.status not in ("error", "outcome_unknown"):
         return None
     return ToolFailed(
@@ -179,10 +179,10 @@ def failed_call(key: SessionKey, turn: str, result: ToolResult, at: float) -> To
     )
 
 
-def _add_failure(kept: dict[Any, Any], key: Any, failed: Any) -> None:
-    """Add a failure to `kept`. Above twice `MAX_FAILURES` entries, drop all but the newest `MAX_FAILURES`."""
-    kept[key] = failed
-    if len(kept) > 2 * MAX_FAILURES:
-        newest = sorted(kept.items(), key=lambda each: each[1].at)[MAX_FAILURES:]
-        kept.clear()
-        kept.update(newest)
+def _add_failure(failures: dict[Any, Any], key: Any, failed: Any) -> None:
+    """Add a failure to the map `failures`. Above `2 * MAX_FAILURES` entries, drop all but the newest `MAX_FAILURES`."""
+    failures[key] = failed
+    if len(failures) > 2 * MAX_FAILURES:
+        newest = sorted(failures.items(), key=lambda each: each[1].at)[MAX_FAILURES:]
+        failures.clear()
+        failures.update(newest)

@@ -1,7 +1,7 @@
 """Conversion of exceptions to problem documents for clients: `application/problem+json` (RFC 9457).
 
-Documents contain no traceback and no message of an exception of other libraries. An exception without a mapping becomes a 500
-with the id of the request, under which the server log has the details.
+Documents contain no traceback and no message of an exception of other libraries. An exception without a mapping becomes a
+500 response with the request id, under which the server log has the details.
 """
 
 from collections.abc import Callable, Mapping
@@ -128,7 +128,7 @@ class Problem(Exception):
 
 
 def read_problem(data: bytes) -> Problem | None:
-    """Return the problem of a document that another node has sent. None if the data is no problem document."""
+    """Parse a problem document that another node has sent. Return None if the data is no problem document."""
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -143,7 +143,7 @@ def read_problem(data: bytes) -> Problem | None:
 
 @attrs.frozen
 class _Row:
-    """Problem kind and additional members for one class of exceptions."""
+    """Problem kind, and additional members of the document, for one class of exceptions."""
 
     error: type[ActgentError]
     kind: str
@@ -208,10 +208,7 @@ _WITHOUT_DETAIL = {"unavailable", "journal-full", "internal"}
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """Return the problem that clients get for an exception.
-
-    None if the exception has no mapping: a server error.
-    """
+    """Return the error response for an exception; None if its class has no mapping, which makes it a server error."""
     if isinstance(error, Problem):
         return error
     row = next((row for row in _ROWS if isinstance(error, row.error)), None)
@@ -228,7 +225,7 @@ def problem_of(error: Exception) -> Problem | None:
 
 
 def public_text(error: ActgentError) -> str:
-    """Return the text of an error for a client. It has no file, process or host names, unlike `str(error)`."""
+    """Return the message of an error for a client. Unlike `str(error)` it has no file, process or host names."""
     problem = problem_of(error)
     if problem is None:
         return f"the agent failed with {type(error).__name__}: its log has the details"
@@ -236,5 +233,8 @@ def public_text(error: ActgentError) -> str:
 
 
 def missing(**fields: Any) -> Problem:
-    """Return the problem for an object that is unknown or belongs to another owner. Both cases give the same response."""
+    """Return the error response for an object that is unknown or belongs to another owner. Both cases look the same.
+
+    `fields` are additional members of the problem document.
+    """
     return Problem("not-found", "this id does not exist", **fields)

@@ -145,7 +145,7 @@ HELP: Mapping[str, tuple[str, str]] = {
 
 @attrs.define
 class Histogram:
-    """Histogram of one series: number of values per bucket, and their sum."""
+    """Prometheus histogram of one metric and label set: number of values per bucket, and sum of the values."""
 
     bounds: tuple[float, ...]
     counts: list[int] = attrs.field(init=False)
@@ -155,7 +155,7 @@ class Histogram:
         self.counts = [0] * (len(self.bounds) + 1)
 
     def add(self, value: float) -> None:
-        """Count a value in its bucket, and add it to the sum."""
+        """Count a value in its bucket, and add the value to the sum."""
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
         self.total += value
 
@@ -181,10 +181,10 @@ class Metrics:
 
     @contextmanager
     def counting(self, nursery: trio.Nursery, *, is_scraped: bool = True) -> Iterator[None]:
-        """Open a `with` block during which the events of the runtime are counted.
+        """Open a `with` block in which the events of the runtime are counted.
 
-        `nursery` runs the task that reads the journal, when totals are first requested. `is_scraped=False` skips the times of
-        journal transactions and cluster takeovers.
+        `nursery` runs the task that reads earlier totals from the journal, after they are first requested. `is_scraped=False`
+        skips the durations of journal transactions and cluster takeovers.
         """
         self._nursery = nursery
         with ExitStack() as stack:
@@ -206,9 +206,9 @@ class Metrics:
                 count(self, event)
 
     async def wait_past(self) -> None:
-        """Add the totals of earlier runs, read from the journal, to the counters.
+        """Wait a few seconds for the totals of turns before the start, which the journal has, and add them to the counters.
 
-        Wait for them a few seconds at most; later calls add them otherwise.
+        If the totals are not complete by then, a later call adds them.
         """
         if (
             self._nursery is None
@@ -224,10 +224,7 @@ class Metrics:
 
     @contextmanager
     def _observing_commits(self) -> Iterator[None]:
-        """Open a `with` block during which the durations of journal transactions are counted.
-
-        Without journal statistics, nothing is counted.
-        """
+        """Open a `with` block in which the durations of journal transactions are counted, if the journal has statistics."""
         journal = self._runtime.journal
         known = None if journal is None else journal.statistics
         if known is None:
@@ -241,10 +238,7 @@ class Metrics:
 
     @contextmanager
     def _observing_takeovers(self) -> Iterator[None]:
-        """Open a `with` block during which the durations of cluster takeovers are counted.
-
-        Without a cluster, nothing is counted.
-        """
+        """Open a `with` block in which the durations of partition takeovers are counted, if the process is a cluster node."""
         membership = self._runtime.membership
         if membership is None:
             yield
@@ -280,23 +274,20 @@ class Metrics:
     def series(
         self, key: tuple[str, ...], *names_and_labels: tuple[str, Mapping[str, str]]
     ) -> tuple[Histogram, ...]:
-        """Return the histograms with these names and labels. `known_series` finds them later under `key`."""
+        """Return the histograms with these names and labels, and cache them under `key` for `cached_series`."""
         found = tuple(self._histogram(name, labels) for name, labels in names_and_labels)
         if len(self._series) < MAX_SERIES:
             self._series[key] = found
         return found
 
-    def known_series(self, key: tuple[str, ...]) -> tuple[Histogram, ...] | None:
-        """Return the histograms that `series` cached under a key, without building labels.
-
-        None if it cached none.
-        """
+    def cached_series(self, key: tuple[str, ...]) -> tuple[Histogram, ...] | None:
+        """Return the histograms that `series` has cached under a key; None if it cached none."""
         return self._series.get(key)
 
     def totals(self, agent: str) -> dict[str, float]:
-        """Return ended turns and cost in US dollars of an agent.
+        """Return the number of ended turns and the cost in US dollars of an agent, as `turns` and `spent_usd`.
 
-        Turns of earlier runs count once they have been read.
+        Turns before the start of the server count after `wait_past` has added them.
         """
         self._count_events()
         names_of = {"turns": "actgent_turns_total", "spent_usd": "actgent_spent_usd_total"}
@@ -306,13 +297,13 @@ class Metrics:
         }
 
     def start(self, agent: str, key: str, at: float) -> None:
-        """Store the start time of a tool call or approval; `at` is a Unix time in seconds."""
+        """Store the start time of a tool call or approval under its key; `at` is a Unix time in seconds."""
         self._open[agent, key] = at
         while len(self._open) > MAX_OPEN:
             self._open.popitem(last=False)
 
     def stop(self, agent: str, key: str, at: float) -> float | None:
-        """Return the seconds from `start` to `at` for a tool call or approval, and forget its start.
+        """Return the seconds from `start` to `at` for a tool call or approval, and remove the stored start time.
 
         None if its start time is unknown.
         """
@@ -348,9 +339,9 @@ class Metrics:
 
 
 def _series_key(series: Mapping[Labels, Any], labels: Mapping[str, str]) -> Labels:
-    """Return the key of a series of a metric.
+    """Return the key of the series with these labels in a metric's `series`.
 
-    Above `MAX_SERIES` series, all label values become `other`, to bound memory.
+    If the metric has `MAX_SERIES` series, new label values become `other`, to bound memory.
     """
     key = tuple(labels.items())
     if key in series or len(series) < MAX_SERIES:
@@ -382,7 +373,7 @@ def _histogram_rows(name: str, labels: Labels, histogram: Histogram) -> Iterator
 
 def _answered(metrics: Metrics, event: ModelAnswered) -> None:
     usage, key = event.usage, (CALL, event.agent, event.model)
-    if (known := metrics.known_series(key)) is None:
+    if (known := metrics.cached_series(key)) is None:
         labels = {OPERATION: names.CHAT, MODEL: event.model, AGENT: event.agent}
         tokens = [(TOKENS, {**labels, TYPE: each}) for each in ("input", "output")]
         known = metrics.series(key, (CALL, labels), *tokens)
@@ -407,13 +398,13 @@ def _tool_ended(metrics: Metrics, event: ToolFinished) -> None:
 
 def _turn_began(metrics: Metrics, event: TurnStarted) -> None:
     key = (WAIT, event.agent)
-    known = metrics.known_series(key) or metrics.series(key, (WAIT, {AGENT: event.agent}))
+    known = metrics.cached_series(key) or metrics.series(key, (WAIT, {AGENT: event.agent}))
     known[0].add(event.queued)
 
 
 def _turn_ended(metrics: Metrics, event: TurnEnded) -> None:
     labels, key = {AGENT: event.agent}, (TURN, event.agent)
-    if (known := metrics.known_series(key)) is None:
+    if (known := metrics.cached_series(key)) is None:
         known = metrics.series(key, (TURN, labels), (TURN_CALLS, labels), (TURN_TOOLS, labels))
     known[0].add(event.seconds)
     known[1].add(event.calls)
@@ -464,7 +455,7 @@ _BOUNDS: Mapping[str, tuple[float, ...]] = {
 def gauges_of(
     runtime: Runtime, counts: Mapping[State, int]
 ) -> Iterator[tuple[str, float, Mapping[str, str]]]:
-    """Yield name, value and labels of each gauge, read now. `counts` are the numbers of journal sessions by state."""
+    """Yield metric name, current value and labels of each gauge. `counts` are the numbers of journal sessions by state."""
     for state, number in counts.items():
         yield "actgent_sessions", number, {"state": state}
     if runtime.journal is not None and (known := runtime.journal.statistics) is not None:

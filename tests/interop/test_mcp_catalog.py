@@ -765,7 +765,7 @@ async def test_wrong_catalogs_are_refused():
         MCPCatalog(prompts=[review, review])
     with pytest.raises(ConfigurationError, match="two resources have the URI 'docs://logo'"):
         MCPCatalog(resources=[logo, logo])
-    with pytest.raises(ConfigurationError, match=r"takes the variables of the URI \(page\), not none"):
+    with pytest.raises(ConfigurationError, match=r"must be the variables of the URI \(page\), not none"):
         mcp_resource("docs://{page}", name="page")(lambda: "")
     async with open_runtime(journal="memory:") as runtime:
         await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))

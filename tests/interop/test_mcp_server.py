@@ -419,7 +419,7 @@ async def test_question_with_a_form_is_answered_by_its_value():
 
 async def test_runtime_without_a_journal_is_refused():
     async with open_runtime() as runtime:
-        with pytest.raises(ConfigurationError, match="needs a journal"):
+        with pytest.raises(ConfigurationError, match="requires a journal"):
             make_mcp_server(runtime)
 
 

@@ -91,7 +91,7 @@ async def test_the_client_reads_and_extends_datasets(with_datasets):
         made = await client.add_dataset_case("support", "s1", agent="clerk", expected="Good day")
         assert (made["name"], made["case"]["expected"]) == ("s1", "Good day")
         assert await client.add_dataset_case("support", "s1", expected="Good day") == made
-        with pytest.raises(UsageError, match="another case of this name"):
+        with pytest.raises(UsageError, match="a different case with this name"):
             await client.add_dataset_case("support", "s1")
         with pytest.raises(ConfigurationError, match="no answer to expect"):
             await client.add_dataset_case("support", "s1", message_id="m9")

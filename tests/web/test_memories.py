@@ -218,7 +218,7 @@ async def test_agents_say_if_they_have_memories(remembering):
     listed = (await ask(remembering, "ada", "GET", "/v1/agents"))["items"]
     assert {each["name"]: each["has_long_term_memory"] for each in listed} == {"clerk": True, "helper": False}
     found = await ask(remembering, "ada", "GET", "/v1/agents/helper/memories", 404)
-    assert found["detail"] == "the agent has no long-term memory"
+    assert found["detail"] == "the agent in the path has no long-term memory"
     await ask(remembering, "ada", "GET", "/v1/agents/other/memories", 404)
 
 

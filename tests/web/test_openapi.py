@@ -273,7 +273,7 @@ async def test_health_reports_liveness_and_readiness(serving):
         ({"bind": "127.0.0.1"}, "HOST:PORT"),
         ({"bind": "127.0.0.1:99999"}, "HOST:PORT"),
         ({"tokens": "none.toml"}, "cannot be read"),
-        ({"hosts": "agents.example.com"}, r"hosts= must be a list: hosts=\['agents.example.com'\]"),
+        ({"hosts": "agents.example.com"}, r"hosts= must be a list: write hosts=\['agents.example.com'\]"),
         ({"hosts": ["https://agents.example.com"]}, r"\(--host\) .* the expected form is agents.example.com"),
         ({"origins": "https://app.example.com"}, "origins= must be a list"),
         (

@@ -31,7 +31,7 @@ async def test_scope_allows_its_endpoints(serving, scope):
                     else:
                         await answer.aread()
                         assert answer.status_code == 403, path
-                        assert f"scope {endpoint.scope}," in answer.json()["detail"], path
+                        assert f"scope `{endpoint.scope}`" in answer.json()["detail"], path
 
 
 async def test_token_of_the_request_is_described(serving):

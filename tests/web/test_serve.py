@@ -273,7 +273,7 @@ def test_killed_server_loses_no_webhook(team, tmp_path, receiving):
             ),
             "--notify-sessions-allow",
         ),
-        (("serve", "team.py", "--notify", "example", "--notify-secrets", "x"), "needs a URL such as"),
+        (("serve", "team.py", "--notify", "example", "--notify-secrets", "x"), "must be a URL such as"),
         pytest.param(
             ("serve", "team.py", "--protocols", "openai,agui"),
             "use openai, ag-ui, vercel, a2a, mcp, or none",
@@ -281,7 +281,7 @@ def test_killed_server_loses_no_webhook(team, tmp_path, receiving):
         ),
         (("token", "new", "--name", "a", "--owner", "b", "--scope", "cht"), "did you mean 'chat'"),
         (("token", "revoke", "nobody"), "has no token"),
-        pytest.param(("watch", "s1", "--at", "gopher://x"), "--at takes http://HOST:PORT, ", id="scheme"),
+        pytest.param(("watch", "s1", "--at", "gopher://x"), "--at must be http://HOST:PORT, ", id="scheme"),
     ],
 )
 def test_mistakes_are_named(team, tmp_path, arguments, said):

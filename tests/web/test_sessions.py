@@ -69,8 +69,8 @@ async def test_unknown_mode_is_rejected_with_the_nearest(served):
         unknown = await ada.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "acct"})
         without = await ada.put("/v1/sessions/s1", json={"agent": "quiet", "mode": "act"})
     assert (unknown.status_code, without.status_code) == (422, 422)
-    assert unknown.json()["detail"] == "the agent has no mode 'acct': did you mean 'act'?"
-    assert without.json()["detail"] == "the agent has no modes: leave out mode"
+    assert unknown.json()["detail"] == "the agent has no mode with the name 'acct': did you mean 'act'?"
+    assert without.json()["detail"] == "the agent has no modes: leave out the field mode"
 
 
 async def test_session_is_read_until_it_is_erased(served):

@@ -681,7 +681,7 @@ async def test_broadcast_ends_with_its_session():
     assert tail.is_woken_by([SessionClosedRecord()])
     tail.add(EventEncoder(), 1, [SessionClosedRecord()], 0.0)
     assert tail.is_due
-    assert tail.is_over
+    assert tail.is_session_closed
 
 
 @pytest.mark.parametrize("ends", ["answer", "turn"])

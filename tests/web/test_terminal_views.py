@@ -232,7 +232,7 @@ async def test_top_refreshes_in_a_terminal(serving):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["top", "--at", "http://127.0.0.1:1"], 2, "needs an access token: set ACTGENT_TOKEN"),
+        (["top", "--at", "http://127.0.0.1:1"], 2, "requires an access token: set ACTGENT_TOKEN"),
         (
             ["top", "--at", "http://127.0.0.1:1", "--token-file", "none"],
             2,

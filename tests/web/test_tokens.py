@@ -56,7 +56,7 @@ async def test_changed_token_file_is_reloaded(tmp_path, autojump_clock):
     ("text", "said"),
     [
         (ROW.replace("name", "nmae"), "did you mean 'name'"),
-        (ROW.replace('owner = "ada"\n', ""), "token 1 needs owner"),
+        (ROW.replace('owner = "ada"\n', ""), "token 1 must have the key owner"),
         (ROW.replace("chat", "cht"), "did you mean 'chat'"),
         (ROW.replace('["chat"]', "[]"), "at least one scope"),
         (ROW.replace("sha256:0", "0"), "actgent token new"),

@@ -510,9 +510,9 @@ async def test_child_sessions_send_only_approvals(serving, receiving):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Webhook("example.com", secrets=[SECRET]), "needs a URL such as"),
+        (lambda: Webhook("example.com", secrets=[SECRET]), "must be a URL such as"),
         (lambda: Webhook("https://a:b@example.com", secrets=[SECRET]), "must not contain a user name"),
-        (lambda: Webhook("https://example.com", secrets=[]), "need at least one secret"),
+        (lambda: Webhook("https://example.com", secrets=[]), "must have at least one secret"),
         (lambda: Webhook("https://example.com", secrets=["whsec_aa"]), "24 to 64 random bytes"),
         (lambda: Webhook("https://example.com", secrets=[SECRET], events=["repli"]), "did you mean 'reply'"),
         (lambda: Webhook("https://example.com", secrets=[SECRET], timeout=-1), "timeout"),

@@ -56,7 +56,7 @@ Params = Mapping[str, Any]
 
 
 async def create_config(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> Wire:
-    """Store a configuration, and return it. A configuration with the same id is replaced."""
+    """Store a push notification configuration of a task, and return it. A configuration with the same id is replaced."""
     outbox = await settings.push.needed(call.gateway)
     head, task = await find_task(call, agent, text_param(params, "taskId"))
     config = await read_config(outbox.webhook, params, head, task.message_id)
@@ -65,7 +65,7 @@ async def create_config(settings: A2ASettings, call: HTTPCall, agent: str, param
 
 
 async def get_config(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> Wire:
-    """Return a configuration."""
+    """Return a push notification configuration of a task."""
     config_id = text_param(params, "id")
     for config in await _configs(settings, call, agent, params):
         if config.id == config_id:
@@ -74,13 +74,13 @@ async def get_config(settings: A2ASettings, call: HTTPCall, agent: str, params: 
 
 
 async def list_configs(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> Wire:
-    """Return all configurations of a task, on one page."""
+    """Return all push notification configurations of a task, on one page."""
     configs = [to_wire(each) for each in await _configs(settings, call, agent, params)]
     return {"configs": configs, "nextPageToken": ""}
 
 
 async def delete_config(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> Wire:
-    """Remove a configuration; an unknown one is ignored."""
+    """Remove a push notification configuration of a task; an unknown configuration is ignored."""
     config_id = text_param(params, "id")
     outbox = await settings.push.needed(call.gateway)
     configs = await _configs(settings, call, agent, params)
@@ -124,7 +124,7 @@ def _in_id(_call: HTTPCall, _agent: str, params: Params) -> str:
 
 @attrs.frozen
 class _Method:
-    """A method of the JSON-RPC binding."""
+    """Method of the JSON-RPC binding of A2A: its operation, scope and session."""
 
     operation: Operation
     scope: Scope
@@ -132,7 +132,7 @@ class _Method:
 
 
 def _methods(settings: A2ASettings) -> Mapping[str, _Method]:
-    """Return the methods of the JSON-RPC binding by name."""
+    """Return the methods of A2A's JSON-RPC binding, by method name."""
     in_message = partial(session_of_message, settings)
     return {
         "SendMessage": _Method(partial(send_message, settings), "chat", in_message),
@@ -154,7 +154,7 @@ def _same(value: Wire) -> Wire:
 
 
 class _TaskEvents(RunStream):
-    """A response that streams a task. Errors before the first event become the response."""
+    """HTTP response that streams the updates of a task. An error before the first event becomes the response."""
 
     def __init__(self, stream: TaskStream, wrap: Wrap, to_error: Callable[[Problem], Response]) -> None:
         def encode(event: RunEvent) -> bytes:
@@ -180,10 +180,10 @@ class _TaskEvents(RunStream):
 
 
 def _check_version(call: HTTPCall) -> None:
-    """Check the protocol version of a client. Clients of version 0.3 send no version.
+    """Check the A2A version that a client uses. Clients of version 0.3 send no version.
 
     Raises:
-        A2AError: It is not 1.0.
+        A2AError: The version is not 1.0.
     """
     given = call.header("a2a-version") or call.query.get("A2A-Version")
     if not given:
@@ -195,18 +195,15 @@ def _check_version(call: HTTPCall) -> None:
 
 
 def _check_call(call: HTTPCall, scope: Scope) -> str:
-    """Check the caller's scope and the protocol version of a request.
-
-    Return the name of the agent in its path.
-    """
+    """Check the caller's scope and the A2A version of a request. Return the name of the agent in the path."""
     if not call.caller.allows(scope):
-        raise Problem("forbidden", f"this requires the scope {scope}, which the token does not have")
+        raise Problem("forbidden", f"the request requires the scope `{scope}`: use a token with this scope")
     _check_version(call)
     return call.path["agent"]
 
 
 def session_of_rpc(methods: Mapping[str, _Method], call: HTTPCall) -> str:
-    """Return the id of the session of a JSON-RPC request; empty if any node of a cluster can answer it."""
+    """Return the id of the session that a JSON-RPC request concerns; empty if any node of a cluster can answer it."""
     name, params = call.body.get("method"), call.body.get("params")
     method = methods.get(name) if isinstance(name, str) else None
     if method is None or not isinstance(params, dict):
@@ -215,12 +212,12 @@ def session_of_rpc(methods: Mapping[str, _Method], call: HTTPCall) -> str:
 
 
 async def answer_rpc(methods: Mapping[str, _Method], call: HTTPCall) -> Response:
-    """Answer a JSON-RPC request. Errors of the operation become JSON-RPC errors."""
+    """Answer a JSON-RPC request. Errors of its operation become JSON-RPC error responses."""
     call.gateway.access.known_opener(call.path["agent"])
     body = call.body
     rpc_id = body.get("id")
     if not isinstance(rpc_id, str | int | None) or isinstance(rpc_id, bool):
-        raise Problem("invalid", "id must be a string or a whole number")
+        raise Problem("invalid", "the id of a JSON-RPC request must be a string or a whole number")
 
     def wrap(result: Wire) -> Wire:
         return {"jsonrpc": "2.0", "id": rpc_id, "result": result}
@@ -235,10 +232,14 @@ async def answer_rpc(methods: Mapping[str, _Method], call: HTTPCall) -> Response
 
 
 def _read_rpc(methods: Mapping[str, _Method], body: Mapping[str, Any]) -> tuple[_Method, Params]:
-    """Validate a JSON-RPC request, and return its method and parameters."""
+    """Validate the body of a JSON-RPC request, and return its method and parameters."""
     method, params = body.get("method"), body.get("params")
     if body.get("jsonrpc") != "2.0" or not isinstance(method, str):
-        raise Problem("invalid", 'a request has jsonrpc: "2.0" and a method', code=INVALID_REQUEST)
+        raise Problem(
+            "invalid",
+            'a JSON-RPC request must have the members jsonrpc: "2.0" and method',
+            code=INVALID_REQUEST,
+        )
     if method not in methods:
         raise Problem("invalid", f"unknown method {method:.100}", code=METHOD_NOT_FOUND)
     if params is not None and not isinstance(params, dict):
@@ -251,7 +252,7 @@ _PATH_NAMES = {"id": "id", "task": "taskId", "config": "id"}
 
 
 def _rest_params(call: HTTPCall) -> Params:
-    """Return the parameters of a request of the HTTP+JSON binding."""
+    """Return the parameters of a request of the HTTP+JSON binding, from path, query and body."""
     named = {_PATH_NAMES[name]: value for name, value in call.path.items() if name in _PATH_NAMES}
     params = {**to_camel_case(call.body), **call.query, **named}
     if "includeArtifacts" in params:
@@ -260,15 +261,12 @@ def _rest_params(call: HTTPCall) -> Params:
 
 
 def session_of_rest(find: FindSession, call: HTTPCall) -> str:
-    """Return the id of the session of a request of the HTTP+JSON binding, as `find` finds it in the parameters."""
+    """Return the id of the session that a request of the HTTP+JSON binding concerns. `find` reads it from the parameters."""
     return find(call, call.path["agent"], _rest_params(call))
 
 
 async def answer_rest(operation: Operation, call: HTTPCall) -> Response:
-    """Answer a request of the HTTP+JSON binding.
-
-    `operation` runs with the parameters of path, query and body.
-    """
+    """Answer a request of the HTTP+JSON binding: run `operation` with the parameters from path, query and body."""
     call.gateway.access.known_opener(call.path["agent"])
     _check_version(call)
     result = await operation(call, call.path["agent"], _rest_params(call))
@@ -316,7 +314,7 @@ def _rest(
         body={"type": "object"} if verb == "POST" else None,
         has_parts=verb == "POST",
         ignores_body=operation is subscribe,
-        gives="text/event-stream" if streams else "application/json",
+        media_type="text/event-stream" if streams else "application/json",
         streams=streams,
         to_error=rest_response,
         forwarding=Forwarding(
@@ -349,14 +347,14 @@ def _card(path: str, settings: A2ASettings) -> Endpoint:
 
 @attrs.frozen
 class A2AProtocol(A2ASettings):
-    """A2A 1.0 at `/a2a/{agent}`, over JSON-RPC and HTTP+JSON.
+    """The protocol A2A 1.0 at `/a2a/{agent}` of a gateway, over JSON-RPC and HTTP+JSON.
 
     Args:
-        base_url: Public URL of the gateway for the agent cards, such as `https://agents.example.com`. Empty uses the scheme and
-            host by which a client has reached the gateway, which is wrong behind a proxy that ends TLS.
-        input_modes: Media types of parts that the agents accept, such as `text/plain`, `image/*` or `*/*`. Other types are refused.
-        output_modes: Media types of the agents' answers. A client that accepts none of them is refused.
-        message_types: Names of instructions whose answers `SendMessage` returns as a message, without a task.
+        base_url: Public URL of the gateway for the agent cards, such as `https://agents.example.com`. If empty, the cards have
+            the scheme and host of the client's request, which are wrong behind a proxy that terminates TLS.
+        input_modes: Media types of parts that the agents accept, such as `text/plain`, `image/*` or `*/*`. Other types are rejected.
+        output_modes: Media types of the agents' answers. A client that accepts none of them is rejected.
+        message_types: Names of response types (instructions) whose answers `SendMessage` returns as a message instead of a task.
     """
 
     name: str = attrs.field(default="a2a", init=False)
@@ -403,9 +401,10 @@ _STARTED = formatdate(time.time(), usegmt=True)
 def make_card(
     card: AgentCard, settings: A2ASettings, base_url: str, *, is_extended: bool, has_push: bool
 ) -> dict[str, Any]:
-    """Return the A2A card of an agent.
+    """Return the A2A agent card of an agent.
 
-    Only the extended card, for authenticated clients, has the agent's goal and capabilities.
+    Only the extended card, for authenticated clients, has the agent's goal and capabilities. `has_push` is True if the gateway
+    can send push notifications.
     """
     url = f"{base_url}/a2a/{quote(card.name, safe='')}"
     about = ". ".join(each for each in (card.role, card.goal, card.capabilities) if each)
@@ -430,7 +429,7 @@ def make_card(
 
 
 def public_card(call: HTTPCall, settings: A2ASettings, agent: str | None) -> Response:
-    """Return the public card of an agent; `agent=None` is the only agent of the gateway.
+    """Return the public A2A card of an agent. `agent=None` stands for the only agent of the gateway.
 
     Raises:
         Problem: The agent is unknown, or the gateway has several agents.
@@ -462,8 +461,8 @@ def has_push(call: HTTPCall) -> bool:
 
 
 def base_url_of(call: HTTPCall, base_url: str) -> str:
-    """Return the base URL of the gateway: the configured one, or the one by which the client has reached it.
+    """Return the base URL of the gateway: `base_url` if it is not empty, else scheme and host of the client's request.
 
-    The gateway has checked the host against the names that it is allowed to have.
+    The gateway has checked that this host is allowed.
     """
     return base_url.rstrip("/") or f"{call.scheme}://{call.header('host')}"

@@ -1,4 +1,4 @@
-"""Errors of A2A 1.0, and their form in both bindings. Source: A2A specification 1.0, sections 5.4, 9.5 and 11.6."""
+"""Errors of A2A 1.0, and their encoding in both bindings. Source: A2A specification 1.0, sections 5.4, 9.5 and 11.6."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -37,10 +37,10 @@ _RPC_STATUSES = (400, 409, _UNPROCESSABLE)
 
 
 class A2AError(Problem):
-    """An error that A2A 1.0 defines.
+    """Error of an operation that A2A 1.0 defines.
 
     Args:
-        reason: Name of the error, such as `TASK_NOT_FOUND`.
+        reason: Name of the error in A2A, such as `TASK_NOT_FOUND`.
         detail: Explanation for humans.
     """
 
@@ -54,15 +54,12 @@ task_not_found = partial(A2AError, "TASK_NOT_FOUND", "this task does not exist")
 
 
 def invalid(field: str, detail: str) -> Problem:
-    """Return the error for an invalid value. `field` is its path in the request parameters."""
+    """Return the error for an invalid request parameter. `field` is the path of the parameter, `detail` what is required."""
     return Problem("invalid", f"{field}: {detail}", param=field)
 
 
 def to_problem(error: Exception) -> Problem:
-    """Return the problem that a client gets for an exception.
-
-    Server errors and unknown exceptions are raised again, so that the caller logs them.
-    """
+    """Return the error response for an exception. Raise server errors and unknown exceptions again, so that they are logged."""
     problem = problem_of(error)
     if problem is None or (problem.status >= 500 and problem is not error):  # noqa: PLR2004 - server errors
         raise error
@@ -70,17 +67,14 @@ def to_problem(error: Exception) -> Problem:
 
 
 def envelope_response(problem: Problem, _request_id: str) -> JSON[dict[str, Any]]:
-    """Return the JSON-RPC error for a request that was rejected before its method was read."""
+    """Encode a problem as a JSON-RPC error without an id, for a request that was rejected before its method was read."""
     if problem.kind == "invalid":
         problem.fields["code"] = INVALID_REQUEST
     return rpc_response(problem, None)
 
 
 def rpc_response(problem: Problem, rpc_id: str | int | None) -> JSON[dict[str, Any]]:
-    """Encode a problem as a JSON-RPC error with the id of its request.
-
-    Errors of the operation have the HTTP status 200.
-    """
+    """Encode a problem as a JSON-RPC error with the id of the request. Errors of operations have the HTTP status 200."""
     is_rpc = isinstance(problem, A2AError) or problem.status in _RPC_STATUSES
     error = {"code": _code_of(problem), "message": problem.detail or problem.title, "data": _details(problem)}
     return JSON(
@@ -129,7 +123,7 @@ def _details(problem: Problem) -> list[Mapping[str, Any]]:
 
 
 def _reason_of(problem: Problem) -> str | None:
-    """Return A2A's name of an error. None if A2A does not define the error."""
+    """Return A2A's name of a problem; None if A2A does not define this error."""
     if problem.kind == "unsupported-media-type":
         return "CONTENT_TYPE_NOT_SUPPORTED"
     return problem.reason if isinstance(problem, A2AError) else None

@@ -1,4 +1,4 @@
-"""Values of A2A 1.0 on the wire: parts of messages, decisions, parameters. Source: A2A specification 1.0, section 4."""
+"""Parsing and encoding of A2A 1.0 values in JSON: message parts, decisions, parameters. Source: A2A specification 1.0, 4."""
 
 import base64
 import json
@@ -33,9 +33,9 @@ _REJECTED = "the user has rejected it"
 
 
 def to_camel_case(value: Any) -> Any:
-    """Return parameters with the names of ProtoJSON. Parsers accept the names of the proto file too, such as `page_size`.
+    """Return parameters with their member names in camel case. Clients may also send the proto names, such as `page_size`.
 
-    Values of `data` and `metadata` are those of the client, and stay unchanged.
+    The client's values of `data` and `metadata` stay unchanged.
     """
     if isinstance(value, list):
         return [to_camel_case(each) for each in value]
@@ -50,10 +50,10 @@ def to_camel_case(value: Any) -> Any:
 
 
 def text_param(params: Mapping[str, Any], name: str, *, field: str = "") -> str:
-    """Return a text of the parameters; `field` is its path in errors.
+    """Return the text parameter `name`. `field` is its path for errors; empty uses `name`.
 
     Raises:
-        Problem: The value is missing, empty or no text.
+        Problem: The parameter is missing, empty or no text.
     """
     value = params.get(name)
     if not isinstance(value, str) or not value or "\x00" in value:
@@ -62,10 +62,10 @@ def text_param(params: Mapping[str, Any], name: str, *, field: str = "") -> str:
 
 
 def object_param(params: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return an object of the parameters; empty if it is missing.
+    """Return the object parameter `name`; an empty object if it is missing.
 
     Raises:
-        Problem: The value is no object.
+        Problem: The parameter is no object.
     """
     value = params.get(name)
     if value is None:
@@ -76,26 +76,26 @@ def object_param(params: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def count_param(
-    params: Mapping[str, Any], name: str, *, least: int = 0, most: int = MAX_HISTORY
+    params: Mapping[str, Any], name: str, *, minimum: int = 0, maximum: int = MAX_HISTORY
 ) -> int | None:
-    """Return a whole number of the parameters; None if it is missing.
+    """Return the whole-number parameter `name`; None if it is missing.
 
     Raises:
-        Problem: The value is no whole number, or outside of `least` and `most`.
+        Problem: The parameter is no whole number, or is below `minimum` or above `maximum`.
     """
     value = params.get(name)
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise invalid(name, f"must be a whole number from {least} to {most}")
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+        raise invalid(name, f"must be a whole number from {minimum} to {maximum}")
     return value
 
 
 def time_param(params: Mapping[str, Any], name: str) -> float:
-    """Return a time of the parameters (RFC 3339) as Unix time in seconds; 0 if it is missing.
+    """Return the time parameter `name` (RFC 3339) as Unix time in seconds; 0 if it is missing.
 
     Raises:
-        Problem: The value is no time with a time zone.
+        Problem: The parameter is no time with a time zone.
     """
     value = params.get(name)
     if value is None:
@@ -110,7 +110,10 @@ def time_param(params: Mapping[str, Any], name: str) -> float:
 
 
 def is_listed(media_type: str, modes: Iterable[str]) -> bool:
-    """Return True if a list of media types, which may have wildcards, covers a media type. Parameters are ignored."""
+    """Return True if a list of media types, which may have wildcards, contains or covers a media type.
+
+    Parameters of the media type are ignored.
+    """
     kind = media_type.partition(";")[0].strip().lower()
     return any(
         mode in (kind, "*/*") or (mode.endswith("/*") and kind.startswith(mode[:-1])) for mode in modes
@@ -118,11 +121,11 @@ def is_listed(media_type: str, modes: Iterable[str]) -> bool:
 
 
 def read_parts(message: Mapping[str, Any], modes: Sequence[str]) -> list[Mapping[str, Any]]:
-    """Return the parts of a message, each with exactly one content. `modes` are the media types that agents accept.
+    """Return the validated parts of an A2A message, each with exactly one content. `modes` are the accepted media types.
 
     Raises:
         Problem: The message has no parts, or a part is invalid.
-        A2AError: The media type of a part is not in `modes`.
+        A2AError: The media type of a part is not one of `modes`.
     """
     parts = message.get("parts")
     if not isinstance(parts, list) or not parts:
@@ -139,13 +142,14 @@ def read_parts(message: Mapping[str, Any], modes: Sequence[str]) -> list[Mapping
             media_type = url.removeprefix("data:").partition(",")[0].partition(";")[0] or media_type
         if media_type and not is_listed(media_type, modes):
             raise A2AError(
-                "CONTENT_TYPE_NOT_SUPPORTED", f"{media_type:.100}: the card has the supported input modes"
+                "CONTENT_TYPE_NOT_SUPPORTED",
+                f"{media_type:.100} is not accepted: use an input mode that the agent card lists",
             )
     return parts
 
 
 def check_output_modes(configuration: Mapping[str, Any], modes: Sequence[str]) -> None:
-    """Check that a client accepts one of the media types that agents send.
+    """Check that the client of a request accepts one of the media types that agents send, `modes`.
 
     Raises:
         Problem: `acceptedOutputModes` is no list of texts.
@@ -161,12 +165,12 @@ def check_output_modes(configuration: Mapping[str, Any], modes: Sequence[str]) -
     ):
         raise A2AError(
             "CONTENT_TYPE_NOT_SUPPORTED",
-            f"{', '.join(given):.100}: the card has the output modes of the agent",
+            f"{', '.join(given):.100}is not accepted: use an output mode that the agent card lists",
         )
 
 
 def parts_to_content(parts: Iterable[Mapping[str, Any]]) -> list[Part]:
-    """Return the parts of a message as content for an agent. Data is JSON text; URLs are never fetched by the server."""
+    """Convert A2A message parts to content for an agent. Data becomes JSON text. The server never fetches URLs."""
     return [_to_part(part, f"message.parts[{number}]") for number, part in enumerate(parts)]
 
 
@@ -189,7 +193,7 @@ def _to_part(part: Mapping[str, Any], field: str) -> Part:
 
 
 def from_parts(parts: Iterable[Part]) -> list[Wire]:
-    """Encode the texts and media of a message as A2A parts. Other parts are left out."""
+    """Encode the texts, pictures and files of a message as A2A parts. Other parts are left out."""
     found: list[Wire] = []
     for part in parts:
         if isinstance(part, Text):
@@ -204,7 +208,7 @@ def from_parts(parts: Iterable[Part]) -> list[Wire]:
 
 
 def question_parts(approvals: Sequence[Approval]) -> list[Wire]:
-    """Return the questions of approvals as parts: a text for humans, and the data that a decision needs."""
+    """Encode the questions of approvals as A2A parts: a text for humans, and the data that a decision needs."""
     text = "\n".join(question_text(each) for each in approvals)
     asked = [
         {
@@ -220,7 +224,7 @@ def question_parts(approvals: Sequence[Approval]) -> list[Wire]:
 
 
 def decision_parts(decision: Decision) -> list[Wire]:
-    """Encode a decision as the parts of a user's message, for the history of the task."""
+    """Encode an approval decision as the parts of a user's message, for the history of the task."""
     match decision:
         case Approve(content=None):
             return [{"text": "approve"}]
@@ -238,17 +242,17 @@ def decision_parts(decision: Decision) -> list[Wire]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as plain JSON data."""
+    """Convert a value to plain JSON data."""
     return json.loads(to_text(value))
 
 
 def read_decisions(parts: Sequence[Mapping[str, Any]], approvals: Sequence[Approval]) -> dict[str, Decision]:
-    """Return the decisions of a message about open approvals, by the id of the approval.
+    """Return the decisions about open approvals that a message contains, by approval id.
 
-    A data part has the decisions by id, or the decision about the only approval. A text is about the only approval.
+    A data part has the decisions by approval id. If only one approval is open, a data part or text can be its decision.
 
     Raises:
-        Problem: The message decides nothing, or it is not clear about which approval.
+        Problem: The message has no decision, or it is not clear which approval it decides.
     """
     known = {each.id: each for each in approvals}
     found: dict[str, Decision] = {}
@@ -269,7 +273,7 @@ def read_decisions(parts: Sequence[Mapping[str, Any]], approvals: Sequence[Appro
 
 
 def _decision_of(approval: Approval, value: Any) -> Decision:
-    """Return the decision about one approval: from a text, from an object, or from the values of its form."""
+    """Parse the decision about one approval from a text, an object, or the values of the approval's form."""
     if isinstance(value, dict):
         return _decision_of_object(approval, value)
     word = value.strip().casefold() if isinstance(value, str) else ""
@@ -294,5 +298,5 @@ def _decision_of_object(approval: Approval, value: Mapping[str, Any]) -> Decisio
         return Respond(value["response"])
     raise invalid(
         "message.parts",
-        'a decision is {"approve": true or false}, {"edit": arguments}, {"response": result}, or the fields of the form',
+        'a decision must be {"approve": true or false}, {"edit": arguments}, {"response": result}, or the fields of the form',
     )

@@ -57,22 +57,22 @@ Params = Mapping[str, Any]
 
 @attrs.frozen(kw_only=True)
 class TaskStream:
-    """A run and its task, for a response that streams the updates of the task."""
+    """A run and its A2A task, for a response that streams the updates of the task."""
 
     run: Run
     task: TaskState
     """State of the task before the first event of the run."""
     first: Wire
-    """Task object with which the stream begins."""
+    """Task object that is the first event of the stream."""
 
     def encode(self, event: RunEvent) -> list[Wire]:
-        """Convert an event of the run to events of the A2A stream, and update the task."""
+        """Update the task from an event of its run, and return the events of the A2A stream for it."""
         return [to_stream_event(each) for each in self.task.apply(event)]
 
 
 @attrs.frozen(kw_only=True)
 class _Asked:
-    """A valid request to send a message."""
+    """Validated A2A request to send a message."""
 
     run: Run
     task: TaskState
@@ -83,9 +83,9 @@ class _Asked:
 
 
 async def send_message(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> Wire:
-    """Send a message, and return its task after the end of the run, or at once with `returnImmediately`.
+    """Send a message to an agent. Return its task after the run has ended, or at once with `returnImmediately`.
 
-    A new task that is completed by an answer of one of `settings.message_types` is returned as a message.
+    If an answer of one of `settings.message_types` completes a new task, the answer is returned as a message.
     """
     asked = await _prepare(settings, call, agent, params)
     if asked.is_immediate:
@@ -102,7 +102,7 @@ async def send_message(settings: A2ASettings, call: HTTPCall, agent: str, params
 
 
 async def stream_message(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> TaskStream:
-    """Send a message, and return the stream of its task."""
+    """Send a message to an agent, and return the stream of its task."""
     asked = await _prepare(settings, call, agent, params)
     return TaskStream(run=asked.run, task=asked.task, first=asked.task.to_wire(history=asked.history))
 
@@ -133,7 +133,7 @@ async def _prepare(settings: A2ASettings, call: HTTPCall, agent: str, params: Pa
 
 
 def session_of_message(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> str:
-    """Return the id of the session of a message. Empty if the message is invalid, which its operation refuses."""
+    """Return the id of the session to which a message is sent; empty if the message is invalid and will be rejected."""
     with suppress(Problem):
         message = object_param(params, "message")
         if message.get("taskId"):
@@ -147,7 +147,7 @@ def session_of_message(settings: A2ASettings, call: HTTPCall, agent: str, params
 
 
 def session_of_task(task_id: object) -> str:
-    """Return the id of the session of a task. Empty for an id that this server did not make."""
+    """Return the id of the session of a task, from the task id; empty if this server has not created the task id."""
     session_id, separator, _ = task_id.partition(SEPARATOR) if isinstance(task_id, str) else ("", "", "")
     return session_id if separator else ""
 
@@ -155,7 +155,7 @@ def session_of_task(task_id: object) -> str:
 async def _add_push_config(
     settings: A2ASettings, call: HTTPCall, agent: str, task: TaskState, params: Params
 ) -> None:
-    """Store the push notification configuration of a message. All updates of its task are then sent."""
+    """Store the push notification configuration that a message request contains, so that all updates of its task are sent."""
     if not params:
         return
     outbox = await settings.push.needed(call.gateway)
@@ -167,10 +167,10 @@ async def _add_push_config(
 
 
 def _new_context(owner: str, agent: str, message_id: str, parts: Sequence[Mapping[str, Any]]) -> str:
-    """Return the context id for a message without one.
+    """Derive a context id for a message without a context.
 
-    A repeated message gets the same id; a message with the same id but other content gets another context.
-    Message ids are unique only within a context, and some clients reuse them.
+    A repeated message gets the same context. A message with the same id but different content gets another context, because
+    message ids are unique only within a context, and some clients reuse them.
     """
     known = orjson.dumps([owner, agent, message_id, parts], option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(known, digest_size=16, person=b"actgent.a2a").hexdigest()
@@ -195,15 +195,13 @@ async def _new_run(
 async def _decide(
     call: HTTPCall, agent: str, task_id: str, context_id: str, parts: Sequence[Mapping[str, Any]]
 ) -> tuple[Run, TaskState]:
-    """Record the decisions that a message brings for a waiting task.
-
-    Return the run of the task, from its beginning.
-    """
+    """Record the approval decisions that a message to a waiting task contains. Return the run and the state of the task."""
     head, task = await find_task(call, agent, task_id)
     if context_id and context_id != head.session_id:
-        raise invalid("message.contextId", "is not the context of the task")
+        raise invalid("message.contextId", "must be the context of the task")
     is_repeated = any(
-        isinstance(each.get("data"), dict) and each["data"].keys() & task.asked for each in parts
+        isinstance(each.get("data"), dict) and each["data"].keys() & task.requested_approvals
+        for each in parts
     )
     if task.state != INPUT_REQUIRED and not is_repeated:
         reason = (
@@ -213,11 +211,14 @@ async def _decide(
         )
         raise A2AError("UNSUPPORTED_OPERATION", f"the task {reason}")
     if not call.caller.allows("approve"):
-        raise Problem("forbidden", "a message to a task that waits for input requires the scope approve")
+        raise Problem(
+            "forbidden",
+            "a message to a task that waits for a decision requires a token with the scope `approve`",
+        )
     session = (await existing_session(call, agent, head.session_id))[0]
     if task.state == INPUT_REQUIRED:
         session = await suspended_session(call, agent, head.session_id)
-        waiting = [each for each in session.approvals if each.id in task.asked]
+        waiting = [each for each in session.approvals if each.id in task.requested_approvals]
         if waiting or not is_repeated:
             for key, decision in read_decisions(parts, waiting).items():
                 with suppress(ApprovalAlreadyDecided):
@@ -228,18 +229,18 @@ async def _decide(
 
 
 async def get_task(call: HTTPCall, agent: str, params: Params) -> Wire:
-    """Return a task of the caller with its state and history."""
+    """Return a task of the caller, with its state and history."""
     history = count_param(params, "historyLength")
     _, task = await find_task(call, agent, text_param(params, "id"))
     return task.to_wire(history=history)
 
 
 async def stop_task(call: HTTPCall, agent: str, params: Params) -> Wire:
-    """Interrupt a task, and return it after its end. After `CANCEL_SECONDS` it is returned in any case."""
+    """Interrupt a task, and return the task after it has ended, at most `CANCEL_SECONDS` later."""
     task_id = text_param(params, "id")
     head, task = await find_task(call, agent, task_id)
     if task.has_ended:
-        raise A2AError("TASK_NOT_CANCELABLE", "the task has ended")
+        raise A2AError("TASK_NOT_CANCELABLE", "the task has already ended")
     session = await call.gateway.access.session(call.caller, head.session_id, agent)
     with trio.move_on_after(CANCEL_SECONDS):
         await session.interrupt("cancelled by the client", message_id=task.message_id)
@@ -248,16 +249,18 @@ async def stop_task(call: HTTPCall, agent: str, params: Params) -> Wire:
 
 
 async def subscribe(call: HTTPCall, agent: str, params: Params) -> TaskStream:
-    """Open a stream for a task that has not ended.
-
-    The stream sends the current state of the task, then all updates of the run that executes the task.
-    """
+    """Return the stream of a task that has not ended: the current state of the task, then all updates of its run."""
     head, task = await find_task(call, agent, text_param(params, "id"))
     if task.has_ended:
-        raise A2AError("UNSUPPORTED_OPERATION", "the task has ended: get it instead")
+        raise A2AError("UNSUPPORTED_OPERATION", "the task has ended: use GetTask instead of a subscription")
     session = (await existing_session(call, agent, head.session_id))[0]
     run = Run(
-        call=call, session=session, message_id=task.message_id, is_read=True, is_whole=True, reads_on=True
+        call=call,
+        session=session,
+        message_id=task.message_id,
+        is_read=True,
+        is_whole=True,
+        continues_after_suspension=True,
     )
     begin = TaskState(task.session_id, task.message_id, task.request, task.at)
     return TaskStream(run=run, task=begin, first=task.to_wire())
@@ -265,7 +268,7 @@ async def subscribe(call: HTTPCall, agent: str, params: Params) -> TaskStream:
 
 async def list_task_page(call: HTTPCall, agent: str, params: Params) -> Wire:
     """Return a page of the caller's tasks, the last changed first."""
-    size = count_param(params, "pageSize", least=1, most=MAX_PAGE_SIZE) or PAGE_SIZE
+    size = count_param(params, "pageSize", minimum=1, maximum=MAX_PAGE_SIZE) or PAGE_SIZE
     history, since = count_param(params, "historyLength") or 0, time_param(params, "statusTimestampAfter")
     context_id, status = params.get("contextId") or "", params.get("status") or ""
     if not isinstance(context_id, str):
@@ -309,10 +312,7 @@ def _read_token(params: Params) -> tuple[float, str] | None:
 
 
 async def _all_tasks(call: HTTPCall, agent: str, context_id: str) -> list[TaskState]:
-    """Return the tasks of one context.
-
-    Without a context, return those of the caller's last changed sessions of the agent.
-    """
+    """Return the tasks of one context (session). If `context_id` is empty, return tasks of the caller's last changed sessions."""
     access = call.gateway.access
     if context_id:
         try:
@@ -332,7 +332,7 @@ async def _all_tasks(call: HTTPCall, agent: str, context_id: str) -> list[TaskSt
 
 
 async def find_task(call: HTTPCall, agent: str, task_id: str) -> tuple[SessionSummary, TaskState]:
-    """Return a task of the caller, and its session.
+    """Return the summary of a task's session and the state of the task.
 
     Raises:
         A2AError: The caller has no such task.
@@ -357,7 +357,7 @@ async def find_task(call: HTTPCall, agent: str, task_id: str) -> tuple[SessionSu
 
 
 async def _approvals(call: HTTPCall, head: SessionSummary) -> Callable[[], Sequence[Approval]]:
-    """Return a function that returns the open approvals of a session. Sessions that are not suspended have none."""
+    """Return a function that returns the open approvals of a session; it returns none if the session is not suspended."""
     found: Sequence[Approval] = ()
     if head.suspended:
         opener = call.gateway.access.opener(head.agent)

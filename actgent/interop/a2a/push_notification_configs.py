@@ -1,7 +1,7 @@
-"""Configurations of push notifications, stored in the journal of the sessions whose tasks they are about.
+"""Configurations of A2A push notifications, stored in the same journal as the sessions of their tasks.
 
-They are a session of a reserved agent, like the delivery cursors of webhooks. When this session has many records, the
-configurations are written to a new session and the old one is erased.
+A session of a reserved agent has the configurations, like the delivery cursors of webhooks. When this session has many
+records, the configurations are written to a new session and the old one is erased.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,29 +32,29 @@ class PushConfig:
     session_id: str
     message_id: str
     created_at: float
-    """Unix time in seconds at which the session was created. A later session with the same id is another one."""
+    """Unix time in seconds at which the task's session was created. It distinguishes the session from a later one with its id."""
     url: str
     after: int
     """Number of the record after which updates of the task are sent."""
     token: str = attrs.field(default="", repr=False)
-    """Text with which the receiver recognizes the notification, sent as the header `X-A2A-Notification-Token`."""
+    """Token with which the receiver verifies the notification, sent as the header `X-A2A-Notification-Token`."""
     scheme: str = ""
-    """HTTP authentication scheme; empty without authentication."""
+    """HTTP authentication scheme of the notifications; empty without authentication."""
     credentials: str = attrs.field(default="", repr=False)
 
     @property
     def key(self) -> SessionKey:
-        """Key of the task's session."""
+        """Agent and id of the task's session."""
         return SessionKey(self.agent, self.session_id)
 
     @property
     def entry(self) -> str:
-        """Name of the configuration in the journal. None of the parts has a newline."""
+        """Name under which the journal stores the configuration. None of its parts contains a newline."""
         return f"{self.agent}\n{self.session_id}\n{self.message_id}\n{self.id}"
 
     @property
     def headers(self) -> dict[str, str]:
-        """HTTP headers of the notifications."""
+        """HTTP headers to add to the notifications: token and authentication."""
         found = {"x-a2a-notification-token": self.token} if self.token else {}
         if self.scheme:
             found["authorization"] = f"{self.scheme} {self.credentials}".strip()
@@ -63,18 +63,18 @@ class PushConfig:
 
 @attrs.define(eq=False)
 class PushConfigs:
-    """Configurations of all tasks of a gateway, by session."""
+    """Push notification configurations of all tasks of a gateway."""
 
     journal: Journal
     _by_session: dict[SessionKey, dict[str, PushConfig]] = attrs.field(factory=dict)
     _generation: int = 0
-    """Number of the session that currently stores the configurations."""
+    """Number in the id of the session that currently stores the configurations."""
     _written: int = MAX_RECORDS
     """Number of records in the session that currently stores the configurations."""
 
     @classmethod
     async def load(cls, journal: Journal) -> "PushConfigs":
-        """Read the configurations from the journal. Those of erased sessions are left out.
+        """Read the configurations from the journal, without those of erased sessions.
 
         Raises:
             JournalError: The journal cannot be read or written.
@@ -104,16 +104,13 @@ class PushConfigs:
                 self._by_session[key].pop(entry, None)
 
     def of_session(self, key: SessionKey) -> Sequence[PushConfig]:
-        """Return the configurations of a session's tasks.
-
-        Configurations of erased sessions with the same id are among them.
-        """
+        """Return the configurations of all tasks of a session, including those of erased sessions with the same id."""
         return tuple(self._by_session.get(key, {}).values())
 
     def of_task(self, key: SessionKey, message_id: str, created_at: float) -> Sequence[PushConfig]:
         """Return the configurations of a task, in order of their creation.
 
-        `created_at` tells the session from an erased one with the same id.
+        `created_at` is the creation time of the task's session, to leave out configurations of an erased session with its id.
         """
         return tuple(
             each
@@ -122,13 +119,13 @@ class PushConfigs:
         )
 
     def find(self, config: PushConfig) -> PushConfig | None:
-        """Return the stored configuration with the same id; None if it was removed."""
+        """Return the stored configuration with the same id as `config`; None if it was removed."""
         return self._by_session.get(config.key, {}).get(config.entry)
 
     async def add(self, config: PushConfig) -> None:
-        """Store a configuration, or replace the one with the same id.
+        """Store a configuration, or replace the configuration with the same id.
 
-        A replacement continues after the record that the replaced configuration has in `after`.
+        The new configuration gets the field `after` of the replaced one, so that no update is sent twice.
 
         Raises:
             Problem: The task or the session already has the maximum number of configurations.
@@ -145,7 +142,7 @@ class PushConfigs:
         ):
             raise Problem(
                 "invalid",
-                f"a task has at most {MAX_PER_TASK} push notification configurations, and a context {MAX_PER_SESSION}",
+                f"a task must have at most {MAX_PER_TASK} push notification configurations, and a context {MAX_PER_SESSION}",
             )
         self._by_session.setdefault(config.key, {})[config.entry] = config
         try:

@@ -1,7 +1,7 @@
-"""Push notifications of A2A 1.0: a task is sent to the URLs of its configurations when it waits for input, and at its end.
+"""Push notifications of A2A 1.0: a task is sent to the URLs of its configurations when it waits for input and when it ends.
 
-Deliveries use the outbox of webhooks: they are retried, survive restarts, and reach only addresses that the gateway's webhook
-for clients' URLs permits (`Webhook(None, ...)`, `actgent serve --notify-sessions`).
+Deliveries use the outbox of webhooks: they are retried, survive restarts, and are sent only to addresses that the gateway's
+webhook for URLs of clients permits (`Webhook(None, ...)`, `actgent serve --notify-sessions`).
 """
 
 import hashlib
@@ -50,7 +50,7 @@ class _TaskNotification(Notification):
 
 
 class PushOutbox(Outbox):
-    """Delivers the push notifications of the tasks of a gateway."""
+    """Outbox that delivers the push notifications of the tasks of one gateway."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class PushOutbox(Outbox):
         clients: AsyncExitStack,
         configs: PushConfigs,
     ) -> None:
-        """Create an outbox without notifications.
+        """Create an outbox for push notifications.
 
         Args:
-            webhook: Timeouts, pauses and permitted addresses of the deliveries.
-            journal: Journal whose changes are sent.
-            cursors: Position of each receiver in the journal.
+            webhook: Webhook with the timeouts, pauses and permitted addresses of the deliveries.
+            journal: Journal with the sessions of the tasks.
+            cursors: Number of the last processed record of each session.
             clients: Exit stack that closes the HTTP clients.
-            configs: Configurations of the tasks.
+            configs: Push notification configurations of the tasks.
         """
         super().__init__(webhook, journal, cursors, clients)
         self.configs = configs
@@ -98,10 +98,7 @@ class PushOutbox(Outbox):
         return pause
 
     async def _drop(self, configs: Iterable[PushConfig]) -> None:
-        """Remove configurations that are no longer needed.
-
-        A failure is only logged; such a configuration is removed with its session.
-        """
+        """Remove configurations of ended tasks. A failure is only logged: these configurations are removed with their session."""
         try:
             await self.configs.remove(configs)
         except (JournalError, Fenced) as error:
@@ -122,7 +119,7 @@ class PushOutbox(Outbox):
     async def _notifications(
         self, head: SessionSummary, number: int, record: Record, at: float
     ) -> list[_TaskNotification]:
-        """Return the push notifications that one record of a session causes for the configured tasks."""
+        """Return the push notifications that a record of a session causes, one for each configuration of its task."""
         found: list[_TaskNotification] = []
         states: dict[str, TaskState | None] = {}
         only = getattr(record, "message_id", None)
@@ -144,7 +141,7 @@ class PushOutbox(Outbox):
     ) -> TaskState | None:
         """Return the state of a task after a record, for a notification.
 
-        None if the task is unknown, or had ended before its session.
+        Return None if the task is unknown, or if it had already ended when the session ended (`is_end`).
         """
         place = await find_message(self._journal, head.key, message_id, number)
         if place is None:
@@ -178,15 +175,15 @@ class PushOutbox(Outbox):
 
 @attrs.define(eq=False)
 class PushOutboxes:
-    """Push notifications of each gateway that serves A2A. They start when the gateway opens."""
+    """Push notification outboxes of all gateways that serve A2A, one for each. They start when the gateway opens."""
 
     _started: WeakKeyDictionary[GatewayContext, PushOutbox] = attrs.field(factory=WeakKeyDictionary)
     _lock: trio.Lock = attrs.field(factory=trio.Lock)
 
     async def of(self, gateway: GatewayContext) -> PushOutbox | None:
-        """Return the push notifications of a gateway, and start them at the first call.
+        """Return the push notification outbox of a gateway, and start it at the first call.
 
-        None if the gateway sends nothing to URLs of clients.
+        Return None if the gateway sends no notifications to URLs of clients.
         """
         webhook = gateway.session_webhook
         if webhook is None:
@@ -197,13 +194,16 @@ class PushOutboxes:
         return found
 
     async def needed(self, gateway: GatewayContext) -> PushOutbox:
-        """Return the push notifications of a gateway, or raise if it has none.
+        """Return the push notification outbox of a gateway.
 
         Raises:
-            A2AError: The gateway sends nothing to URLs of clients.
+            A2AError: The gateway sends no notifications to URLs of clients.
         """
         if (found := await self.of(gateway)) is None:
-            raise A2AError("PUSH_NOTIFICATION_NOT_SUPPORTED", "push notifications are not supported")
+            raise A2AError(
+                "PUSH_NOTIFICATION_NOT_SUPPORTED",
+                "this server does not support push notifications: start it with the option --notify-sessions",
+            )
         return found
 
 
@@ -225,10 +225,10 @@ async def _run(
 async def read_config(
     webhook: Webhook, params: Mapping[str, Any], head: SessionSummary, message_id: str, *, field: str = ""
 ) -> PushConfig:
-    """Return the configuration of a request. `field` is its path in errors, with a dot at its end.
+    """Parse the push notification configuration in a request. `field` is its path for errors, with a dot at its end.
 
     Raises:
-        Problem: A value is invalid, or the gateway sends nothing to this URL.
+        Problem: A value is invalid, or the gateway may not send notifications to this URL.
     """
     url = text_param(params, "url", field=f"{field}url")
     try:
@@ -256,7 +256,7 @@ async def read_config(
 
 
 def _header_text(params: Mapping[str, Any], name: str, field: str) -> str:
-    """Return a text parameter that is valid in an HTTP header. Empty if the parameter is missing."""
+    """Return the text parameter `name`, which must be valid in an HTTP header; empty if the parameter is missing."""
     value = params.get(name)
     if value is None:
         return ""
@@ -273,7 +273,7 @@ def _header_text(params: Mapping[str, Any], name: str, field: str) -> str:
 
 
 def to_wire(config: PushConfig) -> Wire:
-    """Encode a configuration for clients, without its token and credentials."""
+    """Encode a push notification configuration for clients, without its token and credentials."""
     found: Wire = {
         "id": config.id,
         "taskId": f"{config.session_id}{SEPARATOR}{config.message_id}",

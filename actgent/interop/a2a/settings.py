@@ -1,4 +1,4 @@
-"""Settings of an A2A server: its public URL, the media types of its cards, and the answers that are messages."""
+"""Settings of an A2A server: its public URL, the media types on its agent cards, and the answers that become messages."""
 
 from collections.abc import Iterable
 
@@ -28,16 +28,16 @@ OUTPUT_MODES = ("text/plain", "application/json")
 
 
 def _to_modes(modes: Iterable[str]) -> tuple[str, ...]:
-    """Return media types in lower case.
+    """Validate media types and return them in lower case.
 
     Raises:
-        ConfigurationError: The list is empty, or an entry has not the form of a media type.
+        ConfigurationError: The list is empty, or an entry is no media type.
     """
     found = (modes,) if isinstance(modes, str) else tuple(modes)
     if wrong := [each for each in found if each.count("/") != 1]:
-        raise ConfigurationError(f"{wrong[0]!r} is not a media type such as text/plain or image/*")
+        raise ConfigurationError(f"{wrong[0]!r} must be a media type such as text/plain or image/*")
     if not found:
-        raise ConfigurationError("an A2A card lists at least one media type")
+        raise ConfigurationError("input_modes= and output_modes= must contain at least one media type")
     return tuple(each.strip().lower() for each in found)
 
 

@@ -1,4 +1,4 @@
-"""Tasks of A2A: a task is the run of one message. Its state comes from the events of the run, live or from the journal."""
+"""States of A2A tasks. A task is the run of one message, and its state is computed from the events of this run."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
@@ -50,30 +50,30 @@ _OPEN_STATES = (SUBMITTED, WORKING, INPUT_REQUIRED)
 
 @attrs.define
 class TaskState:
-    """State of one task. `apply` changes it and returns the updates for streams."""
+    """State of one A2A task. `apply` updates the state and returns the updates for streams."""
 
     session_id: str
     message_id: str
     request: Sequence[Wire]
-    """Parts of the user's message."""
+    """A2A parts of the user's message that started the task."""
     at: float
-    """Unix time in seconds of the last change of the state."""
+    """Unix time in seconds at which the state last changed."""
     state: str = SUBMITTED
-    asked: set[str] = attrs.field(factory=set)
-    """Ids of all approvals that the task has waited for."""
+    requested_approvals: set[str] = attrs.field(factory=set)
+    """Ids of all approvals for which the task has waited so far."""
     answer_type: str = ""
-    """Name of the instruction that the answer follows; empty if it follows none."""
+    """Name of the answer's response type (instruction); empty if it has none."""
     _reply_id: str = ""
     _note: Sequence[Wire] = ()
-    """Parts of the status message: the questions of approvals, or the reason of a failure."""
+    """A2A parts of the status message: the questions of open approvals, or the reason of a failure."""
     _text: str = ""
     """Answer text received so far."""
     _is_void: bool = True
-    """True if the next text replaces the artifact of the task."""
-    _more: list[Wire] = attrs.field(factory=list)
-    """Media and data of the answer, as parts."""
+    """True if the next text replaces the content of the task's artifact."""
+    _other_parts: list[Wire] = attrs.field(factory=list)
+    """Pictures, files and structured data of the answer, as A2A parts."""
     _notes: list[Wire] = attrs.field(factory=list)
-    """Messages of the agent between tool calls, and decided questions with their decisions."""
+    """History messages: texts of the agent between tool calls, and decided approvals with their decisions."""
     _metadata: Wire = attrs.field(factory=dict)
 
     @property
@@ -82,15 +82,15 @@ class TaskState:
 
     @property
     def has_ended(self) -> bool:
-        """True if the state is terminal."""
+        """True if the state of the task is terminal."""
         return self.state not in _OPEN_STATES
 
     def to_wire(self, *, history: int | None = None, has_artifacts: bool = True) -> Wire:
-        """Encode the task for clients.
+        """Encode the task as an A2A object for clients.
 
         Args:
-            history: Maximum number of messages; None for all, 0 leaves the history out.
-            has_artifacts: False leaves the artifacts out.
+            history: Maximum number of history messages; None for all, 0 to leave out the history.
+            has_artifacts: False to leave out the artifacts.
         """
         found: Wire = {"id": self.task_id, "contextId": self.session_id, "status": self._status()}
         if has_artifacts:
@@ -104,7 +104,7 @@ class TaskState:
         return found
 
     def to_message(self) -> Wire:
-        """Encode the answer of the task as a message of the agent, for a client that gets no task."""
+        """Encode the answer of the task as an A2A message of the agent, which a client gets instead of the task."""
         return {
             "messageId": self._reply_id,
             "contextId": self.session_id,
@@ -114,7 +114,7 @@ class TaskState:
         }
 
     def apply(self, event: RunEvent) -> Iterator[Wire]:
-        """Update the task from an event of its run, and yield the updates for clients."""
+        """Update the state of the task from an event of its run, and yield the updates for clients."""
         match event:
             case RunStarted(at=at):
                 yield self._become(WORKING, at)
@@ -127,13 +127,13 @@ class TaskState:
             case RunApprovalDecided(approval=approval, decision=decision):
                 self._add_decision(approval, decision)
             case RunSuspended(approvals=approvals, at=at):
-                self.asked.update(each.id for each in approvals)
+                self.requested_approvals.update(each.id for each in approvals)
                 yield self._become(INPUT_REQUIRED, at, question_parts(approvals))
             case RunEnded():
                 yield from self._end(event)
 
     def _add_decision(self, approval: Approval, decision: Decision) -> None:
-        """Add the question of an approval and the user's decision to the history of the task."""
+        """Add an approval's question and the user's decision to the history of the task."""
         asked, answered = question_parts([approval]), decision_parts(decision)
         self._notes.append(self._message(f"{approval.id}-question", "ROLE_AGENT", asked))
         self._notes.append(self._message(f"{approval.id}-decision", "ROLE_USER", answered))
@@ -147,9 +147,9 @@ class TaskState:
     def _complete(self, event: AnswerDone) -> Iterator[Wire]:
         self._reply_id = event.reply_id
         if not event.calls:
-            self._more = from_parts(event.media)
-            if self._more:
-                yield self._artifact(self._more, is_first=self._is_void)
+            self._other_parts = from_parts(event.media)
+            if self._other_parts:
+                yield self._artifact(self._other_parts, is_first=self._is_void)
                 self._is_void = False
             return
         if event.text:
@@ -169,18 +169,18 @@ class TaskState:
         yield {**self._become(state, event.at, note), "metadata": self._metadata}
 
     def _add_data(self, data: Any, *, is_event: bool) -> Wire:
-        """Add structured data to the artifact of the task, and return the update.
+        """Add structured data to the artifact of the task, and return the update for clients.
 
-        If the text only encodes the data, the data replaces the text.
+        If the artifact's text only encodes the data, or if `is_event` is True, the data replaces the text.
         """
         part = {"data": data, "mediaType": "application/json"}
-        self._more.append(part)
+        self._other_parts.append(part)
         is_replaced = not self._is_void and bool(self._text) and (is_event or _encodes(self._text, data))
         is_first = self._is_void or is_replaced
         if is_replaced:
             self._text = ""
         self._is_void = False
-        return self._artifact(self._more if is_replaced else [part], is_first=is_first)
+        return self._artifact(self._other_parts if is_replaced else [part], is_first=is_first)
 
     def _become(self, state: str, at: float, note: Sequence[Wire] = ()) -> Wire:
         self.state, self.at, self._note = state, at or self.at, note
@@ -195,7 +195,7 @@ class TaskState:
     def _parts(self) -> list[Wire]:
         if self._is_void:
             return []
-        return [*([{"text": self._text}] if self._text else []), *self._more]
+        return [*([{"text": self._text}] if self._text else []), *self._other_parts]
 
     def _artifact(self, parts: Sequence[Wire], *, is_first: bool) -> Wire:
         return {
@@ -212,7 +212,7 @@ class TaskState:
 
 
 def _encodes(text: str, data: Any) -> bool:
-    """Return True if a text is the JSON encoding of some data, with or without a code fence."""
+    """Return True if a text is the JSON encoding of `data`, with or without a code fence."""
     try:
         return bool(orjson.loads(unfenced(text)) == data)
     except orjson.JSONDecodeError:
@@ -220,7 +220,7 @@ def _encodes(text: str, data: Any) -> bool:
 
 
 def to_stream_event(update: Wire) -> Wire:
-    """Wrap an update of `TaskState.apply` as an event of the A2A stream."""
+    """Wrap an update from `TaskState.apply` as an event of the A2A stream."""
     return {"artifactUpdate" if "artifact" in update else "statusUpdate": update}
 
 
@@ -236,14 +236,14 @@ async def read_task_states(
     after: int,
     message_id: str = "",
 ) -> dict[str, TaskState]:
-    """Return the tasks of a session by the message id, from its records.
+    """Compute the states of a session's tasks from its records. Return them by message id.
 
     Args:
         journal: Journal of the session.
-        head: Summary of the session; records that are written later are not read.
+        head: Summary of the session. Records that were written after it are not read.
         approvals: Returns the open approvals of the session.
-        after: Number of the record after which the reader starts. Tasks that began before it are left out.
-        message_id: Id of the only message that is read; empty for all messages of users.
+        after: Number of the record after which reading starts. Tasks that began before it are left out.
+        message_id: Id of the only message whose task is returned; empty for all messages of users.
     """
     found: dict[str, TaskState] = {}
     readers: dict[str, RunReader] = {}
@@ -253,7 +253,7 @@ async def read_task_states(
                 message = item.record.message
                 if message.id == message_id or (not message_id and message.sender.kind == "user"):
                     found[message.id] = new_task(head.session_id, message)
-                    readers[message.id] = RunReader(message.id, approvals, reads_on=True)
+                    readers[message.id] = RunReader(message.id, approvals, continues_after_suspension=True)
             for task in [each for each in found.values() if not each.has_ended]:
                 for event in readers[task.message_id].read(item):
                     for _ in task.apply(event):
@@ -262,6 +262,6 @@ async def read_task_states(
 
 
 def new_task(session_id: str, message: Message) -> TaskState:
-    """Return the task of an accepted message, before its turn begins."""
+    """Return the initial state of the task for an accepted message, before its turn begins."""
     parts = from_parts(message.parts) or [{"text": ""}]
     return TaskState(session_id, message.id, parts, message.created_at)

@@ -1,4 +1,4 @@
-"""One session that a client has opened: its updates, its prompts, and its permission requests."""
+"""One session that an ACP client has opened: its updates, prompts and permission requests."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -50,40 +50,43 @@ _log = logger_of(__name__)
 
 @attrs.define(eq=False)
 class Prompt:
-    """A prompt of the client, from its request to the end of its message."""
+    """A prompt of the ACP client, from its request until its message has ended."""
 
     request_id: RequestId
     """Id of the client's request."""
     former: "Prompt | None" = None
-    """Previous prompt of the session, which must be sent first; None once it was sent."""
+    """Previous prompt of the session, which must be sent first; None after it was sent."""
     message_id: str = attrs.field(factory=new_id)
-    """Id of the message that the prompt becomes."""
+    """Id of the message that is sent to the session for the prompt."""
     sent: trio.Event = attrs.field(factory=trio.Event)
-    """Set when the message is in the inbox or was rejected. The next prompt of the session waits for it."""
+    """Event that is set when the message is in the inbox or was rejected. The next prompt of the session waits for it."""
     ended: trio.Event = attrs.field(factory=trio.Event)
-    """Set when the message has ended."""
+    """Event that is set when the message has ended."""
     is_cancelled: bool = False
     """True after the client has cancelled the prompt."""
     failed: str | None = None
     """Kind of the failure; None if the prompt was answered or has not ended."""
     reason: str = ""
-    """Text of the failure, worded by actgent."""
+    """Description of the failure, without texts of user code; empty if the prompt was answered."""
     stop: str = ""
-    """Reason for which the model stopped its last answer."""
+    """Reason why the model stopped its last answer."""
     usage: Usage = NO_USAGE
     """Tokens and cost of the model calls that answered the prompt."""
 
     def end(self, failed: str | None, reason: str = "") -> None:
-        """Record that the message of the prompt has ended. Only the first call has an effect."""
+        """Record that the message of the prompt has ended. Only the first call has an effect.
+
+        `failed` is the kind of the failure, None for an answer; `reason` describes the failure.
+        """
         if not self.ended.is_set():
             self.failed, self.reason = failed, reason
             self.ended.set()
 
     def to_result(self) -> Wire:
-        """Return the result of the request.
+        """Return the result of the client's prompt request.
 
         Raises:
-            RPCError: The message failed for a reason that ACP has no stop reason for.
+            RPCError: The message failed, and ACP has no stop reason for this kind of failure.
         """
         found = self.failed
         stop = STOP_REASONS.get(found or ("length" if self.stop == "length" else ""), "end_turn")
@@ -101,10 +104,10 @@ class Prompt:
 
 
 class OpenSession:
-    """Session that the client has opened: sends updates of all of its turns to the client."""
+    """Session that the ACP client has opened. It sends updates of all turns of the session to the client."""
 
     def __init__(self, session: Session, cwd: str, connection: JSONRPCConnection, *, has_forms: bool) -> None:
-        """Args: `cwd` is the client's working directory; `has_forms` is True if the client shows forms of approvals."""
+        """Args: `cwd` is the client's working directory; `has_forms` is True if the client can show forms."""
         self.session, self.cwd = session, cwd
         self._connection, self._has_forms = connection, has_forms
         self._encoder = UpdateEncoder()
@@ -121,16 +124,16 @@ class OpenSession:
         """True after `follow` has ended. Then no updates and no prompt results are sent."""
 
     def close(self) -> None:
-        """Stop sending updates of the session. The session itself stays open."""
+        """Stop sending updates to the client. The session itself stays open."""
         self._scope.cancel()
 
     async def follow(
         self, journal: Journal | None, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Send the session's updates until the session or the connection ends.
+        """Send the session's updates to the client until the session or the connection ends.
 
         Raises:
-            ActgentError: The session cannot be followed; nothing was sent.
+            ActgentError: The events of the session cannot be read; nothing was sent.
         """
         key, table = context_of(self.session).key, services_of(self.session).running.sessions
         failed, reason, has_begun = "stopped", "the session was closed", False
@@ -156,7 +159,7 @@ class OpenSession:
             prompt.end(failed, reason)
 
     async def send_history(self) -> None:
-        """Send the conversation of the session so far. Updates of a running turn follow it."""
+        """Send the conversation of the session so far to the client. Updates of a running turn follow."""
         updates = list(self._encoder.encode_history(self.session.history))
         async with self._update_lock:
             for update in updates:
@@ -168,13 +171,13 @@ class OpenSession:
     # --- prompts ---------------------------------------------------------------------------
 
     def add_prompt(self, request_id: RequestId) -> Prompt:
-        """Register a prompt before its message is sent. Prompts are answered in the order of these calls."""
+        """Register a prompt of the client before its message is sent. Prompts are sent in the order of these calls."""
         prompt = self._last = Prompt(request_id, self._last)
         self._prompts[prompt.message_id] = prompt
         return prompt
 
     async def answer(self, prompt: Prompt, parts: Sequence[Part]) -> Wire:
-        """Send the message of a prompt, wait for its end, and return the result of the request.
+        """Send the message of a prompt, wait until it has ended, and return the result of the prompt request.
 
         Raises:
             RPCError: The message was not accepted, or it failed.
@@ -205,20 +208,20 @@ class OpenSession:
             await self.cancel(prompt)
 
     async def cancel_all(self) -> None:
-        """Interrupt the prompts that have not ended, in the order in which they were sent."""
+        """Interrupt all prompts that have not ended, in the order in which they were sent."""
         for prompt in [*self._prompts.values()]:
             prompt.is_cancelled = True
         for prompt in [*self._prompts.values()]:
             await self.cancel(prompt)
 
     async def cancel_request(self, request_id: object) -> None:
-        """Interrupt the prompt of a request; do nothing if it has ended."""
+        """Interrupt the prompt of a client request; do nothing if the prompt has ended."""
         for prompt in [*self._prompts.values()]:
             if prompt.request_id == request_id:
                 await self.cancel(prompt)
 
     async def cancel(self, prompt: Prompt) -> None:
-        """Interrupt a prompt; one that was not sent yet is not sent."""
+        """Interrupt a prompt. If its message was not sent yet, it is not sent."""
         prompt.is_cancelled = True
         if prompt.sent.is_set():
             try:
@@ -238,7 +241,7 @@ class OpenSession:
                 for update in self._encoder.encode(event):
                     await self._send(update)
                 if isinstance(event, RunSuspended):
-                    for approval in event.of_people:
+                    for approval in event.user_approvals:
                         self._ask(approval)
         record = item.record if isinstance(item, FollowedRecord) else None
         if isinstance(record, MessageEndRecord):
@@ -247,9 +250,9 @@ class OpenSession:
                 prompt.end(record.failed, record.words)
 
     def _read(self, item: FollowedItem) -> Sequence[RunEvent]:
-        """Convert an item of the followed session to events.
+        """Convert an item from the session's record stream to run events.
 
-        Each turn has its own reader, since a message may arrive during another turn.
+        Each turn has its own `RunReader`, because a message may arrive during another turn.
         """
         if not isinstance(item, FollowedRecord | PartialText):
             return [RunToolProgressed(progress=item)]
@@ -266,7 +269,7 @@ class OpenSession:
     # --- approvals -------------------------------------------------------------------------
 
     def ask_for_all(self) -> None:
-        """Ask the client about each open approval that was not sent to it yet, e.g. after a restart."""
+        """Ask the client about each open approval for which it was not asked yet, for example after a restart."""
         for approval in self.session.approvals:
             self._ask(approval)
 
@@ -276,9 +279,9 @@ class OpenSession:
             self._connection.start(self._decide, approval)
 
     async def _decide(self, approval: Approval) -> None:
-        """Ask the client about an approval, and record its decision.
+        """Ask the client about an approval, and record the decision.
 
-        If the client makes none, the call keeps waiting and the prompts end.
+        If the client makes no decision, the tool call continues to wait and the prompts end.
         """
         try:
             decision = await self._request_decision(approval)
@@ -342,17 +345,17 @@ class OpenSession:
 
 @attrs.define
 class UpdateEncoder:
-    """Encoder of one session's events and messages as updates of ACP."""
+    """Encoder of the events and messages of one session as ACP session updates."""
 
     _restarts: int = 0
-    """Number of answer texts that were discarded and started again."""
+    """Number of answers whose text was discarded and started again."""
     _discarded: str = ""
-    """Id of the client's message whose text is void. The next chunk gets a new id."""
+    """Id under which the client has a message whose text was discarded. The next chunk gets a new message id."""
     _loaded: set[str] = attrs.field(factory=set)
-    """Ids of messages that were sent to the client as history."""
+    """Ids of the messages that were sent to the client as history."""
 
     def encode_history(self, messages: Iterable[Message]) -> Iterator[Wire]:
-        """Yield the updates that show earlier messages of a session to the client."""
+        """Yield the ACP updates that show earlier messages of a session to the client."""
         for message in messages:
             self._loaded.add(message.id)
             kind = message.sender.kind
@@ -366,7 +369,7 @@ class UpdateEncoder:
                 yield _encode_result(result)
 
     def encode(self, event: RunEvent) -> Iterator[Wire]:
-        """Convert an event of a run to updates for the client. Yield nothing if ACP has no counterpart."""
+        """Convert an event of a run to ACP updates. Yield nothing if ACP has no counterpart."""
         match event:
             case TextDelta() if event.reply_id not in self._loaded:
                 yield self._add_text(event)
@@ -381,7 +384,7 @@ class UpdateEncoder:
                 yield _encode_result(event.result)
 
     def _add_text(self, event: TextDelta) -> Wire:
-        """Return a text chunk. A text that replaces a void text begins a new message for the client."""
+        """Return an ACP update with new text. Text that replaces discarded text begins a new message for the client."""
         chunk: Wire = {
             "sessionUpdate": "agent_message_chunk",
             "content": text_block(event.text),
@@ -397,7 +400,7 @@ class UpdateEncoder:
 
 
 def encode_call(call: ToolCall) -> Wire:
-    """Encode a tool call that has not run yet as an update."""
+    """Encode a tool call that has not run yet as an ACP session update."""
     return {
         "sessionUpdate": "tool_call",
         "toolCallId": call.id,
@@ -420,14 +423,14 @@ def _encode_progress(progress: CallProgress) -> Wire:
 
 
 def _encode_result(result: ToolResult) -> Wire:
-    """Encode the result of a tool call as an update.
+    """Encode the result of a tool call as an ACP session update.
 
-    Texts of exceptions of user code are left out; they are in the agent's log.
+    Texts of exceptions that user code raised are left out; the agent's log has them.
     """
     is_done = result.status == "success"
     text = result.content
     if not is_done:
-        text = tool_error_text(result.status, result.error, result.raised, shows_foreign=False)
+        text = tool_error_text(result.status, result.error, result.raised, shows_exception_texts=False)
     blocks = [*([text_block(text)] if text else []), *to_blocks(result.media)]
     return {
         "sessionUpdate": "tool_call_update",

@@ -1,4 +1,4 @@
-"""Content blocks of ACP as parts of messages, and parts as content blocks."""
+"""Conversion between content blocks of ACP and parts of messages."""
 
 import base64
 import binascii
@@ -11,13 +11,13 @@ from .json_rpc import INVALID_PARAMS, RPCError, Wire
 
 
 def parts_of_prompt(blocks: object) -> list[Part]:
-    """Convert the content blocks of a prompt to parts of a message.
+    """Convert the ACP content blocks of a prompt to parts of a message.
 
     Raises:
-        RPCError: A block is invalid, or of a type that the agent did not announce.
+        RPCError: A block is invalid, or has a type that the server did not announce to the client.
     """
     if not isinstance(blocks, list) or not blocks:
-        raise RPCError(INVALID_PARAMS, "prompt is a list of content blocks that is not empty")
+        raise RPCError(INVALID_PARAMS, "prompt must be a list of content blocks that is not empty")
     return [_part_of(each) for each in blocks]
 
 
@@ -32,7 +32,9 @@ def _part_of(block: Any) -> Part:
             return Text(f"{block.get('title') or _text(block, 'name')}: {_text(block, 'uri')}")
         case "resource" if isinstance(block.get("resource"), dict):
             return _resource(block["resource"])
-    raise RPCError(INVALID_PARAMS, "the type of a content block is text, image, resource or resource_link")
+    raise RPCError(
+        INVALID_PARAMS, "the type of a content block must be text, image, resource or resource_link"
+    )
 
 
 def _resource(resource: dict[str, Any]) -> Part:
@@ -49,7 +51,7 @@ def _resource(resource: dict[str, Any]) -> Part:
 def _text(block: dict[str, Any], name: str) -> str:
     value = block.get(name)
     if not isinstance(value, str) or not value or "\x00" in value:
-        raise RPCError(INVALID_PARAMS, f"{name} of a content block is a string that is not empty")
+        raise RPCError(INVALID_PARAMS, f"{name} of a content block must be a string that is not empty")
     return value
 
 
@@ -57,11 +59,11 @@ def _decode(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise RPCError(INVALID_PARAMS, "the data of a content block is base64 (RFC 4648)") from None
+        raise RPCError(INVALID_PARAMS, "the data of a content block must be base64 (RFC 4648)") from None
 
 
 def to_blocks(parts: Sequence[Part]) -> Iterator[Wire]:
-    """Yield text and images as content blocks; other parts have no counterpart and are left out."""
+    """Yield the texts and images of message parts as ACP content blocks. Other parts are left out."""
     for part in parts:
         if isinstance(part, Text) and part.text:
             yield text_block(part.text)
@@ -74,5 +76,5 @@ def to_blocks(parts: Sequence[Part]) -> Iterator[Wire]:
 
 
 def text_block(text: str) -> Wire:
-    """Wrap a text as a content block."""
+    """Wrap a text as an ACP content block."""
     return {"type": "text", "text": text}

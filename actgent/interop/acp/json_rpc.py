@@ -24,11 +24,11 @@ _log = logger_of(__name__)
 
 
 class RPCError(Exception):
-    """An error object of JSON-RPC, sent or received.
+    """JSON-RPC error that is sent to the peer or was received from it.
 
     Args:
-        code: Number of the error.
-        text: Description of the error.
+        code: Error number of JSON-RPC or ACP.
+        text: Description of the error for humans.
     """
 
     def __init__(self, code: int, text: str) -> None:
@@ -38,22 +38,22 @@ class RPCError(Exception):
 
 @attrs.frozen
 class RPCRequest:
-    """A request of the peer."""
+    """JSON-RPC request that the peer has sent."""
 
     id: RequestId
     """Id of the request, chosen by the peer."""
     params: Mapping[str, Any]
-    """Parameters by name; empty if there are none."""
+    """Parameters of the request, by name; empty if it has none."""
 
     def text(self, name: str) -> str:
-        """Return a parameter that is a text and not empty.
+        """Return the text parameter `name`, which must not be empty.
 
         Raises:
-            RPCError: The parameter is missing, or is no such text.
+            RPCError: The parameter is missing, empty or no text.
         """
         value = self.params.get(name)
         if not isinstance(value, str) or not value or "\x00" in value:
-            raise RPCError(INVALID_PARAMS, f"{name} is a string that is not empty")
+            raise RPCError(INVALID_PARAMS, f"{name} must be a string that is not empty")
         return value
 
 
@@ -64,14 +64,14 @@ NotificationHandler = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 @attrs.define
 class _Reply:
-    """The response that a request of ours waits for."""
+    """Response for which a request that we have sent to the peer waits."""
 
     arrived: trio.Event = attrs.field(factory=trio.Event)
     message: Mapping[str, Any] = attrs.field(factory=dict)
 
 
 class JSONRPCConnection:
-    """One JSON-RPC connection. Each request of the peer runs as a task, so that reading never waits for a handler."""
+    """JSON-RPC connection with one peer. Each request of the peer is handled in its own task, so that reading never waits."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class JSONRPCConnection:
         handlers: Mapping[str, Handler],
         notification_handlers: Mapping[str, NotificationHandler],
     ) -> None:
-        """Keep the streams, and the handlers of requests and notifications by method."""
+        """Create a connection. `handlers` and `notification_handlers` handle the peer's messages, by method name."""
         self._receive_stream, self._send_stream = receive_stream, send_stream
         self._handlers, self._notification_handlers = handlers, notification_handlers
         self._send_lock = trio.Lock()
@@ -91,7 +91,7 @@ class JSONRPCConnection:
         self._nursery: trio.Nursery
 
     async def run(self) -> None:
-        """Read requests until the peer closes its stream, then cancel the handlers that are running, and close the send stream."""
+        """Read and handle messages until the peer closes its stream. Then cancel the running handlers and close the send stream."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:
@@ -104,7 +104,7 @@ class JSONRPCConnection:
                 await self._finish_line()  # noqa: ASYNC102 - it shields itself, with a time limit
 
     async def _finish_line(self) -> None:
-        """Wait until the line that is being sent is complete, and close the stream.
+        """Wait until the line that is being sent is complete, and close the send stream.
 
         Without the close, a shielded send could block forever.
         """
@@ -116,25 +116,25 @@ class JSONRPCConnection:
             await trio.aclose_forcefully(self._send_stream)
 
     def start(self, task: Callable[..., Awaitable[object]], *arguments: object) -> None:
-        """Start a task in the background. It is cancelled when the connection ends."""
+        """Start `task(*arguments)` in the background. The task is cancelled when the connection ends."""
         self._nursery.start_soon(task, *arguments)
 
     async def start_ready(self, task: Callable[..., Awaitable[object]], *arguments: object) -> None:
-        """Start a task in the background, and wait until it calls `task_status.started()`.
+        """Start `task(*arguments)` in the background, and wait until it calls `task_status.started()`.
 
-        It is cancelled when the connection ends.
+        The task is cancelled when the connection ends.
         """
         await self._nursery.start(task, *arguments)
 
     async def notify(self, method: str, params: Wire) -> None:
-        """Send a notification, a message to which the peer does not answer."""
+        """Send a notification, which the peer does not answer."""
         await self._send({"method": method, "params": params})
 
     async def request(self, method: str, params: Wire) -> Mapping[str, Any]:
-        """Send a request and return its result.
+        """Send a request to the peer and return the result.
 
         Raises:
-            RPCError: The peer answers with an error.
+            RPCError: The peer responded with an error.
         """
         self._next_id += 1
         request_id = self._next_id
@@ -151,7 +151,7 @@ class JSONRPCConnection:
         return result if isinstance(result, Mapping) else {}
 
     async def _send(self, message: Wire) -> None:
-        """Send a message as one line. If the sender is cancelled, the line is either complete or not sent."""
+        """Send a JSON-RPC message as one line. If the sender is cancelled, the line is either sent completely or not at all."""
         line = encode_json({"jsonrpc": "2.0", **message}) + b"\n"
         try:
             async with self._send_lock:
@@ -164,9 +164,9 @@ class JSONRPCConnection:
         await self._send({"id": request_id, "error": {"code": error.code, "message": error.text}})
 
     def _receive(self, line: bytes | None) -> None:
-        """Start the handler of a received line, or complete the request that it answers.
+        """Process a received line: start the handler of a request or notification, or complete the request that it answers.
 
-        None is a line that was too long.
+        None stands for a line that was too long.
         """
         if line is None:
             self._report_error(None, INVALID_REQUEST, f"the line is longer than {MAX_LINE_BYTES:,} bytes")
@@ -224,9 +224,9 @@ class JSONRPCConnection:
         self._nursery.start_soon(self._send_error, request_id, RPCError(code, text))
 
     async def _answer(self, method: str, request: RPCRequest, pending: Awaitable[Wire]) -> None:
-        """Wait for the result of a request, and send it.
+        """Wait for the result of the peer's request, and send it. An exception becomes an error response.
 
-        An error becomes an error response; unknown errors are logged.
+        Exceptions other than `RPCError` and `ActgentError` are also logged.
         """
         try:
             result = await pending

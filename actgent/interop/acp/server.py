@@ -1,6 +1,6 @@
 """An agent as a server of ACP v1, the Agent Client Protocol of editors. Source: agentclientprotocol.com, schema 1.19.
 
-Sessions belong to the user `user`, as those of `actgent chat`, and their ids are those of the runtime.
+Sessions belong to the user `user`, like those of `actgent chat`. Their ACP ids are their ids in the runtime.
 """
 
 from collections.abc import Awaitable, Mapping
@@ -39,7 +39,7 @@ _MCP_SERVERS = (
 
 
 class ACPServer:
-    """Serves one client of ACP over two byte streams. See `serve_acp`."""
+    """ACP server for one client over two byte streams. See `serve_acp`."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ACPServer:
     ) -> None:
         if runtime.journal is None:
             raise ConfigurationError(
-                "ACP sessions need a journal: open_runtime(journal='sqlite:///FILE') or 'memory:'"
+                "ACP sessions require a journal: use open_runtime(journal='sqlite:///FILE'), or 'memory:'"
             )
         self._runtime, self._agent, self._journal = runtime, agent, runtime.journal
         self._sessions: dict[str, OpenSession] = {}
@@ -76,10 +76,7 @@ class ACPServer:
         )
 
     async def run(self) -> None:
-        """Serve the client until it closes its stream.
-
-        Approvals are shown to the client, so unhandled approvals are not logged.
-        """
+        """Serve the client until it closes its stream. Approvals are shown to the client, so the runtime does not log them."""
         with self._runtime.asking_elsewhere():
             await self._connection.run()
 
@@ -124,7 +121,7 @@ class ACPServer:
         return {}
 
     async def _open_stored(self, request: RPCRequest) -> OpenSession:
-        """Open a session from the journal for this client. Its unfinished turn resumes."""
+        """Open a session from the journal for this client. An unfinished turn resumes."""
         session_id, cwd = request.text("sessionId"), _check_session_params(request)
         try:
             session = await self._agent.open_session(session_id, owner=OWNER)
@@ -142,10 +139,7 @@ class ACPServer:
         return opened
 
     def _find(self, session_id: str) -> OpenSession | None:
-        """Return a session that this connection has open.
-
-        None if it is not open, or if following it has ended.
-        """
+        """Return a session that this connection has opened; None if it is not open, or if its updates have ended."""
         opened = self._sessions.get(session_id)
         return None if opened is None or opened.is_over else opened
 
@@ -169,13 +163,10 @@ class ACPServer:
             updated_at, session_id = orjson.loads(str(text))
             return Cursor(float(updated_at), self._agent.name, str(session_id))
         except (ValueError, TypeError):
-            raise RPCError(INVALID_PARAMS, "cursor is the nextCursor of a list") from None
+            raise RPCError(INVALID_PARAMS, "cursor must be the nextCursor of an earlier list") from None
 
     async def _close(self, request: RPCRequest) -> Wire:
-        """Stop the turns of a session and remove it from the connection.
-
-        The journal keeps it, so it can be loaded again.
-        """
+        """Stop the turns of a session and remove it from the connection. The session stays in the journal and can be loaded."""
         await self._leave(self._opened(request))
         return {}
 
@@ -206,9 +197,9 @@ class ACPServer:
     # --- prompts ---------------------------------------------------------------------------
 
     def _prompt(self, request: RPCRequest) -> Awaitable[Wire]:
-        """Register a prompt when its request is read, so that a later cancellation finds it.
+        """Register a prompt when its request is read, so that a later cancellation finds the prompt.
 
-        Return the awaitable of its result.
+        Return an awaitable that sends the prompt and returns the result of the request.
         """
         opened, parts = self._opened(request), parts_of_prompt(request.params.get("prompt"))
         return opened.answer(opened.add_prompt(request.id), parts)
@@ -228,13 +219,13 @@ async def serve_acp(
     receive_stream: trio.abc.ReceiveStream,
     send_stream: trio.abc.SendStream,
 ) -> None:
-    """Serve one client of ACP v1 until it closes its stream. Turns that run then resume when their session is loaded again.
+    """Serve one client of ACP v1 until it closes its stream. Turns that are then running resume when their session is loaded.
 
     Args:
         runtime: Runtime with a journal.
-        agent: The agent of the sessions; it is running in the runtime.
-        receive_stream: Lines of the client, such as the standard input.
-        send_stream: Lines for the client, such as the standard output. Nothing else may be written to it.
+        agent: Agent of the sessions, which runs in the runtime.
+        receive_stream: Stream with the lines of the client, such as standard input.
+        send_stream: Stream for the lines to the client, such as standard output. Nothing else may be written to it.
 
     Raises:
         ConfigurationError: The runtime has no journal.
@@ -246,11 +237,11 @@ def _check_session_params(request: RPCRequest) -> str:
     """Validate the parameters of a session request, and return the working directory.
 
     Raises:
-        RPCError: The directory is not absolute, or MCP servers are given.
+        RPCError: The directory is not an absolute path, or the client asks for MCP servers.
     """
     cwd = request.text("cwd")
     if not PurePath(cwd).is_absolute():
-        raise RPCError(INVALID_PARAMS, "cwd is an absolute path")
+        raise RPCError(INVALID_PARAMS, "cwd must be an absolute path")
     if request.params.get("mcpServers"):
         raise RPCError(INVALID_PARAMS, _MCP_SERVERS)
     return cwd
@@ -261,10 +252,7 @@ def _unknown(session_id: str) -> RPCError:
 
 
 async def _describe(journal: Journal, summary: SessionSummary) -> Wire | None:
-    """Return a session as an entry of the session list.
-
-    None if its first message did not come from a client of ACP.
-    """
+    """Return a session as an entry of ACP's session list; None if an ACP client did not send its first message."""
     records = await journal.read(summary.session_id, agent=summary.agent, after=0, limit=FIRST_RECORDS)
     first = next((each.message for each in records if isinstance(each, MessageAcceptedRecord)), None)
     cwd = None if first is None else first.metadata.get("cwd")

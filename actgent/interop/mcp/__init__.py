@@ -1,4 +1,4 @@
-"""Agents, tools, prompts and resources by an MCP server, for hosts and agents of other products."""
+"""MCP server that offers agents, tools, prompts and resources to hosts and agents of other products."""
 
 import importlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""One call of an agent as a tool: the run of one message in a session, with questions to the client's user."""
+"""One call of an agent as an MCP tool: the run of one message in a session, with questions to the client's user."""
 
 import hashlib
 import re
@@ -35,16 +35,16 @@ Ask = Callable[[Approval], Awaitable[Decision | None]]
 
 @attrs.frozen(kw_only=True)
 class CallState:
-    """State with which a call continues after a question. The client stores the sealed state and returns it."""
+    """State of a call that continues after a question. The client stores the sealed state and returns it with the answer."""
 
     session_id: str
-    """Id of the session."""
+    """Id of the session in which the agent answers."""
     message_id: str
     """Id of the message that the agent answers."""
     after: int
-    """Number of the record at which the turn was suspended."""
+    """Number of the journal record at which the turn was suspended."""
     is_temporary: bool
-    """True if the session ends with the answer."""
+    """True if the session is temporary and ends with the answer."""
 
     def to_text(self) -> str:
         """Encode the state as text, which the client sends back with its decisions."""
@@ -52,7 +52,7 @@ class CallState:
 
     @classmethod
     def from_text(cls, text: str) -> "CallState":
-        """Restore the state from the text of `to_text`."""
+        """Decode the state from the text that `to_text` returned."""
         return cls(**orjson.loads(text))
 
 
@@ -61,23 +61,23 @@ class CallAnswer:
     """Answer or error of a finished call."""
 
     text: str
-    """The agent's answer, or a description of the failure."""
+    """Text of the agent's answer, or a description of the failure."""
     data: Any = None
-    """Structured data of the answer; None if it has none."""
+    """Structured data of the answer; None without data."""
     is_error: bool = False
-    """True if there is no answer."""
+    """True if the call failed and has no answer."""
     label: Label = TRUSTED
-    """Label of the answer."""
+    """Untrusted sources and permitted readers of the answer."""
 
 
 @attrs.frozen(kw_only=True)
 class Questions:
-    """Result of a call that cannot continue without approval decisions."""
+    """Result of a call that cannot continue before approvals are decided."""
 
     approvals: Sequence[Approval]
-    """Approvals to decide, oldest first."""
+    """Open approvals that the client must decide, oldest first."""
     state: CallState
-    """State that continues the call after the decisions."""
+    """State with which the client continues the call after the decisions."""
 
 
 @attrs.define(kw_only=True)
@@ -86,29 +86,29 @@ class AgentCall:
 
     journal: Journal
     opener: SessionOpener
-    """Session opener of the agent."""
+    """Object that opens the agent's sessions."""
     owner: str
-    """Name of the owner of the session."""
+    """Name of the session's owner."""
     report: Report
-    """Reports progress."""
+    """Function that reports the progress of the call to the client."""
     ask: Ask | None
-    """Asks the client during the call; None returns `Questions` instead."""
+    """Function that asks the client for a decision during the call. If None, the call returns `Questions` instead."""
     on_message: Callable[[SessionKey], None] | None = None
-    """Called after the message was accepted."""
+    """Function that is called after the session has accepted the message."""
     _text: str = attrs.field(default="", init=False)
     _data: Any = attrs.field(default=None, init=False)
     _label: Label = attrs.field(default=TRUSTED, init=False)
     _cursor: int = attrs.field(default=0, init=False)
 
     async def start(self, message: str, *, session_id: str, message_id: str) -> CallAnswer | Questions:
-        """Send a message to the agent. Return its answer, or its pending approvals if the client must decide first.
+        """Send a message to the agent. Return the answer, or the open approvals if the client must decide them first.
 
-        A repeated message id does not send the message again: it returns the answer to the first one.
+        A repeated message id does not send the message again: the answer to the first one is returned.
 
         Args:
             message: Text of the message.
             session_id: Id of the session, which is created if necessary; empty for a temporary session that closes after the answer.
-            message_id: Id of the message, to repeat a call safely; empty to generate an id.
+            message_id: Id of the message, with which a call can be repeated safely; empty to generate an id.
 
         Raises:
             ActgentError: The session or the message was not accepted.
@@ -138,11 +138,11 @@ class AgentCall:
             return await self._read(session, state, shared, message=message)
 
     async def resume(self, state: CallState, responses: Mapping[str, Any]) -> CallAnswer | Questions:
-        """Record the decisions of a client, and return the answer or the next questions.
+        """Record the decisions of a client, and continue the call. Return the answer or the next questions.
 
         Args:
-            state: State of the `Questions`.
-            responses: Results of `elicitation/create` by the id of the approval.
+            state: State from the `Questions` that were decided.
+            responses: Results of `elicitation/create`, by approval id.
         """
         async with self._reading(state) as shared:
             try:
@@ -168,10 +168,7 @@ class AgentCall:
             return await self._read(session, state, shared)
 
     def _reading(self, state: CallState) -> AbstractAsyncContextManager[TemporarySession]:
-        """Return a block that ends a temporary session after its last reader.
-
-        For other sessions, do nothing.
-        """
+        """Return a context manager that ends a temporary session after its last reader. For other sessions it does nothing."""
         if not state.is_temporary:
             return nullcontext(TemporarySession())
         return temporary_session(self.opener, state.session_id, "" if state.after else state.message_id)
@@ -187,7 +184,7 @@ class AgentCall:
     async def _read(
         self, session: Session | None, state: CallState, shared: TemporarySession, *, message: str = ""
     ) -> CallAnswer | Questions:
-        """Read the run to its end or to its questions; `message` is sent first."""
+        """Read the run until it ends or has questions for the client. If `message` is not empty, send it first."""
         reader = RunReader(
             state.message_id,
             lambda: () if session is None else session.approvals,
@@ -247,7 +244,7 @@ class AgentCall:
         return reader.read(item)
 
     def _answer(self, event: RunEnded, label: Label) -> CallAnswer:
-        """Return the answer or the error of the run; `label` is the label of the session."""
+        """Return the answer or the error of the ended run. `label` is the label (sources and readers) of the session."""
         label |= self._label
         if event.failed is None:
             return CallAnswer(text=self._text, data=self._data, label=label)
@@ -257,10 +254,7 @@ class AgentCall:
     async def _ask_all(
         self, event: RunSuspended, session: Session | None, state: CallState, shared: TemporarySession
     ) -> CallAnswer | Questions | None:
-        """Ask the client for the approvals of a suspended turn.
-
-        None if they have been decided and the turn continues.
-        """
+        """Ask the client to decide the approvals of a suspended turn. Return None if all were decided and the turn continues."""
         asked = {each.id for each in event.approvals}
         waiting = [] if session is None else [each for each in session.approvals if each.id in asked]
         if session is None or not waiting:
@@ -275,30 +269,30 @@ class AgentCall:
 
 
 def agent_tool_name(agent: str) -> str:
-    """Return the name of an agent's tool: the agent's name, with other characters as `_`."""
+    """Return the name of the MCP tool of an agent: the agent's name, with `_` for characters that tool names cannot have."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", agent)[:128]
 
 
 def _questions(approvals: Sequence[Approval], state: CallState, shared: TemporarySession) -> Questions:
-    """Return the questions for the client, and keep the temporary session open until the decisions arrive."""
+    """Return the questions for the client, and mark a temporary session to stay open until the decisions arrive."""
     shared.is_kept = True
     return Questions(approvals=approvals, state=state)
 
 
 def _undecided(session: Session) -> CallAnswer:
-    """Return the error for a call whose questions were not decided. In a named session, they stay open."""
+    """Return the error for a call whose approvals were not decided. In a session that the client chose, they stay open."""
     questions = "; ".join(each.question or each.tool_name for each in session.approvals)
     return CallAnswer(text=f"the call waits for an approval: {questions}", is_error=True)
 
 
 def _waiting_calls(session: Session) -> str:
-    """Return the names of the tools for whose decisions or results the turn of a session waits; empty if it does not wait."""
+    """Return the names of the tools for whose approval or result a session's turn waits, as text; empty if it does not wait."""
     if context_of(session).suspension is None:
         return ""
     return ", ".join(each.tool_name for each in (*session.approvals, *session.caller_calls))
 
 
 def session_of_call(owner: str, message_id: str) -> str:
-    """Derive the id of the temporary session from a message id, so that a repeated call finds the session."""
+    """Derive the id of a call's temporary session from the message id, so that a repeated call finds the session."""
     text = f"{owner}\n{message_id}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=16, person=b"actgent.mcp").hexdigest()

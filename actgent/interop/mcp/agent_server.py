@@ -68,23 +68,23 @@ def make_mcp_server(
     catalog: MCPCatalog | None = None,
     state_key: bytes | None = None,
 ) -> Server[Any]:
-    """Return a server of the MCP SDK with one tool for each agent of the runtime. Run it by `serve_mcp`, or mount its ASGI app.
+    """Create a server of the MCP SDK with one tool for each agent of the runtime. Run it with `serve_mcp`, or mount its ASGI app.
 
     Args:
         runtime: Runtime with a journal and with the agents.
-        owner_of: Returns the owner of the sessions of a request. The default is `user` for all requests.
-        may_decide: Returns True if the client of a request may decide approvals; None allows it to all.
-        on_message: Called with each new message's session, after the inbox has accepted the message.
-        catalog: Tools, prompts and resources that the server offers in addition to the agents; None offers agents only.
-        state_key: Secret of at least 32 bytes that seals the state of open questions. Servers with the same key accept the
-            state of each other. None uses a random key.
+        owner_of: Returns the owner of the sessions for a request. The default is `user` for all requests.
+        may_decide: Returns True if the client of a request may decide approvals; None allows all clients.
+        on_message: Called with the session of each new message, after the inbox has accepted the message.
+        catalog: Tools, prompts and resources to offer in addition to the agents; None offers only agents.
+        state_key: Secret of at least 32 bytes that encrypts the state of open questions. Servers with the same key accept each
+            other's states. None uses a random key.
 
     Raises:
         ConfigurationError: The runtime has no journal, or a tool of the catalog has the name of an agent.
     """
     if runtime.journal is None:
         raise ConfigurationError(
-            "an MCP server needs a journal: open_runtime(journal='sqlite:///FILE') or 'memory:'"
+            "an MCP server requires a journal: use open_runtime(journal='sqlite:///FILE') or 'memory:'"
         )
     may_decide = may_decide or _allows
     listed = None if catalog is None else CatalogServer(catalog, owner_of, may_decide)
@@ -120,7 +120,7 @@ class _Tools:
     may_decide: Callable[[Context], bool]
     on_message: Callable[[Context, SessionKey], None] | None
     listed: CatalogServer | None
-    """The catalog; None if there is none."""
+    """Handlers of the catalog; None without a catalog."""
 
     def check_names(self) -> None:
         """Raise `ConfigurationError` if a tool of the catalog has the name of an agent."""
@@ -139,12 +139,12 @@ class _Tools:
         return types.ListToolsResult(tools=tools)
 
     def input_schema(self, name: str) -> Mapping[str, Any] | None:
-        """Return the schema of a tool's arguments; None if there is no such tool. Each call over HTTP is checked against it."""
+        """Return the JSON Schema of a tool's arguments; None if no tool has this name. Calls over HTTP are validated with it."""
         tool = None if self.listed is None else self.listed.catalog.tools.get(name)
         return _INPUT if name in self._agents() else None if tool is None else tool.parameters
 
     def _agents(self) -> dict[str, AgentCard]:
-        """Return the agents by the name of their tool."""
+        """Return the cards of the agents, by the name of the agent's tool."""
         agents = self.runtime.agents
         return {agent_tool_name(name): agents[name] for name in sorted(agents)}
 
@@ -175,7 +175,9 @@ class _Tools:
         try:
             if params.request_state is not None:
                 if not asks:
-                    raise MCPError(types.INVALID_PARAMS, "this client may not decide, or has no forms")
+                    raise MCPError(
+                        types.INVALID_PARAMS, "this client may not decide approvals, or cannot show forms"
+                    )
                 result = await call.resume(CallState.from_text(params.request_state), _responses(params))
             else:
                 result = await call.start(message, session_id=session_id, message_id=_message_id(context))
@@ -193,9 +195,7 @@ def _tool(name: str, card: AgentCard) -> types.Tool:
 
 
 def _arguments(arguments: Mapping[str, Any]) -> tuple[str, str]:
-    """Validate the arguments of an agent's tool.
-
-    Return the message, and the session id, which may be empty.
+    """Validate the arguments of a call of an agent's tool. Return the message and the session id, which may be empty.
 
     Raises:
         ToolError: The arguments do not match the schema of the tool. The client's model can correct them.
@@ -204,25 +204,24 @@ def _arguments(arguments: Mapping[str, Any]) -> tuple[str, str]:
     if unknown := arguments.keys() - _INPUT["properties"].keys():
         raise ToolError(f"unknown arguments: {', '.join(sorted(unknown))}")
     if not isinstance(message, str) or not message or "\x00" in message:
-        raise ToolError("message is a string that is not empty")
+        raise ToolError("message must be a string that is not empty")
     if not isinstance(session_id, str) or (session_id and not re.fullmatch(_SESSION_ID, session_id)):
-        raise ToolError("session_id has 1 to 128 of the characters A-Z a-z 0-9 . _ -")
+        raise ToolError("session_id must have 1 to 128 of the characters A-Z a-z 0-9 . _ -")
     return message, session_id
 
 
 def _message_id(context: Context) -> str:
-    """Return the id that the client gave to its message; empty if it gave none."""
+    """Return the id that the client has set for its message; empty if it has set none."""
     found = (context.meta or {}).get(MESSAGE_ID, "")
     if not isinstance(found, str) or (found and not re.fullmatch(_SESSION_ID, found)):
-        raise MCPError(types.INVALID_PARAMS, f"{MESSAGE_ID} has 1 to 128 of the characters A-Z a-z 0-9 . _ -")
+        raise MCPError(
+            types.INVALID_PARAMS, f"{MESSAGE_ID} must have 1 to 128 of the characters A-Z a-z 0-9 . _ -"
+        )
     return found
 
 
 def _progress_of(context: Context, agent: str) -> Callable[[str], Any]:
-    """Return a function that sends progress texts to the client of a call.
-
-    `agent` is put before each text.
-    """
+    """Return a function that sends progress texts to the client of a call. Each text begins with the agent's name."""
     steps = 0
 
     async def report(text: str) -> None:
@@ -249,7 +248,7 @@ async def _decide_nothing(_: Approval) -> Decision | None:
 
 
 def _responses(params: types.CallToolRequestParams) -> dict[str, dict[str, Any]]:
-    """Return the answered forms by the id of the approval; other responses are left out."""
+    """Return the client's answers to forms, by approval id. Other responses are left out."""
     given = params.input_responses or {}
     return {
         key: {"action": each.action, "content": each.content}

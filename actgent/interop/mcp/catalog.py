@@ -33,11 +33,11 @@ class MCPPrompt:
     """A prompt of an MCP server: a function whose result is one or more messages."""
 
     tool: Tool
-    """The function, with the schema of its arguments."""
+    """The prompt's function, with the JSON Schema of its arguments."""
     title: str = ""
-    """Name for people; empty if there is none."""
+    """Name to display to users; empty without a title."""
     completions: Mapping[str, Complete] = attrs.field(factory=dict)
-    """Values of arguments that clients may propose, by the argument's name."""
+    """Values to suggest to users for the arguments, by argument name."""
 
     @property
     def name(self) -> str:
@@ -50,15 +50,15 @@ class MCPResource:
     """A resource of an MCP server, or a template of resources if its URI has variables such as `{id}`."""
 
     tool: Tool
-    """The function that reads the resource. Its arguments are the variables of the URI."""
+    """Function that reads the resource. Its arguments are the variables of the URI."""
     uri: str
-    """URI, or URI template (RFC 6570, level 1)."""
+    """URI of the resource, or URI template (RFC 6570, level 1)."""
     media_type: str = "text/plain"
     """Media type of the content (RFC 6838)."""
     title: str = ""
-    """Name for people; empty if there is none."""
+    """Name to display to users; empty without a title."""
     completions: Mapping[str, Complete] = attrs.field(factory=dict)
-    """Values of variables that clients may propose, by the variable's name."""
+    """Values to suggest to users for the variables of the URI, by variable name."""
     _pattern: re.Pattern[str] = attrs.field(init=False, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
@@ -66,7 +66,7 @@ class MCPResource:
         arguments = list(self.tool.parameters.get("properties", {}))
         if sorted(names) != sorted(arguments):
             raise ConfigurationError(
-                f"resource {self.uri!r}: the function takes the variables of the URI ({', '.join(names) or 'none'}), "
+                f"resource {self.uri!r}: the parameters of the function must be the variables of the URI ({', '.join(names) or 'none'}), "
                 f"not {', '.join(arguments) or 'none'}"
             )
         parts = _VARIABLE.split(self.uri)
@@ -77,16 +77,16 @@ class MCPResource:
 
     @property
     def name(self) -> str:
-        """Name of the resource."""
+        """Name of the resource, unique in the catalog."""
         return self.tool.name
 
     @property
     def is_template(self) -> bool:
-        """True if the URI has variables."""
+        """True if the URI has variables, so that it is a template."""
         return _VARIABLE.search(self.uri) is not None
 
     def match(self, uri: str) -> dict[str, str] | None:
-        """Return the variables of a URI, percent-decoded. None if the URI is another, or a variable is a path that leads up."""
+        """Return the percent-decoded variables of a URI. None if the URI does not match, or if a variable contains `..` as a path."""
         found = self._pattern.fullmatch(uri)
         if found is None:
             return None
@@ -95,34 +95,34 @@ class MCPResource:
 
 
 class CatalogChanges(Protocol):
-    """Receiver of the changes of a catalog."""
+    """Interface of an object that is notified when a catalog changes."""
 
     async def lists_changed(self, *, tools: bool, prompts: bool, resources: bool) -> None:
         """Notify clients that lists have changed."""
 
     async def resource_changed(self, uri: str) -> None:
-        """Notify the subscribers of a resource that its content has changed."""
+        """Notify the clients that have subscribed to a resource that its content has changed."""
 
 
 @attrs.define(init=False, eq=False)
 class MCPCatalog:
     """Tools, prompts and resources that an MCP server offers in addition to the agents.
 
-    Tools run without an agent: with validated arguments, the time limit, retries, approvals and hooks of the tool. They
-    have no session, state or deps.
+    Tools run without an agent: with validated arguments, and with the time limit, retries, approvals and hooks of the tool.
+    They have no session, state or dependency object.
 
     Raises:
         ConfigurationError: Two items have the same name or URI, or a tool needs an agent.
     """
 
     tools: ToolRegistry
-    """The tools by name."""
+    """Tools of the catalog, by name."""
     prompts: Mapping[str, MCPPrompt]
-    """The prompts by name."""
+    """Prompts of the catalog, by name."""
     resources: Sequence[MCPResource]
-    """The resources and templates."""
+    """Resources and resource templates of the catalog."""
     changes: CatalogChanges | None
-    """Notifies the clients of the servers with this catalog; None before the first server."""
+    """Object that notifies clients when the catalog changes; None until a server uses the catalog."""
 
     def __init__(
         self,
@@ -131,10 +131,10 @@ class MCPCatalog:
         prompts: Iterable[MCPPrompt] = (),
         resources: Iterable[MCPResource] = (),
     ) -> None:
-        """Make a catalog.
+        """Create a catalog.
 
         Args:
-            tools: Functions with `@tool`, and other tools.
+            tools: Functions with `@tool`, or other tool objects.
             prompts: Functions with `@mcp_prompt`.
             resources: Functions with `@mcp_resource`.
         """
@@ -170,10 +170,10 @@ class MCPCatalog:
         prompts: Iterable[MCPPrompt] | None = None,
         resources: Iterable[MCPResource] | None = None,
     ) -> None:
-        """Replace the tools, prompts or resources, and notify clients of the revision 2026-07-28. None keeps a list.
+        """Replace the tools, prompts or resources; None keeps those of the catalog. Clients with MCP 2026-07-28 are notified.
 
         Raises:
-            ConfigurationError: As for the class.
+            ConfigurationError: Two items have the same name or URI, or a tool needs an agent.
         """
         self._set(tools, prompts, resources)
         if self.changes is not None:
@@ -182,12 +182,12 @@ class MCPCatalog:
             )
 
     async def publish_change(self, uri: str) -> None:
-        """Notify the subscribers of a resource that its content has changed."""
+        """Notify the clients that have subscribed to a resource that its content has changed."""
         if self.changes is not None:
             await self.changes.resource_changed(uri)
 
     def find_resource(self, uri: str) -> tuple[MCPResource, dict[str, str]] | None:
-        """Return the resource of a URI and the variables of its template; None if the catalog has none."""
+        """Return the resource for a URI and the values of its variables; None if the catalog has no such resource."""
         for each in sorted(self.resources, key=lambda resource: resource.is_template):
             if (variables := each.match(uri)) is not None:
                 return each, variables
@@ -195,14 +195,14 @@ class MCPCatalog:
 
 
 def tools_of(agents: Iterable[Agent]) -> list[Tool]:
-    """Return the tools of the program in agents, without those of toolsets. A tool of several agents is returned once.
+    """Return the tools of agents, to offer them in a catalog, without the tools of toolsets and without duplicates.
 
     Raises:
-        ConfigurationError: An agent has `approval=` or `modes=`, whose rules need a session, or two tools have one name.
+        ConfigurationError: An agent has `approval=` or `modes=`, whose rules need a session, or two tools have the same name.
     """
     found: dict[str, Tool] = {}
     for agent in agents:
-        own = [each for each in agent.tools if not each.origin and _is_of_program(each)]
+        own = [each for each in agent.tools if not each.origin and _is_user_defined(each)]
         if own and (agent.approval_rule is not None or agent.modes is not None):
             raise ConfigurationError(
                 f"the tools of agent {agent.name!r} cannot run without it: it has approval= or modes="
@@ -213,8 +213,8 @@ def tools_of(agents: Iterable[Agent]) -> list[Tool]:
     return list(found.values())
 
 
-def _is_of_program(each: Tool) -> bool:
-    """Return True if a tool comes from the program or from `actgent.toolsets.builtin`, so that it needs no agent."""
+def _is_user_defined(each: Tool) -> bool:
+    """Return True if the user's program or `actgent.toolsets.builtin` defines a tool, and not an agent feature."""
     inner = unwrap_tool(each)
     if isinstance(inner, FunctionTool):
         return not getattr(inner.func, "__module__", "").startswith(_OF_AGENTS)
@@ -229,7 +229,7 @@ def _check_tools(registry: ToolRegistry) -> ToolRegistry:
 
 
 def _need_of_agent(each: Tool) -> str:
-    """Return the agent feature that a tool needs; empty if the tool runs without an agent."""
+    """Return the name of the agent feature that a tool needs; empty if the tool runs without an agent."""
     if each.deps_type is not None:
         return "deps"
     return "other tools of its agent" if each.calls_tools else ""
@@ -260,18 +260,18 @@ def mcp_prompt(
 ) -> Any:
     """Convert a function to a prompt of an MCP server: `@mcp_prompt`, or with options.
 
-    The function returns a text, an `Image`, a `File`, a `ChatMessage`, or a list of these. Texts and media are messages of
-    the user.
+    The function returns a text, an `Image`, a `File`, a `ChatMessage`, or a list of these. Texts, images and files become
+    messages of the user.
 
     Args:
-        function: Function of the prompt's arguments, sync or async.
+        function: Sync or async function whose parameters are the arguments of the prompt.
         name: Name of the prompt; None uses the function's name.
         description: Description for the user; None uses the docstring.
-        title: Name for people; empty if there is none.
-        completions: Values of arguments that clients may propose, by the argument's name.
+        title: Name to display to users; empty without a title.
+        completions: Values to suggest to users for the arguments, by argument name.
 
     Raises:
-        ConfigurationError: The name or a parameter is not usable.
+        ConfigurationError: The name or a parameter is invalid for a prompt.
     """
 
     def decorate(func: Callable[..., Any]) -> MCPPrompt:
@@ -299,11 +299,11 @@ def mcp_resource(
         name: Name of the resource; None uses the function's name.
         description: Description for the user; None uses the docstring.
         media_type: Media type of the content (RFC 6838).
-        title: Name for people; empty if there is none.
-        completions: Values of variables that clients may propose, by the variable's name.
+        title: Name to display to users; empty without a title.
+        completions: Values to suggest to users for the variables, by variable name.
 
     Raises:
-        ConfigurationError: The name is not usable, or the parameters are not the variables of the URI.
+        ConfigurationError: The name is invalid, or the parameters are not the variables of the URI.
     """
 
     def decorate(func: Callable[..., Any]) -> MCPResource:

@@ -29,7 +29,7 @@ from actgent.errors import (
     InvalidToolResult,
     ToolError,
 )
-from actgent.information_flow_labels import TRUSTED, Label, without_labels
+from actgent.information_flow_labels import TRUSTED, Label
 from actgent.interop.approval_forms import decision_of, form_of, question_text
 from actgent.messages import CallProgress, ToolCall, ToolResult
 from actgent.support.safe_logging import logger_of
@@ -60,25 +60,28 @@ MAX_RESULT_CHARACTERS = 1_000_000
 
 @attrs.frozen(kw_only=True)
 class ToolOutcome:
-    """Result of a finished call, or the question for which the call waits."""
+    """Result of a finished tool call, or the question for which the call waits."""
 
     result: ToolResult | None = None
-    """Result of the call; None if it asks a question."""
+    """Result of the tool call; None if the call asks a question."""
     value: object = None
-    """Value that the tool returned; undefined after an error."""
+    """Value that the tool returned; meaningless after an error."""
     question: ApprovalRequired | None = None
-    """Question that has to be answered first; None after the end."""
+    """Question that must be answered before the call continues; None if the call has ended."""
     error: Exception | None = None
     """Exception that the tool raised; None after a success."""
 
     @property
     def label(self) -> Label:
-        """Label of the result; it restricts nothing before the end."""
+        """Untrusted sources and permitted readers of the result; no restriction before the call has ended."""
         return TRUSTED if self.result is None else self.result.label
 
     @property
     def error_text(self) -> str:
-        """Text of the error for a client: of a `ToolError`, as other exceptions may name files and hosts; empty after a success."""
+        """Error text for the client; empty after a success.
+
+        Only the text of a `ToolError` is shown, because other exceptions may contain names of files and hosts.
+        """
         if self.result is None or self.result.error is None:
             return ""
         if self.error is not None and not all(isinstance(each, ToolError) for each in leaves(self.error)):
@@ -95,15 +98,15 @@ async def run_tool(
     report: Callable[[CallProgress], object] | None = None,
     grant: Approve | None = None,
 ) -> ToolOutcome:
-    """Run one call of a tool, and return its outcome.
+    """Run a tool once without an agent, and return the outcome.
 
     Args:
-        tool: The tool.
-        arguments: Arguments, not yet validated.
+        tool: Tool to run.
+        arguments: Arguments of the call, not yet validated.
         owner: Name of the owner for `ToolContext.owner`.
         call_id: Id of the call for `ToolContext.call_id`.
-        report: Callback for `CallProgress`; None ignores progress.
-        grant: Decision of an approver, which the tool finds as `ToolContext.approval`; None if there is none.
+        report: Function that is called with each `CallProgress`; None ignores progress.
+        grant: Approval of the call, which the tool finds as `ToolContext.approval`; None without an approval.
     """
     call = ToolCall(tool.name, dict(arguments), id=call_id)
     sources = CallSources(owner=None, given="")
@@ -127,19 +130,18 @@ async def run_tool(
 
 
 class _Recorder(WrappedTool):
-    """Stores the value of the tool, whose media and order the text of the result does not have."""
+    """Stores the value that the tool returned, because the result text does not have its pictures, files and order."""
 
     value: object = None
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
-        value = await self.inner.execute(arguments, context)
-        self.value = without_labels(value)
-        return value
+        self.value = await self.inner.execute(arguments, context)
+        return self.value
 
 
 @attrs.define
 class _Host:
-    """The turn of a call without an agent."""
+    """Replacement for the turn, for a tool call without an agent."""
 
     name: str
     sources: CallSources
@@ -147,7 +149,7 @@ class _Host:
 
     @property
     def via(self) -> str:
-        """Untrusted sources of the agents that the call has asked."""
+        """Untrusted sources of the agents that the tool has called, as the journal encodes them."""
         return self.sources.found
 
     def keep(self, call: ToolCall, text: str, limit: int) -> str:
@@ -182,14 +184,14 @@ _log = logger_of(__name__)
 
 @attrs.define(kw_only=True)
 class _CallState:
-    """State of a call between the rounds of the revision 2026-07-28. The client keeps it, sealed."""
+    """State of a call between its rounds in MCP 2026-07-28. The client stores the encrypted state and returns it."""
 
     responses: dict[str, types.InputResponse] = attrs.field(factory=dict)
-    """Responses to the requests of the function, by key."""
+    """Responses of the client to the requests of the function, by key."""
     asked: Approval | None = None
-    """Approval that the client was asked about; None if the function itself asked."""
+    """Approval for which the client was asked; None if the function itself has asked the client."""
     grant: Approve | None = None
-    """Last decision, which the function gets when it runs again; None before the first."""
+    """Last approval decision, which the function gets when it runs again; None before the first decision."""
 
     def to_text(self) -> str:
         """Encode the state as text, which the client sends back with its responses."""
@@ -216,31 +218,28 @@ class _CallState:
 
 @attrs.frozen(kw_only=True)
 class _Failed:
-    """Failure of a catalog call, which has no value."""
+    """Failure of a call of a catalog function."""
 
     text: str
     """Reason of the failure, for the client."""
     error: Exception | None = None
-    """Exception of the function; None if it did not run."""
+    """Exception of the function; None if the function did not run."""
     label: Label = TRUSTED
-    """Label of the text."""
+    """Untrusted sources and permitted readers of `text`."""
 
 
 @attrs.frozen
 class CatalogServer:
-    """Handlers of a server for a catalog."""
+    """Handlers of an MCP server for the items of a catalog."""
 
     catalog: MCPCatalog
     owner_of: Callable[[Context], str]
-    """Returns the owner for a request."""
+    """Returns the name of the owner for a request."""
     may_decide: Callable[[Context], bool]
     """Returns True if the client of a request may decide approvals."""
 
     def register(self, server: Server[Any]) -> None:
-        """Add the handlers of the catalog to an MCP server.
-
-        Its clients are notified when the catalog changes.
-        """
+        """Add the handlers of the catalog to an MCP server, and notify the server's clients when the catalog changes."""
         changes = self.catalog.changes
         if not isinstance(changes, _Changes):
             changes = self.catalog.changes = _Changes()
@@ -264,13 +263,13 @@ class CatalogServer:
     # --- tools ---------------------------------------------------------------------------
 
     def tools(self) -> list[types.Tool]:
-        """Return the definitions of the tools."""
+        """Return the MCP definitions of the catalog's tools."""
         return [_tool(each) for each in self.catalog.tools]
 
     async def call_tool(
         self, context: Context, params: types.CallToolRequestParams, tool: Tool
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """Run a tool of the catalog for a client. A failure becomes an error result."""
+        """Run a tool of the catalog for an MCP client. A failure becomes an error result."""
         found = await self._run(context, params, tool, params.arguments or {})
         if isinstance(found, types.InputRequiredResult):
             return found
@@ -384,9 +383,9 @@ class CatalogServer:
         tool: Tool,
         arguments: Mapping[str, Any],
     ) -> ToolOutcome | types.InputRequiredResult | _Failed:
-        """Run a function of the catalog.
+        """Run a function of the catalog: a tool, prompt or resource.
 
-        Return an input request if the function, or its approval, needs input from the client.
+        Return an input request if the function, or the approval of the call, needs input from the client.
 
         Raises:
             MCPError: The client has not declared a capability (2026-07-28).
@@ -402,17 +401,17 @@ class CatalogServer:
         finally:
             current_caller.reset(token)
         if (
-            isinstance(run.found, _Failed)
-            and isinstance(run.found.error, MissingCapability)
+            isinstance(run.outcome, _Failed)
+            and isinstance(run.outcome.error, MissingCapability)
             and caller.is_modern
         ):
-            required = run.found.error.required.model_dump(mode="json", by_alias=True, exclude_none=True)
+            required = run.outcome.error.required.model_dump(mode="json", by_alias=True, exclude_none=True)
             raise MCPError(
                 types.MISSING_REQUIRED_CLIENT_CAPABILITY,
-                str(run.found.error),
+                str(run.outcome.error),
                 {"requiredCapabilities": required},
             )
-        return run.found
+        return run.outcome
 
 
 @attrs.define
@@ -424,13 +423,13 @@ class _Run:
     tool: Tool
     arguments: Mapping[str, Any]
     state: _CallState
-    found: ToolOutcome | types.InputRequiredResult | _Failed = attrs.field(
+    outcome: ToolOutcome | types.InputRequiredResult | _Failed = attrs.field(
         factory=lambda: _Failed(text="the call has not ended")
     )
-    """Result for the client: the outcome of the function, a request for input, or an error."""
+    """Result of the call: the outcome of the function, a request for input, or a failure."""
 
     async def run(self, report: Callable[[CallProgress], object]) -> None:
-        """Run the function until it ends or needs input from the client, and store the result in `found`."""
+        """Run the function until it ends or needs input from the client. Store the result in `outcome`."""
         if self.state.asked is not None and not await self._decide(self.state.asked):
             return
         while True:
@@ -445,10 +444,10 @@ class _Run:
             question = outcome.question
             if question is None:
                 failed = _Failed(text=outcome.error_text, error=outcome.error, label=outcome.label)
-                self.found = failed if outcome.error_text else outcome
+                self.outcome = failed if outcome.error_text else outcome
                 return
             if isinstance(question, InputRequested):
-                self.found = self._request(question.requests)
+                self.outcome = self._request(question.requests)
                 return
             if not await self._decide(self._approval_of(question)):
                 return
@@ -470,10 +469,9 @@ class _Run:
         )
 
     async def _decide(self, approval: Approval) -> bool:
-        """Request a decision on an approval from the client's user.
+        """Ask the client's user for the decision on an approval. Return True if the function may run.
 
-        Return True if the user approved, so that the function runs. Otherwise store the result for the client in `found`: the
-        rejection, the user's answer, or the request for input, and return False.
+        Otherwise store the result for the client in `outcome`: the rejection, the user's answer, or the request for input.
         """
         self.state.asked = approval
         params = types.ElicitRequestFormParams(
@@ -482,26 +480,26 @@ class _Run:
         request = types.ElicitRequest(params=params)
         undecided = _Failed(text=f"the call waits for an approval: {question_text(approval)}")
         if not (self.server.may_decide(self.caller.context) and self.caller.shows_forms):
-            self.found = undecided
+            self.outcome = undecided
             await trio.lowlevel.checkpoint()
             return False
         try:
             response = (await self.caller.request({approval.id: request}))[approval.id]
         except InputRequested as requested:
-            self.found = self._request(requested.requests)
+            self.outcome = self._request(requested.requests)
             return False
         self.state.responses.pop(approval.id, None)
         self.state.asked = None
         action, content = getattr(response, "action", None), getattr(response, "content", None)
         decision = decision_of(approval, action, content)
         if decision is None:
-            self.found = undecided
+            self.outcome = undecided
         elif (reason := _mismatch(approval, decision)) is not None:
-            self.found = _Failed(text=f"the answer does not match the form: {reason}")
+            self.outcome = _Failed(text=f"the answer does not match the form: {reason}")
         elif isinstance(decision, Reject):
-            self.found = _Failed(text=decision.reason)
+            self.outcome = _Failed(text=decision.reason)
         elif isinstance(decision, Respond):
-            self.found = ToolOutcome(value=decision.content)
+            self.outcome = ToolOutcome(value=decision.content)
         else:
             self.state.grant = _grant(approval, decision)
             return True
@@ -512,9 +510,9 @@ class _Run:
 
 
 def _grant(approval: Approval, decision: Decision) -> Approve:
-    """Convert a decision to the grant that the function reads.
+    """Convert a decision to the `Approve` object that the function reads as its grant.
 
-    If the user has filled in a form, it has the question and its state.
+    If the user has filled in a form, the grant also has the question and its state.
     """
     content = decision.content if isinstance(decision, Approve) else None
     if content is None:
@@ -523,7 +521,7 @@ def _grant(approval: Approval, decision: Decision) -> Approve:
 
 
 def _mismatch(approval: Approval, decision: Decision) -> str | None:
-    """Return why the content of a decision does not match the form; None if it matches or there is no form."""
+    """Return the reason why the values of a decision do not match the approval's form; None if they match or without a form."""
     if approval.form is None or not isinstance(decision, (Approve, Respond)):
         return None
     return compile_schema(approval.form, owner="the question").reason(decision.content)
@@ -531,7 +529,7 @@ def _mismatch(approval: Approval, decision: Decision) -> str | None:
 
 @attrs.define
 class _ProgressReport:
-    """Sends the progress of a call. The numbers grow, as the protocol demands."""
+    """Sends the progress of a call to the client, with growing numbers, as MCP requires."""
 
     context: Context
     last: float = -1.0
@@ -546,16 +544,16 @@ class _ProgressReport:
             await self.context.session.report_progress(done, progress.total, progress.text or None)
 
 
-def _value_or_error(found: ToolOutcome | _Failed) -> object:
-    """Return the value of a prompt or resource.
+def _value_or_error(outcome: ToolOutcome | _Failed) -> object:
+    """Return the value of a prompt or resource function.
 
     Raises:
         MCPError: The function failed.
     """
-    if isinstance(found, ToolOutcome):
-        return found.value
-    is_invalid = isinstance(found.error, InvalidArguments) or found.error is None
-    raise MCPError(types.INVALID_PARAMS if is_invalid else types.INTERNAL_ERROR, found.text)
+    if isinstance(outcome, ToolOutcome):
+        return outcome.value
+    is_invalid = isinstance(outcome.error, InvalidArguments) or outcome.error is None
+    raise MCPError(types.INVALID_PARAMS if is_invalid else types.INTERNAL_ERROR, outcome.text)
 
 
 def _object_of(result: Any) -> dict[str, Any] | None:
@@ -600,21 +598,21 @@ def _about(each: MCPResource) -> dict[str, Any]:
 
 @attrs.define(eq=False)
 class _Changes:
-    """Notifies the clients of changes of a catalog: by streams (2026-07-28), or by subscriptions (2025-11-25)."""
+    """Notifies clients when a catalog changes: with streams (MCP 2026-07-28) or subscriptions (MCP 2025-11-25)."""
 
     bus: InMemorySubscriptionBus = attrs.field(factory=InMemorySubscriptionBus)
-    """Events for clients of the revision 2026-07-28."""
+    """Bus with events for clients of MCP 2026-07-28."""
     connections: set[Connection] = attrs.field(factory=set)
-    """Connections with subscriptions, before the revision 2026-07-28."""
+    """Connections of clients with subscriptions, of earlier MCP revisions."""
 
     async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        """Handle `resources/subscribe`: the client is notified of changes of this resource."""
+        """Handle `resources/subscribe`: notify the client from now on when this resource changes."""
         await trio.lowlevel.checkpoint()
         connection = connection_of(context)
         uris: set[str] = connection.state.setdefault(_SUBSCRIPTIONS, set())
         if len(uris) >= MAX_SUBSCRIPTIONS:
             raise MCPError(
-                types.INVALID_PARAMS, f"a connection has at most {MAX_SUBSCRIPTIONS} subscriptions"
+                types.INVALID_PARAMS, f"a connection must have at most {MAX_SUBSCRIPTIONS} subscriptions"
             )
         uris.add(str(params.uri))
         if connection not in self.connections:
@@ -625,7 +623,7 @@ class _Changes:
     async def unsubscribe(
         self, context: Context, params: types.UnsubscribeRequestParams
     ) -> types.EmptyResult:
-        """Handle `resources/unsubscribe`. An unknown subscription is ignored."""
+        """Handle `resources/unsubscribe`: remove the client's subscription. An unknown subscription is ignored."""
         await trio.lowlevel.checkpoint()
         connection_of(context).state.get(_SUBSCRIPTIONS, set()).discard(str(params.uri))
         return types.EmptyResult()

@@ -1,4 +1,4 @@
-"""`MCPCaller`: the client that called a tool, prompt or resource of a catalog, for questions to it and log messages."""
+"""`MCPCaller`: sends questions and log messages to the MCP client that called a tool, prompt or resource of a catalog."""
 
 import warnings
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ _RESULTS: Mapping[type, tuple[type, ...]] = {
 
 
 class InputRequested(ApprovalRequired):
-    """Raised inside a function whose client must respond to requests. The client calls again with the responses."""
+    """Ends a function because its client must first respond to requests. The client then calls again with the responses."""
 
     def __init__(self, requests: Mapping[str, types.InputRequest]) -> None:
         super().__init__("the client has to respond to requests first")
@@ -49,7 +49,7 @@ class InputRequested(ApprovalRequired):
 
 
 class MissingCapability(ToolError):
-    """A function needs a capability that the client has not declared."""
+    """The function needs a capability that the client has not declared."""
 
     def __init__(self, method: str, required: types.ClientCapabilities) -> None:
         super().__init__(f"the client does not support {method}")
@@ -60,44 +60,41 @@ class MissingCapability(ToolError):
 class MCPCaller:
     """The MCP client that called a tool, prompt or resource of a catalog. `mcp_caller()` returns it.
 
-    A client of the revision 2026-07-28 responds by a second call, which runs the function again from its start, with all
-    responses so far. Therefore a function asks before it has a side effect. Async functions only.
+    A client of MCP 2026-07-28 responds with a second call, which runs the function again from its start, with all responses
+    so far. Therefore a function must ask before it has a side effect. Only async functions can ask.
     """
 
     context: Context = attrs.field(repr=False)
-    """Context of the request, from the SDK."""
+    """Context of the MCP request, from the SDK."""
     responses: dict[str, types.InputResponse] = attrs.field(factory=dict, repr=False)
-    """Responses of the client so far, by key."""
+    """Responses of the client so far, by the key of the question."""
 
     @property
     def is_modern(self) -> bool:
-        """True if the client uses revision 2026-07-28 or later.
-
-        It answers questions by repeating the call.
-        """
+        """True if the client uses MCP 2026-07-28 or later, and answers questions by repeating the call."""
         return self.context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     @property
     def capabilities(self) -> types.ClientCapabilities:
-        """Capabilities that the client has declared, from the SDK (`mcp_types`)."""
+        """Capabilities that the client has declared, as an object of the SDK (`mcp_types`)."""
         return self.context.session.client_capabilities or types.ClientCapabilities()
 
     @property
     def shows_forms(self) -> bool:
-        """True if the client's user can fill in forms."""
+        """True if the client can show forms to its user."""
         elicitation = self.capabilities.elicitation
         return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
 
     async def ask(self, question: str, form: object, *, key: str = "answer") -> dict[str, Any] | None:
-        """Ask the client's user to fill in a form, and return the values. None if the user has declined.
+        """Ask the client's user to fill in a form, and return the values by field; None if the user has declined.
 
         Args:
-            question: Question to show.
-            form: JSON Schema of an object with flat members, or `Field`s of `actgent.forms`.
-            key: Key of the question, unique in the function.
+            question: Question to show to the user.
+            form: JSON Schema of an object with flat members, or a list of `Field` objects of `actgent.forms`.
+            key: Key of the question, which must be unique in the function.
 
         Raises:
-            ToolError: The client has no forms, or its values do not match the form.
+            ToolError: The client cannot show forms, or the user's values do not match the form.
         """
         schema = dict(to_form(form) or {})  # type: ignore[arg-type] # it checks
         params = types.ElicitRequestFormParams(message=question, requested_schema=schema)
@@ -112,14 +109,14 @@ class MCPCaller:
         if self.is_modern:
             self.responses.pop(key)
             raise InputRequested({key: request})
-        raise ToolError(f"the values of the client do not match the form: {reason}")
+        raise ToolError(f"the values from the client do not match the form: {reason}")
 
     async def request(self, requests: Mapping[str, types.InputRequest]) -> dict[str, types.InputResponse]:
         """Send requests to the client, and return its responses by key.
 
         Args:
             requests: Requests of the SDK by key: `ElicitRequest`, `CreateMessageRequest` or `ListRootsRequest` of `mcp_types`.
-                A key is unique in the function.
+                Each key must be unique in the function.
 
         Raises:
             ToolError: The client has not declared the capability, or it has rejected a request.
@@ -172,12 +169,12 @@ class MCPCaller:
             raise MissingCapability(request.method, required)
 
     async def log(self, level: types.LoggingLevel, data: object, *, logger: str = "actgent") -> None:
-        """Send a log message to the client, if it asks for messages of this level.
+        """Send a log message to the client, if the client asks for messages of this level.
 
         Args:
             level: Severity: `debug`, `info`, `notice`, `warning`, `error`, `critical`, `alert` or `emergency`.
             data: Text, or a value that JSON can represent.
-            logger: Name of the logger.
+            logger: Name of the logger that the client shows.
         """
         least = connection_of(self.context).state.get(_LOG_LEVEL, LOG_LEVELS[0])
         if LOG_LEVELS.index(level) < LOG_LEVELS.index(least):
@@ -192,14 +189,14 @@ class MCPCaller:
 
 
 async def set_log_level(context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
-    """Handle `logging/setLevel`: store the least severe level of the connection."""
+    """Handle `logging/setLevel`: store the lowest severity of the log messages that the connection gets."""
     await trio.lowlevel.checkpoint()
     connection_of(context).state[_LOG_LEVEL] = params.level
     return types.EmptyResult()
 
 
 def connection_of(context: Context) -> Connection:
-    """Return the connection of a request. The SDK has no public way to it."""
+    """Return the SDK's connection object of a request, which the SDK does not expose."""
     connection: Connection = context.session._connection  # noqa: SLF001
     return connection
 
@@ -218,6 +215,6 @@ def mcp_caller() -> MCPCaller:
     if caller is None:
         raise ConfigurationError(
             "mcp_caller() works only in functions of an MCPCatalog that an MCP client calls: "
-            "raise ApprovalRequired for a question that works in agents too"
+            "for a question that also works in agents, raise ApprovalRequired"
         )
     return caller

@@ -1,4 +1,4 @@
-"""Values of functions as contents of MCP: blocks of a tool's result, messages of a prompt, contents of a resource."""
+"""Conversion of values of functions to MCP: content blocks of tool results, messages of prompts, contents of resources."""
 
 import base64
 import re
@@ -18,10 +18,10 @@ _TEXT_TYPE = re.compile(r"text/.+|application/(.+\+)?(json|xml|yaml|x-yaml|javas
 
 
 def meta_of(label: Label) -> dict[str, Any] | None:
-    """Return `_meta` of a result with its label as `ifc`; None if the label restricts nothing.
+    """Return the field `_meta` of a result, with the label as its member `ifc`; None if the label restricts nothing.
 
-    The integrity is `trusted` or `untrusted`, and the confidentiality is `public` or a list of names of owners. An
-    unrestricted result makes no claim, as most functions do not declare whether they return text of third parties.
+    The member has the integrity, `trusted` or `untrusted`, and the confidentiality, `public` or a list of owner names. A result
+    without restrictions makes no claim, because most functions do not declare whether they return untrusted text.
     """
     if label.is_trusted and label.readers is None:
         return None
@@ -31,14 +31,14 @@ def meta_of(label: Label) -> dict[str, Any] | None:
 
 
 def blocks_of(value: object) -> list[types.ContentBlock]:
-    """Convert a value to MCP content blocks: one for each item of a list with media, else one text."""
+    """Convert a tool's value to MCP content blocks: one block for each item of a list with images or files, else one text."""
     if _has_media(value):
         return [_block(item) for item in _items(value)]
     return [_block(value)]
 
 
 def messages_of(value: object) -> list[types.PromptMessage]:
-    """Convert a value to MCP prompt messages. Texts and media become messages of the user."""
+    """Convert a prompt's value to MCP prompt messages. Texts, images and files become messages of the user."""
     is_list = isinstance(value, (list, tuple)) and any(
         isinstance(item, (str, Text, Image, File, ChatMessage)) for item in value
     )
@@ -55,9 +55,9 @@ def messages_of(value: object) -> list[types.PromptMessage]:
 def contents_of(
     value: object, uri: str, media_type: str
 ) -> list[types.TextResourceContents | types.BlobResourceContents]:
-    """Convert a value to contents of an MCP resource.
+    """Convert a resource's value to contents of an MCP resource with this URI.
 
-    Media have their own type, other items have `media_type`.
+    Images and files have their own media type, other items have `media_type`.
     """
     items = _items(value) if _has_media(value) else (value,)
     return [_contents(item, uri, media_type) for item in items]

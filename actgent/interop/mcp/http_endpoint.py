@@ -1,7 +1,7 @@
-"""MCP over HTTP at `/mcp` of a gateway. The gateway checks host, origin, token and size; the SDK's transport does the rest.
+"""MCP over HTTP at `/mcp` of a gateway. The gateway checks host, origin, token and size, then forwards to the SDK's transport.
 
-In a cluster the transport keeps no sessions, so that each node answers each request, and a call of an agent is relayed to the
-owner of its session. Without sessions, clients of the revision 2025-11-25 cannot be asked during a call.
+In a cluster the transport has no MCP sessions, so that each node answers each request, and a call of an agent is relayed to
+the node that owns its session. Without MCP sessions, clients of MCP 2025-11-25 cannot be asked during a call.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ Handle = Callable[[ASGIScope, Receive, Send], Any]
 
 @attrs.define(eq=False)
 class _Transports:
-    """The SDK's transports, one for each gateway. A transport starts with the first request, since the SDK takes half a second."""
+    """MCP transports of the SDK, one for each gateway. A transport starts with the first request, because that takes half a second."""
 
     _started: WeakKeyDictionary[GatewayContext, Handle] = attrs.field(factory=WeakKeyDictionary)
     _lock: trio.Lock = attrs.field(factory=trio.Lock)
@@ -57,7 +57,7 @@ async def _run_transport(
     *,
     task_status: trio.TaskStatus[Handle] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run the SDK's transport until the gateway closes."""
+    """Run the SDK's MCP transport until the gateway closes. `task_status` gets the function that handles requests."""
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager  # noqa: PLC0415 - see `_Transports`
     from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415
 
@@ -85,19 +85,19 @@ async def _run_transport(
 
 
 def _call_of(context: Any) -> HTTPCall:
-    """Return the gateway's request in which an MCP request arrived."""
+    """Return the gateway's HTTP call that contains an MCP request."""
     call: HTTPCall = context.request.scope[CALL]
     return call
 
 
 def _note_message(context: Any, key: SessionKey) -> None:
-    """Count a message for the limit of unfinished messages of the caller's token."""
+    """Count a message against the limit of unfinished messages of the caller's token."""
     call = _call_of(context)
     call.gateway.messages.count(call.caller.token.digest, key)
 
 
 class _Forwarded(Streamed):
-    """A response that the SDK's transport sends."""
+    """HTTP response that the SDK's transport sends."""
 
     def __init__(self, call: HTTPCall, handle: Handle) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ _transports = _Transports()
 
 
 async def answer_mcp(call: HTTPCall, *, catalog: MCPCatalog | None = None) -> Response:
-    """Forward a request to the MCP transport.
+    """Answer an HTTP request to `/mcp` with the SDK's transport.
 
     Raises:
         Fenced: The request needs a new session, and this node of a cluster owns no sessions.
@@ -167,7 +167,7 @@ async def answer_mcp(call: HTTPCall, *, catalog: MCPCatalog | None = None) -> Re
 
 
 def _agent_params(call: HTTPCall) -> Mapping[str, Any] | None:
-    """Return the parameters of a request that calls an agent; None for other requests."""
+    """Return the parameters of an MCP request that calls an agent; None for other requests."""
     params = call.body.get("params")
     if call.body.get("method") != "tools/call" or not isinstance(params, dict):
         return None
@@ -176,7 +176,7 @@ def _agent_params(call: HTTPCall) -> Mapping[str, Any] | None:
 
 
 def _session_of(call: HTTPCall) -> str:
-    """Return the id of the session of a call of an agent. Empty for other requests, and for a call in a new session."""
+    """Return the id of the session in which a request calls an agent; empty for other requests, and for a new session."""
     if (params := _agent_params(call)) is None:
         return ""
     named = _member(params, "arguments", "session_id") or next(
@@ -192,13 +192,13 @@ def _object(params: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _member(params: Mapping[str, Any], name: str, member: str) -> str:
-    """Return a text in an object of the parameters; empty if it is missing."""
+    """Return the text `member` in the object `name` of the parameters; empty if it is missing."""
     found = _object(params, name).get(member)
     return found if isinstance(found, str) else ""
 
 
 def _with_message_id(call: HTTPCall) -> HTTPCall:
-    """Add the id of the message to a call of an agent in a named session, so that a retry sends the message once."""
+    """Return a call of an agent in an existing session with a message id, so that a retry does not send the message again."""
     params = _agent_params(call)
     if params is None or not _member(params, "arguments", "session_id") or _object(params, "inputResponses"):
         return call
@@ -230,10 +230,10 @@ def _endpoint(
 
 @attrs.frozen
 class MCPProtocol:
-    """MCP server at `/mcp`, with a tool for each agent, for the revisions 2026-07-28 and 2025-11-25. Needs the extra `mcp`."""
+    """MCP server at `/mcp` of a gateway, with a tool for each agent, for MCP 2026-07-28 and 2025-11-25. Needs the extra `mcp`."""
 
     catalog: MCPCatalog | None = attrs.field(default=None, kw_only=True)
-    """Tools, prompts and resources in addition to the agents; None offers agents only."""
+    """Tools, prompts and resources to offer in addition to the agents; None offers only agents."""
     name: str = attrs.field(default="mcp", init=False)
     title: str = attrs.field(default="MCP hosts", init=False)
     address: str = attrs.field(default="/mcp", init=False)

@@ -1,4 +1,4 @@
-"""An MCP server over two byte streams, one JSON-RPC message on each line."""
+"""MCP server over two byte streams, such as standard input and output, with one JSON-RPC message on each line."""
 
 import anyio
 import mcp_types as types
@@ -23,9 +23,9 @@ async def serve_mcp(
 
     Args:
         runtime: Runtime with a journal and with the agents.
-        receive_stream: Lines of the client, such as the standard input.
-        send_stream: Lines for the client, such as the standard output. Nothing else may be written to it.
-        catalog: Tools, prompts and resources in addition to the agents; None offers agents only.
+        receive_stream: Stream with the lines of the client, such as standard input.
+        send_stream: Stream for the lines to the client, such as standard output. Nothing else may be written to it.
+        catalog: Tools, prompts and resources to offer in addition to the agents; None offers only agents.
 
     Raises:
         ConfigurationError: The runtime has no journal, or a tool of the catalog has the name of an agent.

@@ -42,7 +42,7 @@ async def list_agents(
 
 
 async def get_agent(call: HTTPCall) -> JSON[json_response_types.AgentDocument]:
-    """Return an agent: its description, modes, tools and limits."""
+    """Return a running agent: its description, modes, tools and limits."""
     access, name = call.gateway.access, call.path["a"]
     opener = access.known_opener(name)
     known = next(each for each in access.statistics(call.caller) if each.agent == name)
@@ -51,7 +51,7 @@ async def get_agent(call: HTTPCall) -> JSON[json_response_types.AgentDocument]:
 
 
 async def live(call: HTTPCall) -> JSON[json_response_types.Liveness]:
-    """Liveness probe: the process answers. A cluster node adds the seconds for which no node of its cluster has died."""
+    """Liveness probe: the response shows that the process works. A cluster node adds the seconds since it noticed a node's death."""
     member = call.gateway.access.runtime.membership
     if member is None:
         return JSON({"status": "live"})
@@ -59,15 +59,15 @@ async def live(call: HTTPCall) -> JSON[json_response_types.Liveness]:
 
 
 async def ready(call: HTTPCall) -> JSON[json_response_types.Readiness]:
-    """Readiness probe: messages are accepted."""
-    reasons = [*_full(call), *await _unwritable(call.gateway.access.journal)]
+    """Readiness probe: the status is 200 if the server accepts new messages, else 503 with the reasons."""
+    reasons = [*_rejection_reasons(call), *await _journal_failures(call.gateway.access.journal)]
     if reasons:
         raise Problem("unavailable", "; ".join(reasons), reasons=reasons)
     return JSON({"status": "ready"})
 
 
-def _full(call: HTTPCall) -> Iterator[str]:
-    """Yield the reasons why the gateway would reject new messages.
+def _rejection_reasons(call: HTTPCall) -> Iterator[str]:
+    """Yield reasons why the gateway would reject new messages; no reason if it would accept them.
 
     The probe needs no token, so the reasons name no agent.
     """
@@ -83,10 +83,10 @@ def _full(call: HTTPCall) -> Iterator[str]:
         yield f"full inboxes: {full} of {len(agents)}"
 
 
-async def _unwritable(journal: Journal) -> Iterable[str]:
-    """Return the reasons why the journal cannot be written; empty if it can.
+async def _journal_failures(journal: Journal) -> Iterable[str]:
+    """Return reasons why the journal does not work; empty if it works.
 
-    A failed write counts for `FAILURE_SECONDS`.
+    A failed write is reported for `FAILURE_SECONDS`.
     """
     known = journal.statistics
     if known is not None and known.failure:
@@ -105,7 +105,7 @@ async def _unwritable(journal: Journal) -> Iterable[str]:
 
 
 async def statistics(call: HTTPCall) -> JSON[json_response_types.Statistics]:
-    """Return statistics of the agents, for the caller's sessions. With the scope `metrics` they cover all sessions."""
+    """Return statistics of the agents over the caller's sessions, or over all sessions with the scope `metrics`."""
     access = call.gateway.access
     agents: dict[str, Any] = {each.agent: attrs.asdict(each) for each in access.statistics(call.caller)}
     if "totals" in call.query and call.caller.allows("metrics"):
@@ -122,7 +122,7 @@ async def statistics(call: HTTPCall) -> JSON[json_response_types.Statistics]:
 
 
 async def show_metrics(call: HTTPCall) -> Response:
-    """Return the metrics of all agents and owners in the text format of Prometheus."""
+    """Return the metrics of the server, over all agents and owners, in the text format of Prometheus."""
     gateway = call.gateway
     await gateway.metrics.wait_past()
     gauges = [*gauges_of(gateway.access.runtime, await gateway.access.journal.counts())]
@@ -138,21 +138,23 @@ async def show_metrics(call: HTTPCall) -> Response:
 async def list_webhooks(
     call: HTTPCall,
 ) -> JSON[json_response_types.PageDocument[json_response_types.WebhookDocument]]:
-    """List webhooks with counts of deliveries, pending retries and failed deliveries."""
+    """List webhooks, each with its number of deliveries, its pending retries and its failed deliveries."""
     return JSON({"items": [each.describe() for each in call.gateway.outboxes], "next": None})
 
 
 async def redeliver(
     call: HTTPCall,
 ) -> JSON[json_response_types.PageDocument[json_response_types.FailedDelivery]]:
-    """Redeliver failed notifications of a webhook: those with the given ids, or all. Delivered ones are removed from `failed`."""
+    """Send failed notifications of a webhook again: those with the given ids, or all. Delivered ones are removed from `failed`."""
     outbox = next((each for each in call.gateway.outboxes if each.webhook.id == call.path["w"]), None)
     if outbox is None:
         raise missing()
     wanted = call.body.get("webhook_ids")
     items = await outbox.redeliver(wanted)
     if unknown := sorted({*(wanted or ())} - {each["webhook_id"] for each in items}):
-        raise Problem("not-found", "no failed notification has these ids", webhook_ids=unknown[:100])
+        raise Problem(
+            "not-found", "the webhook has no failed notifications with these ids", webhook_ids=unknown[:100]
+        )
     return JSON({"items": items, "next": None}, status_code=202)
 
 
@@ -176,7 +178,7 @@ ENDPOINTS = (
         scope="read",
         query={"totals": TOTALS},
     ),
-    Endpoint(verb="GET", path="/metrics", answer=show_metrics, scope="metrics", gives=MEDIA_TYPE),
+    Endpoint(verb="GET", path="/metrics", answer=show_metrics, scope="metrics", media_type=MEDIA_TYPE),
     Endpoint(verb="GET", path="/webhooks", answer=list_webhooks, scope="admin"),
     Endpoint(
         verb="POST",

@@ -14,7 +14,7 @@ from actgent.web import json_response_types
 from actgent.web.access_control import encode_cursor, parse_cursor
 
 from .endpoints import JSON, Endpoint, HTTPCall
-from .json_serializers import as_document, foreign_error, of_schedule, to_date
+from .json_serializers import as_document, hidden_error_text, of_schedule, to_date
 from .records_forks_and_replays import as_plain_json
 from .shared_schemas import AFTER, LIMIT
 
@@ -27,16 +27,19 @@ Found = TypeVar("Found", SetSchedule, OpenBudget)
 async def _visible(
     call: HTTPCall, after: Found | None, page: Callable[[Found | None, int], Awaitable[Sequence[Found]]]
 ) -> tuple[list[Found], bool]:
-    """Return the next items that the caller may access, and True if more items may follow.
+    """Return a page of the items whose sessions the caller may access, and True if more items may follow.
 
-    `after` is the last item of the previous page, and `page` reads a page of unfiltered items.
+    Args:
+        call: List request with the maximum number of items.
+        after: Last item of the previous page; None for the first page.
+        page: Reads up to a number of items after an item, of all sessions.
     """
     access, limit = call.gateway.access, min(call.query.get("limit", 100), call.gateway.limits.page)
     found: list[Found] = []
     while rows := await page(after, limit):
         for row in rows:
             head = await access.journal.head(row.agent, row.session_id)
-            if head is not None and await access.sees(call.caller, head):
+            if head is not None and await access.may_access(call.caller, head):
                 found.append(row)
             if len(found) == limit:
                 return found, True
@@ -47,7 +50,7 @@ async def _visible(
 async def list_all_schedules(
     call: HTTPCall,
 ) -> JSON[json_response_types.PageDocument[json_response_types.SessionSchedule]]:
-    """List the schedules of all sessions, ordered by due time."""
+    """List the schedules of all sessions that the caller may access, ordered by due time."""
     after = None
     if "after" in call.query:
         at, agent, session_id, schedule_id = parse_cursor(call.query["after"], float, str, str, str)
@@ -64,7 +67,7 @@ async def list_all_schedules(
 
 
 async def list_budgets(call: HTTPCall) -> JSON[json_response_types.PageDocument[OpenBudget]]:
-    """List the budgets of sessions in memory and of their turns."""
+    """List the remaining budgets of sessions in memory and of their running turns."""
     after = None
     if "after" in call.query:
         agent, session_id, turn = parse_cursor(call.query["after"], str, str, str)
@@ -81,7 +84,7 @@ async def list_budgets(call: HTTPCall) -> JSON[json_response_types.PageDocument[
 
 
 async def list_rate_limiters(call: HTTPCall) -> JSON[json_response_types.PageDocument[RateLimiterStatistics]]:
-    """List the rate limiters of model providers: concurrency windows, waiting calls, limits and pauses."""
+    """List the rate limiters of model providers: concurrency limits, waiting calls, provider limits and pauses."""
     found = call.gateway.access.runtime.rate_limiters()
     return JSON({"items": [as_document(each) for each in found], "next": None})
 
@@ -89,9 +92,9 @@ async def list_rate_limiters(call: HTTPCall) -> JSON[json_response_types.PageDoc
 async def list_errors(
     call: HTTPCall,
 ) -> JSON[json_response_types.PageDocument[json_response_types.ErrorGroup]]:
-    """List errors grouped by kind and class, the newest first, including errors from before a restart.
+    """List errors grouped by kind and exception class, the newest first, including errors from before a restart.
 
-    Only admins see dead letters.
+    Only admins get groups of dead letters.
     """
     runtime, totals = call.gateway.access.runtime, call.gateway.metrics.journal_totals
     await call.gateway.metrics.wait_past()
@@ -106,7 +109,7 @@ async def list_errors(
     for failed in await _visible_failures(call, [*messages.values(), *calls.values()]):
         key = SessionKey(failed.agent, failed.session_id)
         if isinstance(failed, ToolFailed):
-            words = foreign_error(failed.raised) if failed.raised else failed.words
+            words = hidden_error_text(failed.raised) if failed.raised else failed.words
             group = _group_of(groups, "tool", failed.raised or "ToolError", failed.at)
             group.add(
                 failed.at,
@@ -123,7 +126,7 @@ async def list_errors(
         error = "" if letter.error is None else type(letter.error).__name__
         _group_of(groups, "dead letter", error, letter.at).add(letter.at, letter.reason, letter.actor)
     newest_first = sorted(groups.values(), key=lambda group: group.last_at, reverse=True)
-    items = [group.document(shows_foreign=call.shows_foreign) for group in newest_first]
+    items = [group.document(shows_exception_texts=call.shows_exception_texts) for group in newest_first]
     return JSON({"items": items, "next": None})
 
 
@@ -138,7 +141,7 @@ async def _visible_failures(
     seen: dict[tuple[str, str], bool] = {}
     for agent, session_id in {(each.agent, each.session_id) for each in failures}:
         head = await access.journal.head(agent, session_id)
-        seen[agent, session_id] = head is not None and await access.sees(call.caller, head)
+        seen[agent, session_id] = head is not None and await access.may_access(call.caller, head)
     found = [each for each in failures if seen[each.agent, each.session_id]]
     return sorted(found, key=lambda each: each.at)
 
@@ -146,27 +149,24 @@ async def _visible_failures(
 def _group_of(
     groups: "dict[tuple[str, str], _ErrorGroup]", kind: str, error: str, at: float
 ) -> "_ErrorGroup":
-    """Return the group of errors of a kind and class, and create it if needed.
-
-    `at` is the time of its first error.
-    """
+    """Return the group of a failure kind and exception class. A missing group is created, with `at` as time of its first error."""
     return groups.setdefault((kind, error), _ErrorGroup(kind, error, first_at=at))
 
 
 @attrs.define
 class _ErrorGroup:
-    """Errors of one kind and class."""
+    """Group of the errors of one failure kind and exception class."""
 
     kind: str
     error: str
-    """Name of the exception class."""
+    """Name of the exception class of the errors."""
     first_at: float
     last_at: float = 0.0
     count: int = 0
-    words: str = ""
+    message: str = ""
     """Message of the newest error."""
     cause: str = ""
-    """Cause of the newest error; empty if it has none."""
+    """Message of the exception that caused the newest error; empty if it has no cause."""
     agents: dict[str, None] = attrs.field(factory=dict)
     tools: dict[str, None] = attrs.field(factory=dict)
     sessions: dict[SessionKey, None] = attrs.field(factory=dict)
@@ -174,7 +174,7 @@ class _ErrorGroup:
     def add(
         self,
         at: float,
-        words: str,
+        message: str,
         agent: str,
         session: SessionKey | None = None,
         *,
@@ -183,9 +183,9 @@ class _ErrorGroup:
     ) -> None:
         """Add an error to the group, as its newest error.
 
-        `at` is the Unix time in seconds, `words` the message.
+        `at` is the Unix time of the error in seconds, `message` its message, and `cause` the message of its cause.
         """
-        self.count, self.last_at, self.words, self.cause = self.count + 1, at, words, cause
+        self.count, self.last_at, self.message, self.cause = self.count + 1, at, message, cause
         self.agents.pop(agent, None)
         self.agents[agent] = None
         if tool:
@@ -195,12 +195,12 @@ class _ErrorGroup:
             self.sessions.pop(session, None)
             self.sessions[session] = None
 
-    def document(self, *, shows_foreign: bool) -> json_response_types.ErrorGroup:
-        """Return the group as JSON. `shows_foreign=True` includes `cause`, the message of an exception of user code."""
+    def document(self, *, shows_exception_texts: bool) -> json_response_types.ErrorGroup:
+        """Return the group as JSON. `shows_exception_texts=True` includes `cause`, which may be a message of user code's exception."""
         document: json_response_types.ErrorGroup = {
             "kind": self.kind,
             "error": self.error,
-            "words": self.words,
+            "words": self.message,
             "count": self.count,
             "first_at": to_date(self.first_at),
             "last_at": to_date(self.last_at),
@@ -211,7 +211,7 @@ class _ErrorGroup:
                 for key in list(self.sessions)[: -MAX_NAMES - 1 : -1]
             ],
         }
-        if shows_foreign:
+        if shows_exception_texts:
             document["cause"] = self.cause
         return document
 

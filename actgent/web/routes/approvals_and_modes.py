@@ -67,7 +67,7 @@ _MODE = {
 async def get_approvals(
     call: HTTPCall,
 ) -> JSON[json_response_types.PageDocument[json_response_types.ApprovalDocument]]:
-    """List open approvals, the oldest first."""
+    """List the open approvals of all sessions that the caller may access, the oldest first."""
     limit = min(call.query.get("limit", 100), call.gateway.limits.page)
     at, approval_id = parse_cursor(call.query["after"], float, str) if "after" in call.query else (0.0, "")
     found = await call.gateway.approvals.page(
@@ -90,7 +90,7 @@ async def list_of_session(
 
 
 async def post_decision(call: HTTPCall) -> Response:
-    """Decide an approval."""
+    """Decide an open approval: approve, edit, reject or respond."""
     approval_id = call.path["id"]
     session = await _session_of(call, approval_id)
     await _decide(session, approval_id, _decision_of(call.body), by=call.caller.owner)
@@ -108,7 +108,7 @@ async def _decide(session: Session, approval_id: str, decision: Decision, *, by:
 
 
 async def get_calls(call: HTTPCall) -> JSON[json_response_types.PageDocument[json_response_types.CallerCall]]:
-    """List the open calls of the caller's own tools in a session, the oldest first."""
+    """List the open tool calls of a session that the API client must execute itself, the oldest first."""
     head = await call.head()
     try:
         found = () if head.closed else (await call.gateway.access.readable(head)).caller_calls
@@ -118,7 +118,7 @@ async def get_calls(call: HTTPCall) -> JSON[json_response_types.PageDocument[jso
 
 
 async def answer_call(call: HTTPCall) -> Response:
-    """Send the result of a call of the caller's own tool, or reject the call."""
+    """Set the result of a tool call that the API client executes itself, or reject the call."""
     approval_id, session = call.path["call"], await call.session()
     decision = _decision_of(call.body)
     asked = context_of(session).ledger().open.get(approval_id)
@@ -129,34 +129,37 @@ async def answer_call(call: HTTPCall) -> Response:
     return Response(status_code=204)
 
 
-def _is_same(made: object, asked: Decision) -> bool:
-    """Return True if the recorded decision equals the requested one.
+def _is_same(recorded: object, requested: Decision) -> bool:
+    """Return True if the recorded decision of an approval equals the requested decision.
 
-    The request is then a retry and no conflict.
+    In that case the request is a retry and no conflict.
     """
-    match made, asked:
+    match recorded, requested:
         case Approve(), Approve():
-            return (made.reason, dict(made.content or {})) == (asked.reason, dict(asked.content or {}))
+            return (recorded.reason, dict(recorded.content or {})) == (
+                requested.reason,
+                dict(requested.content or {}),
+            )
         case Edit(), Edit():  # the earlier decision also contains default values
-            return (made.reason, dict(made.arguments)) == (
-                asked.reason,
-                {**made.arguments, **asked.arguments},
+            return (recorded.reason, dict(recorded.arguments)) == (
+                requested.reason,
+                {**recorded.arguments, **requested.arguments},
             )
         case Respond(), Respond():
-            return bool(made.content == to_text(asked.content))
-    return bool(made == asked)
+            return bool(recorded.content == to_text(requested.content))
+    return bool(recorded == requested)
 
 
 async def _session_of(call: HTTPCall, approval_id: str) -> Session:
-    """Return the session that has asked for an approval, open or decided.
+    """Return the session that has requested an approval, whether the approval is open or decided.
 
-    Only sessions that the caller may access are searched.
+    Raise `Problem` if the caller may not access such a session.
     """
     access, session_id = call.gateway.access, session_of(approval_id)
     candidates: list[Session] = []
     for agent in await access.journal.agents_with_session(session_id) or [""]:
         head = await access.journal.head(agent, session_id)
-        if head is not None and await access.sees(call.caller, head):
+        if head is not None and await access.may_access(call.caller, head):
             candidates.append(session_of_context(await access.opener(agent).find(session_id)))
     asked = [each for each in candidates if any(known.id == approval_id for known in each.approvals)]
     if not candidates:
@@ -173,19 +176,21 @@ def _decision_of(body: Any) -> Decision:
     if reason:
         raise Problem(
             "invalid",
-            "reason is allowed only with approve and edit; for reject, write the reason as the value of reject",
+            "`reason` is allowed only with `approve` and `edit`: write the reason of a rejection as the value of `reject`",
         )
     return Reject(body["reject"]) if "reject" in body else Respond(body["respond"])
 
 
 async def put_mode(call: HTTPCall) -> JSON[json_response_types.SessionMode]:
-    """Set the mode of a session."""
+    """Set the current mode of a session."""
     body, force = call.body, call.body.get("force", False)
     if force and not call.caller.is_admin:
-        raise Problem("forbidden", "force requires the scope admin")
+        raise Problem(
+            "forbidden", "the field `force` requires the scope `admin`: use a token with this scope"
+        )
     session = await call.session()
     if mode_of(session) is None:
-        raise Problem("invalid", "the agent of this session has no modes")
+        raise Problem("invalid", "the mode cannot be set, because the agent of this session has no modes")
     await session.set_mode(
         body["mode"], by="admin" if force else "user", reason=body.get("reason", ""), force=force
     )
@@ -215,7 +220,9 @@ ENDPOINTS = (
         body=_DECISION,
         statuses=(204,),
         forwarding=Forwarding(
-            session_of=lambda call: session_of(call.path["id"]), frees=True, repeated_status=409
+            session_of=lambda call: session_of(call.path["id"]),
+            served_while_draining=True,
+            repeated_status=409,
         ),
     ),
     Endpoint(

@@ -13,7 +13,7 @@ MAX_ERROR_CHARS = 2000
 
 
 async def get_cluster(call: HTTPCall) -> JSON[json_response_types.ClusterAnswer]:
-    """Return the nodes and partitions of the cluster, and the agents without a node; null if the server is not in a cluster."""
+    """Return the nodes and partitions of the cluster, and the agents that no node hosts; null if the server is not in a cluster."""
     status = await call.gateway.access.runtime.cluster_status()
     return JSON({"cluster": None if status is None else _of_cluster(status)})
 
@@ -21,7 +21,7 @@ async def get_cluster(call: HTTPCall) -> JSON[json_response_types.ClusterAnswer]
 async def list_toolsets(
     call: HTTPCall,
 ) -> JSON[json_response_types.PageDocument[json_response_types.ToolsetDocument]]:
-    """List the toolsets with a connection, such as MCP servers, with their agents, tools and last errors. The list has no secrets."""
+    """List the toolsets that have a connection, such as MCP servers, with their agents, tools and last errors, without secrets."""
     found = call.gateway.access.runtime.toolset_status()
     return JSON({"items": [_of_toolset(each) for each in found], "next": None})
 

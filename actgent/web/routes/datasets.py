@@ -13,7 +13,7 @@ MAX_EXPECTED_CHARS = 1_000_000
 
 
 async def list_datasets(call: HTTPCall) -> JSON[json_response_types.DatasetPage]:
-    """List the datasets of the server, with their latest evaluation. The server needs the option `--datasets`."""
+    """List the evaluation datasets of the server, each with its latest evaluation. The server needs the option `--datasets`."""
     datasets = call.gateway.datasets
     items = () if datasets is None else await datasets.datasets()
     return JSON({"items": items, "next": None, "is_enabled": datasets is not None})
@@ -22,7 +22,7 @@ async def list_datasets(call: HTTPCall) -> JSON[json_response_types.DatasetPage]
 async def get_dataset_cases(
     call: HTTPCall,
 ) -> JSON[json_response_types.PageDocument[json_response_types.DatasetCase]]:
-    """List the cases of a dataset, in the order of the file."""
+    """List the evaluation cases of a dataset, in the order of its file."""
     found = await _datasets_of(call).cases(call.path["d"])
     if found is None:
         raise missing()
@@ -30,10 +30,10 @@ async def get_dataset_cases(
 
 
 async def add_dataset_case(call: HTTPCall) -> JSON[json_response_types.DatasetCase]:
-    """Append a session as a case to a dataset. A missing dataset is created.
+    """Append a session as an evaluation case to a dataset. A missing dataset is created.
 
-    The name of the case is the id of the session, with `message_id` followed by `/` and that id. 200 if the dataset has had
-    exactly this case before; 409 if it has another case with this name.
+    The name of the case is the id of the session, with `message_id` followed by `/` and that id. The status is 200 if the
+    dataset already has this case, and 409 if it has a different case with this name.
     """
     datasets, access = _datasets_of(call), call.gateway.access
     head = await access.head(call.caller, call.body["session_id"], call.body.get("agent"))
@@ -43,7 +43,9 @@ async def add_dataset_case(call: HTTPCall) -> JSON[json_response_types.DatasetCa
             call.path["d"], access.journal, head.agent, head.session_id, **options
         )
     except SessionExists:
-        raise Problem("conflict", "the dataset has another case of this name: edit the file") from None
+        raise Problem(
+            "conflict", "the dataset has a different case with this name: edit the case in the dataset's file"
+        ) from None
     return JSON(
         case, status_code=201 if is_new else 200, headers={"Location": f"/v1/datasets/{call.path['d']}/cases"}
     )
@@ -60,7 +62,7 @@ async def list_evaluations(
 
 
 async def get_evaluation(call: HTTPCall) -> JSON[json_response_types.Evaluation]:
-    """Get the results of an evaluation by case and variant, compared with the evaluation before."""
+    """Get the results of an evaluation for each case and variant, compared with the previous evaluation."""
     found = await _datasets_of(call).evaluation(call.path["d"], call.path["evaluation"])
     if found is None:
         raise missing()
@@ -68,10 +70,10 @@ async def get_evaluation(call: HTTPCall) -> JSON[json_response_types.Evaluation]
 
 
 def _datasets_of(call: HTTPCall) -> Datasets:
-    """Return the datasets of the gateway.
+    """Return the evaluation datasets of the gateway.
 
     Raises:
-        Problem: The gateway has none.
+        Problem: The gateway was opened without datasets.
     """
     datasets = call.gateway.datasets
     if datasets is None:

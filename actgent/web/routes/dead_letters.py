@@ -16,13 +16,13 @@ MAX_TEXT_CHARS = 4000
 async def get_dead_letters(
     call: HTTPCall,
 ) -> JSON[json_response_types.PageDocument[json_response_types.DeadLetterDocument]]:
-    """List dead letters, the newest first."""
+    """List the dead letters in memory, the newest first."""
     letters = reversed(call.gateway.access.runtime.dead_letters)
     return JSON({"items": [_of_letter(letter) for letter in letters], "next": None})
 
 
 async def send_dead_letter(call: HTTPCall) -> JSON[json_response_types.DeadLetterDocument]:
-    """Send a dead letter to its agent or actor again. It leaves the list after it was accepted."""
+    """Send a dead letter to its agent or actor again. The letter is removed from the list after the message was accepted."""
     runtime = call.gateway.access.runtime
     letter = next((each for each in runtime.dead_letters if each.id == call.path["l"]), None)
     if letter is None:

@@ -53,23 +53,32 @@ def _session_in_path(call: "HTTPCall") -> str:
 
 @attrs.frozen(kw_only=True)
 class Forwarding:
-    """Rule by which a gateway forwards an endpoint's requests to the cluster node that owns the session."""
+    """Rules by which a gateway forwards requests of an endpoint to the cluster node that owns the session."""
 
     session_of: "Callable[[HTTPCall], str]" = _session_in_path
-    """Returns the id of the session of a request; empty if any node can answer it."""
+    """Returns the id of the session that a request concerns; empty if any node can answer the request."""
     reads_journal: bool = False
-    """True if the endpoint only reads the journal, so that any node answers it for any session."""
-    frees: bool = False
-    """True if the request helps turns to end or reads a session's status, so that a draining node answers it."""
-    repeated_status: int | None = None
-    """HTTP status of a retry whose first try succeeded. The client gets a success instead. None if there is no such status."""
-    awaits_run: bool = False
-    """True if the answer ends with the run of a message, so that the relay awaits it without a time limit.
+    """True if the endpoint only reads the journal, so that any node can answer requests for any session."""
+    served_while_draining: bool = False
+    """True if a node also answers the request for sessions of a partition that it is draining.
 
-    If the owner is lost while it streams, the connection to the client is broken: a normal end would look like the end of the run.
+    This is for requests that help turns to end, or read a session's status.
+    """
+    repeated_status: int | None = None
+    """Error status by which the endpoint rejects a retry of a request that already succeeded.
+
+    The client then gets a success instead. None if the endpoint answers retries with success itself.
+    """
+    awaits_run: bool = False
+    """True if the response ends when a message's run ends, so that the relay waits for it without a time limit.
+
+    If the streaming node is lost, the connection to the client is broken: a normal end would look like the end of the run.
     """
     add_ids: "Callable[[HTTPCall], HTTPCall] | None" = None
-    """Adds the id that makes a retry of the request idempotent, if the client sent none. None if the request needs no such id."""
+    """Returns a copy of a request with an id that makes retries idempotent, if the client sent no id.
+
+    None if the request needs no such id.
+    """
 
 
 READS_JOURNAL = Forwarding(reads_journal=True)
@@ -87,7 +96,7 @@ class Endpoint:
 
     verb: str
     path: str
-    """Path below `prefix`, with `{name}` for variable segments."""
+    """URL path below `prefix`, with `{name}` for variable segments."""
     answer: "Callable[[HTTPCall], Awaitable[Response]]"
     """Function that handles the request. The first line of its docstring is the summary in the OpenAPI document."""
     scope: Scope | None
@@ -97,34 +106,34 @@ class Endpoint:
     required_query: Sequence[str] = ()
     """Names of the query parameters that a request must have."""
     body: Schema | None = None
-    """JSON Schema of the body; None if the endpoint accepts no body."""
+    """JSON Schema of the request body; None if the endpoint accepts no body."""
     has_parts: bool = False
-    """True if the body may contain media, so the larger limit `parts_bytes` applies."""
+    """True if the request body may contain pictures and files, so that the larger limit `parts_bytes` applies."""
     statuses: Sequence[int] = (200,)
-    """HTTP statuses of success."""
+    """HTTP statuses of successful responses."""
     headers: Mapping[str, str] = attrs.field(factory=dict)
     """Request headers that the endpoint supports, with their descriptions. `id_field` adds `Idempotency-Key`."""
     answer_headers: Mapping[str, str] = attrs.field(factory=dict)
-    """Headers of a successful answer, with their descriptions."""
+    """Headers of a successful response, with their descriptions."""
     id_field: str | None = None
-    """Field of the body with the id that makes a retry idempotent, as an alternative to `Idempotency-Key`.
+    """Name of the body field with the id that makes a retry idempotent, as an alternative to the header `Idempotency-Key`.
 
     Empty if the endpoint supports only the header; None if it supports neither.
     """
     forwarding: Forwarding = Forwarding()
-    """How the endpoint is served in a cluster."""
+    """Rules by which the endpoint's requests are forwarded in a cluster."""
     ignores_body: bool = False
-    """True if a POST request needs no body and no content type, because it only reads."""
-    gives: str = "application/json"
+    """True if the endpoint ignores the request body, so that a POST request needs no body and no content type."""
+    media_type: str = "application/json"
     """Media type of a successful response."""
     streams: bool = False
     """True if the endpoint can also respond with `text/event-stream`."""
-    streams_if_asked: bool = False
-    """True if `streams`, and only requests with the field `stream` of the body get a stream."""
+    streams_on_request: bool = False
+    """True if only requests whose body has the field `stream` get a stream; `streams` is also True."""
     prefix: str = "/v1"
-    """First part of the URL path, before `path`. Endpoints of other protocols have another prefix than the gateway's API."""
+    """First part of the URL path, before `path`. Endpoints of interoperability protocols have another prefix than `/v1`."""
     to_error: "Callable[[Problem, str], Response] | None" = None
-    """Converts a problem and the request id to an error response. None uses problem+json (RFC 9457)."""
+    """Converts a problem and the request id to an error response. None for `application/problem+json` (RFC 9457)."""
 
     @cached_property
     def route(self) -> str:
@@ -152,7 +161,7 @@ class HTTPCall:
     headers: Mapping[str, str]
     """Request headers by lower-case name."""
     receive: Receive
-    """ASGI receive function. The body is read already, so the function returns when the client disconnects."""
+    """ASGI receive function. The body was already read, so the function returns when the client disconnects."""
     address: str
     """Percent-encoded path of the URL as the client sent it."""
     search: str
@@ -164,24 +173,24 @@ class HTTPCall:
     path: Mapping[str, str]
     """Decoded values of the path's variable segments, by name."""
     query: Mapping[str, Any]
-    """Parsed query parameters."""
+    """Validated query parameters, by name."""
     body: Mapping[str, Any]
-    """Validated JSON body; empty if there is none."""
+    """Validated JSON object of the request body; empty if the request has no body."""
     scheme: str = "http"
     """Scheme of the URL by which the client has reached the gateway: `http` or `https`."""
 
     @property
-    def shows_foreign(self) -> bool:
-        """True if the caller may see messages of exceptions from user code or libraries (scope `journal`)."""
+    def shows_exception_texts(self) -> bool:
+        """True if the caller may see messages of exceptions that user code or libraries raised (scope `journal`)."""
         return self.caller.allows("journal")
 
     def header(self, name: str) -> str:
-        """Return the value of a request header, by lower-case name; empty if the request does not have it."""
+        """Return the value of the request header with this lower-case name; empty if the request does not have the header."""
         return self.headers.get(name, "")
 
     @property
     def idempotency_key(self) -> str:
-        """The `Idempotency-Key` of the request; an empty text if the request has no key.
+        """Value of the header `Idempotency-Key`; empty if the request does not have the header.
 
         Raises:
             Problem: The key is empty, or has characters that are not allowed in ids.
@@ -190,18 +199,22 @@ class HTTPCall:
         return "" if key is None else check_client_id("idempotency-key:", key)
 
     def chosen_id(self, field: str) -> str | None:
-        """Return the id that the client chooses for its object: the `Idempotency-Key` or a body field; None if neither is set.
+        """Return the id that the client has chosen for the object to create; None if it has chosen none.
+
+        The id is in the header `Idempotency-Key` or in the body field `field`.
 
         Raises:
             Problem: Both are set and differ.
         """
         key, named = self.idempotency_key, self.body.get(field)
         if key and named is not None and key != named:
-            raise Problem("invalid", f"idempotency-key: and {field} must be equal if both are sent")
+            raise Problem(
+                "invalid", f"the header idempotency-key and the field {field} must be equal if both are sent"
+            )
         return key or named
 
     async def head(self) -> SessionSummary:
-        """Return the summary of the session that the path names.
+        """Return the summary of the session whose id is in the path.
 
         Raises:
             Problem: The session does not exist, or the caller may not access it.
@@ -209,7 +222,7 @@ class HTTPCall:
         return await self.gateway.access.head(self.caller, self.path["id"], self.query.get("agent"))
 
     async def session(self) -> Session:
-        """Open the session that the path names.
+        """Open the session whose id is in the path.
 
         Raises:
             Problem: The session does not exist, or the caller may not access it.
@@ -219,7 +232,7 @@ class HTTPCall:
         return await self.gateway.access.session(self.caller, self.path["id"], self.query.get("agent"))
 
     async def readable_session(self) -> Session:
-        """Return the session that the path names, for reading. An unfinished turn is not resumed.
+        """Return the session whose id is in the path, for reading. An unfinished turn is not resumed.
 
         Raises:
             Problem: The session does not exist, or the caller may not access it.
@@ -230,7 +243,7 @@ class HTTPCall:
 
 
 class JSON(Response, Generic[T]):
-    """Response with a document of type `T`, encoded as JSON."""
+    """HTTP response with a JSON document of type `T`."""
 
     media_type = "application/json"
 
@@ -256,9 +269,9 @@ class JSON(Response, Generic[T]):
 
 
 def _plain(value: object) -> Any:
-    """Convert a value that orjson cannot encode.
+    """Convert a value that orjson cannot encode to a value that it can encode.
 
-    Bytes become their size, mappings dicts, tuples and sets lists, other values text.
+    Bytes become their size, mappings become dicts, tuples and sets become lists, and other values become text.
     """
     if isinstance(value, bytes | bytearray):
         return {"bytes": len(value)}
@@ -273,13 +286,13 @@ def _plain(value: object) -> Any:
 
 
 def read_query(endpoint: Endpoint, text: str) -> dict[str, Any]:
-    """Parse the query string of a request, and validate each value against the endpoint's schema.
+    """Parse the query string `text` of a request. Validate each parameter against the endpoint's schema for it.
 
     Raises:
         Problem: A parameter is unknown, is repeated, is missing, or has an invalid value; or the query is too long or unreadable.
     """
     if len(text) > MAX_QUERY_BYTES:
-        raise Problem("invalid", f"the query string has more than {MAX_QUERY_BYTES} bytes")
+        raise Problem("invalid", f"the query string must have at most {MAX_QUERY_BYTES} bytes")
     try:
         pairs = _pairs_of(text)
     except (ValueError, UnicodeDecodeError):
@@ -292,9 +305,11 @@ def read_query(endpoint: Endpoint, text: str) -> dict[str, Any]:
             )
         if name not in endpoint.query:
             known = ", ".join(endpoint.query) or "none"
-            raise Problem("invalid", f"unknown query parameter {quoted(name, 40)}; supported: {known}")
+            raise Problem(
+                "invalid", f"unknown query parameter {quoted(name, 40)}: the endpoint supports {known}"
+            )
         if name in found:
-            raise Problem("invalid", f"the query has the parameter {name} more than once")
+            raise Problem("invalid", f"the query must have the parameter {name} only once")
         found[name] = _value_of(name, value, endpoint.query[name])
     for name in endpoint.required_query:
         if name not in found:
@@ -304,9 +319,9 @@ def read_query(endpoint: Endpoint, text: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _pairs_of(text: str) -> Sequence[tuple[str, str]]:
-    """Split a query string into pairs of name and value.
+    """Split a query string into decoded pairs of name and value.
 
-    Cached, as most requests have the same few queries.
+    The result is cached, because most requests have the same few queries.
     """
     return parse_qsl(
         text, keep_blank_values=True, strict_parsing=bool(text), errors="strict", max_num_fields=32
@@ -314,9 +329,9 @@ def _pairs_of(text: str) -> Sequence[tuple[str, str]]:
 
 
 def _value_of(name: str, text: str, schema: Schema) -> Any:
-    """Convert the text of a query value to the type of its schema.
+    """Convert the text of a query parameter to the type that its schema requires.
 
-    Raise `Problem` if it does not match. `name` is used in the error.
+    Raise `Problem` if the text does not match the schema. The error contains the parameter's `name`.
     """
     kind = schema.get("type", "string")
     value: Any = text
@@ -342,7 +357,7 @@ def _value_of(name: str, text: str, schema: Schema) -> Any:
 
 
 def _number_of(name: str, text: str) -> float:
-    """Convert a query value to a number of at least 0. Raise `Problem` if the text is no such number."""
+    """Convert the text of the query parameter `name` to a number. Raise `Problem` if it is no number of at least 0."""
     try:
         value = float(text) if text.isascii() else math.nan
     except ValueError:
@@ -360,112 +375,123 @@ async def read_body(endpoint: Endpoint, request: HTTPRequest, limits: GatewayLim
     """
     if endpoint.ignores_body:
         return {}
-    check_media(request.method, request.headers)
+    check_content_headers(request.method, request.headers)
     if has_no_body(endpoint, request.method):
         return {}
-    data = await _read_bytes(request, most_of(endpoint, limits), limits.body_seconds)
+    data = await _read_bytes(request, max_body_bytes(endpoint, limits), limits.body_seconds)
     request.scope["actgent.answer"].has_read_body = True
     return to_body(endpoint, data)
 
 
 def has_no_body(endpoint: Endpoint, verb: str) -> bool:
-    """Return True if the endpoint reads no body for this HTTP method. A sent body is ignored."""
+    """Return True if requests of this HTTP method (`verb`) need no body. A body that is sent anyway is ignored."""
     return endpoint.body is None and verb in ("GET", "DELETE", "HEAD")
 
 
-def most_of(endpoint: Endpoint, limits: GatewayLimits) -> int:
-    """Return the maximum body size of an endpoint in bytes.
+def max_body_bytes(endpoint: Endpoint, limits: GatewayLimits) -> int:
+    """Return the maximum size in bytes of the request body of an endpoint.
 
-    Endpoints without a scope, which anybody can call, have a smaller one.
+    The maximum is smaller for endpoints that need no token.
     """
     most = limits.parts_bytes if endpoint.has_parts else limits.body_bytes
     return min(most, MAX_ANONYMOUS_BODY_BYTES) if endpoint.scope is None else most
 
 
 def to_body(endpoint: Endpoint, data: bytes) -> Mapping[str, Any]:
-    """Decode the bytes of a JSON body, and validate it against the endpoint's schema.
+    """Decode a JSON request body, and validate it against the endpoint's schema.
 
     Raises:
         Problem: The bytes are not a JSON object in UTF-8, or the object does not match the schema.
     """
     value = _decode(data) if data else {}
     if not isinstance(value, dict):
-        raise Problem("invalid", "the body must be a JSON object")
+        raise Problem("invalid", "the request body must be a JSON object")
     if endpoint.body is None and value:
-        raise Problem("invalid", "this endpoint accepts no body, or an empty JSON object")
+        raise Problem("invalid", "this endpoint accepts no fields: send no body, or an empty JSON object")
     if endpoint.body is not None and (reason := endpoint.checker.reason(value)):
         raise Problem("invalid", shown(reason, 1000))
     return value
 
 
-def check_media(verb: str, headers: Mapping[str, str]) -> None:
-    """Check the content type and encoding of a request.
+def check_content_headers(verb: str, headers: Mapping[str, str]) -> None:
+    """Check the content type and encoding of a request with this HTTP method and these headers.
 
     Requiring `application/json` prevents cross-site request forgery: a page of another origin cannot send it without a preflight
     request.
 
     Raises:
-        Problem: The body is encoded, or a POST, PUT or PATCH is not `application/json` in UTF-8.
+        Problem: The body is compressed, or a POST, PUT or PATCH request is not `application/json` in UTF-8.
     """
-    _check_media(verb, headers.get("content-encoding", "identity"), headers.get("content-type", ""))
+    _check_content_headers(verb, headers.get("content-encoding", "identity"), headers.get("content-type", ""))
 
 
 @lru_cache(maxsize=256)
-def _check_media(verb: str, encoding: str, media: str) -> None:
-    """Raise `Problem` if the body is encoded, or if a POST, PUT or PATCH is not JSON in UTF-8.
+def _check_content_headers(verb: str, encoding: str, media_type: str) -> None:
+    """Raise `Problem` if the body is compressed, or if a POST, PUT or PATCH request is not JSON in UTF-8.
 
-    Cached, because nearly all requests have the same values.
+    `encoding` and `media_type` are the values of `Content-Encoding` and `Content-Type`. The result is cached.
     """
     if encoding != "identity":
-        raise Problem("unsupported-media-type", "encoded bodies are not supported: remove content-encoding")
-    kind, _, rest = media.partition(";")
+        raise Problem(
+            "unsupported-media-type",
+            "compressed request bodies are not supported: remove the header content-encoding",
+        )
+    kind, _, rest = media_type.partition(";")
     is_json = kind.strip().lower() in _JSON_TYPES
     if is_json and rest.strip() and rest.replace(" ", "").replace('"', "").lower() != "charset=utf-8":
-        raise Problem("unsupported-media-type", "JSON must be UTF-8")
+        raise Problem("unsupported-media-type", "the JSON body must be encoded as UTF-8")
     if verb in BODY_VERBS and not is_json:
         raise Problem(
-            "unsupported-media-type", "the content type must be application/json, also for an empty body"
+            "unsupported-media-type",
+            "the header content-type must be application/json, also for an empty body",
         )
 
 
-async def _read_bytes(request: HTTPRequest, most: int, seconds: float) -> bytes:
-    """Read the bytes of a body. Raise `Problem` if it is larger than `most`, or takes longer than `seconds`."""
+async def _read_bytes(request: HTTPRequest, max_bytes: int, seconds: float) -> bytes:
+    """Read the request body. Raise `Problem` if it has more than `max_bytes`, or takes longer than `seconds`."""
     length = request.headers.get("content-length", "0")
-    if length.isascii() and length.isdigit() and int(length[:16]) > most:
-        raise too_large(most)
+    if length.isascii() and length.isdigit() and int(length[:16]) > max_bytes:
+        raise too_large(max_bytes)
     data = bytearray()
     with trio.move_on_after(seconds) as limit:
         while True:
             message = await request.receive()
             if message["type"] == "http.disconnect":
-                raise Problem("malformed-request", "the body ended too early")
+                raise Problem(
+                    "malformed-request", "the client disconnected before the whole request body was received"
+                )
             data += message.get("body", b"")
-            if len(data) > most:
-                raise too_large(most)
+            if len(data) > max_bytes:
+                raise too_large(max_bytes)
             if not message.get("more_body", False):
                 break
     if limit.cancelled_caught:
         raise Problem(
-            "timeout", f"the body was not received within {seconds:g} s", headers={"connection": "close"}
+            "timeout",
+            f"the request body was not received within {seconds:g} s",
+            headers={"connection": "close"},
         )
     return bytes(data)
 
 
-def too_large(most: int) -> Problem:
-    """Return the error for a body of more than `most` bytes."""
+def too_large(max_bytes: int) -> Problem:
+    """Return the error for a request body of more than `max_bytes` bytes."""
     return Problem(
-        "body-too-large", f"a body has at most {most} bytes here", headers={"connection": "close"}, limit=most
+        "body-too-large",
+        f"the request body must have at most {max_bytes} bytes",
+        headers={"connection": "close"},
+        limit=max_bytes,
     )
 
 
 def _decode(data: bytes) -> Any:
-    """Decode JSON in UTF-8. Raise `Problem` if the bytes are malformed or nested too deeply."""
+    """Decode JSON in UTF-8. Raise `Problem` if the JSON is malformed or nested too deeply."""
     try:
         value = loads(text := data.decode("utf-8"))
         if text.count("[") + text.count("{") > MAX_JSON_DEPTH:
             check_depth(value, MAX_JSON_DEPTH)
     except UnicodeDecodeError:
-        raise Problem("malformed-request", "the body is not UTF-8") from None
+        raise Problem("malformed-request", "the request body must be encoded as UTF-8") from None
     except ParseError as error:
         raise Problem("malformed-request", shown(error.reason, 300)) from None
     return value

@@ -40,9 +40,9 @@ STREAM_HEADERS: Mapping[str, str] = {
 async def get_events(
     call: HTTPCall,
 ) -> JSON[json_response_types.EventPage] | StreamedEvents[json_response_types.SessionStreamEvent] | Response:
-    """Stream the events of a session after `after` or `Last-Event-ID`. `Accept: application/json` returns a page."""
+    """Stream the events of a session after the record number `after` or `Last-Event-ID`. `Accept: application/json` returns a page."""
     head = await call.head()
-    after = after_of(call)
+    after = record_number_after(call)
     if "application/json" in call.header("accept"):
         return await _page(call, after)
     if head.closed and after >= head.records:
@@ -53,25 +53,29 @@ async def get_events(
 def streamed_session(
     call: HTTPCall, key: SessionKey, after: int, wait_over: Callable[[], Awaitable[int]] | None = None
 ) -> StreamedEvents[json_response_types.SessionStreamEvent]:
-    """Return the stream of a session's events after record `after`, with the events that the request's headers select.
+    """Return a stream of the session events after record number `after` that the request's headers select.
 
-    `wait_over` waits until the stream should end, and returns the last record to send; None ends with the session.
+    `wait_over` waits until the stream should end, and returns the number of the last record to send. None streams until
+    the session is closed.
     """
     reading = SessionEventStream(
         journal=call.gateway.access.journal,
         broadcasts=call.gateway.broadcasts,
         key=key,
         after=after,
-        wanted=_wanted_names(call),
-        along=_names_in(call.header(EVENTS_ALONG_HEADER)) if EVENTS_ALONG_HEADER in call.headers else None,
-        shows_foreign=call.shows_foreign,
+        immediate=_requested_event_names(call),
+        delayed=_names_in(call.header(EVENTS_ALONG_HEADER)) if EVENTS_ALONG_HEADER in call.headers else None,
+        shows_exception_texts=call.shows_exception_texts,
         wait_over=wait_over,
     )
     return StreamedEvents(reading.run, call.gateway.streams)
 
 
 async def watch(call: HTTPCall) -> StreamedEvents[json_response_types.ChangeEvent]:
-    """Stream changes in all sessions: `head`, `agent`, `approval`, `decision` and `error`, and `resync` after a gap."""
+    """Stream changes in all sessions that the caller may access.
+
+    The events are `head` (session summary), `agent`, `approval`, `decision` and `error`, and `resync` after a gap.
+    """
     gateway, kinds = call.gateway, call.query.get("watch", "heads").split(",")
     if not set(kinds) <= set(WATCHED):
         raise Problem("invalid", f"watch= must be a comma-separated list of {', '.join(WATCHED)}")
@@ -88,16 +92,16 @@ async def get_observations(
     | StreamedEvents[json_response_types.ObservationEvent]
     | Response
 ):
-    """Stream the observations of a session: intents, plans, thoughts, tools, answers and errors.
+    """Stream the observations of a session: intents, plans, thoughts, tool calls, answers and errors.
 
     `Accept: application/json` returns a page instead.
     """
-    head, after, runtime = await call.head(), after_of(call), call.gateway.access.runtime
+    head, after, runtime = await call.head(), record_number_after(call), call.gateway.access.runtime
     types, turn = _types_of(call), call.query.get("turn")
     if after > head.records:
         raise Problem(
             "conflict",
-            f"the session has {counted(head.records, 'record')}: use a cursor up to this number, or 0",
+            f"the session has {counted(head.records, 'record')}: `after` must be a record number up to this number, or 0",
         )
     if "application/json" not in call.header("accept"):
         if head.closed and after >= head.records:
@@ -109,7 +113,7 @@ async def get_observations(
             types=types,
             turn=turn,
             closing=call.gateway.closing,
-            shows_foreign=call.shows_foreign,
+            shows_exception_texts=call.shows_exception_texts,
         )
         return StreamedEvents(observing.run, call.gateway.streams)
     limit = min(call.query.get("limit", 100), call.gateway.limits.page)
@@ -118,12 +122,15 @@ async def get_observations(
     )
     following = found[-1].number if len(found) == limit else None
     return JSON(
-        {"items": [of_observed(each, shows_foreign=call.shows_foreign) for each in found], "next": following}
+        {
+            "items": [of_observed(each, shows_exception_texts=call.shows_exception_texts) for each in found],
+            "next": following,
+        }
     )
 
 
 def _types_of(call: HTTPCall) -> list[ObservedType] | None:
-    """Return the requested types of observations; None means all.
+    """Return the observation types that the query parameter `types` names; None if it is missing, which selects all.
 
     Raises:
         Problem: A type is unknown.
@@ -138,17 +145,17 @@ def _types_of(call: HTTPCall) -> list[ObservedType] | None:
     return found
 
 
-def _wanted_names(call: HTTPCall) -> frozenset[str] | None:
-    """Return the event names of the request header; None selects all events.
+def _requested_event_names(call: HTTPCall) -> frozenset[str] | None:
+    """Return the event names in the header `Actgent-Events`; None if it is missing, which selects all events.
 
     Raises:
-        Problem: No name is known, so the stream would send nothing.
+        Problem: The header has no known event name, so that the stream would be empty.
     """
     names = _names_in(call.header(EVENTS_HEADER))
     if names and names.isdisjoint(json_response_types.STREAM_EVENT_NAMES):
         raise Problem(
             "invalid",
-            f"{EVENTS_HEADER}: has none of the names {', '.join(sorted(json_response_types.STREAM_EVENT_NAMES))}",
+            f"the header {EVENTS_HEADER} must list at least one of the event names {', '.join(sorted(json_response_types.STREAM_EVENT_NAMES))}",
         )
     return names or None
 
@@ -157,26 +164,28 @@ def _names_in(header: str) -> frozenset[str]:
     return frozenset(filter(None, map(str.strip, header.split(","))))
 
 
-def after_of(call: HTTPCall) -> int:
-    """Return the record number after which the client reads: `Last-Event-ID` if present, else `after`."""
+def record_number_after(call: HTTPCall) -> int:
+    """Return the record number after which the client wants to read: `Last-Event-ID` if present, else `after`."""
     text = call.header("last-event-id")
     if not text:
         return int(call.query.get("after", 0))
     if not (text.isascii() and text.isdigit() and len(text) < 16):  # noqa: PLR2004 - below 2**53
-        raise Problem("invalid", "last-event-id: must be the id of an event of this session")
+        raise Problem("invalid", "the header last-event-id must be the id of an event of this session")
     return int(text)
 
 
 async def _page(call: HTTPCall, after: int) -> JSON[json_response_types.EventPage]:
-    """Return the events of the next records as a JSON page.
+    """Return the events of the records after number `after` as a JSON page.
 
-    Its `cursor` is the number of the last record that was read.
+    `cursor` of the page is the number of the last record that was read.
     """
     access, head = call.gateway.access, await call.head()
     limit = min(call.query.get("limit", 100), call.gateway.limits.page)
     after = min(after, head.records)
     steps = await access.journal.read_steps(head.session_id, agent=head.agent, after=after, limit=limit)
-    encoder = await encoder_at(access.journal, head.key, after, shows_foreign=call.shows_foreign)
+    encoder = await encoder_at(
+        access.journal, head.key, after, shows_exception_texts=call.shows_exception_texts
+    )
     encoder.is_whole = call.query.get("whole") == "true"
     events = [each for step in steps for each in encoder.encode_all(step.first, step.records, step.at or 0.0)]
     cursor = steps[-1].last if steps else after

@@ -12,62 +12,62 @@ from .shared_schemas import check_client_id
 
 
 def request_digest(call: HTTPCall) -> str:
-    """Return a digest of a request's path and body.
-
-    It shows if an idempotency key is used for another request.
-    """
+    """Return a digest of a request's path and body. It detects that an idempotency key is used for a different request."""
     text = f"{call.address}\n{canonical_json(dict(call.body))}"
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def id_of_key(call: HTTPCall, key: str, *place: str) -> str:
-    """Return the session id that belongs to an idempotency key of the caller's owner. A retry gets the same id.
+def id_of_key(call: HTTPCall, key: str, *purpose: str) -> str:
+    """Return the session id that is derived from an idempotency key and the caller's owner. A retry gets the same id.
 
     Args:
-        call: The request.
+        call: Request with the caller.
         key: Idempotency key of the request.
-        place: Further parts of the digest. Other operations with the same key get another id.
+        purpose: Name of the operation. Different operations with the same key get different ids.
     """
-    words = "\n".join((call.caller.owner, *place, check_client_id("idempotency-key:", key)))
-    return hashlib.blake2b(words.encode(), digest_size=16, person=b"actgent.session").hexdigest()
+    text = "\n".join((call.caller.owner, *purpose, check_client_id("idempotency-key:", key)))
+    return hashlib.blake2b(text.encode(), digest_size=16, person=b"actgent.session").hexdigest()
 
 
 def fork_id(call: HTTPCall, key: str) -> str:
-    """Return the id of the session copy that belongs to an idempotency key of a fork request. A retry gets the same id."""
+    """Return the id for the new session of a fork request, derived from its idempotency key. A retry gets the same id."""
     return id_of_key(call, key, "fork", call.path["id"])
 
 
-def asker_of(call: HTTPCall, key: str) -> str:
-    """Return the text that identifies the request in the field `asker` of the created session.
+def creator_id(call: HTTPCall, key: str) -> str:
+    """Return the text that identifies a request as the creator of a session; empty if `key` is empty.
 
-    Empty without an idempotency key.
+    The field `asker` in the first record of the session has this text.
     """
     return f"made/{id_of_key(call, key)}/{request_digest(call)}" if key else ""
 
 
-def check_asker(known: str, asker: str) -> bool:
-    """Return True if a session was created by the current request; False if another or an unknown request created it.
+def was_created_by(recorded: str, current: str) -> bool:
+    """Return True if a session was created by the current request or an earlier try of it, False if not or if unknown.
 
     Args:
-        known: Value of `asker` in the session's first record.
-        asker: Value of `asker_of` for the current request.
+        recorded: Field `asker` in the session's first record.
+        current: Value of `creator_id` for the current request.
 
     Raises:
-        Problem: The session was created with the same key, but with another body.
+        Problem: The session was created with the same key, but with a different body.
     """
-    if known == asker:
+    if recorded == current:
         return True
-    if asker and known.startswith(asker[: asker.rindex("/") + 1]):
+    if current and recorded.startswith(current[: current.rindex("/") + 1]):
         raise key_reused()
     return False
 
 
 def key_reused() -> Problem:
-    """Return the error for an idempotency key that was sent before with another body."""
-    return Problem("key-reused", "this key was sent with another body: take a new key for a new request")
+    """Return the error for an idempotency key that was sent before with a different body."""
+    return Problem(
+        "key-reused",
+        "this idempotency key was sent before with a different body: use a new key for each new request",
+    )
 
 
 async def first_record(call: HTTPCall, head: SessionSummary) -> SessionCreatedRecord | None:
-    """Read the first record of a session; None if it is not a `SessionCreatedRecord`."""
+    """Read the first record of a session. Return None if it is not a `SessionCreatedRecord`."""
     first = await call.gateway.access.journal.read(head.session_id, agent=head.agent, limit=1)
     return first[0] if first and isinstance(first[0], SessionCreatedRecord) else None

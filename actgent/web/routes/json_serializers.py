@@ -42,16 +42,16 @@ MAX_CONTENT_CHARACTERS = 4000
 
 @lru_cache(maxsize=256)
 def to_date(seconds: float) -> str | None:
-    """Convert a Unix time in seconds to RFC 3339; None if it is 0, negative or infinite."""
+    """Convert a Unix time in seconds to a date text (RFC 3339). Return None if the time is 0, negative or infinite."""
     if not 0 < seconds < math.inf:
         return None
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def as_document(value: T) -> T:
-    """Return the fields of an attrs object as a dict.
+    """Return the fields of an attrs object as a dict, for JSON.
 
-    The annotated type is that of the object, because the document has the same fields.
+    The annotated type is the object's class, because the JSON document has the same fields.
     """
     return cast("T", attrs.asdict(value))  # type: ignore[arg-type]  # attrs classes have no common base
 
@@ -80,7 +80,7 @@ def of_session(
 
     Args:
         head: Summary of the session.
-        session: The opened session; None if it is closed, or its agent does not run. Its live fields are left out then.
+        session: The open session; None if it is closed or its agent does not run. The JSON then has only the summary's fields.
         children: Summaries of the session's child sessions.
     """
     below: list[json_response_types.ChildSession] = [
@@ -93,7 +93,7 @@ def of_session(
     return {
         **of_head(head),
         "children": below,
-        "status": shown_status(session),
+        "status": status_for_clients(session),
         "description": session.description,
         "sources": sorted(label.sources),
         **_of_readers(label),
@@ -108,8 +108,8 @@ def of_session(
     }
 
 
-def shown_status(session: Session) -> json_response_types.SessionStatus:
-    """Return the status of a session. It is `waiting` if a turn is unfinished but not active in this process."""
+def status_for_clients(session: Session) -> json_response_types.SessionStatus:
+    """Return the status of a session for clients. It is `waiting` if a turn is unfinished but not active in this process."""
     context = context_of(session)
     if context.host is not None or context.acceptances is None:
         return session.status
@@ -117,7 +117,7 @@ def shown_status(session: Session) -> json_response_types.SessionStatus:
 
 
 def mode_of(session: Session) -> str | None:
-    """Return the mode of a session; None if its agent has no modes."""
+    """Return the name of a session's mode; None if its agent has no modes."""
     try:
         return session.mode
     except UsageError:
@@ -166,7 +166,10 @@ def of_approval(approval: Approval) -> json_response_types.ApprovalDocument:
 
 
 def of_labels(approval: Approval) -> json_response_types.SinkLabels:
-    """Return the fields `labels` and `readers` of an approval: sources and readers of each checked argument; no empty fields."""
+    """Return the fields `labels` and `readers` of an approval: untrusted sources and permitted readers by checked argument.
+
+    A field without entries is left out.
+    """
     labels = approval.labels
     fields: json_response_types.SinkLabels = {}
     if labels:
@@ -176,20 +179,23 @@ def of_labels(approval: Approval) -> json_response_types.SinkLabels:
     return fields
 
 
-def of_label(label: Label) -> json_response_types.LabelFields:
-    """Return the fields `sources` and `readers` of a message, result or reply; no fields if they restrict nothing."""
+def of_label(label: Label) -> json_response_types.Labelled:
+    """Return a label as the fields `sources` (untrusted sources) and `readers` (permitted readers).
+
+    `sources` is left out if no source is untrusted, `readers` if all owners may read.
+    """
     fields = _of_readers(label)
     if label.sources:
         fields["sources"] = sorted(label.sources)
     return fields
 
 
-def _of_readers(label: Label) -> json_response_types.LabelFields:
+def _of_readers(label: Label) -> json_response_types.Labelled:
     return {} if label.readers is None else {"readers": sorted(label.readers)}
 
 
 def of_caller_call(approval: Approval) -> json_response_types.CallerCall:
-    """Return the JSON of a call to a tool of the caller. The caller runs the tool and sends its result."""
+    """Return the JSON of a tool call that the API client executes itself."""
     return {
         "id": approval.id,
         "call_id": approval.call_id,
@@ -214,15 +220,15 @@ def of_schedule(schedule: Schedule) -> json_response_types.ScheduleDocument:
 
 
 def of_agent(
-    card: AgentCard, agent: Listed | None, opener: SessionOpener, known: AgentStatistics
+    card: AgentCard, agent: Listed | None, opener: SessionOpener, statistics: AgentStatistics
 ) -> json_response_types.AgentDocument:
     """Return the JSON of an agent: its card, modes, tools, links to other agents, and limits.
 
     Args:
         card: The agent's description of itself.
-        agent: The agent object.
-        opener: Opener of the running agent's sessions.
-        known: Statistics that the caller may see: inbox and sessions.
+        agent: The agent object; None if it is not known.
+        opener: Object that opens the running agent's sessions.
+        statistics: Statistics of the agent that the caller may see.
     """
     running = opener.running
     turns = running.runner.turn_lifecycle
@@ -239,8 +245,8 @@ def of_agent(
         ],
         "links": list(_links_of(agent, running.core.calling.registry)),
         "limits": as_document(turns.options.limits or turns.limits),
-        "inbox": as_document(known.inbox),
-        "sessions": known.sessions,
+        "inbox": as_document(statistics.inbox),
+        "sessions": statistics.sessions,
         "has_long_term_memory": agent is not None and agent.long_term_memory is not None,
     }
 
@@ -284,7 +290,7 @@ NO_IDS: MediaIds = MappingProxyType({})
 
 
 def media_of_record(record: Record) -> list[Medium]:
-    """Return the pictures and files of a record that clients may download, in order."""
+    """Return the pictures and files in a journal record that clients may download, in order."""
     if isinstance(record, CallFinishedRecord):
         return list(record.result.media)
     if not isinstance(record, MessageAcceptedRecord | AgentMessageRecord):
@@ -296,27 +302,29 @@ def media_of_record(record: Record) -> list[Medium]:
 
 
 def media_ids(number: int, record: Record) -> MediaIds:
-    """Return the `media_id`s of a record's pictures and files: the record number and their index in the record."""
+    """Return the `media_id` of each picture and file in a record: the record number and the index in the record."""
     media = media_of_record(record)
     return {id(each): f"{number}-{place}" for place, each in enumerate(media)} if media else NO_IDS
 
 
 def of_parts(
-    parts: Sequence[Part], ids: MediaIds = NO_IDS, *, shows_foreign: bool = False
+    parts: Sequence[Part], ids: MediaIds = NO_IDS, *, shows_exception_texts: bool = False
 ) -> list[json_response_types.Part]:
     """Return the JSON of a message's parts, without thinking and provider-specific blocks.
 
     Args:
         parts: Parts of the message.
-        ids: The `media_id`s of pictures and files.
-        shows_foreign: True to include messages of exceptions from user code or libraries.
+        ids: The `media_id` of each picture and file.
+        shows_exception_texts: True to include messages of exceptions from user code or libraries.
     """
     return [
-        found for part in parts if (found := _of_part(part, ids, shows_foreign=shows_foreign)) is not None
+        found
+        for part in parts
+        if (found := _of_part(part, ids, shows_exception_texts=shows_exception_texts)) is not None
     ]
 
 
-def _of_part(part: Part, ids: MediaIds, *, shows_foreign: bool) -> json_response_types.Part | None:
+def _of_part(part: Part, ids: MediaIds, *, shows_exception_texts: bool) -> json_response_types.Part | None:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     if isinstance(part, Medium):
@@ -324,14 +332,14 @@ def _of_part(part: Part, ids: MediaIds, *, shows_foreign: bool) -> json_response
     if isinstance(part, ToolCall):
         return {"type": "call", **of_call(part)}
     if isinstance(part, ToolResult):
-        return {"type": "result", **of_result(part, ids, shows_foreign=shows_foreign)}
+        return {"type": "result", **of_result(part, ids, shows_exception_texts=shows_exception_texts)}
     return None
 
 
 def of_medium(
     medium: Medium, ids: MediaIds = NO_IDS
 ) -> "json_response_types.ImagePart | json_response_types.FilePart":
-    """Return the JSON of a picture or file: its type, size and `media_id`, with which clients download its bytes."""
+    """Return the JSON of a picture or file: its type, its size, and the `media_id` for the download of its bytes."""
     view: json_response_types.ImagePart | json_response_types.FilePart
     if isinstance(medium, File):
         view = {"type": "file", "media_type": medium.media_type, "url": medium.url, "name": medium.name}
@@ -352,60 +360,62 @@ def of_result(
     result: ToolResult,
     ids: MediaIds = NO_IDS,
     *,
-    most: int = MAX_CONTENT_CHARACTERS,
-    shows_foreign: bool = False,
+    max_chars: int = MAX_CONTENT_CHARACTERS,
+    shows_exception_texts: bool = False,
 ) -> json_response_types.ToolResultDocument:
     """Return the JSON of a tool result.
 
     Args:
         result: The tool result.
-        ids: The `media_id`s of its pictures and files.
-        most: Maximum characters of its content and of its error; longer texts are truncated.
-        shows_foreign: True to include messages of exceptions from user code or libraries (scope `journal`).
+        ids: The `media_id` of each of its pictures and files.
+        max_chars: Maximum number of characters of the content and of the error; longer texts are truncated.
+        shows_exception_texts: True to include messages of exceptions from user code or libraries (scope `journal`).
     """
     content, error = result.content, result.error
-    if result.raised and not shows_foreign:
-        error = foreign_error(result.raised)
+    if result.raised and not shows_exception_texts:
+        error = hidden_error_text(result.raised)
     return {
         "id": result.id,
         "call_id": result.call_id,
         "tool": result.tool_name,
         "status": result.status,
-        "content": content[:most],
-        "truncated": max(len(content), len(error or "")) > most,
-        "error": None if error is None else error[:most],
+        "content": content[:max_chars],
+        "truncated": max(len(content), len(error or "")) > max_chars,
+        "error": None if error is None else error[:max_chars],
         "origin": result.origin or None,
         "media": [of_medium(each, ids) for each in result.media],
         **of_label(result.label),
     }
 
 
-def foreign_error(raised: str) -> str:
-    """Return the text that replaces the message of an exception from user code; `raised` is the name of its class."""
+def hidden_error_text(raised: str) -> str:
+    """Return the text that hides the message of an exception that user code raised; `raised` is the exception's class name."""
     return f"the tool raised {raised}; the scope journal shows its words"
 
 
-def message_to_json(message: Message, *, shows_foreign: bool = False) -> json_response_types.HistoryMessage:
+def message_to_json(
+    message: Message, *, shows_exception_texts: bool = False
+) -> json_response_types.HistoryMessage:
     """Return the JSON of a history message, with its turn and time.
 
-    `shows_foreign=True` includes messages of exceptions from user code or libraries.
+    `shows_exception_texts=True` includes messages of exceptions from user code or libraries.
     """
     return {
-        **of_message(message, shows_foreign=shows_foreign),
+        **of_message(message, shows_exception_texts=shows_exception_texts),
         "turn": message.correlation_id,
         "at": to_date(message.created_at),
     }
 
 
 def of_message(
-    message: Message, ids: MediaIds = NO_IDS, *, shows_foreign: bool = False
+    message: Message, ids: MediaIds = NO_IDS, *, shows_exception_texts: bool = False
 ) -> json_response_types.MessageDocument:
-    """Return the JSON of a message. `ids` and `shows_foreign` are those of `of_parts`."""
+    """Return the JSON of a message. `ids` and `shows_exception_texts` are those of `of_parts`."""
     return {
         "message_id": message.id,
         "sender": {"name": message.sender.name, "kind": message.sender.kind},
         "text": message.text,
-        "parts": of_parts(message.parts, ids, shows_foreign=shows_foreign),
+        "parts": of_parts(message.parts, ids, shows_exception_texts=shows_exception_texts),
         "metadata": dict(message.metadata),
         "priority": message.priority.name.lower(),
         "on_busy": message.on_busy,

@@ -18,7 +18,10 @@ _LOGIN = {
 
 
 async def exchange_key(call: HTTPCall) -> JSON[json_response_types.LoginToken]:
-    """Exchange a one-time key for a token that is valid for 12 hours. A key works once, in the process that printed it."""
+    """Exchange a one-time login key for an access token that is valid for 12 hours.
+
+    A key works once, and only at the server process that printed it.
+    """
     gateway = call.gateway
     found = gateway.logins.exchange(call.body["key"], now=gateway.access.runtime.clock.now())
     if found is None:
@@ -32,7 +35,7 @@ async def exchange_key(call: HTTPCall) -> JSON[json_response_types.LoginToken]:
 
 
 async def get_me(call: HTTPCall) -> JSON[json_response_types.Identity]:
-    """Return owner, scopes and expiry of the request's token."""
+    """Return name, owner, scopes and expiry of the token that the request was sent with."""
     caller = call.caller
     return JSON(
         {

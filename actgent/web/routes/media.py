@@ -24,7 +24,7 @@ _HEADERS = {"content-disposition": "attachment", "content-security-policy": "def
 
 
 async def get_medium(call: HTTPCall) -> Response:
-    """Download a picture or file. Types other than images, audio and PDF are sent as `application/octet-stream`."""
+    """Download a picture or file of a session. Types other than images, audio and PDF are sent as `application/octet-stream`."""
     head, found = await call.head(), _ID.fullmatch(call.path["media_id"])
     number = int(found[1]) if found is not None else 0
     if found is None or number > head.records:
@@ -50,6 +50,6 @@ ENDPOINTS = (
         forwarding=READS_JOURNAL,
         scope="read",
         query={"agent": AGENT},
-        gives="application/octet-stream",
+        media_type="application/octet-stream",
     ),
 )

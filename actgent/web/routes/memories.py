@@ -58,7 +58,7 @@ _CHANGES: Mapping[str, Any] = {
 async def get_memories(
     call: HTTPCall,
 ) -> JSON[json_response_types.PageDocument[json_response_types.MemoryDocument]]:
-    """List the current memories of an owner, the newest first. With `q`, return one page with the best matches.
+    """List the current long-term memories of an owner, the newest first. With `q`, return one page with the best matches.
 
     The request does not count as a use of the memories. Memories that are not valid now are included.
     """
@@ -81,7 +81,7 @@ async def get_memories(
 async def get_memory_owners(
     call: HTTPCall,
 ) -> JSON[json_response_types.PageDocument[json_response_types.MemoryOwner]]:
-    """List the owners that have memories, with the number of current memories of each."""
+    """List the owners that have long-term memories, each with the number of current memories."""
     query = call.query
     limit = min(query.get("limit", 100), call.gateway.limits.page)
     async with _opened(call) as memories:
@@ -93,7 +93,7 @@ async def get_memory_owners(
 
 
 async def get_memory(call: HTTPCall) -> JSON[json_response_types.MemoryVersions]:
-    """Get all versions of a memory, and its links. The id of any version selects them."""
+    """Get all versions of a long-term memory, and its links to other memories. The path has the id of any version."""
     owner, memory_id = _owner_in(call), call.path["memory"]
     async with _opened(call) as memories:
         versions = await memories.history(memory_id, owner=owner)
@@ -107,9 +107,10 @@ async def get_memory(call: HTTPCall) -> JSON[json_response_types.MemoryVersions]
 
 
 async def update_memory(call: HTTPCall) -> JSON[json_response_types.MemoryDocument]:
-    """Replace a memory by a changed one, and return the new one. The old one stays in its history.
+    """Store a changed version of a long-term memory, and return this version. Earlier versions stay in the memory's history.
 
-    409 if another request has replaced the memory; `replaced_by` of the problem is the id of the newer one.
+    The status is 409 if another request has already replaced the memory. `replaced_by` of the problem has the id of the
+    newer version.
     """
     changes = dict(call.body)
     if changes.get("valid_until") is not None:
@@ -121,7 +122,7 @@ async def update_memory(call: HTTPCall) -> JSON[json_response_types.MemoryDocume
 
 
 async def forget_memory(call: HTTPCall) -> Response:
-    """Delete a memory with all of its versions, vectors and links."""
+    """Delete a long-term memory with all its versions, vectors and links."""
     async with _opened(call) as memories:
         if not await memories.forget(call.path["memory"], owner=_owner_in(call)):
             raise missing()
@@ -129,16 +130,16 @@ async def forget_memory(call: HTTPCall) -> Response:
 
 
 async def erase_memories(call: HTTPCall) -> JSON[json_response_types.Erasure]:
-    """Erase all that the long-term memory has stored about an owner: memories, versions, vectors, links and keys.
+    """Erase all data of an owner in an agent's long-term memory: memories, versions, vectors, links and keys.
 
     With `sessions=true`, the owner's sessions of all agents are closed and erased first, with their child sessions,
     because an agent could store their content again. This requires the scope admin.
     """
     if "owner" not in call.query:
-        raise Problem("invalid", "owner= must name the owner whose memories are erased")
+        raise Problem("invalid", "the query parameter owner= must name the owner whose memories are erased")
     owner, with_sessions = _owner_in(call), call.query.get("sessions") == "true"
     if with_sessions and not call.caller.is_admin:
-        raise Problem("forbidden", "sessions=true requires the scope admin")
+        raise Problem("forbidden", "sessions=true requires the scope `admin`: use a token with this scope")
     access, count = call.gateway.access, 0
     async with _opened(call) as memories:
         if with_sessions:
@@ -151,7 +152,7 @@ async def erase_memories(call: HTTPCall) -> JSON[json_response_types.Erasure]:
 
 
 def _opened(call: HTTPCall) -> AbstractAsyncContextManager[LongTermMemory]:
-    """Return the long-term memory of the agent that the path names. Inside of the block it is open.
+    """Return a context manager that opens the long-term memory of the agent whose name is in the path.
 
     Raises:
         Problem: No agent of this name is running, or it has no long-term memory.
@@ -161,21 +162,22 @@ def _opened(call: HTTPCall) -> AbstractAsyncContextManager[LongTermMemory]:
     agent = access.runtime.agents.agent(name)
     memories = None if agent is None else agent.long_term_memory
     if not isinstance(memories, LongTermMemory):
-        raise Problem("not-found", "the agent has no long-term memory")
+        raise Problem("not-found", "the agent in the path has no long-term memory")
     return memories
 
 
 def _owner_in(call: HTTPCall) -> Sender:
-    """Return the owner whose memories a request concerns.
+    """Return the owner whose memories the request reads or changes.
 
     Raises:
-        Problem: The query names another owner than the caller's without the scope admin.
+        Problem: The query names another owner than the caller's owner, and the caller lacks the scope `admin`.
     """
     caller, query = call.caller, call.query
     owner = Sender(query.get("owner", caller.owner), query.get("owner_kind", "user"))
     if not caller.is_admin and owner != Sender(caller.owner):
         raise Problem(
-            "forbidden", "owner= requires the scope admin: without it, a token reaches only its owner"
+            "forbidden",
+            "owner= requires the scope `admin`: without it, a token can access only the memories of its owner",
         )
     return owner
 
@@ -208,7 +210,7 @@ def _of_memory(memory: MemoryRecord) -> json_response_types.MemoryDocument:
 
 
 def _to_date(at: float | None) -> str | None:
-    """Convert a Unix time in seconds to RFC 3339; None if there is none, or if it is out of range."""
+    """Convert a Unix time in seconds to a date text (RFC 3339); None if the time is None or out of range."""
     try:
         return None if at is None else to_date(at)
     except (OverflowError, ValueError, OSError):

@@ -28,7 +28,7 @@ from actgent.web.streaming.session_events import MessageProgress, find_message, 
 from actgent.web.streaming.sse import StreamedEvents
 
 from .endpoints import JSON, READS_JOURNAL, Endpoint, Forwarding, HTTPCall
-from .events import STREAM_HEADERS, after_of, streamed_session
+from .events import STREAM_HEADERS, record_number_after, streamed_session
 from .json_serializers import message_to_json, of_rating
 from .shared_schemas import (
     AFTER,
@@ -158,7 +158,7 @@ _RATING = {
 
 
 def to_content(content: str | list[Mapping[str, Any]]) -> str | list[Part]:
-    """Convert the content of a request to message parts. Text is returned unchanged.
+    """Convert the message content in a request body to message parts. A text is returned unchanged.
 
     Raises:
         Problem: The base64 of a part is invalid.
@@ -172,7 +172,7 @@ def _to_part(part: Mapping[str, Any]) -> Part:
     try:
         data = base64.b64decode(part["data"], validate=True) if "data" in part else None
     except (binascii.Error, ValueError):
-        raise Problem("invalid", "data must be base64 (RFC 4648)") from None
+        raise Problem("invalid", "the field data must be base64 (RFC 4648)") from None
     if part["type"] == "image":
         return Image(media_type=part["media_type"], data=data, url=part.get("url"))
     return File(media_type=part["media_type"], data=data, url=part.get("url"), name=part.get("name", "file"))
@@ -186,9 +186,9 @@ async def say(
 ) -> JSON[json_response_types.RunDocument] | StreamedEvents[json_response_types.SessionStreamEvent]:
     """Send a message to a session.
 
-    With `stream` the answer is the stream of the session's events from the message on. It ends when the run has ended or waits for
-    an approval. After a lost connection, repeat the request with the same key and `Last-Event-ID`. If no node serves the session
-    at the moment, the answer is a 202 without events.
+    With `stream` the response is the stream of the session's events from the message on. It ends when the run has ended or waits
+    for an approval. After a lost connection, repeat the request with the same key and `Last-Event-ID`. If no node serves the
+    session at the moment, the response is a 202 without events.
     """
     gateway, body = call.gateway, call.body
     message_id, content = call.chosen_id("message_id"), to_content(body["input"])
@@ -230,19 +230,19 @@ async def say(
 def _stream_of_run(
     call: HTTPCall, head: SessionSummary, progress: MessageProgress
 ) -> StreamedEvents[json_response_types.SessionStreamEvent]:
-    """Return the stream of the events of a run, after `Last-Event-ID` if the client sends it, else from its message on."""
+    """Return a stream of the events of a run: those after `Last-Event-ID` if the client sends it, else from its message on."""
     journal = call.gateway.access.journal
 
     async def wait_settled() -> int:
         async with journal.feed(head.key) as reader:
             return (await _wait(journal, head.key, progress, reader, math.inf)).last
 
-    after = after_of(call) or progress.cursor
+    after = record_number_after(call) or progress.cursor
     return streamed_session(call, head.key, after, wait_settled)
 
 
 def _check_not_suspended(session: Session) -> None:
-    """Raise if the session waits for an approval.
+    """Check that the session does not wait for an approval.
 
     Raises:
         Suspended: The turn of the session waits for an approval.
@@ -272,10 +272,7 @@ def _accepted_row(
 
 
 def accepted(call: HTTPCall, head: SessionSummary, message_id: str) -> JSON[json_response_types.RunDocument]:
-    """Return the 202 response for a message that is stored for a later owner.
-
-    No node owns its session at the moment.
-    """
+    """Return the 202 response for a message that is stored until a node owns its session."""
     return _accepted_row(call, head, MessageProgress(message_id, number=head.records + 1))
 
 
@@ -285,9 +282,9 @@ def _segment(text: str) -> str:
 
 
 def wait_of(call: HTTPCall) -> float:
-    """Return how many seconds a client waits for the outcome.
+    """Return for how many seconds the client wants to wait for the outcome, at most `MAX_WAIT_SECONDS`; 0 for no wait.
 
-    The header is `Prefer: wait=30` (RFC 7240). 0 without the header; at most `MAX_WAIT_SECONDS`.
+    The request header is `Prefer: wait=30` (RFC 7240).
     """
     for part in call.header("prefer").split(","):
         name, _, value = part.partition("=")
@@ -302,7 +299,7 @@ async def _find_duplicate(
     """Return the progress of a message that was sent before with this id.
 
     Raises:
-        Problem: The earlier message had another content, priority, `on_busy`, metadata or tools.
+        Problem: The earlier message has a different content, priority, `on_busy`, metadata or tools.
     """
     journal, body = call.gateway.access.journal, call.body
     progress = await find_message(journal, head.key, message_id, head.records)
@@ -321,18 +318,19 @@ async def _find_duplicate(
         body = {**body, "tools": tuple(map(to_spec, body["tools"]))}
     if not is_same or any(body[name] != known for name, known in others.items() if name in body):
         raise Problem(
-            "key-reused", "this message id belongs to another message: use a new id for each message"
+            "key-reused",
+            "this message id was sent before with a different message: use a new id for each message",
         )
     return progress
 
 
 def has_content(session: Session, message: Message, content: str | list[Part]) -> bool:
-    """Return True if a stored message was sent with this content, before or after the input guards."""
+    """Return True if a stored message equals this content, unchanged or as the input guards would change it."""
     return message.parts == to_parts(content) or message.parts == _as_guarded(session, content)
 
 
 def _as_guarded(session: Session, content: str | list[Part]) -> tuple[Part, ...] | None:
-    """Apply the input guards to a message's content, and return the resulting parts; None if a guard rejects the content."""
+    """Return the parts of a message's content after the input guards; None if a guard rejects the content."""
     context, guards = context_of(session), services_of(session).running.core.guards
     with suppress(GuardrailTripped, HandlerFailed):
         return guards.admit(context, context.new_message(content)).parts
@@ -342,7 +340,7 @@ def _as_guarded(session: Session, content: str | list[Part]) -> tuple[Part, ...]
 async def _wait(
     journal: Journal, key: SessionKey, progress: MessageProgress, reader: FeedReader, seconds: float
 ) -> MessageProgress:
-    """Wait until a message has ended or waits for an approval, at most `seconds`. Return its progress."""
+    """Read new records until a message has ended or waits for an approval, at most `seconds`. Return its progress."""
     read = partial(journal.read, key.session_id, agent=key.agent)
     number = progress.last or progress.cursor  # number of the last record in the progress
     with trio.move_on_after(seconds):
@@ -361,9 +359,9 @@ async def _wait(
 
 
 async def _next(reader: FeedReader) -> Written | Erased | None:
-    """Wait for the next step of the journal feed, and return it.
+    """Wait for the next records or erasure in the journal feed.
 
-    None if the reader was too slow and the feed has dropped steps.
+    Return None if the reader was too slow and the feed has dropped entries.
     """
     try:
         return await reader.receive()
@@ -378,9 +376,9 @@ def _apply(progress: MessageProgress, first: int, records: Sequence[Record]) -> 
 
 
 def _is_working(call: HTTPCall, head: SessionSummary, progress: MessageProgress) -> bool:
-    """Return True if the turn of a message runs in this process.
+    """Return True if the turn that processes a message runs in this process.
 
-    The journal shows the start of a turn only after its first model call.
+    The journal has no record of the turn before its first model call.
     """
     agents = call.gateway.access.runtime.agents
     context = (
@@ -391,7 +389,7 @@ def _is_working(call: HTTPCall, head: SessionSummary, progress: MessageProgress)
 
 
 async def get_run(call: HTTPCall) -> JSON[json_response_types.RunDocument]:
-    """Return a run: status and outcome of the processing of a message. `Prefer: wait=30` waits for the outcome."""
+    """Return a run: the status and outcome of a message's processing. The header `Prefer: wait=30` waits for the outcome."""
     journal, head, seconds = call.gateway.access.journal, await call.head(), wait_of(call)
     async with journal.feed(head.key) if seconds else nullcontext() as reader:
         progress = await find_message(journal, head.key, call.path["m"], head.records)
@@ -410,7 +408,7 @@ async def list_runs(
     limit, last = min(call.query.get("limit", 100), call.gateway.limits.page), head.records
     if (after := call.query.get("after")) is not None:
         if not (after.isascii() and after.isdigit() and len(after) < 16):  # noqa: PLR2004 - below 2**53
-            raise Problem("invalid", "after= must be `next` of an earlier page")
+            raise Problem("invalid", "after= must be the `next` value of an earlier page")
         last = min(last, int(after) - 1)
     found = await find_messages_before(journal, head.key, last, limit, head.records)
     following = str(found[-1].number) if len(found) == limit else None
@@ -418,9 +416,9 @@ async def list_runs(
 
 
 async def cancel_run(call: HTTPCall) -> Response:
-    """Cancel a run: interrupt its turn, or remove its message from the queue. The response is sent when the turn has ended.
+    """Cancel a run: interrupt its turn, or remove its message from the queue. The response is sent after the turn has ended.
 
-    A run that has ended stays as it is.
+    A run that has ended is not changed.
     """
     head = await call.head()
     if await find_message(call.gateway.access.journal, head.key, call.path["m"], head.records) is None:
@@ -440,7 +438,7 @@ async def get_feedback(
 
 
 async def give_feedback(call: HTTPCall) -> Response:
-    """Give feedback on the answer to a message. It replaces earlier feedback of the same owner."""
+    """Give feedback on the answer to a message. It replaces earlier feedback of the caller's owner on this answer."""
     head = await call.head()
     runtime, body = call.gateway.access.runtime, call.body
     await runtime.rate(
@@ -456,7 +454,7 @@ async def give_feedback(call: HTTPCall) -> Response:
 
 
 async def get_messages(call: HTTPCall) -> JSON[json_response_types.MessagePageDocument]:
-    """List messages of a session: the newest, those before a position, or those after a position."""
+    """List messages in the history of a session: the newest, or those before or after an index."""
     query, session = call.query, await call.readable_session()
     limit = min(query.get("limit", 100), call.gateway.limits.page)
     named: Any = query.get("roles")
@@ -466,7 +464,9 @@ async def get_messages(call: HTTPCall) -> JSON[json_response_types.MessagePageDo
     )
     return JSON(
         {
-            "items": [message_to_json(each, shows_foreign=call.shows_foreign) for each in page],
+            "items": [
+                message_to_json(each, shows_exception_texts=call.shows_exception_texts) for each in page
+            ],
             "first": page.first,
             "last": page.last,
             "total": page.total,
@@ -488,7 +488,7 @@ ENDPOINTS = (
         answer_headers=LOCATION,
         id_field="message_id",
         streams=True,
-        streams_if_asked=True,
+        streams_on_request=True,
     ),
     Endpoint(
         verb="GET",
@@ -517,7 +517,7 @@ ENDPOINTS = (
             "additionalProperties": False,
         },
         statuses=(204,),
-        forwarding=Forwarding(frees=True),
+        forwarding=Forwarding(served_while_draining=True),
     ),
     Endpoint(
         verb="GET",

@@ -51,7 +51,7 @@ _VALUE_ERRORS = (400, 422)
 
 @lru_cache(maxsize=4)
 def document_of(endpoints: Iterable[Endpoint]) -> Mapping[str, Any]:
-    """Return the OpenAPI document of these endpoints."""
+    """Return the OpenAPI 3.1 document that describes these endpoints."""
     builder = _DocumentBuilder()
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
@@ -104,7 +104,7 @@ _HEADERS = {
 
 
 class _DocumentBuilder:
-    """Collects the components of a document while its operations are built."""
+    """Builds the operations of an OpenAPI document, and collects the components (schemas, responses) that they refer to."""
 
     def __init__(self) -> None:
         self.types = TypeSchemas()
@@ -176,7 +176,9 @@ class _DocumentBuilder:
                 "x-item-schema": self.types.schema(events),
             }
         if not content:
-            content[endpoint.gives] = {"schema": {"type": "string", "contentMediaType": endpoint.gives}}
+            content[endpoint.media_type] = {
+                "schema": {"type": "string", "contentMediaType": endpoint.media_type}
+            }
         return answer | {"content": content}
 
     def _error(self, status: int) -> Schema:
@@ -186,7 +188,7 @@ class _DocumentBuilder:
         return {"$ref": f"#/components/responses/{name}"}
 
     def _problem_response(self, status: int | None) -> Schema:
-        """Return the OpenAPI response for problems with an HTTP status; None means any status."""
+        """Return the OpenAPI response object for problems with an HTTP status; None is for problems of any status."""
         kinds = [kind for kind, (number, _) in TITLES.items() if status in (None, number)]
         schema = self.types.schema(json_response_types.Problem)
         first = kinds[0]
@@ -208,9 +210,9 @@ class _DocumentBuilder:
 
 
 def _answer_types(endpoint: Endpoint) -> tuple[Any, Any]:
-    """Return the types of an endpoint's JSON document and of its stream events.
+    """Return the type of an endpoint's JSON response and the type of its stream events, each None if it has none.
 
-    They are read from the return annotation of the handler; None if missing.
+    They are read from the return annotation of the endpoint's handler.
     """
     returned = get_type_hints(endpoint.answer, include_extras=True)["return"]
     members = get_args(returned) if get_origin(returned) in (Union, types.UnionType) else (returned,)
@@ -219,10 +221,7 @@ def _answer_types(endpoint: Endpoint) -> tuple[Any, Any]:
 
 
 def _error_statuses(endpoint: Endpoint) -> list[int]:
-    """Return the HTTP statuses of all errors that an endpoint may answer with.
-
-    They follow from its scope, path and body.
-    """
+    """Return the HTTP statuses of all error responses of an endpoint, which follow from its scope, path and body."""
     statuses = {status for status in endpoint.statuses if status >= HTTPStatus.BAD_REQUEST}
     if endpoint.scope is not None:
         statuses |= set(_ANY_REQUEST)

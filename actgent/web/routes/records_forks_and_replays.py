@@ -20,7 +20,7 @@ from actgent.web.problem_documents import Problem, missing
 from actgent.web.streaming.sse import StreamedFile, run_until_disconnect
 
 from .endpoints import JSON, READS_JOURNAL, Endpoint, HTTPCall
-from .idempotency import asker_of, check_asker, first_record, fork_id
+from .idempotency import creator_id, first_record, fork_id, was_created_by
 from .json_serializers import as_document, of_head, of_message, of_parts, of_usage, to_date
 from .messages import CONTENT, to_content
 from .shared_schemas import AGENT, ID, LIMIT, LOCATION, NUMBER
@@ -31,9 +31,9 @@ _TAGS = {cls: tag for tags in (RECORD_TAGS, PART_TAGS, DECISION_TAGS) for tag, c
 
 
 def as_plain_json(value: Any) -> Any:
-    """Convert a journal record, or a value in it, to JSON types.
+    """Convert a journal record, or a value in a record, to JSON types.
 
-    Objects get their tag on disk as the field `type`.
+    Objects get the field `type` with the tag that the journal stores for their class.
     """
     if attrs.has(type(value)):
         tag = _TAGS.get(type(value))
@@ -63,7 +63,7 @@ async def get_records(call: HTTPCall) -> JSON[json_response_types.RecordPage]:
 
 
 async def _number_of(call: HTTPCall) -> int:
-    """Return the record number in the path of the request.
+    """Return the record number that is in the path of the request.
 
     Raises:
         Problem: The session has no record of this number.
@@ -75,13 +75,13 @@ async def _number_of(call: HTTPCall) -> int:
 
 
 async def get_past(call: HTTPCall) -> JSON[json_response_types.PastSessionDocument]:
-    """Return history, state and digest of a session after a record."""
+    """Return history, queued messages, state and digest of a session as it was after a record."""
     head, number = await call.head(), await _number_of(call)
     found = await call.gateway.access.runtime.rebuild(head.session_id, agent=head.agent, to=number)
     return JSON(
         {
             "number": found.step,
-            "history": [of_message(message, shows_foreign=True) for message in found.history],
+            "history": [of_message(message, shows_exception_texts=True) for message in found.history],
             "waiting": [of_message(message) for message in found.waiting],
             "state": as_plain_json(found.state),
             "usage": of_usage(found.usage),
@@ -91,7 +91,7 @@ async def get_past(call: HTTPCall) -> JSON[json_response_types.PastSessionDocume
 
 
 async def get_state(call: HTTPCall) -> JSON[json_response_types.SessionState]:
-    """Return the state of a session, now or after a record."""
+    """Return the state of a session: the current state, or the state after the record `at`."""
     head = await call.head()
     number = call.query.get("at", head.records)
     if not 1 <= number <= head.records:
@@ -101,11 +101,11 @@ async def get_state(call: HTTPCall) -> JSON[json_response_types.SessionState]:
 
 
 async def post_compare(call: HTTPCall) -> JSON[json_response_types.Comparison]:
-    """Replay a session with the current code of its agent and the recorded answers. Return the first difference."""
+    """Replay a session with the current code of its agent and the recorded model answers. Return the first difference."""
     head = await call.head()
     number = int(call.body.get("at", head.records))
     if not 1 <= number <= head.records:
-        raise Problem("invalid", f"at must be a record number from 1 to {head.records}")
+        raise Problem("invalid", f"the field at must be a record number from 1 to {head.records}")
     comparing = partial(
         compare_session, call.gateway.access.runtime, head.session_id, agent=head.agent, to=number
     )
@@ -114,7 +114,7 @@ async def post_compare(call: HTTPCall) -> JSON[json_response_types.Comparison]:
 
 
 async def get_request(call: HTTPCall) -> JSON[json_response_types.NextRequest]:
-    """Return the model request for the next answer at or after a record, built by the current code of the agent."""
+    """Return the model request for the first answer at or after a record, as the agent's current code builds it."""
     head, number = await call.head(), await _number_of(call)
     asking = partial(
         show_next_request, call.gateway.access.runtime, head.session_id, agent=head.agent, at=number
@@ -129,7 +129,8 @@ def _of_request(shown: ShownRequest) -> json_response_types.ModelRequestDocument
         "answer": shown.step,
         "system": chat.system,
         "messages": [
-            {"role": each.role, "parts": of_parts(each.parts, shows_foreign=True)} for each in chat.messages
+            {"role": each.role, "parts": of_parts(each.parts, shows_exception_texts=True)}
+            for each in chat.messages
         ],
         "tools": [
             {"name": each.name, "description": each.description, "parameters": dict(each.parameters)}
@@ -150,7 +151,9 @@ def _of_request(shown: ShownRequest) -> json_response_types.ModelRequestDocument
 
 
 async def _run_replay(call: HTTPCall, work: Callable[[], Awaitable[T]]) -> T | None:
-    """Run a replay with a concurrency limit and a timeout. It is cancelled if the client disconnects.
+    """Run the replay `work` with a concurrency limit and a timeout, and return its result.
+
+    If the client disconnects, the replay is cancelled and the result is None.
 
     Raises:
         Problem: Too many replays are running, or the replay exceeded `GatewayLimits.compare_seconds`.
@@ -159,29 +162,33 @@ async def _run_replay(call: HTTPCall, work: Callable[[], Awaitable[T]]) -> T | N
     try:
         call.gateway.comparing.acquire_on_behalf_of_nowait(call)
     except trio.WouldBlock:
-        raise Problem("too-many-requests", "too many comparisons are running") from None
+        raise Problem(
+            "too-many-requests", "the maximum number of comparisons is running: retry the request later"
+        ) from None
     try:
         with trio.move_on_after(limits.compare_seconds) as limit:
             return await run_until_disconnect(call.receive, work)
     finally:
         call.gateway.comparing.release_on_behalf_of(call)
     if limit.cancelled_caught:
-        words = f"the comparison took longer than {limits.compare_seconds:g} s: compare fewer records with at"
-        raise Problem("unavailable", words)
+        raise Problem(
+            "unavailable",
+            f"the comparison took longer than {limits.compare_seconds:g} s: compare fewer records with the field at",
+        )
     return None
 
 
 async def post_fork(call: HTTPCall) -> JSON[json_response_types.SessionSummaryDocument]:
-    """Copy a session as it was after a record. An open turn resumes in the copy, then `message` is processed."""
+    """Copy a session as it was after a record to a new session. An unfinished turn resumes in the copy, before `message`."""
     head, body, access = await call.head(), call.body, call.gateway.access
     key = call.idempotency_key
     number = int(body.get("at", head.records))
     wanted = body.get("session_id") or (fork_id(call, key) if key else None)
     if not 1 <= number <= head.records:
-        raise Problem("invalid", f"at must be a record number from 1 to {head.records}")
+        raise Problem("invalid", f"the field at must be a record number from 1 to {head.records}")
     if head.parent_id is not None and head.owner != call.caller.owner:
-        raise Problem("conflict", "child sessions cannot be forked: fork the parent session")
-    made = await _write_fork(call, head, number, wanted, asker=asker_of(call, key))
+        raise Problem("conflict", "a child session cannot be forked: fork its parent session")
+    made = await _write_fork(call, head, number, wanted, asker=creator_id(call, key))
     is_open = made.unfinished and access.journal.owns(
         made.session_id
     )  # sessions of other partitions are started by their owners
@@ -195,11 +202,18 @@ async def post_fork(call: HTTPCall) -> JSON[json_response_types.SessionSummaryDo
 
 
 async def _write_fork(
-    call: HTTPCall, head: SessionSummary, number: int, wanted: str | None, *, asker: str
+    call: HTTPCall, head: SessionSummary, number: int, new_id: str | None, *, asker: str
 ) -> SessionSummary:
-    """Write the copy of a session.
+    """Write a copy of a session up to record `number`, and return the summary of the copy.
 
-    If an earlier attempt of the same request has written the copy, return the summary of that copy.
+    If an earlier try of the same request has written the copy, its summary is returned.
+
+    Args:
+        call: Fork request.
+        head: Summary of the session to copy.
+        number: Number of the last record to copy.
+        new_id: Id of the copy; None creates an id.
+        asker: Text that identifies the request, from `creator_id`.
     """
     access = call.gateway.access
     runtime = access.runtime
@@ -208,17 +222,17 @@ async def _write_fork(
             access.journal,
             head.key,
             number,
-            wanted,
+            new_id,
             remote_sessions=runtime.remote_sessions,
             agents=runtime.agents,
             asker=asker,
         )
     except SessionExists:
         known = await access.head(
-            call.caller, str(wanted), head.agent
+            call.caller, str(new_id), head.agent
         )  # sessions of other owners count as not found
         opened = await first_record(call, known)
-        if asker and opened is not None and check_asker(opened.asker, asker):
+        if asker and opened is not None and was_created_by(opened.asker, asker):
             return known
         raise
 
@@ -304,6 +318,6 @@ ENDPOINTS = (
         forwarding=READS_JOURNAL,
         scope="journal",
         query=_ONE,
-        gives="application/octet-stream",
+        media_type="application/octet-stream",
     ),
 )

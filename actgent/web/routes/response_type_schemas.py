@@ -37,7 +37,7 @@ _COMPONENTS = "#/components/schemas/"
 
 
 class TypeSchemas:
-    """Schemas of types. Classes and named types become components, which `components` collects by name."""
+    """JSON Schemas of Python types. Classes and named types become OpenAPI components, which `components` collects by name."""
 
     def __init__(self) -> None:
         self.components: dict[str, Schema] = {}
@@ -84,7 +84,9 @@ class TypeSchemas:
 
     def _reference(self, name: str, source: Any, build: Callable[[], Schema]) -> Schema:
         if self._sources.setdefault(name, source) != source:
-            raise TypeError(f"two types have the name {name}: {self._sources[name]} and {source}; rename one")
+            raise TypeError(
+                f"two types have the component name {name}: {self._sources[name]} and {source}; rename one of them"
+            )
         if name not in self.components:
             self.components[name] = {}  # a type may refer to itself
             self.components[name] = built = build()
@@ -93,10 +95,7 @@ class TypeSchemas:
         return {"$ref": f"{_COMPONENTS}{name}"}
 
     def _discriminator(self, union: Schema) -> Schema:
-        """Return the discriminator of a union.
-
-        It maps the constant in the type field to the member's component.
-        """
+        """Return the OpenAPI discriminator of a union schema. It maps each constant of the type field to a member's component."""
         field = union["discriminator"]["propertyName"]
         members = [each["$ref"] for each in union["oneOf"]]
         values = [
@@ -136,7 +135,7 @@ class TypeSchemas:
 
 
 def _substituted(hint: Any, values: Mapping[Any, Any]) -> Any:
-    """Replace the type variables of a generic type by their values."""
+    """Return a type annotation with its type variables replaced by the types in `values`."""
     if isinstance(hint, TypeVar):
         return values[hint]
     parameters = getattr(hint, "__parameters__", ())
@@ -148,7 +147,7 @@ def _choice(values: Sequence[Any]) -> Schema:
 
 
 def _name_of(annotation: Any) -> str:
-    """Return the component name of a class: its own name, or of `Event[Literal["answer"], Data]` the name AnswerEvent."""
+    """Return the OpenAPI component name of a class. For `Event[Literal["answer"], Data]` it is AnswerEvent."""
     arguments = get_args(annotation)
     name: str = (get_origin(annotation) or annotation).__name__.removesuffix("Document")
     if not arguments:
@@ -160,7 +159,7 @@ def _name_of(annotation: Any) -> str:
 
 @cache
 def attribute_texts(cls: type) -> dict[str, str]:
-    """Return the docstrings below the fields of a class and of its bases, by field; empty if the source is missing."""
+    """Return the docstrings of the fields of a class and its base classes, by field; empty if the source is missing."""
     texts: dict[str, str] = {}
     for each in getattr(cls, "__orig_bases__", cls.__bases__):
         base = get_origin(each) or each
@@ -175,7 +174,7 @@ def attribute_texts(cls: type) -> dict[str, str]:
 
 @cache
 def _class_bodies(module: str) -> Mapping[str, Sequence[ast.stmt]]:
-    """Return the statements of each class of a module, by name; empty if the source is missing."""
+    """Return the statements in the body of each class of a module, by class name; empty if the source is missing."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except (OSError, TypeError):
@@ -184,7 +183,7 @@ def _class_bodies(module: str) -> Mapping[str, Sequence[ast.stmt]]:
 
 
 def example_of(schema: Mapping[str, Any], components: Mapping[str, Schema]) -> Any:  # noqa: PLR0911 - one branch for each kind of schema
-    """Build an example value that matches a schema, from the examples and bounds in it."""
+    """Build an example value that matches a JSON Schema, from the examples and bounds in the schema."""
     if "examples" in schema:
         return schema["examples"][0]
     if "$ref" in schema:

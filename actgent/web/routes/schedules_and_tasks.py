@@ -67,7 +67,7 @@ async def list_schedules(
 
 
 async def schedule(call: HTTPCall) -> JSON[json_response_types.ScheduleDocument]:
-    """Schedule a message to a session. A repeated `key` or `Idempotency-Key` creates no second schedule."""
+    """Create a schedule that sends a message to a session. A repeated `key` or `Idempotency-Key` creates no second schedule."""
     body, session = call.body, await call.session()
     digest = request_digest(call) if call.idempotency_key else ""
     made = await schedule_in(
@@ -92,22 +92,22 @@ def _date_of(text: str | None) -> datetime | None:
         return None if text is None else datetime.fromisoformat(text)
     except ValueError:
         raise Problem(
-            "invalid", "at must be a date and time of RFC 3339, such as 2027-01-31T12:00:00Z"
+            "invalid", "the field at must be a date and time of RFC 3339, such as 2027-01-31T12:00:00Z"
         ) from None
 
 
 async def unschedule(call: HTTPCall) -> Response:
-    """Delete a schedule."""
+    """Delete a schedule of a session."""
     session = await call.session()
     if not await session.unschedule(call.path["s"]):
-        raise _gone(session, is_otherwise=await has_fired(session, call.path["s"]))
+        raise _not_open_error(session, has_ended=await has_fired(session, call.path["s"]))
     return Response(status_code=204)
 
 
 async def list_tasks(
     call: HTTPCall,
 ) -> JSON[json_response_types.PageDocument[json_response_types.TaskDocument]]:
-    """List the tasks that a session has delegated."""
+    """List the tasks that a session has delegated to other agents."""
     context = context_of(await call.readable_session())
     below = (context.children or {}).values()
     found = [_of_task(child) for child in below if child.task is not None and child.task.reports]
@@ -124,7 +124,7 @@ def _of_task(child: Any) -> json_response_types.TaskDocument:
 
 
 async def delegate(call: HTTPCall) -> JSON[json_response_types.DelegatedTask]:
-    """Delegate a task to another agent. Its result is sent to this session as a message."""
+    """Delegate a task of a session to another agent. The result is sent to the session as a message."""
     body, session = call.body, await call.session()
     call.gateway.access.known_opener(body["agent"])
     given = {name: body[name] for name in ("deadline", "metadata") if name in body}
@@ -136,17 +136,17 @@ async def delegate(call: HTTPCall) -> JSON[json_response_types.DelegatedTask]:
     return JSON({"id": task_id, "agent": body["agent"]}, status_code=202)
 
 
-async def _check_same_task(call: HTTPCall, asker: SessionContext, key: str) -> None:
-    """Check that an idempotency key was not used for a different task, of any agent.
+async def _check_same_task(call: HTTPCall, caller_session: SessionContext, key: str) -> None:
+    """Check that a session has not used an idempotency key for a different task, of any agent.
 
     Raises:
-        Problem: The key was used for another task.
+        Problem: The key was used for a different task.
     """
     access, body = call.gateway.access, call.body
-    for session_id in child_ids(access.opener(asker.agent), asker, key):
+    for session_id in child_ids(access.opener(caller_session.agent), caller_session, key):
         for agent in await access.journal.agents_with_session(session_id):
             head = await access.journal.head(agent, session_id)
-            if head is None or head.parent != asker.key:
+            if head is None or head.parent != caller_session.key:
                 continue
             records = await access.journal.read(session_id, agent=agent, limit=FIRST_RECORDS)
             first = next((each.message for each in records if isinstance(each, MessageAcceptedRecord)), None)
@@ -158,33 +158,33 @@ async def _check_same_task(call: HTTPCall, asker: SessionContext, key: str) -> N
                 raise key_reused()
 
 
-def _is_same_task(given: Message, body: Mapping[str, Any], opener: SessionOpener) -> bool:
-    """Return True if a task was created by a request with this body.
+def _is_same_task(first_message: Message, body: Mapping[str, Any], opener: SessionOpener) -> bool:
+    """Return True if a task's first message has the content and metadata of this request body.
 
-    If the agent has input guards, only the metadata is compared: guards change the text.
+    If the agent has input guards, only the metadata is compared, because guards can change the content.
     """
     content = to_content(body["input"])
-    is_said = given.parts == to_parts(content) or bool(opener.running.core.guards.inputs)
-    return is_said and dict(given.metadata) == body.get("metadata", {})
+    has_content = first_message.parts == to_parts(content) or bool(opener.running.core.guards.inputs)
+    return has_content and dict(first_message.metadata) == body.get("metadata", {})
 
 
 async def cancel_task(call: HTTPCall) -> Response:
-    """Cancel a task."""
+    """Cancel a task that a session has delegated."""
     session = await call.session()
     if not await session.cancel_task(call.path["t"]):
-        raise _gone(session, is_otherwise=await has_task_result(session, call.path["t"]))
+        raise _not_open_error(session, has_ended=await has_task_result(session, call.path["t"]))
     return Response(status_code=204)
 
 
-def _gone(session: Session, *, is_otherwise: bool) -> Exception:
-    """Return the error for a missing schedule or task.
+def _not_open_error(session: Session, *, has_ended: bool) -> Exception:
+    """Return the error for a request that deletes a schedule or task that is not open.
 
-    `is_otherwise` is True if it fired or completed, and False if it is unknown.
+    `has_ended` is True if the schedule has fired or the task has completed, and False if the id is unknown.
     """
     context = context_of(session)
     if context.has_moved:
         return context.refusal
-    return missing(as_asked=False) if is_otherwise else missing()
+    return missing(as_asked=False) if has_ended else missing()
 
 
 ENDPOINTS = (

@@ -50,7 +50,7 @@ _TRENDS = {
 
 
 async def find_messages(call: HTTPCall) -> JSON[json_response_types.FoundPage]:
-    """Find messages by their words, the newest first. The server needs the option `--index`."""
+    """Find messages that contain the searched words, the newest first. The server needs the option `--index`."""
     query, gateway = call.query, call.gateway
     has_errors = query.get("has_errors")
     tags, metadata = annotations_in(query)
@@ -66,20 +66,20 @@ async def find_messages(call: HTTPCall) -> JSON[json_response_types.FoundPage]:
     )
     limit = min(query.get("limit", DEFAULT_HITS), gateway.limits.page)
     page = await gateway.access.runtime.search(query["q"], wanted, after=query.get("after"), limit=limit)
-    items = [_of_hit(hit) for hit in page.hits if await _sees(call, hit)]
+    items = [_of_hit(hit) for hit in page.hits if await _may_access(call, hit)]
     return JSON({"items": items, "next": page.following, "is_complete": page.is_complete})
 
 
-async def _sees(call: HTTPCall, hit: SearchHit) -> bool:
-    """Return True if the session of a search hit still exists and the caller may access it.
+async def _may_access(call: HTTPCall, hit: SearchHit) -> bool:
+    """Return True if the session of a search hit still exists and the caller may access the session.
 
-    The index may contain erased sessions.
+    The index may contain messages of erased sessions.
     """
     access = call.gateway.access
     head = access.journal.cached_head(hit.agent, hit.session_id) or await access.journal.head(
         hit.agent, hit.session_id
     )
-    return head is not None and await access.sees(call.caller, head)
+    return head is not None and await access.may_access(call.caller, head)
 
 
 def _of_hit(hit: SearchHit) -> json_response_types.FoundMessage:
@@ -89,7 +89,7 @@ def _of_hit(hit: SearchHit) -> json_response_types.FoundMessage:
 async def get_trends(call: HTTPCall) -> JSON[Trends]:
     """Get cost, tokens, turns, durations, errors and tool failures by day, agent, model or owner.
 
-    Without the scope `admin`, only the sessions of the caller count. The server needs the option `--index`.
+    Without the scope `admin`, only the sessions of the caller's owner count. The server needs the option `--index`.
     """
     query = call.query
     found = await call.gateway.access.runtime.trends(

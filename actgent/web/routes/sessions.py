@@ -20,7 +20,7 @@ from actgent.web.webhooks.outbox import session_keys
 from actgent.web.webhooks.webhook import EVENTS, MAX_URL_CHARS, check_events, check_url
 
 from .endpoints import IDEMPOTENCY_KEY, JSON, Endpoint, Forwarding, HTTPCall
-from .idempotency import asker_of, check_asker, first_record, id_of_key
+from .idempotency import creator_id, first_record, id_of_key, was_created_by
 from .json_serializers import of_head, of_session
 from .shared_schemas import (
     AFTER,
@@ -82,15 +82,15 @@ NEW_SESSION = {
 async def list_sessions(
     call: HTTPCall,
 ) -> JSON[json_response_types.PageDocument[json_response_types.SessionSummaryDocument]]:
-    """List sessions, the last changed first."""
+    """List the sessions that the caller may access, the last changed first."""
     page = await call.gateway.access.page(call.caller, call.query, call.gateway.limits.page)
     return JSON({"items": [of_head(head) for head in page.items], "next": page.following})
 
 
 async def put_session(call: HTTPCall) -> JSON[json_response_types.CreatedSession]:
-    """Create a session with this id. A retry with the same body changes nothing.
+    """Create a session with the id in the path. A repeated request with the same body changes nothing.
 
-    A retry with the same `Idempotency-Key` gets the response of the first request. Another key or body is an error.
+    A retry with the same `Idempotency-Key` gets the response of the first request. A different key or body is an error.
     """
     session_id = check_client_id("the id of a session", call.path["id"])
     head, is_new = await _create_once(call, session_id, call.idempotency_key)
@@ -98,7 +98,7 @@ async def put_session(call: HTTPCall) -> JSON[json_response_types.CreatedSession
 
 
 async def post_session(call: HTTPCall) -> JSON[json_response_types.CreatedSession]:
-    """Create a session with an id chosen by the server."""
+    """Create a session with an id that the server chooses."""
     key = call.idempotency_key
     session_id = id_of_key(call, key) if key else call.gateway.access.journal.new_session_id()
     head, _ = await _create_once(call, session_id, key)
@@ -108,25 +108,26 @@ async def post_session(call: HTTPCall) -> JSON[json_response_types.CreatedSessio
 
 
 async def _create_once(call: HTTPCall, session_id: str, key: str) -> tuple[SessionSummary, bool]:
-    """Create a session, or find the existing session with the same id and options. Requests with the same key run one at a time.
+    """Create a session, or find the existing session with the same id and options.
 
-    Return the session's summary, and True if this request created it, now or in an earlier attempt with the same key.
+    Requests with the same idempotency key run one at a time. Return the session's summary, and True if this request created
+    the session, now or in an earlier try with the same key.
     """
     async with call.gateway.keys.held(call.caller.owner, key):
-        return await _create_or_find(call, session_id, asker_of(call, key))
+        return await _create_or_find(call, session_id, creator_id(call, key))
 
 
 async def _create_or_find(call: HTTPCall, session_id: str, asker: str) -> tuple[SessionSummary, bool]:
     """Create a session, or find the existing session with this id. The caller holds the lock of the idempotency key.
 
-    Return the session's summary, and True if it was created by the request that `asker` identifies; see `asker_of`.
+    Return the session's summary, and True if the request that `asker` identifies has created it; see `creator_id`.
     """
     body, access = call.body, call.gateway.access
     owner, opener = _owner_of(call), access.known_opener(call.body["agent"])
     limits = _limits_of(body) if "limits" in body else None
     annotations = new_annotations(body.get("tags", ()), body.get("metadata"))
     _check_mode(opener, body.get("mode"))
-    await _check_receiver(call)
+    await _check_webhook_url(call)
     if asker:
         await _check_other_agents(call, session_id, asker)
     try:
@@ -140,27 +141,27 @@ async def _create_or_find(call: HTTPCall, session_id: str, asker: str) -> tuple[
             annotations=annotations,
         )
     except SessionExists:
-        return await _same(call, session_id, owner, asker=asker), bool(asker)
+        return await _matching_session(call, session_id, owner, asker=asker), bool(asker)
     await _set_initial_mode(session_of_context(context), body.get("mode"))
     return await access.head(call.caller, session_id, body["agent"]), True
 
 
 async def _check_other_agents(call: HTTPCall, session_id: str, asker: str) -> None:
-    """Raise if the same key has already created a session of another agent.
+    """Check that the same idempotency key has not created a session of another agent.
 
     Raises:
-        Problem: The key was sent with another body.
+        Problem: The key was sent before with a different body.
     """
     journal = call.gateway.access.journal
     for agent in await journal.agents_with_session(session_id):
         head = await journal.head(agent, session_id)
         opened = None if head is None or agent == call.body["agent"] else await first_record(call, head)
         if opened is not None:
-            check_asker(opened.asker, asker)
+            was_created_by(opened.asker, asker)
 
 
 def _notify_of(call: HTTPCall) -> tuple[str, ...]:
-    """Return the webhook URL of the request and the events to send to it; empty if the request has no `notify`.
+    """Return the webhook URL in the request, followed by the names of the events to send; empty without the field `notify`.
 
     Raises:
         Problem: The server does not send notifications to URLs that clients set.
@@ -172,16 +173,16 @@ def _notify_of(call: HTTPCall) -> tuple[str, ...]:
     if call.gateway.session_webhook is None:
         raise Problem(
             "invalid",
-            "this server sends no notifications to URLs of clients: it needs the option --notify-sessions",
+            "the field notify is not supported by this server: start it with the option --notify-sessions",
         )
     return (check_url(wanted["url"]), *check_events(wanted.get("events", EVENTS)))
 
 
-async def _check_receiver(call: HTTPCall) -> None:
-    """Raise if the server may not send notifications to the webhook URL of the request.
+async def _check_webhook_url(call: HTTPCall) -> None:
+    """Check that the server may send notifications to the webhook URL in the request.
 
     Raises:
-        Problem: The URL is not public, and the server does not allow clients to use it.
+        Problem: The URL's address is not public, and the server does not allow it.
     """
     notify, webhook = _notify_of(call), call.gateway.session_webhook
     if notify and webhook is not None:
@@ -201,7 +202,7 @@ def _created_session(call: HTTPCall, head: SessionSummary) -> json_response_type
 
 
 def _limits_of(body: Mapping[str, Any]) -> Limits:
-    """Return the limits of a request body. JSON integers may have a fraction of zero: 24.0 is 24."""
+    """Return the session limits in a request body. A JSON number such as 24.0 is accepted as the integer 24."""
     kinds = SESSION_LIMITS["properties"]
     return Limits(
         **{
@@ -212,45 +213,48 @@ def _limits_of(body: Mapping[str, Any]) -> Limits:
 
 
 def _owner_of(call: HTTPCall) -> str:
-    """Return the owner of the session to create. Raise `Problem` if the caller may not choose this owner."""
+    """Return the owner for the session to create. Raise `Problem` if the caller may not choose this owner."""
     owner: str = call.body.get("owner", call.caller.owner)
     check_id("owner", owner)
     if owner != call.caller.owner and not call.caller.is_admin:
         raise Problem(
             "forbidden",
-            "owner requires the scope admin: without it, a session belongs to the owner of the token",
+            "the field owner requires the scope `admin`: without it, a session belongs to the owner of the token",
         )
     return owner
 
 
 def _check_mode(opener: Any, mode: str | None) -> None:
-    """Raise `Problem` if the agent has no mode of this name. None, the default mode, is always accepted."""
+    """Raise `Problem` if the agent has no mode with this name. None selects the default mode and is always accepted."""
     modes = opener.running.core.modes
     if mode is None:
         return
     if modes is None:
-        raise Problem("invalid", "the agent has no modes: leave out mode")
+        raise Problem("invalid", "the agent has no modes: leave out the field mode")
     if mode not in modes:
         remedy = nearest(mode, [each.name for each in modes])
-        raise Problem("invalid", f"the agent has no mode {quoted(mode, 40)}: {remedy}")
+        raise Problem("invalid", f"the agent has no mode with the name {quoted(mode, 40)}: {remedy}")
 
 
-async def _same(call: HTTPCall, session_id: str, owner: str, *, asker: str) -> SessionSummary:
-    """Return the existing session if it was created with the same options for the same owner.
+async def _matching_session(call: HTTPCall, session_id: str, owner: str, *, asker: str) -> SessionSummary:
+    """Return the summary of an existing session that was created with the same options for the same owner.
 
-    If `asker` is not empty, the session must also have been created by that request.
+    If `asker` is not empty, the session must also have been created by the request that it identifies.
 
     Raises:
-        Problem: The session was created with other options or by another request, or the caller may not see it.
+        Problem: The session was created with other options or by another request, or the caller may not access it.
     """
     access, body = call.gateway.access, call.body
     head: SessionSummary | None = await access.journal.head(body["agent"], session_id)
-    if head is None or not await access.sees(call.caller, head):
+    if head is None or not await access.may_access(call.caller, head):
         raise missing()
-    taken = Problem("session-exists", "there is a session of this id that was made otherwise")
+    taken = Problem(
+        "session-exists",
+        "a session with this id exists and was created with other options or by another request",
+    )
     opened = await first_record(call, head)
     annotations = new_annotations(body.get("tags", ()), body.get("metadata"))
-    is_known = bool(asker) and opened is not None and check_asker(opened.asker, asker)
+    is_known = bool(asker) and opened is not None and was_created_by(opened.asker, asker)
     if head.owner != owner:
         raise taken
     bounds = dict(_limits_of(body).shared) if "limits" in body else {}
@@ -269,13 +273,13 @@ async def _same(call: HTTPCall, session_id: str, owner: str, *, asker: str) -> S
 
 
 async def _set_initial_mode(session: Session, mode: str | None) -> None:
-    """Set the mode that the creation request named, if the session has never changed its mode."""
+    """Set the mode that the creation request selects, if the mode of the session was never changed."""
     if mode is not None and not session.mode_changes and session.mode != mode:
         await session.set_mode(mode, reason="asked for with the session")
 
 
 async def get_session(call: HTTPCall) -> JSON[json_response_types.SessionDocument] | Response:
-    """Get the current state of a session."""
+    """Get a session with its current status, budget, approvals, schedules, turn and queued messages."""
     access = call.gateway.access
     head = await call.head()
     tag = f'"{head.records}"'
@@ -292,7 +296,7 @@ async def get_session(call: HTTPCall) -> JSON[json_response_types.SessionDocumen
 async def annotate(call: HTTPCall) -> JSON[json_response_types.SessionSummaryDocument]:
     """Change the tags and metadata of a session, which may be closed.
 
-    Tags that are not named stay. In `metadata`, null removes a key, and keys that are not named stay.
+    Tags and metadata keys that the request does not name stay unchanged. In `metadata`, null removes a key.
     """
     head, access = await call.head(), call.gateway.access
     await access.runtime.annotate(head.session_id, agent=head.agent, **call.body)
@@ -300,7 +304,7 @@ async def annotate(call: HTTPCall) -> JSON[json_response_types.SessionSummaryDoc
 
 
 async def interrupt(call: HTTPCall) -> Response:
-    """Interrupt the running turn. The response is sent when the turn has ended."""
+    """Interrupt the running turn of a session. The response is sent after the turn has ended."""
     session = await call.session()
     reason, drops = call.body.get("reason", "interrupted"), call.body.get("drop_queued", False)
     await session.interrupt(reason, drop_queued=drops, message_id=call.body.get("message_id"))
@@ -322,7 +326,7 @@ async def close(call: HTTPCall) -> Response:
 
 
 async def erase(call: HTTPCall) -> Response:
-    """Erase a session and its child sessions from the journal."""
+    """Erase a session and its child sessions with all their records from the journal."""
     head = await call.head()
     await call.gateway.access.runtime.delete_session(head.session_id, agent=head.agent)
     return Response(status_code=204)
@@ -366,7 +370,7 @@ ENDPOINTS = (
         statuses=(200, 304),
         headers={"If-None-Match": "`ETag` of an earlier answer: 304 if no record was written since."},
         answer_headers={"ETag": "Version of the session."},
-        forwarding=Forwarding(frees=True),
+        forwarding=Forwarding(served_while_draining=True),
     ),
     Endpoint(
         verb="PATCH",
@@ -387,7 +391,7 @@ ENDPOINTS = (
             },
             "additionalProperties": False,
         },
-        forwarding=Forwarding(frees=True),
+        forwarding=Forwarding(served_while_draining=True),
     ),
     Endpoint(
         verb="POST",
@@ -408,7 +412,7 @@ ENDPOINTS = (
             "additionalProperties": False,
         },
         statuses=(204,),
-        forwarding=Forwarding(frees=True),
+        forwarding=Forwarding(served_while_draining=True),
     ),
     Endpoint(
         verb="POST",
@@ -417,7 +421,7 @@ ENDPOINTS = (
         scope="chat",
         query=_ONE,
         statuses=(204,),
-        forwarding=Forwarding(frees=True),
+        forwarding=Forwarding(served_while_draining=True),
     ),
     Endpoint(
         verb="DELETE",

@@ -116,13 +116,13 @@ _CLIENT_ID = re.compile(CLIENT_ID)
 
 
 def list_pattern(words: Sequence[str]) -> str:
-    """Return the pattern of comma-separated lists of these words."""
+    """Return a regular expression that matches comma-separated lists of these words."""
     word = f"({'|'.join(words)})"
     return f"^{word}(,{word})*$"
 
 
 def date_in(query: Mapping[str, Any], name: str) -> float | None:
-    """Return the Unix time in seconds of a date in a query; None if the query does not have it.
+    """Return the date in the query parameter `name` as Unix time in seconds; None if the parameter is missing.
 
     Raises:
         Problem: The value is not a date with a time zone.
@@ -141,12 +141,12 @@ def date_in(query: Mapping[str, Any], name: str) -> float | None:
     return date.timestamp()
 
 
-def check_client_id(what: str, value: str) -> str:
-    """Check an id that a client has chosen, and return it; `what` names the id in the error.
+def check_client_id(label: str, value: str) -> str:
+    """Check the characters of an id that a client has chosen, and return the id. `label` is the id's name for the error.
 
     Raises:
         Problem: The id does not match `CLIENT_ID`.
     """
     if not _CLIENT_ID.match(value) or value.endswith("\n"):
-        raise Problem("invalid", f"{what} must have 1 to 128 characters of A-Z a-z 0-9 . _ -")
+        raise Problem("invalid", f"{label} must have 1 to 128 of the characters A-Z a-z 0-9 . _ -")
     return value

@@ -32,29 +32,29 @@ State = Literal["head", "length", "chunk", "chunk data", "chunk end", "last", "r
 
 
 class Malformed(Exception):
-    """The received bytes are not a request, or are an ambiguous one."""
+    """The received bytes are no HTTP request, or an ambiguous one."""
 
 
 @attrs.define(eq=False)
 class RequestParser:
-    """Tracks the request boundaries of one connection."""
+    """Parser that finds the boundaries of the requests in the bytes of one connection."""
 
     header_bytes: int
     state: State = "head"
     _waiting: bytearray = attrs.field(factory=bytearray)
-    """Received bytes that were not forwarded yet: an incomplete head or chunk line."""
+    """Received bytes of an incomplete head or chunk line, which were not forwarded yet."""
     _left: int = 0
-    """Remaining bytes of the body, or of its current chunk."""
+    """Number of bytes that are still to be received of the request body, or of its current chunk."""
     _chunks: int = 0
-    """Number of chunks of the current body so far."""
+    """Number of chunks of the current request body that were received so far."""
 
     @property
     def is_between(self) -> bool:
-        """True between requests: no byte of the next request has arrived."""
+        """True between requests: the last request was received completely, and no byte of the next one has arrived."""
         return self.state == "head" and not self._waiting
 
     def feed(self, data: bytes) -> bytes:
-        """Parse received bytes, and return the bytes for the server; empty while a head is incomplete.
+        """Parse received bytes, and return the validated bytes for the HTTP server; empty while a request head is incomplete.
 
         After a rejected request, all further bytes are dropped.
         """
@@ -73,7 +73,7 @@ class RequestParser:
         return bytes(passed)
 
     def _step(self) -> bytes | None:
-        """Return the next validated bytes for the server; None if more bytes must arrive first."""
+        """Return the next validated bytes for the HTTP server; None if more bytes must arrive first."""
         if self.state == "head":
             return self._head()
         if self.state in ("length", "chunk data"):
@@ -81,7 +81,10 @@ class RequestParser:
         return self._line()
 
     def _head(self) -> bytes | None:
-        """Return the next complete head; None if it is incomplete. Raise `Malformed` if it is too long or has bare line ends."""
+        """Return the next complete request head; None while it is incomplete.
+
+        Raise `Malformed` if the head is too long, or has line feeds without carriage returns.
+        """
         end = self._waiting.find(b"\r\n\r\n")
         known = self._waiting if end < 0 else self._waiting[: end + 4]
         if len(known) > self.header_bytes or _has_bare_ends(known):
@@ -92,9 +95,9 @@ class RequestParser:
         return self._read_head(bytes(known[:-4]).split(b"\r\n"))
 
     def _read_head(self, lines: list[bytes]) -> bytes:
-        """Validate the lines of a head, and return the head without upgrade headers.
+        """Validate the lines of a request head, and return the head without upgrade headers.
 
-        Raise `Malformed` for ambiguous lines.
+        Raise `Malformed` if a line is ambiguous.
         """
         if not _START.fullmatch(lines[0]):
             raise Malformed
@@ -107,9 +110,9 @@ class RequestParser:
         return b"\r\n".join([lines[0], *kept, b"", b""])
 
     def _begin_body(self, fields: list[tuple[bytes, bytes]], *, is_old: bool) -> None:
-        """Set the state for the body of a request: by length, chunked, or none.
+        """Set the parser's state for the request body: with a length, chunked, or without a body.
 
-        Raise `Malformed` if its length is ambiguous.
+        `is_old` is True for HTTP/1.0. Raise `Malformed` if the length is ambiguous.
         """
         lengths = [value for name, value in fields if name == b"content-length"]
         codings = [value.lower() for name, value in fields if name == b"transfer-encoding"]
@@ -121,7 +124,7 @@ class RequestParser:
         self.state = "chunk" if codings else ("length" if self._left else "head")
 
     def _data(self) -> bytes:
-        """Return the received part of the body or chunk, and set the state after its last byte."""
+        """Return the received bytes of the current body or chunk. After its last byte, set the state for the next part."""
         piece = bytes(self._waiting[: self._left])
         del self._waiting[: len(piece)]
         self._left -= len(piece)
@@ -130,7 +133,7 @@ class RequestParser:
         return piece
 
     def _line(self) -> bytes | None:
-        """Return the size line of a chunk, or the empty line after a chunk; None if the line is incomplete."""
+        """Return the next complete line between chunks: a size line or the empty line after a chunk; None if it is incomplete."""
         end = self._waiting.find(b"\n")
         if end > MAX_CHUNK_LINE_BYTES or (end < 0 and len(self._waiting) > MAX_CHUNK_LINE_BYTES):
             raise Malformed
@@ -144,7 +147,7 @@ class RequestParser:
         return line
 
     def _after_line(self, line: bytes) -> None:
-        """Set the state after a chunk line. Raise `Malformed` for trailers, bad sizes and too many chunks."""
+        """Set the parser's state after a line between chunks. Raise `Malformed` for trailers, bad sizes and too many chunks."""
         if self.state in ("chunk end", "last"):
             if line:  # trailers are not supported
                 raise Malformed
@@ -159,11 +162,17 @@ class RequestParser:
 
 
 def chunked(data: bytes) -> bytes:
-    """Encode data as one chunk of an answer (RFC 9112, section 7.1). Empty data gives no bytes, since it would end the body."""
+    """Encode data as one chunk of an HTTP response (RFC 9112, section 7.1).
+
+    Empty data gives no bytes, because an empty chunk would end the body.
+    """
     return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
 
 
 def _has_bare_ends(text: bytes | bytearray) -> bool:
-    """Return True if the text has a line feed without carriage return, or a carriage return without line feed before its end."""
+    """Return True if the text has a line feed without carriage return, or a carriage return without line feed.
+
+    A carriage return at the end of the text is ignored, because its line feed may not have arrived yet.
+    """
     ends = text.count(b"\r\n")
     return text.count(b"\n") != ends or text.count(b"\r") - text.endswith(b"\r") != ends

@@ -35,9 +35,9 @@ _EMPTY = re.compile(rb"HTTP/1\.1 (4\d\d) (?:.|\r\n)*\r\n\r\n")
 
 
 def _problem(status: int, reason: str, problem: Problem) -> bytes:
-    """Return a complete HTTP answer with a problem document.
+    """Return the bytes of an HTTP response with a problem document, for errors before the ASGI application is called.
 
-    It is for errors before the application is called, and closes the connection.
+    The response tells the client that the connection closes.
     """
     body = orjson.dumps({**problem.document(new_id()), "status": status})
     extra = "".join(f"{name}: {value}\r\n" for name, value in problem.headers.items())
@@ -55,10 +55,7 @@ def _limit_response() -> bytes:
 
 
 def _with_problem(data: bytes) -> bytes:
-    """Add a problem document to Hypercorn's empty answer to a malformed request.
-
-    Other data is returned unchanged.
-    """
+    """Add a problem document to Hypercorn's empty response to a malformed request. Other data is returned unchanged."""
     found = _EMPTY.fullmatch(data)
     if found is None or b"content-length: 0\r\n" not in data or b"connection: close\r\n" not in data:
         return data
@@ -67,7 +64,7 @@ def _with_problem(data: bytes) -> bytes:
 
 
 class LimitedStream:
-    """A connection with time limits for receiving headers and bodies and for sending. It implements the stream API that Hypercorn uses."""
+    """Connection with timeouts for receiving headers and bodies and for sending. It has the stream interface that Hypercorn uses."""
 
     def __init__(self, stream: trio.SocketStream, limits: GatewayLimits, *, secure: Any = None) -> None:
         self._stream: trio.abc.HalfCloseableStream | Any = stream if secure is None else secure
@@ -85,13 +82,10 @@ class LimitedStream:
         self.is_cut = False
         """True if the connection was closed because the client did not read in time."""
 
-    async def receive_some(self, most: int | None = None) -> bytes:
-        """Return the next validated bytes for Hypercorn.
-
-        Empty at the end of the connection, or after a time limit.
-        """
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """Receive bytes and return the validated ones for Hypercorn; empty at the end of the connection, or after a timeout."""
         while True:
-            data = await self._receive(most)
+            data = await self._receive(max_bytes)
             if not data:
                 self.is_over = True
                 if self.server is not None:
@@ -107,21 +101,18 @@ class LimitedStream:
                 self._is_new = False
                 return passed
 
-    async def _receive(self, most: int | None) -> bytes:
-        """Return received bytes, not yet validated.
-
-        Empty after the current time limit, or at the end of the connection.
-        """
+    async def _receive(self, max_bytes: int | None) -> bytes:
+        """Receive and return bytes that are not yet validated; empty at the end of the connection, or after a timeout."""
         with trio.move_on_at(self._deadline):
             try:
-                return bytes(await self._stream.receive_some(most))
+                return bytes(await self._stream.receive_some(max_bytes))
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return b""
         return b""
 
     @property
     def _deadline(self) -> float:
-        """Monotonic time at which the current head or body has to be complete; infinite between requests."""
+        """Time by trio's clock until which the current request head or body must be complete; infinite between requests."""
         framing, limits = self._framing, self._limits
         if framing.state == "head":
             is_waited_for = self._is_new or not framing.is_between
@@ -129,9 +120,9 @@ class LimitedStream:
         return self._since + limits.body_seconds * 2  # the application answers 408 before that
 
     def send_now(self, data: bytes) -> int:
-        """Send as many bytes as the socket accepts without waiting, and return their number.
+        """Send as many bytes as the socket accepts without waiting, and return the number of sent bytes.
 
-        A closed connection accepts all bytes; a later send raises.
+        On a closed connection all bytes count as sent, and a later `send_all` raises.
         """
         try:
             return os.write(self.socket.fileno(), data)
@@ -141,13 +132,15 @@ class LimitedStream:
             return len(data)
 
     async def send_all(self, data: bytes) -> None:
-        """Send all data. Close the connection and raise `BrokenResourceError` if the client does not read it in time."""
+        """Send all data. If the client does not read it in time, close the connection and raise `BrokenResourceError`."""
         with trio.move_on_after(self._limits.send_seconds) as limit:
             await self._stream.send_all(data)
         if limit.cancelled_caught:
             self.is_cut = True
             await trio.aclose_forcefully(self._stream)
-            raise trio.BrokenResourceError("the client stopped reading")
+            raise trio.BrokenResourceError(
+                "the client did not read the response in time, so the connection was closed"
+            )
 
     async def send_eof(self) -> None:
         """Close the sending direction of the connection."""
@@ -160,7 +153,7 @@ class LimitedStream:
 
 
 class SecureStream(LimitedStream):
-    """A `LimitedStream` with TLS."""
+    """TLS connection with the timeouts of `LimitedStream`."""
 
     def __init__(self, stream: trio.SocketStream, limits: GatewayLimits, context: ssl.SSLContext) -> None:
         self._secure = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
@@ -172,15 +165,15 @@ class SecureStream(LimitedStream):
         await self._secure.do_handshake()
 
     def selected_alpn_protocol(self) -> str:
-        """Return `http/1.1`, the only protocol offered."""
+        """Return the protocol of the connection: `http/1.1`, the only one that the server offers."""
         return "http/1.1"
 
     async def send_eof(self) -> None:
-        raise AttributeError("a TLS connection cannot close only one direction")
+        raise AttributeError("a TLS connection cannot close only its sending direction: call aclose()")
 
 
 class _Connection(TCPServer):
-    """Hypercorn's server of one connection. It ends as soon as the client disconnects, instead of after the idle time."""
+    """Hypercorn's handler of one connection. It ends as soon as the client disconnects, instead of after the idle timeout."""
 
     stream: LimitedStream  # type: ignore[assignment]  # implements the part of the stream interface that is used
 
@@ -193,7 +186,7 @@ class _Connection(TCPServer):
 
 
 class Server:
-    """Serves the connections of an ASGI application."""
+    """Server that accepts and serves the HTTP connections of an ASGI application."""
 
     def __init__(self, app: Any, limits: GatewayLimits, *, tls: ssl.SSLContext | None) -> None:
         self._limits = limits
@@ -205,11 +198,11 @@ class Server:
 
     @property
     def connections(self) -> int:
-        """Number of open connections."""
+        """Number of open HTTP connections."""
         return len(self._streams)
 
     async def handle(self, stream: trio.SocketStream) -> None:
-        """Serve one connection until it ends. Answer 503 if the limit of connections is reached."""
+        """Serve one connection until it ends. Respond with status 503 if the limit of connections is reached."""
         if self.connections >= self._limits.connections:
             with trio.move_on_after(1):
                 await stream.send_all(_limit_response())
@@ -235,10 +228,10 @@ class Server:
             await trio.aclose_forcefully(stream)
 
     async def end(self) -> None:
-        """Stop accepting further requests on the open connections. Running requests finish."""
+        """Stop accepting requests on the open connections. Running requests finish."""
         await self._context.terminated.set()
 
-    async def break_late(self, ending: trio.Event, grace: float) -> None:
+    async def close_after_grace(self, ending: trio.Event, grace: float) -> None:
         """Close all remaining connections `grace` seconds after `ending` is set, or when this task is cancelled.
 
         Hypercorn's sends are shielded, so a client that does not read would delay the shutdown.
@@ -269,12 +262,12 @@ def _config_for(limits: GatewayLimits) -> Config:
 async def served(
     app: Any, listeners: list[trio.SocketListener], limits: GatewayLimits, *, tls: ssl.SSLContext | None
 ) -> AsyncGenerator[Server, None]:
-    """Serve an application on listeners for the duration of the `async with` block.
+    """Serve an ASGI application on listeners during the `async with` block.
 
     When the block exits, running requests may finish within `limits.grace` seconds.
     """
     server, raised = Server(app, limits, tls=tls), None
-    async with _breaking(server, limits.grace) as ending, trio.open_nursery() as connections:
+    async with _closing_after_grace(server, limits.grace) as ending, trio.open_nursery() as connections:
         async with trio.open_nursery() as accepting:
             accepting.start_soon(
                 partial(trio.serve_listeners, server.handle, listeners, handler_nursery=connections)
@@ -292,17 +285,20 @@ async def served(
 
 
 @asynccontextmanager
-async def _breaking(server: Server, grace: float) -> AsyncGenerator[trio.Event, None]:
-    """Open an `async with` block with an event: connections are closed `grace` seconds after it is set, or on cancellation."""
+async def _closing_after_grace(server: Server, grace: float) -> AsyncGenerator[trio.Event, None]:
+    """Open an `async with` block, and yield an event that begins the shutdown of a server.
+
+    Connections are closed `grace` seconds after the event is set, or on cancellation.
+    """
     ending = trio.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(server.break_late, ending, grace)
+        nursery.start_soon(server.close_after_grace, ending, grace)
         yield ending
         nursery.cancel_scope.cancel()
 
 
 async def open_listeners(bind: str) -> list[trio.SocketListener]:
-    """Open listeners at `HOST:PORT`. Port 0 chooses a free port.
+    """Open TCP listeners at the address `HOST:PORT`. Port 0 chooses a free port.
 
     Raises:
         ConfigurationError: The address is invalid, or the port is in use.

@@ -6,7 +6,7 @@ from actgent.errors import ConfigurationError
 
 
 def split_address(bind: object) -> tuple[str, int]:
-    """Split `HOST:PORT` into host and port. The brackets of an IPv6 host are removed.
+    """Split an address `HOST:PORT` into host and port. The brackets of an IPv6 host are removed.
 
     Raises:
         ConfigurationError: The value is not a text, does not have the form `HOST:PORT`, or the port is above 65535.

@@ -40,9 +40,9 @@ from actgent.web.routes.endpoint_table import ENDPOINTS
 from actgent.web.routes.endpoints import (
     Endpoint,
     HTTPCall,
-    check_media,
+    check_content_headers,
     has_no_body,
-    most_of,
+    max_body_bytes,
     read_query,
     to_body,
     too_large,
@@ -73,30 +73,30 @@ _RETRIED = frozenset({"busy", "unavailable"})
 
 @attrs.frozen(kw_only=True, eq=False)
 class RelayApplication:
-    """Answers relayed requests with the gateway's endpoints."""
+    """Handler that answers requests relayed by other nodes with the gateway's endpoints."""
 
     context: GatewayContext
     find: "EndpointFinder"
 
-    def is_freeing(self, verb: str, path: str) -> bool:
-        """Return True if a draining node still answers requests of this path.
+    def is_served_while_draining(self, verb: str, path: str) -> bool:
+        """Return True if a node still answers this request for a session of a partition that it is draining.
 
-        They help turns to end, or read the status of a session.
+        `verb` is the HTTP method and `path` the URL path of the request.
         """
         with suppress(Problem):  # unknown path
             endpoint = self.find(path)[0].get(verb)
-            return endpoint is not None and endpoint.forwarding.frees
+            return endpoint is not None and endpoint.forwarding.served_while_draining
         return False
 
-    async def answer(self, request: RelayedRequest, send: SendChunk, gone: trio.Event) -> None:
-        """Answer a relayed request, and send the answer in chunks with `send`.
+    async def answer(self, request: RelayedRequest, send: SendChunk, disconnected: trio.Event) -> None:
+        """Answer a relayed request, and send the response in chunks with `send`.
 
-        Stop when `gone` is set, because the sender disconnected.
+        `disconnected` is set when the relaying node disconnects, which ends the response.
         """
-        answer = _Answer(request.http_request, send, gone)
+        answer = _Answer(request.http_request, send, disconnected)
         try:
             response = await self._respond(request, answer)
-            await answer.say(response)
+            await answer.send_response(response)
         except Exception as error:  # every error is answered as a problem
             if answer.has_begun:
                 raise
@@ -104,13 +104,13 @@ class RelayApplication:
             to_error = None if answer.endpoint is None else answer.endpoint.to_error
             if to_error is None or problem.kind in _RETRIED:
                 to_error = problem_response
-            await answer.say(to_error(problem, answer.id))
+            await answer.send_response(to_error(problem, answer.id))
         finally:
             end_request_span(answer.span, answer.status)
             self.context.metrics.requests[answer.route, answer.status] += 1
 
     async def _respond(self, request: RelayedRequest, answer: "_Answer") -> Response:
-        """Validate a request, call its endpoint, and return the response."""
+        """Validate a relayed request, call its endpoint, and return the response."""
         http_request = request.http_request
         endpoints, path = self.find(http_request.path)
         endpoint = endpoints.get(http_request.verb)
@@ -138,16 +138,16 @@ class RelayApplication:
 
 
 def _body_of(endpoint: Endpoint, request: HTTPRequest, limits: GatewayLimits) -> Mapping[str, Any]:
-    """Return the validated JSON body of a relayed request.
+    """Return the JSON body of a relayed request after validation.
 
     Raises:
         Problem: The body is invalid, or too large for its endpoint.
     """
-    check_media(request.verb, request.headers)
+    check_content_headers(request.verb, request.headers)
     if has_no_body(endpoint, request.verb):
         return {}
     body = request.body or b""
-    if len(body) > (most := most_of(endpoint, limits)):
+    if len(body) > (most := max_body_bytes(endpoint, limits)):
         raise too_large(most)
     return to_body(endpoint, body)
 
@@ -159,9 +159,9 @@ def _caller(owner: str, scopes: tuple[str, ...]) -> Caller:
 
 
 class _Answer:
-    """Sends one response with `send`, and stores its HTTP status."""
+    """Sends the response to one relayed request, and stores its HTTP status."""
 
-    def __init__(self, request: HTTPRequest, send: SendChunk, gone: trio.Event) -> None:
+    def __init__(self, request: HTTPRequest, send: SendChunk, disconnected: trio.Event) -> None:
         self.id = new_id()
         self.has_begun = False
         self.is_cut = False
@@ -172,12 +172,12 @@ class _Answer:
         """Endpoint of the request; None if the path is unknown."""
         self.span: OpenSpan | None = None
         """Span of the request; None without telemetry."""
-        self._verb, self._send_chunk, self._gone = request.verb, send, gone
+        self._verb, self._send_chunk, self._disconnected = request.verb, send, disconnected
         self._wants_headers = WANTS_HEADERS in request.headers
         self._headers: Mapping[str, str] = {}
 
-    async def say(self, response: Response) -> None:
-        """Send a response: a stream chunk by chunk, any other response in one chunk."""
+    async def send_response(self, response: Response) -> None:
+        """Send a response to the relaying node: a stream chunk by chunk, any other response in one chunk."""
         if isinstance(response, Streamed):
             scope = {"type": "http", "http_version": "2", "method": self._verb, "state": {PLAIN: self}}
             await response(scope, self.receive, self._send)
@@ -199,8 +199,8 @@ class _Answer:
         await self._send_chunk(self.status, data, False, self._headers)  # noqa: FBT003 - as `SendChunk`
 
     async def receive(self) -> dict[str, Any]:
-        """Wait until the sender disconnects, and return the ASGI message `http.disconnect`. The body was read before."""
-        await self._gone.wait()
+        """Wait until the relaying node disconnects, and return the ASGI message `http.disconnect`. The body was read before."""
+        await self._disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Any) -> None:
@@ -212,7 +212,7 @@ class _Answer:
             await self._send_chunk(self.status, message.get("body", b""), is_last, self._headers)
 
     def _relayed(self, headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-        """Return the headers of an answer that are relayed to the client."""
+        """Return those response headers that are relayed to the client."""
         own = () if self.endpoint is None else map(str.lower, self.endpoint.answer_headers)
         names = RELAYED_ANSWER_HEADERS.union(own)
         known = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
@@ -220,9 +220,9 @@ class _Answer:
 
 
 def has_moved(status: int, data: bytes) -> bool:
-    """Return True if the answer says that another node owns the session by now.
+    """Return True if a response reports that another node owns the session now.
 
-    The relaying node must then send the request there.
+    The relaying node must then send the request to that node.
     """
     return status == _UNAVAILABLE and bool(orjson.loads(data or b"{}").get("moved"))
 
@@ -231,14 +231,14 @@ def has_moved(status: int, data: bytes) -> bool:
 
 
 class EndpointFinder:
-    """Finds the endpoints of the paths of relayed requests: those of `/v1`, and those of the open gateways' protocols."""
+    """Finds the endpoints for the paths of relayed requests: those of `/v1`, and those of the open gateways' protocols."""
 
     def __init__(self) -> None:
         self._added: list[Sequence[Endpoint]] = []
         self._build()
 
     def __call__(self, path: str) -> Place:
-        """Return the endpoints of a path, which is without its prefix `/v1`.
+        """Return the endpoints of a path (without the prefix `/v1`) by HTTP method, and the variable segments of the path.
 
         Raises:
             Problem: The path is unknown.
@@ -247,7 +247,7 @@ class EndpointFinder:
 
     @contextmanager
     def serving(self, endpoints: Iterable[Endpoint]) -> Iterator[None]:
-        """Open a `with` block during which further endpoints are found. Those that were added last take precedence."""
+        """Also find the endpoints of a table during the `with` block. Endpoints that were added last take precedence."""
         added = tuple(endpoints)
         self._added.append(added)
         self._build()
@@ -267,5 +267,7 @@ def _find(table: Sequence[tuple[Any, Mapping[str, Endpoint]]], path: str) -> Pla
     for pattern, endpoints in table:
         if (found := pattern.match(path)) is not None:
             return endpoints, decode_segments(found.groupdict())
-    words = "the session's node does not serve this path: use one release and the same protocols at all nodes"
-    raise Problem("unavailable", words)
+    raise Problem(
+        "unavailable",
+        "the node that owns the session does not serve this path: use one release and the same protocols at all nodes",
+    )

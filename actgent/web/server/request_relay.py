@@ -2,10 +2,11 @@
 
 The gateway authenticates the caller, and sends the caller's identity with the request. A request is retried until the caller's
 retry timeout ends. Reads are always safe to retry; a request with an effect is retried with the same id, which the gateway adds if
-it has none. If a stream breaks, the client's stream ends too; the client reconnects with its last record number, and resumes at
-the current owner. A message for a session without an owner is stored for the next owner, and acknowledged.
+the request has none. If a stream breaks, the client's stream also ends; the client reconnects with its last record number, and
+resumes at the node that owns the session then. A message for a session that no node owns is stored until a node owns it.
 
-Requests of outside protocols are relayed in the same way: their endpoints derive the session from path, headers or body.
+Requests of interoperability protocols, such as OpenAI's, are relayed in the same way: their endpoints derive the session from
+path, headers or body.
 """
 
 import math
@@ -80,7 +81,7 @@ _OK, _ACCEPTED, _NO_CONTENT, _FIRST_ERROR = 200, 202, 204, 400
 
 
 class NoOwner(ConnectionLost):
-    """No live node owns the partition of the session at the moment; the request was not sent."""
+    """No live node owns the session's partition at the moment, so the request was not sent."""
 
     def __init__(self) -> None:
         super().__init__("no node serves this session at the moment", was_sent=False)
@@ -92,7 +93,7 @@ class NodeConnectionBroken(ConnectionLost):
     def __init__(self, reason: str, *, node: str) -> None:
         super().__init__(reason, was_sent=True, is_broken=True)
         self.node = node
-        """Name of the node."""
+        """Name of the node to which the connection broke."""
 
 
 @attrs.frozen(kw_only=True)
@@ -101,16 +102,19 @@ class RelayedRequest:
 
     http_request: HTTPRequest
     session_id: str
-    """Session whose owner must answer; empty if any node may answer. The path may contain another session, e.g. for a fork."""
+    """Id of the session whose owner node must answer; empty if any node may answer.
+
+    The path may contain the id of another session, for example in a fork request.
+    """
     owner: str
-    """Owner on whose behalf the caller acts."""
+    """Name of the user or agent on whose behalf the caller sends the request."""
     scopes: tuple[str, ...]
-    """Scopes of the caller."""
+    """Scopes of the caller's access token."""
 
 
 @attrs.frozen(kw_only=True)
 class RelayedAnswer:
-    """Answer of another node: HTTP status, headers, and the body as a stream of chunks."""
+    """Response of another node: HTTP status, headers, and the body as a stream of chunks."""
 
     status: int
     headers: Mapping[str, str]
@@ -126,25 +130,25 @@ class RelayedAnswer:
 
 @runtime_checkable
 class OwnerClient(Protocol):
-    """Sends requests to the owners of sessions, each of them once."""
+    """Sends requests to the nodes that own the sessions. It makes one attempt for each request."""
 
     def relay(self, request: RelayedRequest, *, seconds: float) -> AbstractAsyncContextManager[RelayedAnswer]:
-        """Send a request to the owner of its session. The node may take `seconds` for the answer.
+        """Send a request to the node that owns its session. The node has `seconds` for its response.
 
         Raises:
             NoOwner: No live node owns the session.
-            NodeConnectionBroken: The connection broke before the answer began.
-            ConnectionLost: The connection failed in another way, or while the body of the answer is read.
+            NodeConnectionBroken: The connection broke before the response began.
+            ConnectionLost: The connection failed in another way, or while the response body is read.
         """
 
     async def has_died(self, node: str) -> bool:
-        """Return True if a node dies now. Wait until a death would be detected. A planned end is not a death."""
+        """Return True if a node is dead. Wait for as long as the detection of its death takes. A planned shutdown is no death."""
 
     async def calm_seconds(self) -> float:
-        """Return the seconds for which no node of the cluster has died."""
+        """Return the seconds since the start, or since the death of a node was last noticed."""
 
     async def store(self, request: RelayedRequest, *, message_id: str) -> bool:
-        """Store the message of a request for the node that will own its session. Return False if a node owns the session by now.
+        """Store the message of a request until a node owns its session. Return False if a node owns the session already.
 
         Raises:
             JournalFailed: The database does not answer. It is unknown whether the message was stored.
@@ -152,7 +156,7 @@ class OwnerClient(Protocol):
 
 
 class WaitReleased(Protocol):
-    """Function that waits until neither the quarantine nor pending messages hold back a session of this process."""
+    """Function that waits until a session of this process is no longer held back, and requests for it can be answered."""
 
     async def __call__(self, session_id: str, seconds: float = ..., /) -> None:
         """Wait until a held-back session is released, for at most `seconds`.
@@ -166,27 +170,30 @@ class WaitReleased(Protocol):
 
 @attrs.frozen(kw_only=True)
 class Relay:
-    """Relay of one gateway: answers a request in this process, or forwards it to the node that owns the session."""
+    """Relay of one gateway: answers a request in this process, or sends it to the node that owns the session."""
 
-    way: OwnerClient
+    owner_client: OwnerClient
     is_ours: Callable[[str], bool]
-    """Returns True for the id of a session that this process owns and serves now."""
+    """Returns True if this process owns and serves the session with this id now."""
     is_draining: Callable[[str], bool]
-    """Returns True for the id of a session whose partition this process is draining."""
+    """Returns True if this process is draining the partition of the session with this id, before a planned transfer."""
     wait_released: WaitReleased
     serving: Callable[[Iterable[Endpoint]], AbstractContextManager[None]]
-    """Returns a `with` block during which this node also answers relayed requests of these endpoints."""
+    """Returns a context manager during which this node also answers relayed requests to these endpoints."""
     derive_key: Callable[[bytes], bytes]
-    """Derives a secret of 32 bytes for a purpose. It is the same at all nodes of the cluster."""
+    """Returns a secret of 32 bytes for a purpose. All nodes of the cluster derive the same secret."""
 
     async def answer(self, endpoint: Endpoint, call: HTTPCall) -> Response:
-        """Answer a request in this process, or return a response that relays it to the owner of its session."""
+        """Answer a request in this process, or return a response that relays the request to the node that owns its session."""
         forwarding = endpoint.forwarding
         if forwarding.add_ids is not None:  # before the first try, whose effect a relayed retry must find
             call = forwarding.add_ids(call)
         session_id = forwarding.session_of(call)
         if session_id and not forwarding.reads_journal:
-            if not (self.is_ours(session_id) or (forwarding.frees and self.is_draining(session_id))):
+            if not (
+                self.is_ours(session_id)
+                or (forwarding.served_while_draining and self.is_draining(session_id))
+            ):
                 return RelayedResponse(self, endpoint, call, None)
             seconds = _retry_timeout_of(call)
             is_counting = counts_breaks(call)
@@ -201,7 +208,7 @@ class Relay:
 
 
 class _MovableStream(Response):
-    """A stream of this process. If the session moves before the stream begins, the request is relayed to the next owner."""
+    """Stream of this process. If the session moves to another node before the stream begins, the request is relayed there."""
 
     def __init__(self, relay: Relay, endpoint: Endpoint, call: HTTPCall, response: Streamed) -> None:
         super().__init__()
@@ -225,11 +232,11 @@ class _MovableStream(Response):
 
 
 class RelayedResponse(Response):
-    """A response that relays the request to the session's owner, and sends that node's answer."""
+    """Response that relays the request to the node that owns the session, and sends that node's response to the client."""
 
     def __init__(self, relay: Relay, endpoint: Endpoint, call: HTTPCall, moved: Fenced | None) -> None:
         super().__init__()
-        self._relay, self._way = relay, relay.way
+        self._relay, self._owner_client = relay, relay.owner_client
         self._endpoint, self._call, self._moved = endpoint, call, moved
         self._body = dict(call.body)
         names = (*_RELAYED_REQUEST_HEADERS, *map(str.lower, endpoint.request_headers))
@@ -241,19 +248,19 @@ class RelayedResponse(Response):
             self._sent["traceparent"] = parent
         self._wait = wait_of(call)
         self._may_be_done = False
-        """True if a try may have had its effect."""
+        """True if an attempt to send the request may have taken effect."""
         self._retry_timeout = _retry_timeout_of(call)
-        """Seconds for which the request is retried."""
+        """Maximum number of seconds for which the request is retried."""
         counted = call.header(BREAKS_HEADER) or ""
         self._breaks = int(counted) if counted.isascii() and counted.isdigit() else 0
-        """Number of connections that broke before an answer began, including those that the client reports."""
+        """Number of connections that broke before a response began, including those that the client has reported."""
         self._is_counted = counts_breaks(call) and self._is_repeatable
         """True if the client counts broken connections itself and retries with the same ids."""
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         async def work() -> None:
             is_unnamed = self._endpoint.answer is interrupt and not self._is_repeatable
-            if is_unnamed and not await self._name_turn():
+            if is_unnamed and not await self._add_turn_id():
                 await Response(status_code=_NO_CONTENT)(scope, receive, send)
                 return
             request = self._build_request()
@@ -267,9 +274,9 @@ class RelayedResponse(Response):
     # --- the relayed request -------------------------------------------------------------
 
     def _build_request(self) -> RelayedRequest:
-        """Build the request to send to the owner.
+        """Build the request to send to the node that owns the session.
 
-        If it needs an id and has none, it gets one, so that retries are idempotent.
+        If the request needs an id and has none, an id is added, so that retries are idempotent.
         """
         call, verb = self._call, self._endpoint.verb
         name, key = self._endpoint.id_field, self._sent.get("idempotency-key")
@@ -287,7 +294,7 @@ class RelayedResponse(Response):
     def _address(
         self, verb: str, address: str, headers: Mapping[str, str], body: bytes | None = None
     ) -> RelayedRequest:
-        """Return a request on behalf of the caller to the owner of the session."""
+        """Return a request to the node that owns the session, on behalf of the caller."""
         path, caller = address.removeprefix("/v1"), self._call.caller
         return RelayedRequest(
             http_request=HTTPRequest(
@@ -298,17 +305,17 @@ class RelayedResponse(Response):
             scopes=tuple(each for each in SCOPES if caller.allows(each)),
         )
 
-    async def _name_turn(self) -> bool:
+    async def _add_turn_id(self) -> bool:
         """Add the id of the running turn's message to an interrupt request. Return False if no turn is running.
 
         Without that id, a retried interrupt could stop a later turn.
 
         Raises:
-            Problem: No node answered which turn is running; no turn was interrupted.
+            Problem: No node answered the question which turn is running. No turn was interrupted.
         """
-        place, kept = self._call.address.removesuffix("/interrupt"), _BufferedAnswer()
-        await self._relay_with_retries(self._poll_request(place, 0), 0, kept.send)
-        known = orjson.loads(kept.data) if kept.status == _OK else {}
+        path, buffered = self._call.address.removesuffix("/interrupt"), _BufferedAnswer()
+        await self._relay_with_retries(self._poll_request(path, 0), 0, buffered.send)
+        known = orjson.loads(buffered.data) if buffered.status == _OK else {}
         if "turn" not in known:  # session closed or agent not running: the owner answers with the error
             return True
         if known["turn"] is not None:
@@ -316,10 +323,7 @@ class RelayedResponse(Response):
         return known["turn"] is not None
 
     def _target_session(self) -> str:
-        """Return the id of the session whose owner must answer.
-
-        Requests that create a session go to the owner of the new session.
-        """
+        """Return the id of the session whose owner node must answer. For requests that create a session it is the new session."""
         if self._endpoint.answer is post_session:
             return id_of_key(self._call, self._sent["idempotency-key"])
         if self._endpoint.answer is records_forks_and_replays.post_fork:  # a fork writes only the new session
@@ -344,7 +348,7 @@ class RelayedResponse(Response):
     # --- the answer ----------------------------------------------------------------------
 
     async def _relay_with_retries(self, request: RelayedRequest, wait: float, send: Send) -> None:
-        """Relay the request, with retries, and send the answer to the client.
+        """Relay the request, with retries, and send the response to the client. `wait` is the long-poll time in seconds.
 
         Raises:
             Problem: No node answered within the client's retry timeout.
@@ -363,32 +367,39 @@ class RelayedResponse(Response):
             left = until - trio.current_time()
             if left <= 0:
                 fields: dict[str, Any] = {"may_be_done": True} if self._may_be_done else {}
-                raise Problem("unavailable", "no node answered for this session: retry the request", **fields)
-            pause = backoff.next_pause(minimum_pause(self._breaks, await self._way.calm_seconds()))
+                raise Problem(
+                    "unavailable",
+                    "no node answered the request for this session: retry the request",
+                    **fields,
+                )
+            pause = backoff.next_pause(minimum_pause(self._breaks, await self._owner_client.calm_seconds()))
             await trio.sleep(min(pause, left))
 
     async def _try(self, request: RelayedRequest, seconds: float, until: float, send: Send) -> bool:
-        """Relay the request once, and send the answer to the client. Return False if the request has to be retried.
+        """Relay the request once, and send the response to the client. Return False if the request must be retried.
 
         Raises:
-            Problem: The connection was lost, and the request must not be sent again.
+            Problem: The connection was lost, and the request is not safe to retry.
         """
         form = request.http_request
         has_begun, is_read, begun = False, form.verb == "GET", trio.current_time()
         try:
-            async with self._way.relay(request, seconds=seconds) as answer:
+            async with self._owner_client.relay(request, seconds=seconds) as answer:
                 if answer.is_stream and answer.status < _FIRST_ERROR:
                     has_begun = True
                     await _stream(answer, send)
                 data = b"".join([each async for each in answer.pieces])  # empty after a stream
         except ConnectionLost as lost:
             if has_begun and self._endpoint.forwarding.awaits_run:
-                raise Problem("unavailable", "the node that sent the stream was lost") from lost
+                raise Problem(
+                    "unavailable",
+                    "the connection to the node that sent the stream was lost: repeat the request with Last-Event-ID",
+                ) from lost
             self._may_be_done |= lost.was_sent and not is_read
             if not has_begun:
                 if lost.was_sent and not (is_read or self._is_repeatable):
-                    words = "the connection was lost: this may have been done"
-                    raise Problem("unavailable", words, may_be_done=True) from lost
+                    explanation = "the connection to the node was lost: the request may have taken effect"
+                    raise Problem("unavailable", explanation, may_be_done=True) from lost
                 is_polling = "prefer" in form.headers and trio.current_time() - begun > LONG_POLL_SECONDS
                 if isinstance(lost, NodeConnectionBroken) and not is_polling:
                     await self._count_break(lost)
@@ -401,34 +412,34 @@ class RelayedResponse(Response):
         is_retryable = answer.status >= _FIRST_ERROR and any(each in data for each in marks)
         if is_retryable and trio.current_time() < until - 1:
             return False
-        await self._send_whole(answer, data, send)
+        await self._send_complete(answer, data, send)
         return True
 
     async def _count_break(self, lost: NodeConnectionBroken) -> None:
         """Count a broken connection, so that a request that crashes its node does not crash node after node.
 
-        From the second break on, a break counts only if the node dies: else the network broke the connection, or the node
-        ended as planned.
+        From the second break on, a break counts only if the node dies. Otherwise the network broke the connection, or the node
+        shut down as planned.
 
         Raises:
             Problem: The client counts breaks itself, or `MAX_BROKEN_CONNECTIONS` connections broke.
         """
-        if self._breaks and not await self._way.has_died(lost.node):
+        if self._breaks and not await self._owner_client.has_died(lost.node):
             return
         fields: dict[str, Any] = {"may_be_done": True} if self._may_be_done else {}
         if self._is_counted:
-            words = "the connection to the node broke before it answered"
-            raise Problem("unavailable", words, broken=True, retry_after=0, **fields) from lost
+            explanation = "the connection to the node broke before the node answered: retry the request"
+            raise Problem("unavailable", explanation, broken=True, retry_after=0, **fields) from lost
         self._breaks += 1
         if self._breaks >= MAX_BROKEN_CONNECTIONS:
-            words = (
-                f"{self._breaks} connections to nodes broke while this request was under way: "
-                "it may end each node that serves it"
+            explanation = (
+                f"{self._breaks} connections to nodes broke while nodes processed this request: "
+                "it may crash each node that processes it"
             )
-            raise Problem("poison", words, **fields) from lost
+            raise Problem("poison", explanation, **fields) from lost
 
     async def _store(self, request: RelayedRequest, send: Send) -> bool:
-        """Store a message for the next owner, and acknowledge it. Return False if the session has an owner by now.
+        """Store a message until a node owns its session, and acknowledge it to the client. Return False if a node owns it already.
 
         Raises:
             Problem: The caller may not access the session.
@@ -440,7 +451,7 @@ class RelayedResponse(Response):
             raise SessionClosed(request.session_id)
         message_id = call.chosen_id("message_id") or str(self._body["message_id"])
         self._may_be_done = True
-        if not await self._way.store(request, message_id=message_id):
+        if not await self._owner_client.store(request, message_id=message_id):
             return False
         response = accepted(call, head, message_id)
         headers = {name.decode(): value.decode("latin-1") for name, value in response.raw_headers}
@@ -448,8 +459,8 @@ class RelayedResponse(Response):
         await _send(send, bytes(response.body), is_last=True)
         return True
 
-    async def _send_whole(self, answer: RelayedAnswer, data: bytes, send: Send) -> None:
-        """Send a complete answer to the client. A retry whose first try had its effect is answered as success."""
+    async def _send_complete(self, answer: RelayedAnswer, data: bytes, send: Send) -> None:
+        """Send a complete response to the client. If the retry failed because the first try took effect, send a success."""
         status = answer.status
         if (
             self._may_be_done
@@ -470,37 +481,39 @@ class RelayedResponse(Response):
         await _send(send, data, is_last=True)
 
     async def _send_and_poll(self, request: RelayedRequest, send: Send) -> None:
-        """Relay a message without waiting for its outcome, then poll the outcome.
+        """Relay a message without waiting for its outcome, then poll the outcome with further requests.
 
-        So the first request ends soon, and a lost node costs only a poll.
+        The first request ends soon, so if a node is lost, only a poll must be repeated.
         """
         over = trio.current_time() + self._wait
-        kept = _BufferedAnswer()
-        await self._relay_with_retries(request, 0, kept.send)
+        accepted_response = _BufferedAnswer()
+        await self._relay_with_retries(request, 0, accepted_response.send)
         left = math.ceil(over - trio.current_time())
-        if kept.status != _ACCEPTED or left < 1:
-            await kept.forward(send)
+        if accepted_response.status != _ACCEPTED or left < 1:
+            await accepted_response.forward(send)
             return
         found = _BufferedAnswer()
-        await self._relay_with_retries(self._poll_request(kept.headers["location"], left), left, found.send)
+        await self._relay_with_retries(
+            self._poll_request(accepted_response.headers["location"], left), left, found.send
+        )
         if found.status == _OK:
             is_over = orjson.loads(found.data)["status"] in ("answered", "failed")
             found.status = _OK if is_over else _ACCEPTED
-            found.headers["location"] = kept.headers["location"]
+            found.headers["location"] = accepted_response.headers["location"]
         await found.forward(send)
 
-    def _poll_request(self, place: str, seconds: int) -> RelayedRequest:
-        """Return a GET request for the path of a message or session, with a long-poll time in seconds."""
-        return self._address("GET", place, {**self._sent, "prefer": f"wait={seconds}"})
+    def _poll_request(self, path: str, seconds: int) -> RelayedRequest:
+        """Return a GET request for the status of a run or session, with a long-poll time in seconds."""
+        return self._address("GET", path, {**self._sent, "prefer": f"wait={seconds}"})
 
 
 def counts_breaks(call: HTTPCall) -> bool:
-    """Return True if the client counts broken connections itself, and retries requests."""
+    """Return True if the client counts broken connections to nodes itself, and retries its requests."""
     return call.header(BREAKS_HEADER) != ""
 
 
 def _retry_timeout_of(call: HTTPCall) -> float:
-    """Return the seconds for which a client waits until a node accepts its request; at most `MAX_RETRY_TIMEOUT_SECONDS`."""
+    """Return for how many seconds the request may be retried, from its header; at most `MAX_RETRY_TIMEOUT_SECONDS`."""
     try:
         seconds = float(call.header(RETRY_TIMEOUT_HEADER) or MAX_RETRY_TIMEOUT_SECONDS)
     except ValueError:
@@ -514,14 +527,14 @@ def _retry_timeout_of(call: HTTPCall) -> float:
 
 @attrs.define
 class _BufferedAnswer:
-    """Buffers an answer, so that the relay can inspect it before it is sent."""
+    """Buffered response, which the relay inspects before it is sent to the client."""
 
     status: int = 0
     headers: dict[str, str] = attrs.field(factory=dict)
     data: bytes = b""
 
     async def send(self, message: Any) -> None:
-        """Buffer an ASGI message of a response, as a `send` function of ASGI."""
+        """Add an ASGI message to the buffered response. The method is used as ASGI `send` function."""
         await trio.lowlevel.checkpoint()
         if message["type"] == "http.response.start":
             self.status = message["status"]
@@ -530,13 +543,13 @@ class _BufferedAnswer:
             self.data += message.get("body", b"")
 
     async def forward(self, send: Send) -> None:
-        """Send the buffered answer to the client."""
+        """Send the buffered response to the client."""
         await _begin(send, self.status, self.headers)
         await _send(send, self.data, is_last=True)
 
 
 async def _stream(answer: RelayedAnswer, send: Send) -> None:
-    """Send the status and headers of an answer, then the chunks of its body as they arrive."""
+    """Send the status and headers of a node's response to the client, then the chunks of its body as they arrive."""
     await _begin(send, answer.status, answer.headers)
     async for piece in answer.pieces:
         await _send(send, piece)

@@ -41,12 +41,12 @@ MAX_BATCH_CHANGES = 1000
 
 @attrs.define
 class _ChangeBatch:
-    """Changes that were collected in about one second."""
+    """Changes of sessions that were collected during about one second."""
 
     changed: dict[SessionKey, None] = attrs.field(factory=dict)
     events: list[tuple[SessionKey, str, Data]] = attrs.field(factory=list)
     is_complete: bool = True
-    """False if changes were lost."""
+    """False if changes were lost, because the reader of the journal feed was too slow."""
 
     @property
     def needs_resync(self) -> bool:
@@ -55,18 +55,18 @@ class _ChangeBatch:
 
 @attrs.define(kw_only=True)
 class ChangeStream:
-    """Stream of the changes in all sessions that one client may access."""
+    """Event stream of the changes in all sessions that one client may access."""
 
     access: AccessFilter
     caller: Caller
     kinds: AbstractSet[str]
-    """Subscribed kinds, from `WATCHED`."""
+    """Kinds of changes that the client wants, from `WATCHED`."""
     closing: trio.Event
     _agents: dict[str, AgentStatistics] = attrs.field(factory=dict)
-    """Statistics of each agent that were last sent, by agent name."""
+    """Statistics of each agent that were last sent to the client, by agent name."""
 
     async def run(self, write: Write) -> None:
-        """Write changes until the gateway closes, then the event `bye`."""
+        """Write an event for each change until the gateway closes, then the event `bye`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch, write)
             await self.closing.wait()
@@ -85,7 +85,10 @@ class ChangeStream:
                     written = trio.current_time()
 
     async def _collect(self, feed: FeedReader) -> _ChangeBatch:
-        """Return the next changes; an empty batch after `AGENTS_INTERVAL_SECONDS` or `ALIVE_INTERVAL_SECONDS` without changes."""
+        """Collect the next changes from the journal feed. Return an empty batch after an interval without changes.
+
+        The interval is `AGENTS_INTERVAL_SECONDS` or `ALIVE_INTERVAL_SECONDS`.
+        """
         batch = _ChangeBatch()
         try:
             with trio.move_on_after(
@@ -118,14 +121,14 @@ class ChangeStream:
         heads: dict[SessionKey, SessionSummary] = {}
         for key in batch.changed if "heads" in self.kinds else dict.fromkeys(key for key, *_ in batch.events):
             head = await self.access.journal.head(*key)
-            if head is not None and await self.access.sees(self.caller, head):
+            if head is not None and await self.access.may_access(self.caller, head):
                 heads[key] = head
         changed = [frame("head", of_head(head)) for head in heads.values()] if "heads" in self.kinds else []
         events = [frame(name, data) for key, name, data in batch.events if key in heads]
         return b"".join([*changed, *events, *self._of_agents()])
 
     def _of_agents(self) -> Iterator[bytes]:
-        """Yield an event for each agent whose statistics have changed since the client got them."""
+        """Yield an encoded event for each agent whose statistics have changed since they were last sent."""
         if "agents" not in self.kinds:
             return
         for each in self.access.statistics(self.caller):
@@ -135,7 +138,7 @@ class ChangeStream:
 
 
 def _kind_of(record: Record) -> str:
-    """Return the kind of change that a record is: `approvals` or `errors`. Empty for other records."""
+    """Return the kind of change that a record reports: `approvals` or `errors`; empty for other records."""
     if isinstance(record, ApprovalRequestRecord | ApprovalDecisionRecord):
         is_for_caller = isinstance(record, ApprovalRequestRecord) and record.approval.for_caller
         return "" if is_for_caller else "approvals"

@@ -54,13 +54,13 @@ _log = logger_of(__name__)
 
 
 def to_frames(events: Sequence[SessionEvent]) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and the encoded events of each record. Only the last event of a record carries its number as id."""
+    """Yield record number and encoded events of each record. Only the last event of a record carries its number as id."""
     for number, of_record in itertools.groupby(events, key=lambda each: each.number):
         yield number, encode_record(list(of_record))
 
 
 def encode_record(events: Sequence[SessionEvent]) -> bytes:
-    """Return the encoded events of one record. Only the last event carries the record number as id."""
+    """Encode the events of one journal record as bytes. Only the last event carries the record number as id."""
     *others, last = events
     data = frame(last.name, last.data, number=last.number)
     return b"".join([frame(each.name, each.data) for each in others]) + data if others else data
@@ -68,39 +68,39 @@ def encode_record(events: Sequence[SessionEvent]) -> bytes:
 
 @attrs.define(eq=False)
 class SessionBroadcast:
-    """Distributes new events of one session to its readers."""
+    """Distributes the new events of one session to its readers, the queues of client connections."""
 
     key: SessionKey
-    shows_foreign: bool = False
+    shows_exception_texts: bool = False
     """True to include the messages of exceptions raised by user code or libraries."""
     readers: set[FrameQueue] = attrs.field(factory=set)
     ready: trio.Event = attrs.field(factory=trio.Event)
-    """Set when the broadcast receives new records."""
+    """Event that is set as soon as the broadcast receives new records of the session."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
     flushed_at: float = -BATCH_WINDOW_SECONDS
-    """Time of the last flush, by trio's clock."""
+    """Time of the last flush, in seconds of trio's clock."""
     partial_answer: PartialText | None = None
-    """Text of the unfinished answer so far; None if the model is not answering."""
-    is_over: bool = False
+    """Text of the model's unfinished answer so far; None if the model is not answering."""
+    is_session_closed: bool = False
     """True if the session is closed."""
     _waiting: list[tuple[int | None, bytes]] = attrs.field(factory=list)
-    """Frames that the next flush sends, each with its record number or None."""
+    """Frames (encoded events) that the next flush sends, each with its record number; None for events without a record."""
     _size: int = 0
-    """Bytes of the waiting frames."""
+    """Size of the waiting frames in bytes."""
     _is_urgent: bool = False
-    """True if a reader wants one of the waiting frames without delay."""
+    """True if a reader asked to get one of the waiting frames without delay."""
     _is_changed: bool = True
-    """True if readers joined or left since `_wanted` and `_accepted` were computed."""
-    _wanted: AbstractSet[str] | None = None
+    """True if readers were added or removed since `_immediate` and `_accepted` were computed."""
+    _immediate: AbstractSet[str] | None = None
     """Names of the events that any reader asked for without delay; None means all."""
     _accepted: AbstractSet[str] | None = None
     """Names of the events that any reader accepts; None means all."""
 
     def add_delta(self, item: PartialText | CallProgress) -> None:
-        """Queue new text of the answer, or the progress of a tool call, if a reader asked for it.
+        """Queue an event for new answer text or tool call progress, if a reader asked for such events.
 
-        The whole text so far is kept for readers that join later.
+        The whole answer text so far is stored for readers that join later.
         """
         if isinstance(item, PartialText):
             shown = (
@@ -109,17 +109,20 @@ class SessionBroadcast:
                 else self.partial_answer.text
             )
             self.partial_answer = attrs.evolve(item, text=shown[: item.begin] + item.text, begin=0)
-            if self._is_wanted(["token"]):
+            if self._is_immediate(["token"]):
                 self._add(frame("token", attrs.asdict(item)), None)
-        elif self._is_wanted(["progress"]):
+        elif self._is_immediate(["progress"]):
             known = {"done": item.done, "total": item.total, "text": item.text}
             self._add(frame("progress", {"call_id": item.call_id, "tool": item.tool_name, **known}), None)
 
     def add(self, encoder: EventEncoder, first: int, records: Sequence[Record], at: float) -> None:
-        """Queue the events of records that a reader accepts. `first` is the number of the first record."""
+        """Queue those events of new records that a reader accepts.
+
+        `first` is the number of the first record, `at` the Unix time in seconds at which the records were written.
+        """
         if self._is_changed:
             self._update_names()
-        wanted, accepted = self._wanted, self._accepted
+        wanted, accepted = self._immediate, self._accepted
         for number, record in enumerate(records, first):
             names = event_names(record)
             if accepted is not None and accepted.isdisjoint(names):
@@ -130,7 +133,7 @@ class SessionBroadcast:
                 continue
             if "answer" in names or "ended" in names:
                 self.partial_answer = None
-            self.is_over = self.is_over or "closed" in names
+            self.is_session_closed = self.is_session_closed or "closed" in names
             self._is_urgent = self._is_urgent or wanted is None or not wanted.isdisjoint(names)
 
     def _add(self, data: bytes, number: int | None) -> None:
@@ -138,15 +141,15 @@ class SessionBroadcast:
         self._size += len(data)
         self._is_urgent = self._is_urgent or number is None
 
-    def _is_wanted(self, names: Collection[str]) -> bool:
-        """Return True if a reader asked for one of these events without delay."""
+    def _is_immediate(self, names: Collection[str]) -> bool:
+        """Return True if a reader asked to get one of these events without delay."""
         if self._is_changed:
             self._update_names()
-        return self._wanted is None or not self._wanted.isdisjoint(names)
+        return self._immediate is None or not self._immediate.isdisjoint(names)
 
     def _update_names(self) -> None:
         self._is_changed = False
-        self._wanted = _union([each.wanted for each in self.readers])
+        self._immediate = _union([each.immediate for each in self.readers])
         self._accepted = _union([each.accepted for each in self.readers])
 
     def subscribe(self, reader: FrameQueue) -> None:
@@ -161,8 +164,8 @@ class SessionBroadcast:
 
     @property
     def is_due(self) -> bool:
-        """True if the waiting frames must be sent now: one is urgent, they are large, or the session was closed."""
-        return self._is_urgent or self.is_over or self.is_large
+        """True if the waiting frames must be sent now, because one is urgent, they are large, or the session was closed."""
+        return self._is_urgent or self.is_session_closed or self.is_large
 
     @property
     def is_large(self) -> bool:
@@ -170,13 +173,13 @@ class SessionBroadcast:
         return 2 * self._size > MAX_QUEUED_BYTES or 2 * len(self._waiting) > MAX_FRAMES
 
     async def flush_if_due(self, now: float) -> None:
-        """Send the waiting frames if they must not be delayed. A new batch window begins in any case."""
+        """Send the waiting frames if they are due. A new batch window begins in any case. `now` is the time by trio's clock."""
         self.flushed_at = now
         if self.is_due:
             await self.flush(now)
 
     async def flush(self, now: float) -> None:
-        """Send the waiting frames to each reader. Readers whose queue is closed are removed."""
+        """Send the waiting frames to each reader. Readers with a closed queue are removed."""
         if not self._waiting:
             return
         batch = FrameBatch(self._waiting)
@@ -188,10 +191,10 @@ class SessionBroadcast:
                 await trio.lowlevel.checkpoint()
 
     def is_woken_by(self, records: Sequence[Record]) -> bool:
-        """Return True if one of these records becomes an event that a reader asked for without delay."""
+        """Return True if one of these records becomes an event that a reader asked to get without delay."""
         if self._is_changed:
             self._update_names()
-        wanted = self._wanted
+        wanted = self._immediate
         for each in records:  # called for each step of each session
             if (
                 wanted is None
@@ -202,18 +205,18 @@ class SessionBroadcast:
         return False
 
     def close(self, last: bytes) -> None:
-        """Close the queue of each reader. `last` is the frame that readers still receive."""
+        """Close the queue of each reader. `last` is the final frame that each reader still receives."""
         for reader in self.readers:
             reader.close(last)
 
 
 def _union(sets: Sequence[AbstractSet[str] | None]) -> AbstractSet[str] | None:
-    """Return the union of sets of event names. None, which means all names, if one of the sets is None."""
+    """Return the union of sets of event names. None means all names, so the result is None if one of the sets is None."""
     return None if None in sets else frozenset().union(*filter(None, sets))
 
 
 class Broadcasts:
-    """Broadcasts of a gateway: one for each session that has readers."""
+    """All broadcasts of a gateway, one for each session that has readers."""
 
     def __init__(self, runtime: Runtime, journal: Journal, nursery: trio.Nursery) -> None:
         self._runtime = runtime
@@ -227,7 +230,7 @@ class Broadcasts:
         return len(self._broadcasts)
 
     def close(self) -> None:
-        """Send `bye` to each reader and close its stream."""
+        """Send the event `bye` to each reader of each session, and close the streams."""
         self._is_closed = True
         for broadcast in self._broadcasts.values():
             for reader in broadcast.readers:
@@ -235,15 +238,17 @@ class Broadcasts:
 
     @asynccontextmanager
     async def subscribed(
-        self, key: SessionKey, frames: FrameQueue, *, shows_foreign: bool = False
+        self, key: SessionKey, frames: FrameQueue, *, shows_exception_texts: bool = False
     ) -> AsyncGenerator[SessionBroadcast, None]:
-        """Open an `async with` block during which a connection's queue receives the events of a session."""
+        """Add a connection's queue to the broadcast of a session during the `async with` block. Yield the broadcast."""
         if not self._sends_keep_alives:
             self._sends_keep_alives = True
             self._nursery.start_soon(self._send_keep_alives)
-        broadcast = self._broadcasts.get((key, shows_foreign))
+        broadcast = self._broadcasts.get((key, shows_exception_texts))
         if broadcast is None:
-            broadcast = self._broadcasts[key, shows_foreign] = SessionBroadcast(key, shows_foreign)
+            broadcast = self._broadcasts[key, shows_exception_texts] = SessionBroadcast(
+                key, shows_exception_texts
+            )
             self._nursery.start_soon(self._follow, broadcast)
         if self._is_closed:
             frames.close(bye())
@@ -257,7 +262,7 @@ class Broadcasts:
                 self._drop(broadcast)
 
     async def _send_keep_alives(self) -> None:
-        """Send keep-alive comments to idle streams until no session has readers."""
+        """Send keep-alive comments to idle streams, until no session has readers."""
         while self._broadcasts:
             await trio.sleep(IDLE_CHECK_SECONDS)
             now = trio.current_time()
@@ -275,13 +280,13 @@ class Broadcasts:
         self._sends_keep_alives = False
 
     def _drop(self, broadcast: SessionBroadcast) -> None:
-        index = broadcast.key, broadcast.shows_foreign
+        index = broadcast.key, broadcast.shows_exception_texts
         if self._broadcasts.get(index) is broadcast:
             del self._broadcasts[index]
         broadcast.scope.cancel()
 
     async def _follow(self, broadcast: SessionBroadcast) -> None:
-        """Broadcast new records of a session until it has no readers. An error closes all readers, which then reconnect."""
+        """Broadcast new records of a session until it has no readers. After an error all streams are closed; clients reconnect."""
         with broadcast.scope:
             try:
                 async with self._runtime.follow(
@@ -307,7 +312,10 @@ class Broadcasts:
 
     async def _broadcast_new(self, broadcast: SessionBroadcast, follower: SessionFollower) -> None:
         encoder = await encoder_at(
-            self._journal, broadcast.key, follower.cursor, shows_foreign=broadcast.shows_foreign
+            self._journal,
+            broadcast.key,
+            follower.cursor,
+            shows_exception_texts=broadcast.shows_exception_texts,
         )
         broadcast.ready.set()
         follower.wake_for(broadcast.is_woken_by)
@@ -323,13 +331,13 @@ class Broadcasts:
                     now = trio.current_time()
                     _collect(broadcast, encoder, follower)
                 await broadcast.flush_if_due(now)
-                if broadcast.is_over:
+                if broadcast.is_session_closed:
                     broadcast.close(b"")
         await broadcast.flush(trio.current_time())
 
 
 def _collect(broadcast: SessionBroadcast, encoder: EventEncoder, follower: SessionFollower) -> bool:
-    """Queue all available records and deltas of a session without waiting. Return True if there were deltas.
+    """Queue all available records and answer deltas of a session without waiting. Return True if there were deltas.
 
     Raises:
         trio.EndOfChannel: The follower is closed and has no more records.
@@ -353,26 +361,29 @@ def _collect(broadcast: SessionBroadcast, encoder: EventEncoder, follower: Sessi
 
 @attrs.frozen(kw_only=True)
 class SessionEventStream:
-    """Stream of the events of one session for one client, starting after a record number."""
+    """Event stream of one session for one client. It starts after a record number."""
 
     journal: Journal
     broadcasts: Broadcasts
     key: SessionKey
     after: int
-    wanted: AbstractSet[str] | None = None
-    """Names of the events that are sent without delay; None means all. `token` and `progress` are sent only if listed."""
-    along: AbstractSet[str] | None = None
-    """Names of the events that are sent together with the next wanted event; None means all others."""
-    shows_foreign: bool = False
+    immediate: AbstractSet[str] | None = None
+    """Names of the events to send without delay; None means all. `token` and `progress` are sent only if listed."""
+    delayed: AbstractSet[str] | None = None
+    """Names of the events to delay until the next event of `immediate` is sent; None means all other events."""
+    shows_exception_texts: bool = False
     """True to include the messages of exceptions raised by user code or libraries."""
     wait_over: Callable[[], Awaitable[int]] | None = None
-    """Waits until the stream should end, and returns the number of the last record to send. None ends with the session."""
+    """Waits until the stream should end, and returns the number of the last record to send.
+
+    None: the stream ends when the session is closed.
+    """
 
     async def run(self, wire: StreamWriter) -> None:
-        """Write the events after the record number from the journal, then new events until the stream is over."""
-        frames = FrameQueue(wire, self.wanted, self.along)
+        """Write the events that are in the journal after the record number, then new events until the stream ends."""
+        frames = FrameQueue(wire, self.immediate, self.delayed)
         async with self.broadcasts.subscribed(
-            self.key, frames, shows_foreign=self.shows_foreign
+            self.key, frames, shows_exception_texts=self.shows_exception_texts
         ) as broadcast:
             await wire(f"retry: {RETRY_MILLISECONDS}\n\n".encode())
             frames.seen = self.after
@@ -380,11 +391,13 @@ class SessionEventStream:
             if head is not None and self.after > head.records:  # an older backup of the journal was restored
                 frames.seen = head.records
                 await wire(frame("resync", {"records": head.records}, number=head.records))
-            encoder = await encoder_at(self.journal, self.key, frames.seen, shows_foreign=self.shows_foreign)
+            encoder = await encoder_at(
+                self.journal, self.key, frames.seen, shows_exception_texts=self.shows_exception_texts
+            )
             catch_up = partial(self._catch_up, frames, encoder, wire)
-            is_over = await catch_up()
+            is_session_closed = await catch_up()
             frames.is_live = True
-            if is_over or await catch_up():
+            if is_session_closed or await catch_up():
                 return
             if broadcast.partial_answer is not None and frames.wants(["growing"]):
                 frames.put_first(frame("growing", attrs.asdict(broadcast.partial_answer)))
@@ -396,7 +409,7 @@ class SessionEventStream:
     async def _write_until_over(
         self, frames: FrameQueue, wire: StreamWriter, wait_over: Callable[[], Awaitable[int]]
     ) -> None:
-        """Write new events until `wait_over` returns, then the events up to that record that the queue does not have yet."""
+        """Write new events until `wait_over` returns, then the remaining events up to the record that it returns."""
         last, broken = 0, None
 
         async def close_when_over() -> None:
@@ -423,11 +436,13 @@ class SessionEventStream:
         if broken is not None:
             raise broken
         if frames.seen < last and not wire.is_cut:
-            encoder = await encoder_at(self.journal, self.key, frames.seen, shows_foreign=self.shows_foreign)
+            encoder = await encoder_at(
+                self.journal, self.key, frames.seen, shows_exception_texts=self.shows_exception_texts
+            )
             await self._catch_up(frames, encoder, wire)
 
     async def _catch_up(self, frames: FrameQueue, encoder: EventEncoder, wire: StreamWriter) -> bool:
-        """Write the events in the journal that were not written yet. Return True if the session was closed."""
+        """Write the events of journal records that were not written yet. Return True if the session was closed."""
         while steps := await self.journal.read_steps(
             self.key.session_id, agent=self.key.agent, after=frames.seen, limit=PAGE_SIZE
         ):
@@ -440,7 +455,7 @@ class SessionEventStream:
 
 
 def _encode_step(step: Written, encoder: EventEncoder, frames: FrameQueue) -> Iterator[SessionEvent]:
-    """Yield the events of a journal step that the client accepts."""
+    """Yield the events of newly written records that the client accepts."""
     for number, record in enumerate(step.records, step.first):
         if frames.accepts(event_names(record)):
             yield from encoder.encode(number, record, step.at or 0.0)

@@ -11,26 +11,26 @@ from actgent.journal.session_list_queries import SessionKey
 from actgent.runtime.runtime import Runtime
 from actgent.runtime.subscriptions import ObservationReader
 from actgent.sessions.subscriptions import Observed, ObservedType
-from actgent.web.routes.json_serializers import foreign_error, to_date
+from actgent.web.routes.json_serializers import hidden_error_text, to_date
 
 from .sse import ALIVE_FRAME, ALIVE_INTERVAL_SECONDS, RETRY_MILLISECONDS, Write, bye, frame
 
 
-def of_observed(observed: Observed, *, shows_foreign: bool) -> dict[str, Any]:
+def of_observed(observed: Observed, *, shows_exception_texts: bool) -> dict[str, Any]:
     """Return an observation as JSON fields.
 
-    Without `shows_foreign`, the message of an exception of user code is replaced.
+    `shows_exception_texts=False` replaces the message of an exception that user code raised.
     """
     metadata = dict(observed.metadata)
-    if not shows_foreign and (raised := metadata.get("raised")):
-        metadata["error"] = foreign_error(raised)
+    if not shows_exception_texts and (raised := metadata.get("raised")):
+        metadata["error"] = hidden_error_text(raised)
     known = attrs.asdict(observed, recurse=False)
     return {**known, "metadata": metadata, "at": to_date(observed.at or 0.0)}
 
 
 @attrs.frozen(kw_only=True)
 class ObservationStream:
-    """Observations of one session for one client."""
+    """Event stream of the observations of one session for one client."""
 
     runtime: Runtime
     key: SessionKey
@@ -38,7 +38,7 @@ class ObservationStream:
     types: Collection[ObservedType] | None
     turn: str | None
     closing: trio.Event
-    shows_foreign: bool
+    shows_exception_texts: bool
     """True to include the messages of exceptions raised by user code or libraries."""
 
     async def run(self, write: Write) -> None:
@@ -55,7 +55,7 @@ class ObservationStream:
                     after=self.after,
                 ) as reader:
                     await write(f"retry: {RETRY_MILLISECONDS}\n\n".encode())
-                    await _write_all(reader, write, shows_foreign=self.shows_foreign)
+                    await _write_all(reader, write, shows_exception_texts=self.shows_exception_texts)
             except Fenced:  # the client reconnects and reaches the new owner of the session
                 await write(frame("lagged", {}))
             is_over = True
@@ -68,10 +68,10 @@ class ObservationStream:
         stream.cancel()
 
 
-async def _write_all(reader: ObservationReader, write: Write, *, shows_foreign: bool) -> None:
-    """Write observations as SSE events until the reader closes.
+async def _write_all(reader: ObservationReader, write: Write, *, shows_exception_texts: bool) -> None:
+    """Write observations as server-sent events until the reader closes.
 
-    Only the last event of a record carries the record number as its id. Partial answers carry no id.
+    Only the last event of a record carries the record number as id. Partial answers have no id.
     """
     while True:
         observed = None
@@ -85,5 +85,5 @@ async def _write_all(reader: ObservationReader, write: Write, *, shows_foreign: 
             await write(ALIVE_FRAME)
             continue
         is_last = 0 < observed.number <= reader.cursor
-        data = of_observed(observed, shows_foreign=shows_foreign)
+        data = of_observed(observed, shows_exception_texts=shows_exception_texts)
         await write(frame("observation", data, number=observed.number if is_last else None))

@@ -67,31 +67,31 @@ Data = Mapping[str, Any]
 @fast_init
 @attrs.frozen(kw_only=True)
 class SessionEvent:
-    """One event of a session's stream."""
+    """One event in the event stream of a session: record number, name and JSON data."""
 
     number: int
-    """Number of the record that the event was made from; clients resume after it."""
+    """Number of the journal record from which the event was made. Clients resume the stream after this number."""
     name: str
     data: Data
 
 
 @attrs.define
 class EventEncoder:
-    """Converts the records of one session to events. Records must be passed in their order."""
+    """Converts the journal records of one session to events for clients. Records must be passed in order."""
 
     turn: str | None = None
-    """Id of the message that started the current turn; None between turns."""
+    """Id of the message that started the turn at the last record; None between turns."""
     is_whole: bool = False
-    """True to send tool results in full. False truncates them to `MAX_CONTENT_CHARACTERS` characters."""
-    shows_foreign: bool = False
+    """True to return complete tool results. False truncates them to `MAX_CONTENT_CHARACTERS` characters."""
+    shows_exception_texts: bool = False
     """True to include the messages of exceptions raised by user code or libraries."""
     _answer: Message | None = None
-    """Last answer of the model in the current turn; None before the first."""
+    """Last model answer of the current turn; None before the first answer."""
     _encoded: set[str] = attrs.field(factory=set)
-    """Ids of the replies, events, routes and tool calls whose results were encoded in the current turn."""
+    """Ids of replies, events, routes and tool results of the current turn that were already converted to events."""
 
     def encode(self, number: int, record: Record, at: float = 0.0) -> list[SessionEvent]:
-        """Return the events of the record with this number. The list is empty if the record only serves recovery.
+        """Return the events for the record with this number; empty if the record only serves recovery.
 
         `at` is the time at which the record was written, as Unix time in seconds; 0 if unknown.
         """
@@ -110,7 +110,7 @@ class EventEncoder:
         return [SessionEvent(number=number, name=name, data={**data, **more}) for name, more in rows]
 
     def skip(self, number: int, record: Record) -> None:
-        """Read a record without returning its events. Events of later records depend on it."""
+        """Update the encoder's state from a record, without returning its events. Events of later records depend on this state."""
         if type(record) is MessageEndRecord:
             self._end(record)
         elif type(record) is not MessageAcceptedRecord:  # later events depend on every other kind of record
@@ -122,7 +122,7 @@ class EventEncoder:
             self._encoded.clear()
 
     def encode_all(self, first: int, records: Iterable[Record], at: float = 0.0) -> list[SessionEvent]:
-        """Return the events of consecutive records. `first` is the number of the first record."""
+        """Return the events for consecutive records. `first` is the number of the first record, `at` the time of writing."""
         return [
             each for number, record in enumerate(records, first) for each in self.encode(number, record, at)
         ]
@@ -145,7 +145,7 @@ class EventEncoder:
         return [to_event(record)] if type(record) in _ROWS or type(record) is ApprovalRequestRecord else []
 
     def _answer_events(self, record: AgentMessageRecord, number: int) -> list[tuple[str, Data]]:
-        """Return the events of a model answer, or of tool results without separate records."""
+        """Return the events for a model answer, or for tool results that have no separate records."""
         message = record.message
         if message.sender.kind in ("assistant", "agent"):
             self._answer = message
@@ -156,10 +156,10 @@ class EventEncoder:
 
     def _result(self, result: ToolResult, ids: MediaIds) -> Data:
         most = sys.maxsize if self.is_whole else MAX_CONTENT_CHARACTERS
-        return of_result(result, ids, most=most, shows_foreign=self.shows_foreign)
+        return of_result(result, ids, max_chars=most, shows_exception_texts=self.shows_exception_texts)
 
     def _rows_of_delivered(self, record: DeliveryRecord) -> list[tuple[str, Data]]:
-        """Return the reply event of a plain text answer. Such an answer has no `OutcomeRecord`."""
+        """Return the reply event for a plain text answer, which has no `OutcomeRecord`; else an empty list."""
         answer = self._answer
         if answer is None or answer.id not in record.ids or answer.id in self._encoded:
             return []
@@ -193,7 +193,7 @@ def _answer_row(record: AgentMessageRecord) -> tuple[str, Data]:
 
 
 def _delivery_row(record: OutcomeRecord) -> tuple[str, Data]:
-    """Return name and data of the event of an outcome: a reply, an application event or a route."""
+    """Return name and data of the event for a turn's outcome: a reply, an application event or a route to another agent."""
     data = None if record.data is None else json.loads(record.data)
     if record.kind == "reply":
         return "reply", {
@@ -261,7 +261,10 @@ _NAMES: Mapping[type, tuple[str, ...]] = {
 
 
 def event_names(record: Record) -> tuple[str, ...]:
-    """Return the names of the events that a record may become. The end of a failed message is both `ended` and `failed`."""
+    """Return the names of the events to which a record may be converted.
+
+    The end of a failed message has the names `ended` and `failed`.
+    """
     kind = type(record)  # called for each record of each session that is read, so it avoids function calls
     if kind in _NAMES:
         return _NAMES[kind]
@@ -275,7 +278,9 @@ def event_names(record: Record) -> tuple[str, ...]:
 
 
 def to_event(record: Record) -> tuple[str, Data]:
-    """Return name and data of the event of a record that needs no turn: an approval request, a decision or an end.
+    """Return name and data of the event for a record that can be converted without the records before it.
+
+    Such records are approval requests, approval decisions and ends of messages.
 
     Raises:
         KeyError: Records of this type need an `EventEncoder`.
@@ -290,10 +295,10 @@ def to_event(record: Record) -> tuple[str, Data]:
 
 
 async def encoder_at(
-    journal: Journal, key: SessionKey, number: int, *, shows_foreign: bool = False
+    journal: Journal, key: SessionKey, number: int, *, shows_exception_texts: bool = False
 ) -> EventEncoder:
-    """Return an encoder for the records after `number`. It has already read the records of the turn that is open there."""
-    encoder = EventEncoder(shows_foreign=shows_foreign)
+    """Return an encoder for the records after `number`. It has already read the records of a turn that is unfinished there."""
+    encoder = EventEncoder(shows_exception_texts=shows_exception_texts)
     for start, last in page_ranges_before(number):
         records = await journal.read(key.session_id, agent=key.agent, after=start, limit=last - start)
         known = records[: last - start]  # the journal returns whole steps, so possibly more
@@ -321,30 +326,30 @@ async def encoder_at(
 
 @attrs.define
 class MessageProgress:
-    """Status, reply and usage of one message, computed from the records of its session."""
+    """Status, reply and token usage of one message, computed from the journal records of its session."""
 
     message_id: str
     status: json_response_types.MessageState = "waiting"
     reply: Data = attrs.field(factory=dict)
-    """Data of the last reply, or id and text of the last model answer; empty before the first."""
+    """JSON data of the last reply, or id and text of the last model answer; empty before the first answer."""
     ended: MessageEndRecord | None = None
     number: int = 0
     """Number of the record that accepted the message; 0 if that record was not read yet."""
     accepted: MessageAcceptedRecord | None = None
     usage: Usage = NO_USAGE
-    """Tokens used so far by the turn of the message."""
+    """Token usage and cost of the message's turn so far."""
     last: int = 0
-    """Number of the last record that was applied."""
+    """Number of the last record that was passed to `apply`."""
     _turn: str = ""
-    _asked: dict[str, Approval] = attrs.field(factory=dict)
-    """Requested approvals and open calls of the caller's tools, by id."""
+    _requested_approvals: dict[str, Approval] = attrs.field(factory=dict)
+    """Requested approvals and client-executed tool calls, by id."""
     _waits_for: tuple[str, ...] = ()
-    """Ids of the undecided approvals and calls that the turn is suspended for."""
+    """Ids of the undecided approvals and client-executed tool calls for which the turn is suspended."""
     _label: Label = TRUSTED
-    """Join of the labels of all messages and outcomes of the turn."""
+    """Combined untrusted sources and permitted readers of all messages and outcomes of the turn."""
 
     def apply(self, number: int, record: Record) -> None:
-        """Update the status from a record. A record that was applied before is ignored."""
+        """Update the progress of the message from a record. Records that were already applied are ignored."""
         if number <= self.last:
             return
         self.last = number
@@ -354,7 +359,7 @@ class MessageProgress:
             self._begin(record)
         elif isinstance(record, MessageEndRecord) and record.message_id == self.message_id:
             self._end(record)
-        elif self.is_mine:
+        elif self.is_in_current_turn:
             self._apply_in_turn(record)
 
     def _end(self, record: MessageEndRecord) -> None:
@@ -365,7 +370,7 @@ class MessageProgress:
 
     @property
     def is_over(self) -> bool:
-        """True if the message was answered or failed."""
+        """True if the message has ended: it was answered or failed."""
         return self.status in ("answered", "failed")
 
     @property
@@ -375,12 +380,12 @@ class MessageProgress:
 
     @property
     def cursor(self) -> int:
-        """Number of the record before the one that accepted the message."""
+        """Number of the record before the one that accepted the message, after which its events can be read."""
         return max(0, self.number - 1)
 
     @property
-    def is_mine(self) -> bool:
-        """True if the session's current turn processes the message."""
+    def is_in_current_turn(self) -> bool:
+        """True if the turn at the last applied record processes this message."""
         return self._turn != "" and not self.is_over
 
     def _begin(self, record: MessageAppendedRecord) -> None:
@@ -393,7 +398,7 @@ class MessageProgress:
 
     def _apply_in_turn(self, record: Record) -> None:
         if isinstance(record, ApprovalRequestRecord):
-            self._asked[record.approval.id] = record.approval
+            self._requested_approvals[record.approval.id] = record.approval
         elif isinstance(record, SuspensionRecord):
             self._wait_for(record.ids)
         elif isinstance(record, ApprovalDecisionRecord):
@@ -418,7 +423,7 @@ class MessageProgress:
         self.status = "suspended" if ids else "working"
 
     def document(self, key: SessionKey) -> json_response_types.RunDocument:
-        """Return the message's status as the JSON document that clients receive."""
+        """Return the progress of the message as the JSON document for clients."""
         outcome: json_response_types.MessageOutcome | None = None
         if self.ended is not None:
             reply = self.reply if self.ended.failed is None else {}
@@ -447,8 +452,8 @@ class MessageProgress:
     def _waiting(
         self, approval_id: str
     ) -> "json_response_types.PendingApproval | json_response_types.PendingCallerCall":
-        """Return the object that the turn waits for. It is an approval, or a call of a tool of the caller."""
-        asked = self._asked.get(approval_id)
+        """Return the JSON of an approval or client-executed tool call, by id, for which the turn waits."""
+        asked = self._requested_approvals.get(approval_id)
         if asked is not None and asked.for_caller:
             return {**of_caller_call(asked), "for_caller": True}
         return {"id": approval_id, "tool": "" if asked is None else asked.tool_name}
@@ -457,13 +462,13 @@ class MessageProgress:
 async def find_message(
     journal: Journal, key: SessionKey, message_id: str, last: int
 ) -> MessageProgress | None:
-    """Return the progress of a message, or None if the session never accepted the message or rejected it.
+    """Return the progress of a message; None if the session has not accepted the message.
 
     Args:
         journal: Journal with the records of the session.
         key: Agent and id of the session.
         message_id: Id of the message.
-        last: Number of the session's last record; the search goes backwards from it.
+        last: Number of the session's last record, from which the search reads backwards.
     """
     pages: list[tuple[int, Sequence[Record]]] = []
     for start, number in page_ranges_before(last):
@@ -485,7 +490,7 @@ async def find_messages_before(
         key: Agent and id of the session.
         last: Number of the last record that may have accepted a message.
         limit: Maximum number of messages.
-        records: Number of records of the session. Later ones may show the progress of a message.
+        records: Number of records of the session. Records after `last` are read for the progress of the messages.
     """
     found: list[MessageProgress] = []
     for start, number in page_ranges_before(last):
@@ -506,7 +511,10 @@ async def find_messages_before(
 async def _read_progress(
     journal: Journal, key: SessionKey, messages: Sequence[MessageProgress], records: int
 ) -> list[MessageProgress]:
-    """Apply the records of a session to messages until all have ended. Return those that were not rejected, newest first."""
+    """Apply the records of a session to messages until all messages have ended.
+
+    Return the progress of those that were not rejected, newest first.
+    """
     working = list(messages)
     number = working[0].cursor if working else records
     while working and number < records:

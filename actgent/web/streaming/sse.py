@@ -43,7 +43,7 @@ def frame(name: str, data: Any, *, number: int | None = None, retry: int | None 
     Args:
         name: Type of the event.
         data: JSON value of the event.
-        number: Id of the event, after which a client resumes; None sends no id.
+        number: Record number to send as the event's id, after which a client resumes; None sends no id.
         retry: Reconnection delay for the client in milliseconds; None keeps the client's delay.
     """
     head = f"event: {name}\n"
@@ -55,15 +55,18 @@ def frame(name: str, data: Any, *, number: int | None = None, retry: int | None 
 
 
 def bye() -> bytes:
-    """Return the last event of a closing server. Its random delay spreads the clients' reconnections over a second."""
+    """Return the encoded event `bye`, the last one of a closing server.
+
+    It has a random reconnection delay, which spreads the reconnections of clients over a second.
+    """
     return frame("bye", {}, retry=RETRY_MILLISECONDS + _random.randrange(1000))
 
 
 class FrameBatch:
-    """Frames that are sent together to any number of connections. They are joined and encoded once."""
+    """Frames (encoded events) that are sent together to any number of connections. They are joined and encoded once."""
 
     def __init__(self, frames: Sequence[tuple[int | None, bytes]]) -> None:
-        """Args: `frames` are pairs of record number and encoded event, in ascending order; the number may be None."""
+        """Args: `frames` are pairs of record number and encoded event, in ascending order; None for events without a record."""
         self.frames = frames
         self.data = b"".join([data for _, data in frames])
         """Bytes of all frames."""
@@ -79,9 +82,9 @@ class FrameBatch:
         return chunked(self.data)
 
     def after(self, number: int) -> "FrameBatch":
-        """Return a batch of the frames after record `number`, which the reader has not received.
+        """Return a batch without the frames up to record `number`, which the reader has already received.
 
-        Frames without a number are kept.
+        Frames without a record number are not removed.
         """
         if self.first > number:
             return self
@@ -92,7 +95,7 @@ ALIVE_BATCH = FrameBatch([(None, ALIVE_FRAME)])
 
 
 class DirectConnection(Protocol):
-    """Connection to one client, provided by the server, that bypasses ASGI messages."""
+    """Interface of a client connection that the HTTP server provides, to write to it without ASGI messages."""
 
     is_cut: bool
     """True if the connection was closed because the client read too slowly."""
@@ -110,12 +113,12 @@ class DirectConnection(Protocol):
 
 
 class StreamWriter:
-    """Writer of one response: directly to the connection if the server provides it, otherwise as ASGI messages."""
+    """Writer of the body of one streamed response. It writes to the `DirectConnection` if there is one, else ASGI messages."""
 
     def __init__(
         self, send: Send, direct: DirectConnection | None = None, *, is_chunked: bool = True
     ) -> None:
-        """Args: `is_chunked` is False if `direct` expects plain bytes instead of chunks of HTTP."""
+        """Args: `is_chunked` is False if `direct` expects the plain body bytes instead of HTTP chunks."""
         self.is_cut = False
         """True if the stream was closed because the client read too slowly."""
         self._send = send
@@ -123,11 +126,11 @@ class StreamWriter:
         self._is_chunked = direct is not None and is_chunked
 
     def encode(self, batch: FrameBatch) -> bytes:
-        """Return the bytes of a batch as `write` and `write_now` expect them."""
+        """Return the bytes of a batch in the encoding that `write` and `write_now` expect."""
         return batch.chunk if self._is_chunked else batch.data
 
     def write_now(self, encoded: bytes) -> int:
-        """Write as many bytes as possible without blocking, and return their number."""
+        """Write as many bytes as possible without blocking, and return the number of written bytes."""
         return 0 if self._direct is None else self._direct.send_now(encoded)
 
     async def write(self, encoded: bytes) -> None:
@@ -149,18 +152,18 @@ class StreamWriter:
 
 
 class FrameQueue:
-    """Queue of frames for one connection."""
+    """Queue of the frames to send to one connection."""
 
     def __init__(
         self,
         wire: StreamWriter,
-        wanted: AbstractSet[str] | None = None,
-        along: AbstractSet[str] | None = None,
+        immediate: AbstractSet[str] | None = None,
+        delayed: AbstractSet[str] | None = None,
     ) -> None:
-        """Args: `wanted` are the event names that are sent without delay, `along` the names sent together with them."""
-        self.wanted = wanted
+        """Args: `immediate` are the names of events to send without delay, `delayed` the names of events to delay until the next of them."""
+        self.immediate = immediate
         """Names of the events that are sent without delay; None means all."""
-        self.accepted = None if wanted is None or along is None else wanted | along | {"closed"}
+        self.accepted = None if immediate is None or delayed is None else immediate | delayed | {"closed"}
         """Names of all events that are sent; None means all."""
         self.is_live = False
         """False while the connection still reads older events from the journal; new frames are then ignored."""
@@ -178,18 +181,17 @@ class FrameQueue:
         """Event that wakes the task of the connection; None while the task is sending."""
 
     def wants(self, names: Collection[str]) -> bool:
-        """Return True if one of these events is sent without delay."""
-        return self.wanted is None or not self.wanted.isdisjoint(names)
+        """Return True if the client wants one of these events without delay."""
+        return self.immediate is None or not self.immediate.isdisjoint(names)
 
     def accepts(self, names: Collection[str]) -> bool:
-        """Return True if one of these events is sent to the client."""
+        """Return True if the client wants one of these events, with or without delay."""
         return self.accepted is None or not self.accepted.isdisjoint(names)
 
     def put(self, batch: FrameBatch, now: float) -> bool:
-        """Send a batch to an idle connection, or queue it.
+        """Send a batch at once if the connection is idle, else queue the batch. Return False if the queue is closed.
 
-        If the queue is full, a `lagged` event replaces its frames, and the stream is closed. Return False if
-        the queue is closed.
+        If the queue is full, a `lagged` event replaces its frames, and the stream is closed.
         """
         if not self.is_live or self._is_closed:
             return not self._is_closed
@@ -206,7 +208,7 @@ class FrameQueue:
         return True
 
     def _put_now(self, batch: FrameBatch) -> None:
-        """Send a batch to an idle connection without blocking. The task of the connection sends the rest."""
+        """Send as much of a batch as possible to an idle connection without blocking. The connection's task sends the rest."""
         encoded = self._wire.encode(batch)
         sent = self._wire.write_now(encoded) if encoded else 0
         if sent:
@@ -234,12 +236,12 @@ class FrameQueue:
             self.put(ALIVE_BATCH, now)
 
     def put_first(self, data: bytes) -> None:
-        """Queue a frame before all other frames."""
+        """Add a frame at the beginning of the queue."""
         if not self._is_closed:
             self._waiting.appendleft(FrameBatch([(None, data)]))
 
     def close(self, last: bytes = b"") -> None:
-        """Queue a last frame, and close the stream after it."""
+        """Queue a last frame, and close the queue. The stream ends after this frame."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -264,7 +266,7 @@ class FrameQueue:
         return encoded
 
     async def write_all(self) -> None:
-        """Write queued frames until the queue is closed."""
+        """Write queued frames to the connection until the queue is closed and empty."""
         while (data := await self.pop_all()) is not None:
             if data:  # empty if all frames were read from the journal before
                 await self._wire.write(data)
@@ -280,15 +282,15 @@ class StreamCounts:
     open: int = 0
     """Number of open streams."""
     cut: int = 0
-    """Number of streams that were closed because the client read too slowly."""
+    """Number of streams that were closed because their client read too slowly."""
 
 
 class Streamed(Response):
-    """A response whose body is written while it is produced."""
+    """HTTP response whose body is written while it is produced."""
 
 
 class StreamedEvents(Streamed, Generic[T]):
-    """A response of server-sent events of type `T`, which `run` writes until the stream ends or the client disconnects."""
+    """HTTP response with server-sent events of type `T`. `run` writes them until the stream ends or the client disconnects."""
 
     def __init__(self, run: Callable[[StreamWriter], Awaitable[None]], counts: StreamCounts) -> None:
         super().__init__(status_code=200, headers=HEADERS)
@@ -321,7 +323,7 @@ class StreamedEvents(Streamed, Generic[T]):
 
 
 class StreamedFile(Streamed):
-    """A binary response of `size` bytes, which `run` writes as fast as the client reads."""
+    """HTTP response with a file of `size` bytes, which `run` writes as fast as the client reads."""
 
     media_type = "application/octet-stream"
 
@@ -342,14 +344,14 @@ class StreamedFile(Streamed):
 
 
 async def _cancel_on_disconnect(receive: Receive, stream: trio.CancelScope) -> None:
-    """Cancel a scope when the client disconnects."""
+    """Wait until the client disconnects, then cancel the scope `stream`."""
     while (await receive())["type"] != "http.disconnect":
         pass
     stream.cancel()
 
 
 async def run_until_disconnect(receive: Receive, work: Callable[[], Awaitable[T]]) -> T | None:
-    """Run `work` and return its result. If the client disconnects first, cancel the work and return None."""
+    """Run the function `work` and return its result. If the client disconnects first, cancel it and return None."""
     result: T | None = None
     error: Exception | None = None
     async with trio.open_nursery() as nursery:

@@ -33,28 +33,28 @@ _SINCE, _BEGUN, _FAILED, _ENTRY = "since", "begun", "failed", "at "
 
 @attrs.define(eq=False)
 class DeliveryCursors:
-    """Delivery cursors of one webhook."""
+    """Delivery cursors of one webhook: the numbers of the last processed record of its sessions."""
 
     journal: Journal
     name: str
-    begun: float
-    """Unix time in seconds at which the webhook was created; earlier records are not reported."""
+    created_at: float
+    """Unix time in seconds at which the webhook was first opened; earlier records are not reported."""
     since: float
-    """Unix time in seconds up to which all records were processed."""
+    """Unix time in seconds up to which the records of all sessions were processed."""
     failed: tuple[json_response_types.FailedDelivery, ...] = ()
-    """Failed deliveries, the newest last."""
+    """Notifications that could not be delivered, the newest last."""
     _seen: dict[SessionKey, tuple[int, float]] = attrs.field(factory=dict)
-    """Number and Unix time in seconds of the last processed record, by session."""
+    """Number and Unix time in seconds of the last processed record of each session."""
     _generation: int = 0
-    """Number of the session that currently stores the state."""
+    """Number in the id of the session that currently stores the cursors."""
     _written: int = MAX_RECORDS
     """Number of records in the current cursor session; at `MAX_RECORDS`, a new session replaces it."""
-    _noted: float = 0.0
-    """Value of `since` that was last written to the journal."""
+    _stored_since: float = 0.0
+    """Value of `since` that the journal has."""
 
     @classmethod
     async def load(cls, journal: Journal, name: str, now: float) -> "DeliveryCursors":
-        """Read the cursors of a webhook from the journal, or create them with `now` as their beginning.
+        """Read the cursors of a webhook from the journal. New cursors start at the Unix time `now`.
 
         Raises:
             JournalError: The cursors cannot be read or written.
@@ -81,12 +81,12 @@ class DeliveryCursors:
             elif name == _SINCE:
                 self.since = value
             elif name == _BEGUN:
-                self.begun = value
+                self.created_at = value
 
     @property
     def start(self) -> float:
         """Unix time in seconds from which the journal is scanned; earlier records have been processed."""
-        return max(self.begun, self.since - CLOCK_SLACK_SECONDS)
+        return max(self.created_at, self.since - CLOCK_SLACK_SECONDS)
 
     def seen(self, key: SessionKey) -> int | None:
         """Return the number of the last processed record of a session; None if no record after `start` was processed."""
@@ -94,39 +94,39 @@ class DeliveryCursors:
         return None if found is None else found[0]
 
     def mark(self, key: SessionKey, number: int, at: float) -> None:
-        """Store that the records of a session up to this number were processed. `at` is the Unix time of the record."""
+        """Store in the journal that the records of a session up to this number were processed. `at` is the Unix time of the record."""
         self._seen[key] = (number, at)
         self._write(self._entry(key))
 
     def mark_in_memory(self, key: SessionKey, number: int, at: float) -> None:
-        """Remember that the records of a session up to this number need no notification, without a journal write.
+        """Set the cursor of a session without a journal write, because its records up to this number need no notification.
 
         After a restart these records are read again.
         """
         self._seen[key] = (number, at)
 
     def advance(self, at: float) -> None:
-        """Note that all records up to the Unix time `at` were processed.
+        """Set the Unix time up to which the records of all sessions were processed.
 
-        The journal is written at most every `CHECKPOINT_SECONDS` of it.
+        The time is written to the journal if it differs from the stored time by at least `CHECKPOINT_SECONDS`.
         """
         self.since = at
-        if abs(at - self._noted) >= CHECKPOINT_SECONDS:
+        if abs(at - self._stored_since) >= CHECKPOINT_SECONDS:
             self._write({})
 
     def reset(self, key: SessionKey) -> None:
-        """Reset the cursor of an erased session, so that a new session of the same id is reported from its first record."""
+        """Reset the cursor of an erased session, so that a new session with the same id is reported from its first record."""
         if self._seen.pop(key, None) is not None:
             self._seen[key] = (0, self.since)
             self._write(self._entry(key))
 
     def fail(self, delivery: json_response_types.FailedDelivery) -> None:
-        """Add a failed delivery to the list, or replace the entry with the same webhook id."""
+        """Add a delivery to the list of failed ones, or replace the entry with the same notification id."""
         others = [each for each in self.failed if each["webhook_id"] != delivery["webhook_id"]]
         self._set_failed((*others, delivery)[-MAX_FAILED:])
 
     def remove_failed(self, webhook_id: str) -> None:
-        """Remove a failed delivery from the list; an unknown id is ignored."""
+        """Remove the notification with this id from the list of failed deliveries; an unknown id is ignored."""
         self._set_failed(tuple(each for each in self.failed if each["webhook_id"] != webhook_id))
 
     def _set_failed(self, failed: tuple[json_response_types.FailedDelivery, ...]) -> None:
@@ -139,7 +139,7 @@ class DeliveryCursors:
 
     def _write(self, changes: Mapping[str, Any]) -> None:
         self._written += 1
-        self._noted = self.since
+        self._stored_since = self.since
         self._append([StateChangeRecord(changes={_SINCE: self.since, **changes})])
 
     def _append(self, records: Iterable[Any]) -> None:
@@ -161,11 +161,13 @@ class DeliveryCursors:
             return
         former, self._generation, self._written = self._holder, self._generation + 1, 0
         self._seen = {key: seen for key, seen in self._seen.items() if seen[1] >= self.start}
-        whole: dict[str, Any] = {_BEGUN: self.begun, _SINCE: self.since, _FAILED: list(self.failed)}
+        whole: dict[str, Any] = {_BEGUN: self.created_at, _SINCE: self.since, _FAILED: list(self.failed)}
         for key in self._seen:
             whole |= self._entry(key)
         # A due date far in the future keeps retention from deleting the session.
-        opened = SessionCreatedRecord(owner=Sender(self.name), agent=WEBHOOK_AGENT, created_at=self.begun)
+        opened = SessionCreatedRecord(
+            owner=Sender(self.name), agent=WEBHOOK_AGENT, created_at=self.created_at
+        )
         self._append([opened, StateChangeRecord(changes=whole), NextTimerRecord(at=_NEVER)])
         await self.journal.commit(
             Entry(session_id=self._holder, agent=WEBHOOK_AGENT, records=()),

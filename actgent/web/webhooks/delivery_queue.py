@@ -25,13 +25,13 @@ MAX_SLOTS = 96
 
 @attrs.frozen(kw_only=True)
 class Target:
-    """Destination of the notifications of a session."""
+    """Receiver of the notifications of a session: URL, events and signing keys."""
 
     url: str
     events: tuple[str, ...]
-    """Names of the events to send."""
+    """Names of the events for which notifications are sent."""
     keys: SigningKeys | None = None
-    """Signing keys; None uses the keys of the webhook."""
+    """Keys that sign the notifications; None uses the keys of the webhook."""
 
     @property
     def origin(self) -> str:
@@ -48,28 +48,28 @@ class DeliveryStream:
     target: Target
     seen: int
     """Number of the last record of the session that was processed."""
-    known: int
+    last: int
     """Number of the last record of the session that may need a notification."""
     redelivered_id: str = ""
-    """Id of the only notification to send again. Empty: all notifications after `seen` are sent."""
+    """Id of the only notification to send, which failed before. If empty, all notifications after `seen` are sent."""
     attempts: int = 0
-    """Number of failed attempts for the next notification."""
-    began: float = 0.0
-    """Time of the first failed attempt, by trio's clock."""
-    is_over: bool = False
-    """True if the session was erased."""
+    """Number of failed attempts to send the next notification."""
+    first_failed_at: float = 0.0
+    """Time of the first failed attempt to send the next notification, in seconds of trio's clock."""
+    is_erased: bool = False
+    """True if the session was erased, so that its notifications are dropped."""
 
 
 @attrs.define(eq=False)
 class _ReceiverQueue:
-    """Streams of one receiver that are ready for delivery, and the number of running attempts."""
+    """Streams of one receiver that are ready for delivery, and the number of running delivery attempts."""
 
     ready: deque[DeliveryStream] = attrs.field(factory=deque)
     running: int = 0
 
 
 class DeliveryQueue:
-    """Queue that runs the deliveries of streams. Each stream has at most one running delivery.
+    """Queue of delivery streams. It runs their deliveries, at most one at a time for each stream.
 
     Args:
         deliver: Delivers notifications of a stream. Returns the seconds until a retry, or None if all succeeded.
@@ -92,7 +92,7 @@ class DeliveryQueue:
         self._nursery: trio.Nursery | None = None
 
     def waiting_for_retry(self, maximum: int) -> list[DeliveryStream]:
-        """Return up to `maximum` streams that wait for a retry, the earliest first."""
+        """Return up to `maximum` streams that wait for the time of their retry, the earliest first."""
         return [stream for _, _, stream in heapq.nsmallest(maximum, self._retries)]
 
     async def run(self) -> None:
@@ -131,14 +131,14 @@ class DeliveryQueue:
             self._nursery.start_soon(self._work, receiver.ready.popleft(), receiver)
 
     async def _work(self, stream: DeliveryStream, receiver: _ReceiverQueue) -> None:
-        pause = None if stream.is_over else await self._deliver(stream)
+        pause = None if stream.is_erased else await self._deliver(stream)
         was_full = self._running >= MAX_SLOTS
         receiver.running -= 1
         self._running -= 1
         if pause is not None:
             heapq.heappush(self._retries, (trio.current_time() + pause, next(self._order), stream))
             self._alarm.set()
-        elif stream.seen < stream.known and not stream.is_over:
+        elif stream.seen < stream.last and not stream.is_erased:
             receiver.ready.append(stream)
         else:
             self._finish(stream)

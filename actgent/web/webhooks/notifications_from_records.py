@@ -32,31 +32,31 @@ _NOTIFIED = (OutcomeRecord, DeliveryRecord, ApprovalRequestRecord, MessageEndRec
 
 @attrs.frozen(kw_only=True)
 class Notification:
-    """One webhook request."""
+    """One webhook request: id, event and JSON body."""
 
     id: str
-    """Value of `webhook-id`. It is the same for each attempt and after a restart."""
+    """Value of the header `webhook-id`. It is the same for each attempt, also after a restart."""
     event: str
-    """Name of the event: `reply`, `approval`, `failed` or `closed`."""
+    """Name of the reported event: `reply`, `approval`, `failed` or `closed`."""
     number: int
-    """Number of the record that caused the notification."""
+    """Number of the journal record that caused the notification."""
     at: float
-    """Unix time in seconds at which the record was written."""
+    """Unix time in seconds at which the journal record was written."""
     body: bytes
     """JSON body of the request."""
     target: Target | None = None
-    """Receiver; None is the target of the session."""
+    """Receiver of this notification; None for the receiver of the session."""
     headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-    """Additional headers of the request."""
+    """Additional HTTP headers of the request."""
 
 
 def has_notification(step: Written) -> bool:
-    """Return True if a journal step contains a record that a webhook may report."""
+    """Return True if newly written records include one that a webhook may report."""
     return any(isinstance(record, _NOTIFIED) and _event_of(record) for record in step.records)
 
 
 def _event_of(record: Record) -> str | None:
-    """Return the webhook event that a record may cause, or None."""
+    """Return the name of the webhook event that a record may cause; None if it causes none."""
     if isinstance(record, OutcomeRecord | DeliveryRecord):
         return "reply" if isinstance(record, DeliveryRecord) or record.kind == "reply" else None
     if isinstance(record, MessageEndRecord):
@@ -71,9 +71,9 @@ def _event_of(record: Record) -> str | None:
 async def read_notifications(
     journal: Journal, head: SessionSummary, after: int, events: Sequence[str]
 ) -> tuple[list[Notification], int]:
-    """Read one page of records after a number. Return their notifications and the number of the last record read.
+    """Read one page of a session's records after a number. Return their notifications and the number of the last record read.
 
-    Child sessions only report approvals, because their parent session reports the reply.
+    Child sessions report only approvals, because their parent session reports the reply.
     """
     key = head.key
     encoder = await encoder_at(journal, key, after)
@@ -123,7 +123,7 @@ async def last_record_before(journal: Journal, head: SessionSummary, at: float) 
 
 
 def to_failed(key: SessionKey, notification: Notification, reason: str) -> json_response_types.FailedDelivery:
-    """Return a failed delivery as a JSON object for administrators."""
+    """Return a notification that could not be delivered as a JSON object for administrators. `reason` is the last failure."""
     return {
         "webhook_id": notification.id,
         "event": notification.event,

@@ -45,22 +45,22 @@ _HEADERS = {"content-type": "application/json", "user-agent": "actgent-webhooks"
 
 @attrs.frozen(kw_only=True)
 class Attempt:
-    """Result of one delivery attempt."""
+    """Result of one attempt to deliver a notification."""
 
     problem: str = ""
-    """Reason why the delivery failed; empty if it succeeded."""
+    """Reason why the attempt failed; empty if it succeeded."""
     is_final: bool = False
-    """True if a retry cannot succeed."""
+    """True if the attempt failed and a retry cannot succeed."""
     pause: float = 0.0
-    """Seconds to wait before the next attempt, from `Retry-After`; 0 if the receiver asked for no pause."""
+    """Seconds to wait before the next attempt, from the header `Retry-After`; 0 if the receiver asked for no pause."""
 
 
 async def deliver(
     client: httpx2.AsyncClient, url: str, notification: Notification, keys: SigningKeys, seconds: float
 ) -> Attempt:
-    """Send a notification once and return the result; errors are not raised.
+    """Send a notification to a URL once, and return the result. Errors are not raised.
 
-    Only the status and `Retry-After` of the response are read. `seconds` is the timeout.
+    Only the status and the header `Retry-After` of the response are read. `seconds` is the timeout.
     """
     headers = {
         **_HEADERS,
@@ -98,7 +98,7 @@ def _attempt_from(response: httpx2.Response) -> Attempt:
 
 
 def _retry_after(text: str) -> float:
-    """Return the seconds of a `Retry-After` header: a number or a date (RFC 9110, 10.2.3); 0 if it is neither."""
+    """Return the pause in seconds from the value of a `Retry-After` header (RFC 9110, 10.2.3); 0 if the value is invalid."""
     if text.isascii() and text.isdigit():
         return min(float(text[:6]), MAX_PAUSE_SECONDS)
     try:
@@ -122,12 +122,12 @@ _log = logger_of(__name__)
 
 
 class Outbox:
-    """Outbox that delivers the notifications of one webhook."""
+    """Outbox that reads the journal and delivers the notifications of one webhook."""
 
     def __init__(
         self, webhook: Webhook, journal: Journal, cursors: DeliveryCursors, clients: AsyncExitStack
     ) -> None:
-        """Args: `clients` closes the HTTP clients when its block exits."""
+        """Args: `clients` is the exit stack that closes the HTTP clients of the outbox."""
         self.webhook = webhook
         self.sent = 0
         """Number of notifications delivered since the gateway was opened."""
@@ -153,11 +153,11 @@ class Outbox:
 
     @property
     def waiting(self) -> int:
-        """Number of sessions with pending notifications."""
+        """Number of sessions with notifications that were not delivered yet."""
         return len(self._streams)
 
     def describe(self) -> json_response_types.WebhookDocument:
-        """Return the webhook, its counts and its failed deliveries as a JSON object for administrators."""
+        """Return the webhook with its delivery counts and failed deliveries as a JSON object for administrators."""
         late: list[json_response_types.LateDelivery] = [
             {"agent": stream.key.agent, "session_id": stream.key.session_id, "attempts": stream.attempts}
             for stream in self._queue.waiting_for_retry(MAX_LISTED_RETRIES)
@@ -183,7 +183,7 @@ class Outbox:
     # --- collecting notifications --------------------------------------------------------
 
     async def _follow(self, feed: FeedReader) -> None:
-        """Queue the sessions of written records until the feed ends."""
+        """Queue the sessions of newly written records until the journal feed ends."""
         with suppress(trio.EndOfChannel):
             while True:
                 if self._is_complete and not self._streams and not feed.has_news and self._last_at:
@@ -207,7 +207,7 @@ class Outbox:
             await trio.sleep(JOURNAL_RETRY_SECONDS)
 
     def _request_scan(self) -> None:
-        """Request a scan of the journal, because a session may have pending notifications and no stream."""
+        """Request a scan of the journal, because a session without a stream may have pending notifications."""
         self._is_complete = False
         self._scan_needed.set()
 
@@ -215,13 +215,13 @@ class Outbox:
         self._targets.pop(key, None)
         self._cursors.reset(key)
         if (stream := self._streams.pop(key, None)) is not None:
-            stream.is_over = True
+            stream.is_erased = True
 
     async def _add_step(self, step: Written) -> None:
         if not self._may_notify(step):
             return
         if (stream := self._streams.get(step.key)) is not None:
-            stream.known = max(stream.known, step.last)
+            stream.last = max(stream.last, step.last)
         elif not self._is_complete:
             head = await self._journal.head(*step.key)
             if head is not None and not self._is_full:
@@ -231,7 +231,7 @@ class Outbox:
 
     def _add(self, stream: DeliveryStream) -> None:
         if (existing := self._streams.get(stream.key)) is not None:
-            existing.known = max(existing.known, stream.known)
+            existing.last = max(existing.last, stream.last)
         elif len(self._streams) >= MAX_STREAMS:
             self._is_full, self._is_complete = True, False
         else:
@@ -239,7 +239,7 @@ class Outbox:
             self._queue.add(stream)
 
     async def _catch_up(self) -> None:
-        """Scan the journal for sessions with pending notifications, at the start and whenever sessions were skipped."""
+        """Scan the journal for sessions with pending notifications, at the start and after each `_request_scan`."""
         while True:
             await self._scan_needed.wait()
             self._scan_needed = trio.Event()
@@ -253,7 +253,7 @@ class Outbox:
             self._is_complete = not self._is_full and not self._scan_needed.is_set()
 
     async def _scan(self) -> None:
-        """Queue the sessions that changed since the stored cursor, the latest change first."""
+        """Queue the sessions that have changed since `DeliveryCursors.start`, the latest change first."""
         after, start = None, self._cursors.start
         while not self._is_full and (page := await self._journal.page(_ALL, after=after, limit=_PAGE)):
             for head in page:
@@ -271,7 +271,7 @@ class Outbox:
             self._add(DeliveryStream(head.key, target, seen, head.records))
 
     async def _target_of(self, key: SessionKey) -> Target | None:
-        """Return the target of a session's notifications; None if the session has no webhook."""
+        """Return the receiver of a session's notifications; None if notifications of the session are not sent."""
         if self.webhook.url is not None:
             return Target(url=self.webhook.url, events=self.webhook.events)
         if key not in self._targets:
@@ -289,10 +289,10 @@ class Outbox:
         return Target(url=url, events=tuple(events), keys=session_keys(self.webhook, key, url))
 
     async def redeliver(self, ids: Collection[str] | None = None) -> list[json_response_types.FailedDelivery]:
-        """Queue failed notifications again, with all retries. Each stays in the list of failures until it is delivered.
+        """Queue failed notifications again, with all retries. Each stays in the list of failed ones until it is delivered.
 
         Args:
-            ids: Ids of the notifications; None means all failed ones.
+            ids: Ids of the notifications; None for all failed notifications.
 
         Returns:
             The list entries of the queued notifications.
@@ -310,31 +310,31 @@ class Outbox:
         return wanted
 
     def _may_notify(self, step: Written) -> bool:
-        """Return True if a journal step contains a record that may need a notification.
-
-        Subclasses may report other records.
-        """
+        """Return True if newly written records include one that may need a notification. Subclasses may report other records."""
         return has_notification(step)
 
     async def _read_page(
         self, head: SessionSummary, after: int, events: Sequence[str]
     ) -> tuple[Sequence[Notification], int]:
-        """Read one page of records after the number `after`.
+        """Read one page of a session's records after the number `after`.
 
-        Return its notifications and the number of the last record.
+        Return the notifications for `events` and the number of the last record read.
         """
         return await read_notifications(self._journal, head, after, events)
 
     # --- delivering ----------------------------------------------------------------------
 
     async def _deliver_page(self, stream: DeliveryStream) -> float | None:
-        """Deliver the notifications of one page of records. Return the seconds until the retry if an attempt failed."""
+        """Deliver the notifications of one page of a stream's records.
+
+        Return the seconds until the retry if an attempt failed, else None.
+        """
         if stream.redelivered_id:
             return await self._redeliver_one(stream)
         try:
             head = await self._journal.head(*stream.key)
             if head is None:  # the session was erased
-                stream.is_over = True
+                stream.is_erased = True
                 return None
             notifications, last = await self._read_page(head, stream.seen, stream.target.events)
         except (JournalDamaged, WireError) as error:
@@ -343,23 +343,26 @@ class Outbox:
                 LogVariable(stream.key.session_id),
                 error,
             )
-            stream.seen = stream.known
+            stream.seen = stream.last
             return None
         except JournalError:
             return JOURNAL_RETRY_SECONDS
         has_more = last > stream.seen
         for notification in notifications:
-            if stream.is_over:  # the session was erased during a delivery
+            if stream.is_erased:  # the session was erased during a delivery
                 break
             if (pause := await self._deliver_next(stream, notification)) is not None:
                 return pause
-        stream.seen = last if has_more else stream.known
-        if not stream.is_over:
+        stream.seen = last if has_more else stream.last
+        if not stream.is_erased:
             self._cursors.mark_in_memory(stream.key, stream.seen, head.updated_at)
         return None
 
     async def _redeliver_one(self, stream: DeliveryStream) -> float | None:
-        """Deliver a failed notification again. If its session was erased, remove it from the list of failures."""
+        """Deliver the failed notification of a stream again. If its session was erased, remove it from the list of failed ones.
+
+        Return the seconds until the retry if the attempt failed, else None.
+        """
         try:
             head = await self._journal.head(*stream.key)
             found = [] if head is None else await self._read_one(head, stream)
@@ -369,7 +372,7 @@ class Outbox:
                 LogVariable(stream.key.session_id),
                 error,
             )
-            stream.seen = stream.known
+            stream.seen = stream.last
             return None
         except JournalError:
             return JOURNAL_RETRY_SECONDS
@@ -377,7 +380,7 @@ class Outbox:
             self._cursors.remove_failed(stream.redelivered_id)
         elif (pause := await self._deliver(stream, found[0])) is not None:
             return pause
-        stream.seen = stream.known
+        stream.seen = stream.last
         return None
 
     async def _read_one(self, head: SessionSummary, stream: DeliveryStream) -> list[Notification]:
@@ -385,22 +388,21 @@ class Outbox:
         return [each for each in found if each.id == stream.redelivered_id]
 
     async def _deliver_next(self, stream: DeliveryStream, notification: Notification) -> float | None:
-        """Deliver a notification, and store its number as processed.
+        """Deliver the next notification of a stream, and store the number of its record as processed.
 
-        Return the seconds until the retry if the attempt failed; None otherwise.
+        Return the seconds until the retry if the attempt failed, else None.
         """
         if (pause := await self._deliver(stream, notification)) is not None:
             return pause
         stream.attempts, stream.seen = 0, notification.number
-        if not stream.is_over:
+        if not stream.is_erased:
             self._cursors.mark(stream.key, notification.number, notification.at)
         return None
 
     async def _deliver(self, stream: DeliveryStream, notification: Notification) -> float | None:
         """Send a notification once.
 
-        Return the seconds until the retry. None if it was delivered, or failed finally and is listed as
-        failed.
+        Return the seconds until the retry. None means that the notification was delivered, or was added to the failed ones.
         """
         target, webhook = notification.target or stream.target, self.webhook
         attempt = await deliver(
@@ -411,9 +413,9 @@ class Outbox:
             webhook.timeout,
         )
         if attempt.problem:
-            stream.began = stream.began if stream.attempts else trio.current_time()
+            stream.first_failed_at = stream.first_failed_at if stream.attempts else trio.current_time()
             stream.attempts += 1
-            if not attempt.is_final and trio.current_time() - stream.began < webhook.retry_timeout:
+            if not attempt.is_final and trio.current_time() - stream.first_failed_at < webhook.retry_timeout:
                 longest = min(self.webhook.pause * 2.0 ** min(stream.attempts - 1, 30), MAX_PAUSE_SECONDS)
                 return max(longest * _random.uniform(0.5, 1.0), attempt.pause)
             self._record_failure(stream, notification, attempt)
@@ -423,10 +425,7 @@ class Outbox:
         return None
 
     async def _client_for(self, url: str) -> httpx2.AsyncClient:
-        """Return the HTTP client for a URL.
-
-        It connects only to the addresses that `Webhook.allow` permits for this URL.
-        """
+        """Return the HTTP client for a URL. It connects only to the addresses that `Webhook.allow` permits for this URL."""
         guard = self.webhook.receivers.guard(url)
         if guard not in self._clients:
             client = self._clients[guard] = guard.client()
@@ -453,13 +452,13 @@ class Outbox:
 
 
 def session_keys(webhook: Webhook, key: SessionKey, url: str) -> SigningKeys:
-    """Return the signing keys for the webhook URL of one session, derived from the keys of the webhook."""
+    """Return the signing keys for the URL that a client set for one session, derived from the keys of the webhook."""
     return webhook.keys().derive(*key, url)
 
 
 @asynccontextmanager
 async def open_outbox(webhook: Webhook, journal: Journal) -> AsyncGenerator[Outbox, None]:
-    """Load the cursors of a webhook and yield its outbox. When the block exits, its HTTP connections are closed.
+    """Load the delivery cursors of a webhook and yield its outbox. When the block exits, its HTTP connections are closed.
 
     Raises:
         JournalError: The journal cannot be read or written.

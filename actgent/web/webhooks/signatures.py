@@ -24,7 +24,7 @@ _log = logger_of(__name__)
 
 
 def new_webhook_secret() -> str:
-    """Return a new random secret for signing webhooks; the receiver needs the same secret."""
+    """Return a new random secret (`whsec_...`) for signing webhook notifications. The receiver needs the same secret."""
     return _secret_of(random_secrets.token_bytes(32))
 
 
@@ -46,13 +46,13 @@ def _key_of(secret: str) -> bytes:
 
 @attrs.frozen
 class SigningKeys:
-    """Signing keys of one sender, the newest first. Requests are signed with each key, so that secrets can be rotated."""
+    """Signing keys of a webhook, the newest first. Requests are signed with each key, so that secrets can be rotated."""
 
     keys: tuple[bytes, ...] = attrs.field(repr=False)
 
     @classmethod
     def of(cls, secrets: Iterable[str]) -> "SigningKeys":
-        """Decode secrets, the newest first.
+        """Decode secrets in text form (`whsec_...`), the newest first, to signing keys.
 
         Raises:
             ConfigurationError: There are no secrets, or a secret has the wrong syntax or length.
@@ -60,12 +60,12 @@ class SigningKeys:
         keys = tuple(_key_of(secret) for secret in secrets)
         if not keys:
             raise ConfigurationError(
-                "webhooks need at least one secret to sign requests; new_webhook_secret() creates one"
+                "a webhook must have at least one secret to sign requests: create one with new_webhook_secret()"
             )
         return cls(keys)
 
     def headers(self, webhook_id: str, at: int, body: bytes) -> Mapping[str, str]:
-        """Return the headers of a request with this body: id, Unix time in seconds, and a signature with each key."""
+        """Return the headers that sign a request body: notification id, Unix time `at` in seconds, and a signature with each key."""
         signed = b".".join((webhook_id.encode(), str(at).encode(), body))
         return {
             "webhook-id": webhook_id,
@@ -74,7 +74,7 @@ class SigningKeys:
         }
 
     def derive(self, *labels: str) -> "SigningKeys":
-        """Return keys derived from these keys for the given labels. The original keys cannot be computed from them."""
+        """Return keys that are derived from these keys and from labels. The original keys cannot be computed from them."""
         purpose = "\n".join(labels).encode()
         return SigningKeys(tuple(hmac.digest(key, purpose, hashlib.sha256) for key in self.keys))
 
@@ -89,7 +89,7 @@ def _signature(key: bytes, signed: bytes) -> str:
 
 
 class SecretsFile:
-    """Signing secrets in a file, one per line, the newest first. A changed file is read again without a restart.
+    """File with signing secrets, one per line, the newest first. A changed file is read again without a restart.
 
     Raises:
         ConfigurationError: The file cannot be read, is empty, or has an invalid secret.
@@ -101,7 +101,7 @@ class SecretsFile:
         self._keys = self._read()
 
     def keys(self) -> SigningKeys:
-        """Return the current keys. If the changed file cannot be read, log an error and return the previous keys."""
+        """Return the current keys. If the file has changed and cannot be read, log an error and return the previous keys."""
         try:
             if (stamp := self._stamp_now()) != self._stamp:
                 self._keys, self._stamp = self._read(), stamp
@@ -123,13 +123,15 @@ class SecretsFile:
             lines = self.path.read_text(encoding="utf-8").split()
             return SigningKeys.of(lines)
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"the file of webhook secrets cannot be read: {self.path}") from error
+            raise ConfigurationError(
+                f"the file of webhook secrets must be a text file in UTF-8: {self.path}"
+            ) from error
         except ConfigurationError as error:
             raise ConfigurationError(f"{self.path}: {error}") from error
 
 
 def make_secrets_file(path: Path) -> bool:
-    """Create a file with one new secret, readable only by its owner. Return False if the file exists.
+    """Create a secrets file with one new secret, readable only by the file's owner. Return False if the file exists.
 
     Raises:
         ConfigurationError: The file cannot be created.

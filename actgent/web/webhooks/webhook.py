@@ -25,21 +25,23 @@ MAX_PORT = 65_535
 
 @attrs.frozen
 class AllowedReceiver:
-    """One entry of `Webhook.allow`."""
+    """One entry of `Webhook.allow`: a non-public receiver to which notifications may be sent."""
 
     host: str
-    """Host name, IP address or network, in the syntax of `Guard`."""
+    """Host name, IP address or network of the receiver, in the syntax of `Guard`."""
     port: int | None = None
     """Allowed port; None allows every port."""
     path: str = ""
-    """Allowed path prefix; empty allows every path."""
+    """Allowed prefix of the URL path; empty allows every path."""
 
     @classmethod
     def parse(cls, entry: object) -> "AllowedReceiver":
-        """Parse `HOST`, `HOST:PORT`, `HOST/PATH`, `HOST:PORT/PATH`, an IP address (IPv6 in brackets before a port), or a network.
+        """Parse an entry: `HOST`, `HOST:PORT`, `HOST/PATH`, `HOST:PORT/PATH`, or a network such as `10.0.0.0/8`.
+
+        An IPv6 address with a port is in brackets.
 
         Raises:
-            ConfigurationError: The entry has another syntax.
+            ConfigurationError: The entry has none of these forms.
         """
         text = entry if isinstance(entry, str) else ""
         if _is_plain(text):
@@ -49,19 +51,20 @@ class AllowedReceiver:
         host = "" if found is None else found["host"].strip("[]")
         if found is None or not _is_plain(host) or (port is not None and not 0 < port <= MAX_PORT):
             raise ConfigurationError(
-                "allow= of a webhook takes HOST, HOST:PORT, HOST:PORT/PATH, addresses such as 127.0.0.1:8080 or [::1]:8080, and "
-                f"networks such as 10.0.0.0/8, not {entry!r:.200}"
+                "an entry in allow= of a webhook must be HOST, HOST:PORT, HOST:PORT/PATH, an address such as "
+                "127.0.0.1:8080 or [::1]:8080, or "
+                f"a network such as 10.0.0.0/8, not {entry!r:.200}"
             )
         return cls(host, port, (found["path"] or "").rstrip("/"))
 
     def matches(self, port: int, path: str) -> bool:
-        """Return True if the entry allows this port and this path. The host is not compared."""
+        """Return True if the entry allows this port and this URL path. The host is not compared."""
         is_below = not self.path or path == self.path or path.startswith(f"{self.path}/")
         return self.port in (None, port) and is_below
 
 
 def _is_plain(host: str) -> bool:
-    """Return True if `Guard` accepts the text as an entry: a host, an IP address or a network."""
+    """Return True if `Guard` accepts the text as a host name, IP address or network."""
     try:
         Guard([host])
     except ConfigurationError:
@@ -75,19 +78,19 @@ def _parse_all(entries: Iterable[object]) -> tuple[AllowedReceiver, ...]:
 
 @attrs.frozen
 class AllowedReceivers:
-    """The entries of `Webhook.allow`.
+    """The entries of `Webhook.allow`, parsed.
 
     Raises:
-        ConfigurationError: An entry is wrong.
+        ConfigurationError: An entry has the wrong syntax.
     """
 
     entries: tuple[AllowedReceiver, ...] = attrs.field(converter=_parse_all)
 
     def guard(self, url: str) -> Guard:
-        """Return the guard for connections to a URL: it opens the hosts of the entries that allow its port and path.
+        """Return the guard for connections to a URL. It permits the hosts of the entries that allow the URL's port and path.
 
-        Equal sets of entries give equal guards. A connection is reused under one guard only, so that a path that an entry
-        does not allow never goes over the connection of another path.
+        Equal sets of entries give equal guards. A connection is reused only under one guard, so a request for a path that no
+        entry allows never uses the connection of another path.
         """
         parts = urlsplit(url)
         decoded = unquote(parts.path)
@@ -111,7 +114,7 @@ RESOLVE_TIMEOUT_SECONDS = 5.0
 
 
 def check_url(url: str) -> str:
-    """Validate the URL of a receiver and return it.
+    """Validate the URL of a webhook receiver and return the URL.
 
     Raises:
         ConfigurationError: The URL is not an absolute HTTP URL, is too long, or contains credentials.
@@ -123,7 +126,7 @@ def check_url(url: str) -> str:
         is_good = False
     if not is_good or len(url) > MAX_URL_CHARS or not url.isascii() or not url.isprintable() or " " in url:
         raise ConfigurationError(
-            f"a webhook needs a URL such as https://app.example.com/hook, not {url!r:.200}"
+            f"url= of a webhook must be a URL such as https://app.example.com/hook, not {url!r:.200}"
         )
     if "@" in urlsplit(url).netloc:
         raise ConfigurationError(
@@ -133,7 +136,7 @@ def check_url(url: str) -> str:
 
 
 def check_events(events: Iterable[str]) -> tuple[str, ...]:
-    """Validate the event names of a webhook and return them without duplicates.
+    """Validate the event names of a webhook and return the names without duplicates.
 
     Raises:
         ConfigurationError: An event name is unknown, or the list is empty.
@@ -143,7 +146,7 @@ def check_events(events: Iterable[str]) -> tuple[str, ...]:
         if name not in EVENTS:
             raise ConfigurationError(f"unknown webhook event {name!r}: {nearest(str(name), EVENTS)}")
     if not names:
-        raise ConfigurationError(f"a webhook needs at least one event of {', '.join(EVENTS)}")
+        raise ConfigurationError(f"events= of a webhook must have at least one of {', '.join(EVENTS)}")
     return names
 
 
@@ -168,35 +171,35 @@ def _seconds(_: object, field: "attrs.Attribute[float]", value: float) -> None:
 
 @attrs.frozen(eq=False)
 class Webhook:
-    """A receiver of replies, approvals, failures and ends of sessions: `open_gateway(notify=[Webhook(...)])`.
+    """Webhook that notifies a URL of replies, approvals, failures and ends of sessions: `open_gateway(notify=[Webhook(...)])`.
 
-    Each notification is a `POST` with a JSON body, signed according to Standard Webhooks. It is repeated with the same
-    `webhook-id` until the receiver answers 2xx, also after a crash. The notifications of a session are sent one after the
-    other. Redirects are not followed.
+    Each notification is a `POST` with a JSON body, signed according to Standard Webhooks. It is retried with the same
+    `webhook-id` until the receiver responds with status 2xx, also after a crash. The notifications of a session are sent
+    one after the other. Redirects are not followed.
 
     Raises:
         ConfigurationError: An argument is invalid.
     """
 
     url: str | None = attrs.field(converter=_url)
-    """URL of the receiver; None sends to the URL that each session's client set in `notify`."""
+    """URL of the receiver; None sends to the URL that a client has set for each session with `notify`."""
     keys: Callable[[], SigningKeys] = attrs.field(
         converter=_secrets, alias="secrets", kw_only=True, repr=False
     )
     """Signing secrets (`whsec_...`), the newest first, or the path of a file with one secret per line, which is read again
     when it changes. Requests are signed with each secret. `new_webhook_secret()` creates a secret."""
     events: tuple[str, ...] = attrs.field(default=EVENTS, converter=check_events, kw_only=True)
-    """Events to send: `reply`, `approval`, `failed`, `closed`."""
+    """Names of the events to send: `reply`, `approval`, `failed`, `closed`."""
     allow: tuple[str, ...] = attrs.field(default=(), converter=_texts, kw_only=True)
     """Non-public receivers to allow: `HOST`, `HOST:PORT`, `HOST:PORT/PATH`, or a network such as `10.0.0.0/8`. An entry
     without a port allows every port, and one without a path every path. With `url=None`, give a port and a path, because
     each client that may create sessions can use the entry."""
     timeout: float = attrs.field(default=15.0, validator=_seconds, kw_only=True)
-    """Timeout in seconds of one attempt, including the response."""
+    """Timeout in seconds of one delivery attempt, including the response."""
     pause: float = attrs.field(default=1.0, validator=_seconds, kw_only=True)
-    """Seconds before the second attempt. Each further pause doubles, up to an hour, with jitter."""
+    """Seconds between the first and second delivery attempt. Each further pause doubles, up to an hour, with jitter."""
     retry_timeout: float = attrs.field(default=86_400.0, validator=_seconds, kw_only=True)
-    """Seconds after the first failed attempt for which a notification is retried. Then it is listed as failed."""
+    """Seconds after the first failed attempt during which a notification is retried. Then it is listed as failed."""
     receivers: AllowedReceivers = attrs.field(init=False, repr=False)
 
     @receivers.default
@@ -204,7 +207,7 @@ class Webhook:
         return AllowedReceivers(self.allow)
 
     async def check_reachable(self, url: str) -> None:
-        """Raise if notifications cannot be sent to a URL. A host name that cannot be resolved now is accepted.
+        """Check that notifications may be sent to a URL. A host name that cannot be resolved now is accepted.
 
         Raises:
             AddressBlocked: An IP address of the host is not public, and `allow` does not permit it for this port and path.
@@ -215,19 +218,19 @@ class Webhook:
 
     @property
     def id(self) -> str:
-        """Id of the webhook, a hash of its URL. Its cursors in the journal are stored under this id."""
+        """Id of the webhook, a hash of its URL. The journal has the webhook's delivery cursors under this id."""
         return hashlib.blake2b(
             (self.url or "").encode(), digest_size=8, person=b"actgent.webhook"
         ).hexdigest()
 
     @property
     def shown_url(self) -> str | None:
-        """URL for administrators, without its query, which may contain a secret; None for the webhook of URLs of sessions."""
+        """URL of the receiver without its query, which may contain a secret; None if `url` is None."""
         return None if self.url is None else urlsplit(self.url)._replace(query="", fragment="").geturl()
 
 
 def check_webhooks(webhooks: Iterable[Webhook]) -> None:
-    """Validate the list of webhooks: each item is a `Webhook`, and no two have the same URL.
+    """Check that each item of a list is a `Webhook`, and that no two webhooks have the same URL.
 
     Otherwise a receiver would get each notification twice.
 
@@ -238,7 +241,7 @@ def check_webhooks(webhooks: Iterable[Webhook]) -> None:
     for webhook in webhooks:
         if not isinstance(webhook, Webhook):
             raise ConfigurationError(
-                f"notify= takes Webhooks: [Webhook(url, secrets=...)], not {webhook!r:.200}"
+                f"notify= must be a list of webhooks, such as [Webhook(url, secrets=...)], not {webhook!r:.200}"
             )
         if webhook.id in known:
             url = "the URLs of sessions" if webhook.url is None else webhook.shown_url

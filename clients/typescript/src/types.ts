@@ -3,12 +3,12 @@
 /** Any JSON value. */
 export type JSONValue = string | number | boolean | null | JSONValue[] | { [name: string]: JSONValue };
 
-/** An action on the state failed. The state did not change. */
+/** Event: an action on the session state failed. The state did not change. */
 export interface ActionFailed {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
   at: string | null;
-  /** Name of the action. */
+  /** Name of the failed action. */
   action: string;
   failed: true;
 }
@@ -27,21 +27,21 @@ export interface AddDatasetCaseBody {
 export interface Agent {
   /** Name of the agent. */
   name: string;
-  /** Role of the agent, from its profile. */
+  /** Role of the agent in its profile, such as `clerk`. */
   role: string;
-  /** Goal of the agent, from its profile. */
+  /** Goal of the agent in its profile. */
   goal: string;
-  /** Abilities of the agent, from its profile. */
+  /** Abilities of the agent in its profile. */
   capabilities: string;
-  /** Names of its modes; null if it has none. */
+  /** Names of the agent's modes; null if it has no modes. */
   modes: Array<string> | null;
-  /** Tools of the agent. */
+  /** Tools that the agent can call. */
   tools: Array<Tool>;
-  /** Other agents with which it works. */
+  /** Other agents that this agent calls, hands conversations over to, routes to, or runs as steps. */
   links: Array<AgentLink>;
   limits: Limits;
   inbox: InboxStatistics;
-  /** Number of sessions in memory. */
+  /** Number of sessions of the agent in memory. */
   sessions: number;
   /** True if the agent has a long-term memory, which `/agents/{a}/memories` lists. */
   has_long_term_memory: boolean;
@@ -51,17 +51,17 @@ export interface Agent {
 export interface AgentLink {
   /** Name of the agent. */
   agent: string;
-  /** Kind of the link. */
+  /** Kind of use: called as a tool, handoff target, route target, or pipeline step. */
   kind: "tool" | "handoff" | "route" | "step";
-  /** Name of the tool, action or step. */
+  /** Name of the tool, action or pipeline step that leads to the other agent. */
   name: string;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface AgentPage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<Agent>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
@@ -70,19 +70,19 @@ export interface AgentStatistics {
   /** Name of the agent. */
   agent: string;
   inbox: InboxStatistics;
-  /** Maximum number of messages in the inbox. */
+  /** Maximum number of messages in the agent's inbox. */
   capacity: number;
-  /** Maximum number of messages of one session in the inbox. */
+  /** Maximum number of messages of one session in the agent's inbox. */
   session_capacity: number;
-  /** Maximum number of sessions that are processed at the same time. */
+  /** Maximum number of sessions that the agent processes concurrently. */
   concurrency: number;
-  /** Number of sessions in memory. */
+  /** Number of sessions of the agent in memory. */
   sessions: number;
   /** Number of sessions in memory that wait for approvals. */
   suspended: number;
-  /** Number of restarts after failures. */
+  /** Number of times that the agent was restarted after a failure. */
   restarts: number;
-  /** `starting`, `running`, `failed` (about to restart), `draining` or `stopped`. */
+  /** State of the agent: `starting`, `running`, `failed` (about to restart), `draining` or `stopped`. */
   state: string;
 }
 
@@ -92,7 +92,7 @@ export interface AgentStreamEvent {
   data: AgentStatistics;
 }
 
-/** Statistics of an agent, with totals that include turns before a restart if the request has asked for them. */
+/** Statistics of an agent. If the request has `totals`, they also count the turns before a restart of the server. */
 export interface AgentTotals {
   /** Name of the agent. */
   agent: string;
@@ -104,9 +104,9 @@ export interface AgentTotals {
   suspended: number;
   restarts: number;
   state: string;
-  /** Number of ended turns. */
+  /** Number of turns of the agent that have ended. */
   turns?: number;
-  /** Cost in US dollars. */
+  /** Cost of the agent's model calls in US dollars. */
   spent_usd?: number;
 }
 
@@ -135,7 +135,7 @@ export interface AnswerEvent {
   data: AnswerReceived;
 }
 
-/** The model has answered. */
+/** Event: the model has answered. */
 export interface AnswerReceived {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
@@ -144,26 +144,26 @@ export interface AnswerReceived {
   readers?: Array<string>;
   /** Id of the message. */
   message_id: string;
-  /** Text of the answer. */
+  /** Text of the model's answer. */
   text: string;
-  /** Tool calls of the answer. */
+  /** Tool calls that the answer requests. */
   calls: Array<ToolCall>;
   /** Reason why the model stopped. */
   stop: "end" | "tool_calls" | "length" | "refusal" | "filter" | "pause" | "";
-  /** Name of the model. */
+  /** Name of the model that answered. */
   model: string;
   usage: Usage;
   /** Duration of the model call in seconds, retries included; 0 if unknown. */
   seconds: number;
-  /** Part of `seconds` that waited for the rate limit of the provider. */
+  /** Part of `seconds` during which the call waited for the provider's rate limit. */
   waited: number;
-  /** Number of answers of the turn that could not be read and were requested again. */
+  /** Number of consecutive model answers of the turn that could not be parsed and were requested again. */
   repairs: number;
-  /** True if the answer was cut off. */
+  /** True if the answer is incomplete because its generation was interrupted. */
   cut: boolean;
 }
 
-/** An event of the agent's protocol. */
+/** Event that the agent's protocol defines and the model emitted. */
 export interface ApplicationEvent {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
@@ -174,11 +174,11 @@ export interface ApplicationEvent {
   id: string;
   /** Name of the event. */
   name: string;
-  /** Data of the event; null without data. */
+  /** JSON data of the event; null without data. */
   data: JSONValue;
 }
 
-/** A tool call that waits for a decision. */
+/** A tool call that waits for the decision of an approver. */
 export interface Approval {
   labels?: Record<string, Array<string>>;
   readers?: Record<string, Array<string>>;
@@ -196,30 +196,30 @@ export interface Approval {
   tool: string;
   /** Arguments of the tool call. */
   arguments: JSONObject;
-  /** Question for the approver; empty if the question is only whether the tool may run. */
+  /** Question for the approver; empty if the only question is whether the tool may run. */
   question: string;
   /** JSON Schema of the content that the approver fills in; null if a yes or no is enough. */
   form: JSONObject | null;
   /** Risk rating: `low`, `medium`, `high` or `critical`; null if not rated. */
   risk: string | null;
-  /** True if an approved call runs; false if the decision itself becomes the result of the call. */
+  /** True if the tool runs after approval; false if the decision itself becomes the result of the call. */
   again: boolean;
-  /** Time of the request. */
+  /** Time at which the approval was requested. */
   created_at: string | null;
   /** Time at which the approval expires; null if it never expires. */
   deadline: string | null;
 }
 
-/** An approval was decided. */
+/** Event: an approval was decided. */
 export interface ApprovalDecided {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
   at: string | null;
   /** Id of the approval. */
   id: string;
-  /** `approved`, `rejected`, `edited`, `responded`, `expired` or `withdrawn`. */
+  /** Kind of the decision: `approved`, `rejected`, `edited`, `responded`, `expired` or `withdrawn`. */
   word: string;
-  /** Name of the approver; empty if none decided. */
+  /** Name of the approver; empty if the approval expired or was withdrawn. */
   by: string;
 }
 
@@ -231,15 +231,15 @@ export interface ApprovalEvent {
   data: ApprovalRequested;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface ApprovalPage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<Approval>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
-/** An approval was requested. */
+/** Event: a tool call requested an approval. */
 export interface ApprovalRequested {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
@@ -291,12 +291,12 @@ export interface Budget {
   model_calls?: number;
   tool_calls?: number;
   tokens?: number;
-  /** US dollars. */
+  /** Remaining cost in US dollars. */
   cost?: number;
   seconds?: number;
-  /** Model calls of the whole tree of sessions. */
+  /** Remaining model calls of the session and all its child sessions together. */
   tree_model_calls?: number;
-  /** Tool calls of the whole tree of sessions. */
+  /** Remaining tool calls of the session and all its child sessions together. */
   tree_tool_calls?: number;
 }
 
@@ -323,21 +323,21 @@ export interface CallPart {
   type: "call";
 }
 
-/** Progress of a running tool call. A stream sends it only if `Actgent-Events` lists it. */
+/** Event: progress of a running tool call. A stream sends it only if the header `Actgent-Events` lists it. */
 export interface CallProgress {
   /** Id of the tool call. */
   call_id: string;
   /** Name of the tool. */
   tool: string;
-  /** Finished amount; null if not reported. */
+  /** Amount of work done, in the unit of `total`; null if the tool does not report it. */
   done: number | null;
-  /** Total amount; null if unknown. */
+  /** Total amount of work of the call; null if unknown. */
   total: number | null;
-  /** Current activity. */
+  /** Description of the tool's current activity; may be empty. */
   text: string;
 }
 
-/** A tool of the caller was called. */
+/** Event: the model called a tool that the API client must execute. */
 export interface CallRequested {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
@@ -354,7 +354,7 @@ export interface CallRequested {
   deadline: string | null;
 }
 
-/** A call of a tool of the caller, which waits for its result. */
+/** A tool call that the API client executes itself. The turn waits for the result from the client. */
 export interface CallerCall {
   labels?: Record<string, Array<string>>;
   readers?: Record<string, Array<string>>;
@@ -366,24 +366,24 @@ export interface CallerCall {
   tool: string;
   /** Arguments of the tool call. */
   arguments: JSONObject;
-  /** Time at which the call expires; null if it never expires. */
+  /** Time at which the call expires without a result; null if it never expires. */
   deadline: string | null;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface CallerCallPage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<CallerCall>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
-/** Tool calls started. */
+/** Event: tool calls started. */
 export interface CallsStarted {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
   at: string | null;
-  /** Ids of the calls. */
+  /** Ids of the tool calls. */
   call_ids: Array<string>;
 }
 
@@ -391,20 +391,20 @@ export interface CancelRunBody {
   reason?: string;
 }
 
-/** Figures of the runs of one case with one variant. */
+/** Metrics of the runs of one evaluation case with one variant. */
 export interface CaseFigures {
-  /** Number of runs. */
+  /** Number of runs of the case. */
   trials: number;
-  /** Number of runs that passed all checks. */
+  /** Number of runs of the case that passed all checks. */
   passed: number;
-  /** Mean score of the runs, from 0 to 1. */
+  /** Mean score of the runs of the case, from 0 to 1. */
   score: number;
 }
 
 /** A change in a session that the caller may access. */
 export type ChangeEvent = HeadStreamEvent | AgentStreamEvent | ApprovalStreamEvent | DecisionStreamEvent | ErrorStreamEvent | ResyncStreamEvent | ByeStreamEvent;
 
-/** An approval was requested in a session. */
+/** Event of the change stream: an approval was requested in a session. */
 export interface ChangedApproval {
   /** Name of the agent. */
   agent: string;
@@ -432,7 +432,7 @@ export interface ChangedApproval {
   deadline: string | null;
 }
 
-/** An approval was decided in a session. */
+/** Event of the change stream: an approval was decided in a session. */
 export interface ChangedDecision {
   /** Name of the agent. */
   agent: string;
@@ -442,13 +442,13 @@ export interface ChangedDecision {
   at: string | null;
   /** Id of the approval. */
   id: string;
-  /** `approved`, `rejected`, `edited`, `responded`, `expired` or `withdrawn`. */
+  /** Kind of the decision: `approved`, `rejected`, `edited`, `responded`, `expired` or `withdrawn`. */
   word: string;
-  /** Name of the approver; empty if none decided. */
+  /** Name of the approver; empty if the approval expired or was withdrawn. */
   by: string;
 }
 
-/** A message of a session failed. */
+/** Event of the change stream: a message of a session failed. */
 export interface ChangedMessage {
   /** Name of the agent. */
   agent: string;
@@ -460,11 +460,11 @@ export interface ChangedMessage {
   message_id: string;
   /** Kind of the failure, such as `limit`; null if the message was answered. */
   failed: string | null;
-  /** The error. */
+  /** Error with which the message failed; null if the error is not known. */
   error: ErrorDescription | null;
 }
 
-/** A session that works for another session. */
+/** A session that processes a task or agent call of its parent session. */
 export interface ChildSession {
   /** Name of the agent. */
   agent: string;
@@ -484,15 +484,15 @@ export interface ClosedEvent {
 
 /** Status of a cluster, as `actgent cluster status` prints it. */
 export interface Cluster {
-  /** True if a node is alive, every partition is served, and a live node hosts the agent of every open session. */
+  /** True if a node is alive, every partition is served, and live nodes host the agents of all open sessions. */
   is_whole: boolean;
-  /** Number of changes of the number of partitions, plus 1. */
+  /** Generation of the partitioning: 1, plus 1 for each change of the number of partitions. */
   generation: number;
-  /** Record format that all nodes write. */
+  /** Journal record format that all nodes write. */
   record_format: number;
   nodes: Array<Node>;
   partitions: Array<Partition>;
-  /** Number of open sessions by agent, for the agents that no live node hosts. */
+  /** Number of open sessions of each agent that no live node hosts, by agent name. */
   unhosted: Record<string, number>;
   /** Number of sessions that were unfinished when their node died and have not finished since. */
   suspects: number;
@@ -500,17 +500,17 @@ export interface Cluster {
   dead: number;
 }
 
-/** The cluster of the server. */
+/** Response with the status of the server's cluster. */
 export interface ClusterAnswer {
-  /** Null if the server is not in a cluster. */
+  /** Status of the cluster; null if the server is not a cluster node. */
   cluster: Cluster | null;
 }
 
-/** Result of a replay with the current code of the agent. */
+/** Result of replaying a session with the current code of its agent. */
 export interface Comparison {
   /** Number of a record of the session. */
   number: number;
-  /** First difference; null if there is none. */
+  /** First difference between the recorded session and the replay; null if both are equal. */
   difference: Difference | null;
 }
 
@@ -539,17 +539,17 @@ export interface CreatedSession {
 export interface Dataset {
   /** Name of the dataset. */
   name: string;
-  /** Number of cases. */
+  /** Number of cases in the dataset. */
   cases: number;
-  /** Time of the last change of the file. */
+  /** Time at which the dataset's file was last changed. */
   changed_at: string | null;
-  /** Number of stored evaluations. */
+  /** Number of stored evaluations of the dataset. */
   evaluations: number;
-  /** The latest evaluation; null if there is none. */
+  /** The latest evaluation of the dataset; null if it was never evaluated. */
   last: EvaluationSummary | null;
 }
 
-/** A case of a dataset. */
+/** One evaluation case of a dataset. */
 export interface DatasetCase {
   /** Name of the case, or the beginning of its input. */
   name: string;
@@ -557,15 +557,15 @@ export interface DatasetCase {
   case: JSONObject;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface DatasetCasePage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<DatasetCase>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
-/** Datasets of the server, by name. */
+/** Page with all datasets of the server, ordered by name. */
 export interface DatasetPage {
   items: Array<Dataset>;
   /** Always null: the page has all datasets. */
@@ -576,29 +576,29 @@ export interface DatasetPage {
 
 /** A message that no agent or actor processed. */
 export interface DeadLetter {
-  /** Id of the letter. */
+  /** Id of the dead letter. */
   id: string;
-  /** Name of the addressed agent or actor. */
+  /** Name of the agent or actor to which the message was sent. */
   actor: string;
-  /** Id of the session; null for a value that was sent to an actor. */
+  /** Id of the session to which the message was sent; null for a value that was sent to an actor. */
   session_id: string | null;
-  /** Name of the session's owner; null if the session ends with the message, or is unknown. */
+  /** Name of the session's owner; null if the session was made for this message only, or is unknown. */
   owner: string | null;
   /** Text of the message, or the sent value as text. */
   text: string;
   /** Reason why the message was not processed. */
   reason: string;
-  /** Name of the exception class; empty if there was no attempt. */
+  /** Class name of the exception that processing raised; empty if processing was not attempted. */
   error: string;
-  /** Time of the failure. */
+  /** Time at which the message became a dead letter. */
   at: string | null;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface DeadLetterPage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<DeadLetter>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
@@ -650,7 +650,7 @@ export interface DelegateBody {
   metadata?: Record<string, JSONValue>;
 }
 
-/** A task that was accepted. */
+/** A delegated task that the gateway has accepted. */
 export interface DelegatedTask {
   /** Id of the task. */
   id: string;
@@ -682,11 +682,11 @@ export interface EndedEvent {
   data: MessageEnded;
 }
 
-/** Numbers of erased objects of an owner. */
+/** Numbers of memories and sessions of an owner that a request erased. */
 export interface Erasure {
-  /** Number of erased memories, with their earlier versions. */
+  /** Number of erased memories; replaced versions count too. */
   memories: number;
-  /** Number of erased sessions without a parent session. Their child sessions are erased too. */
+  /** Number of erased root sessions; their child sessions are also erased but not counted. */
   sessions: number;
 }
 
@@ -697,35 +697,35 @@ export interface ErrorDescription {
   words: string;
 }
 
-/** Errors of one kind and class. */
+/** Group of the errors of one failure kind and exception class, such as all tool errors with `TimeoutError`. */
 export interface ErrorGroup {
-  /** Cause of the newest error, for callers with the scope `journal`; empty if it has none. */
+  /** Message of the exception that caused the newest error; only for callers with the scope `journal`, empty without a cause. */
   cause?: string;
-  /** Kind of the failure, `tool`, or `dead letter`. */
+  /** Kind of failed messages, such as `limit`; `tool` for failed tool calls; `dead letter` for dead letters. */
   kind: string;
-  /** Name of the exception class. */
+  /** Exception class name of the errors in the group. */
   error: string;
-  /** Text of the newest error. */
+  /** Message of the newest error in the group. */
   words: string;
-  /** Number of errors. */
+  /** Number of errors in the group. */
   count: number;
-  /** Time of the first error. */
+  /** Time of the first error in the group. */
   first_at: string | null;
-  /** Time of the newest error. */
+  /** Time of the newest error in the group. */
   last_at: string | null;
-  /** Names of the agents, the newest first. */
+  /** Names of the agents with these errors, the latest first. */
   agents: Array<string>;
-  /** Names of the tools, the newest first. */
+  /** Names of the tools with these errors, the latest first. */
   tools: Array<string>;
-  /** Sessions, the newest first. */
+  /** Sessions with these errors, the latest first. */
   sessions: Array<SessionAddress>;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface ErrorGroupPage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<ErrorGroup>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
@@ -735,20 +735,20 @@ export interface ErrorStreamEvent {
   data: ChangedMessage;
 }
 
-/** Result of one case with one variant. */
+/** Result of one evaluation case with one variant. */
 export interface EvaluatedCase {
   /** Name of the case. */
   name: string;
   /** Name of the variant. */
   variant: string;
-  /** Messages of the case. */
+  /** Messages that the case sends to the agent, in order. */
   input: Array<string>;
-  /** Expected answer; null if any answer may pass. */
+  /** Expected answer of the case; null if any answer may pass. */
   expected: JSONValue;
   figures: CaseFigures;
-  /** Figures in the evaluation before; null if the case or the variant was not in it. */
+  /** Metrics of this case and variant in the previous evaluation; null if it did not contain them. */
   before: CaseFigures | null;
-  /** The runs of the case. */
+  /** The runs of the case with this variant. */
   runs: Array<EvaluatedRun>;
 }
 
@@ -756,44 +756,44 @@ export interface EvaluatedCase {
 export interface EvaluatedRun {
   /** True if the run passed all checks. */
   passed: boolean;
-  /** Text of the last answer. */
+  /** Text of the agent's last answer. */
   text: string;
-  /** Error that prevented an answer; empty if there is an answer. */
+  /** Text of the error that prevented an answer; empty if the run has an answer. */
   error: string;
-  /** Failed checks with their reasons. */
+  /** Descriptions of the failed checks, with the reasons. */
   failures: Array<string>;
-  /** Names of the called tools, in order. */
+  /** Names of the tools that the agent called, in order. */
   calls: Array<string>;
-  /** Duration in seconds. */
+  /** Duration of the run in seconds. */
   seconds: number;
 }
 
-/** An evaluation of a dataset, compared with the evaluation before. */
+/** Results of an evaluation of a dataset, compared with the previous evaluation. */
 export interface Evaluation {
   summary: EvaluationSummary;
-  /** The evaluation before; null for the first one. */
+  /** The previous evaluation of the dataset; null for the first one. */
   before: EvaluationSummary | null;
-  /** Results by case and variant. */
+  /** One result for each case and variant. */
   items: Array<EvaluatedCase>;
-  /** Names of cases that only the evaluation before has. */
+  /** Names of the cases that only the previous evaluation has. */
   removed: Array<string>;
 }
 
-/** One evaluation of a dataset. */
+/** One evaluation of a dataset, with the metrics of its variants. */
 export interface EvaluationSummary {
   /** Id of the evaluation. */
   id: string;
-  /** Time of its end. */
+  /** Time at which the evaluation ended. */
   at: string | null;
-  /** Metrics by variant. */
+  /** Metrics of each variant in the evaluation. */
   variants: Array<VariantFigures>;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface EvaluationSummaryPage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<EvaluationSummary>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
@@ -805,12 +805,12 @@ export interface EventEvent {
   data: ApplicationEvent;
 }
 
-/** Events of a session. */
+/** One page of the events of a session. */
 export interface EventPage {
   items: Array<SessionEvent>;
   /** Number of a record of the session. */
   cursor: number;
-  /** Value of `after` for the next page; null if there are no more records. */
+  /** Value of the query parameter `after` for the next page; null if the session has no more records. */
   next: number | null;
 }
 
@@ -818,11 +818,11 @@ export interface ExchangeKeyBody {
   key: string;
 }
 
-/** A notification that could not be delivered. */
+/** A webhook notification that could not be delivered and is not retried any more. */
 export interface FailedDelivery {
-  /** Id of the notification. */
+  /** Id of the notification, its `webhook-id` header. */
   webhook_id: string;
-  /** Name of the event. */
+  /** Name of the event that the notification reports. */
   event: string;
   /** Name of the agent. */
   agent: string;
@@ -830,29 +830,29 @@ export interface FailedDelivery {
   session_id: string;
   /** Number of a record of the session. */
   number: number;
-  /** Reason of the last failure. */
+  /** Reason why the last delivery attempt failed. */
   reason: string;
-  /** Time of the event. */
+  /** Time of the event that the notification reports. */
   at: string | null;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface FailedDeliveryPage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<FailedDelivery>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
-/** A rating of an answer. */
+/** A user's rating of the answer to a message. */
 export interface Feedback {
   /** Id of the message. */
   message_id: string;
-  /** Score from 0 (bad) to 1 (good). */
+  /** Score of the answer from 0 (bad) to 1 (good). */
   score: number;
-  /** Comment; empty without a comment. */
+  /** Comment of the rater on the answer; may be empty. */
   comment: string;
-  /** Answer that the rater expected; null if not given. */
+  /** Answer that the rater would have expected; null if the rater gave none. */
   expected: string | null;
   /** Name of the rater. */
   by: string;
@@ -868,7 +868,7 @@ export interface FeedbackEvent {
   data: FeedbackGiven;
 }
 
-/** An answer was rated. */
+/** Event: a user rated the answer to a message. */
 export interface FeedbackGiven {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
@@ -881,15 +881,15 @@ export interface FeedbackGiven {
   by: string;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface FeedbackPage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<Feedback>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
-/** A file. */
+/** A file in a message or tool result. */
 export interface FilePart {
   media_type: string;
   url: string | null;
@@ -900,7 +900,7 @@ export interface FilePart {
   name: string;
 }
 
-/** A message that matches a search, with figures of its session. */
+/** A message that matches a search, with statistics of its session. */
 export interface FoundMessage {
   /** Name of the agent. */
   agent: string;
@@ -914,9 +914,9 @@ export interface FoundMessage {
   role: "user" | "assistant";
   /** Time of the message. */
   at: string | null;
-  /** Part of the text with the first match. */
+  /** Part of the message text that contains the first match. */
   snippet: string;
-  /** Start and end index of each match in `snippet`, in characters. */
+  /** Pairs of start and end index, in characters, of the matches in `snippet`. */
   marks: Array<Array<number>>;
   /** Cost of the session in US dollars. */
   cost: number;
@@ -957,7 +957,7 @@ export interface HeadStreamEvent {
   data: SessionSummary;
 }
 
-/** A message of the history of a session. */
+/** A message in the conversation history of a session. */
 export interface HistoryMessage {
   sources?: Array<string>;
   readers?: Array<string>;
@@ -969,9 +969,9 @@ export interface HistoryMessage {
   metadata: JSONObject;
   priority: string;
   on_busy: "queue" | "collect" | "interrupt" | "reject";
-  /** Id of the message whose turn the message belongs to. */
+  /** Id of the message that started the turn in which this message was added; null outside of turns. */
   turn: string | null;
-  /** Time of the message. */
+  /** Time at which the message was added; null if unknown. */
   at: string | null;
 }
 
@@ -987,7 +987,7 @@ export interface Identity {
   expires_at: string | null;
 }
 
-/** A picture. */
+/** A picture in a message or tool result. */
 export interface ImagePart {
   media_type: string;
   url: string | null;
@@ -1022,7 +1022,7 @@ export interface InterruptBody {
 /** A JSON object with any fields. */
 export type JSONObject = Record<string, JSONValue>;
 
-/** A record of a session, with its number and time. */
+/** A journal record of a session, with its number and time. */
 export interface JournalRecord {
   /** Number of a record of the session. */
   number: number;
@@ -1037,13 +1037,13 @@ export interface LaggedStreamEvent {
   data: Nothing;
 }
 
-/** A delivery that is retried. */
+/** A webhook notification whose delivery failed and is retried. */
 export interface LateDelivery {
   /** Name of the agent. */
   agent: string;
   /** Id of the session. */
   session_id: string;
-  /** Number of failed attempts. */
+  /** Number of failed delivery attempts so far. */
   attempts: number;
 }
 
@@ -1091,13 +1091,13 @@ export type LiveEvent = TokenStreamEvent | GrowingStreamEvent | ProgressStreamEv
 /** Answer of the liveness probe. */
 export interface Liveness {
   status: "live";
-  /** Seconds for which no node of the cluster has died; only of a cluster node. */
+  /** Seconds since the server started, or since it last noticed the death of a node; only in a cluster. */
   calm_seconds?: number;
 }
 
 /** Token of a browser login. */
 export interface LoginToken {
-  /** The token. */
+  /** The new access token. */
   token: string;
   /** Name of the session's owner. */
   owner: string;
@@ -1105,23 +1105,23 @@ export interface LoginToken {
   expires_at: string | null;
 }
 
-/** A long-term memory of an owner. */
+/** One version of a long-term memory of an owner. */
 export interface Memory {
   /** Id of the memory. */
   id: string;
-  /** Content of the memory. */
+  /** Text of the memory. */
   text: string;
-  /** `fact`, `episode`, `procedure`, or any other word. */
+  /** Kind of the memory: `fact`, `episode`, `procedure`, or any other word. */
   kind: string;
-  /** Name of the owner. */
+  /** Name of the owner of the memory. */
   owner: string;
-  /** Kind of the owner. A user and an agent of the same name are different owners. */
+  /** Kind of the memory's owner. A user and an agent of the same name are different owners. */
   owner_kind: "user" | "assistant" | "agent" | "tool" | "system";
   /** Untrusted sources on which the text depends, such as `web`; empty if it is trusted. */
   sources: Array<string>;
   /** Names of the owners that may read the text; null allows all owners. */
   readers: Array<string> | null;
-  /** Importance for ranking and eviction. */
+  /** Importance from 0 to 1, used for ranking and eviction. */
   importance: number;
   /** True if the memory is protected from eviction. */
   is_kept: boolean;
@@ -1133,17 +1133,17 @@ export interface Memory {
   session_id: string;
   /** Id of the message that the memory comes from; empty if unknown. */
   message_id: string;
-  /** Time of creation; null if the clock was far off. */
+  /** Time at which this version was stored; null if the clock was far off. */
   created_at: string | null;
-  /** Time of the last recall, or of creation. */
+  /** Time at which the memory was last recalled; its creation time if it was never recalled. */
   last_used_at: string | null;
-  /** Number of recalls. */
+  /** Number of times that the memory was recalled. */
   uses: number;
-  /** Time from which the memory is valid; null has no start. */
+  /** Time from which the memory is valid; null sets no start. */
   valid_from: string | null;
-  /** Time from which the memory is no longer valid; null has no end. */
+  /** Time from which the memory is no longer valid; null sets no end. */
   valid_until: string | null;
-  /** Values for programs, by name. */
+  /** Metadata of the memory for programs, by name. */
   metadata: JSONObject;
   /** Id of the memory that this one replaces; null if it is the first version. */
   replaces: string | null;
@@ -1155,9 +1155,9 @@ export interface Memory {
 export interface MemoryLink {
   /** Id of the memory. */
   id: string;
-  /** Meaning of the link. */
+  /** Name of the relation between the two memories, such as `related_to`. */
   relation: string;
-  /** True if the link leads from this memory to the other memory. */
+  /** True if the link points from this memory to the other memory; false for the opposite direction. */
   is_from_here: boolean;
 }
 
@@ -1166,31 +1166,31 @@ export interface MemoryOwner {
   /** Name of the owner. */
   owner: string;
   owner_kind: "user" | "assistant" | "agent" | "tool" | "system";
-  /** Number of current memories. */
+  /** Number of the owner's memories, without replaced versions. */
   memories: number;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface MemoryOwnerPage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<MemoryOwner>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface MemoryPage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<Memory>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
-/** All versions of a long-term memory, and its links. */
+/** All versions of a long-term memory, and its links to other memories. */
 export interface MemoryVersions {
-  /** Versions of the memory, the first one first. */
+  /** Versions of the memory, the oldest first. */
   versions: Array<Memory>;
-  /** Links to other current memories. */
+  /** Links between this memory and other current memories. */
   links: Array<MemoryLink>;
 }
 
@@ -1201,19 +1201,19 @@ export interface Message {
   /** Id of the message. */
   message_id: string;
   sender: Sender;
-  /** Text parts of the message, joined. */
+  /** Text of the message: its text parts, joined. */
   text: string;
   /** Parts of the message, without thinking and provider-specific blocks. */
   parts: Array<Part>;
-  /** Metadata for programs, which models never see. */
+  /** Metadata of the message for programs; models never see it. */
   metadata: JSONObject;
   /** Priority of the message: `urgent`, `high`, `normal` or `low`. */
   priority: string;
-  /** Handling of the message if its session runs a turn. */
+  /** Handling of the message if a turn of its session was running when it arrived. */
   on_busy: "queue" | "collect" | "interrupt" | "reject";
 }
 
-/** A message was accepted. */
+/** Event: the session accepted a message. */
 export interface MessageAccepted {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
@@ -1230,7 +1230,7 @@ export interface MessageAccepted {
   on_busy: "queue" | "collect" | "interrupt" | "reject";
 }
 
-/** A message was answered, or failed. */
+/** Event: a message was answered, or failed. */
 export interface MessageEnded {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
@@ -1239,7 +1239,7 @@ export interface MessageEnded {
   message_id: string;
   /** Kind of the failure, such as `limit`; null if the message was answered. */
   failed: string | null;
-  /** Error of a failed message; null if it was answered. */
+  /** Error of the failed message; null if the message was answered. */
   error: ErrorDescription | null;
 }
 
@@ -1251,19 +1251,19 @@ export interface MessageEvent {
   data: MessageAccepted;
 }
 
-/** Outcome of a message: its last reply, or its failure. */
+/** Outcome of a message: the last reply to it, or its failure. */
 export interface MessageOutcome {
   sources?: Array<string>;
   readers?: Array<string>;
-  /** Id of the reply; null without a reply. */
+  /** Id of the last reply; null if there was no reply. */
   id: string | null;
-  /** Text of the reply. */
+  /** Text of the last reply; null if there was no text. */
   text: string | null;
-  /** Structured data of the reply; null without data. */
+  /** Structured data of the last reply; null without data. */
   data: JSONValue;
-  /** Type of the reply in its protocol; null without a type. */
+  /** Reply type, as defined by the agent's protocol; null if the protocol has no reply types. */
   message_type: string | null;
-  /** Reasoning that the protocol requires of the model; null without it. */
+  /** Reasoning that the model wrote because the agent's protocol requires it; null without reasoning. */
   reasoning: JSONValue;
   usage: Usage;
   /** Kind of the failure, such as `limit`; null if the message was answered. */
@@ -1272,34 +1272,34 @@ export interface MessageOutcome {
   error: ErrorDescription | null;
 }
 
-/** Messages of a session. */
+/** One page of the conversation history of a session. */
 export interface MessagePage {
-  /** The messages, oldest first. */
+  /** Messages on this page, oldest first. */
   items: Array<HistoryMessage>;
   /** Index of the first message of the page; null for an empty page. */
   first: number | null;
   /** Index of the last message of the page; null for an empty page. */
   last: number | null;
-  /** Number of messages of the session. */
+  /** Number of messages in the whole history of the session. */
   total: number;
 }
 
-/** A model request, built by the current code of the agent. */
+/** A model request as the current code of the agent would send it. */
 export interface ModelRequest {
   /** Number of a record of the session. */
   answer: number;
-  /** System prompt. */
+  /** System prompt of the request. */
   system: string;
   messages: Array<RequestMessage>;
   tools: Array<RequestTool>;
   settings: RequestSettings;
-  /** Estimated number of tokens. */
+  /** Estimated number of input tokens of the request. */
   tokens: number;
-  /** Number of messages of the conversation at that time. */
+  /** Number of messages in the conversation at the time of the request; the request may contain fewer. */
   of_messages: number;
-  /** Memory that selected the messages. */
+  /** Name of the conversation memory that selected the messages for the request. */
   memory: string;
-  /** False if the system prompt or the tools have changed since. */
+  /** True if system prompt and tools equal those of the recorded request; false if they have changed since. */
   is_same_prompt: boolean;
 }
 
@@ -1320,11 +1320,11 @@ export interface ModelStatistics {
   buckets: Array<BucketStatistics>;
 }
 
-/** Model request for the next answer at or after a record. */
+/** Model request that belongs to the first model answer at or after a journal record. */
 export interface NextRequest {
   /** Number of a record of the session. */
   number: number;
-  /** The request; null if no answer follows. */
+  /** The model request; null if no model answer follows. */
   request: ModelRequest | null;
 }
 
@@ -1335,11 +1335,11 @@ export interface Node {
   address: string;
   /** Names of the agents that the node hosts. */
   agents: Array<string>;
-  /** Version of actgent. */
+  /** Version of actgent that runs on the node. */
   release: string;
-  /** Newest record format that the node reads. */
+  /** Newest journal record format that the node can read. */
   reads: number;
-  /** True if the node is transferring its partitions to other nodes. */
+  /** True if the node is shutting down and transferring its partitions to other nodes. */
   is_leaving: boolean;
   /** Number of partitions that the node owns. */
   partitions: number;
@@ -1348,33 +1348,33 @@ export interface Node {
 /** Data of an event without fields. */
 export type Nothing = Record<string, never>;
 
-/** An observation of a turn, for display to users. */
+/** An observation of a turn (plan, thought, tool call, answer, error) to display to users. */
 export interface Observation {
   /** Id of the observation. */
   id: string;
   type: "INTENT" | "PLAN" | "PLAN_UPDATE" | "ITEM_STATUS_CHANGE" | "THOUGHTS" | "TOOL_CALL" | "TOOL_EXECUTION" | "EVENT" | "ROUTE" | "FINAL_RESPONSE" | "STATE_UPDATE" | "AGENT_SUSPENDED" | "AGENT_RESUMED" | "ERROR";
-  /** Short description for a list. */
+  /** Short description of the observation, for display in a list. */
   title: string;
   /** Number of a record of the session. */
   number: number;
-  /** Time of the record. */
+  /** Time at which the journal record of the observation was written. */
   at: string | null;
-  /** Id of the message whose turn it belongs to. */
+  /** Id of the message that started the turn to which the observation belongs. */
   turn: string;
-  /** Id of the parent: of a tool call for its result, otherwise of the turn. */
+  /** Id of the parent observation: the tool call of a tool result, otherwise the turn. */
   parent: string;
   /** Text or data of the observation. */
   content: JSONValue;
-  /** Further data by name. */
+  /** Further data of the observation, by name. */
   metadata: JSONObject;
-  /** False for a partial observation, which the next one with the same id replaces. */
+  /** False for a partial observation, which the next observation with the same id replaces. */
   is_whole: boolean;
 }
 
 /** An event of a stream of observations. */
 export type ObservationEvent = ObservationStreamEvent | EndStreamEvent | LaggedStreamEvent | ByeStreamEvent;
 
-/** Observations of a session. */
+/** One page of the observations of a session. */
 export interface ObservationPage {
   items: Array<Observation>;
   /** Value of `after` for the next page; null on the last page. */
@@ -1407,25 +1407,25 @@ export interface OpenBudget {
   left: Record<string, number>;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface OpenBudgetPage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<OpenBudget>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
-/** Tokens and cost of a session's own model calls. */
+/** Tokens and cost of a session's model calls, without those of its child sessions. */
 export interface OwnUsage {
-  /** Prompt tokens, cached or not. */
+  /** Number of prompt tokens, including those from the provider's prompt cache. */
   input_tokens: number;
-  /** Answer tokens, reasoning included. */
+  /** Number of answer tokens, including those of reasoning. */
   output_tokens: number;
-  /** Input tokens that were read from the provider's prompt cache. */
+  /** Number of input tokens that the provider read from its prompt cache. */
   cached_tokens: number;
-  /** Input tokens that were written to the provider's prompt cache. */
+  /** Number of input tokens that the provider wrote to its prompt cache. */
   cache_write_tokens: number;
-  /** Output tokens that were used for reasoning. */
+  /** Number of output tokens that the model used for reasoning. */
   reasoning_tokens: number;
   /** Cost in US dollars; null if a price is unknown. */
   cost: number | null;
@@ -1434,63 +1434,63 @@ export interface OwnUsage {
 /** A part of a message. */
 export type Part = TextPart | ImagePart | FilePart | CallPart | ResultPart;
 
-/** New text of an unfinished answer. A stream sends it only if `Actgent-Events` lists it. */
+/** Event: new text of an unfinished model answer. A stream sends it only if the header `Actgent-Events` lists it. */
 export interface PartialAnswer {
   /** Id of the message. */
   turn: string;
   /** Id of the message. */
   reply_id: string;
-  /** Number of the attempt. A new attempt discards the text of earlier attempts. */
+  /** Number of the model's attempt to answer. A new attempt discards the text of earlier attempts. */
   attempt: number;
-  /** Length of the text that was sent before, in characters; the text after it is replaced. */
+  /** Index in the answer, in characters, at which `text` begins; it replaces all text after this index. */
   begin: number;
-  /** The new text. */
+  /** New text of the answer from index `begin` on. */
   text: string;
 }
 
-/** A partition of a cluster: the sessions with some of the ids. */
+/** A partition of a cluster: a subset of the session ids, whose sessions are owned by one node. */
 export interface Partition {
   /** Number of the partition. */
   partition: number;
-  /** Name of the node that last acquired the partition; empty if no node ever did. */
+  /** Name of the node that last acquired ownership of the partition; empty if no node ever did. */
   owner: string;
-  /** Ownership epoch; it grows with each change of the owner. */
+  /** Ownership epoch of the partition; it increases each time a node acquires the partition. */
   epoch: number;
-  /** Time of the last acquisition. */
+  /** Time at which a node last acquired the partition; null if no node ever did. */
   since: string | null;
   /** True if the owner is alive and has not released the partition. */
   is_served: boolean;
-  /** Number of messages that wait for an owner. */
+  /** Number of messages that are stored until a node owns the partition. */
   pending: number;
-  /** Number of sessions with an unfinished turn or queued messages. */
+  /** Number of sessions of the partition with an unfinished turn or queued messages. */
   unfinished: number;
-  /** Maximum seconds since the last record of an unfinished session; 0 if there are none. */
+  /** Longest time in seconds since the last record of an unfinished session; 0 without such sessions. */
   lag: number;
 }
 
-/** A session as it was after a record. */
+/** A session as it was after a journal record. */
 export interface PastSession {
   /** Number of a record of the session. */
   number: number;
   state: JSONObject;
-  /** Messages of the conversation. */
+  /** Messages of the conversation at that time. */
   history: Array<Message>;
-  /** Messages that were queued. */
+  /** Messages that were queued at that time. */
   waiting: Array<Message>;
   usage: Usage;
-  /** Digest of history and state. */
+  /** Hash of `history` and `state`, with which clients can compare two sessions. */
   digest: string;
 }
 
-/** An approval for which a turn waits. */
+/** An open approval for which a suspended turn waits. */
 export interface PendingApproval {
   /** Id of the approval. */
   id: string;
-  /** Name of the tool; empty if unknown. */
+  /** Name of the tool whose call needs the approval; empty if unknown. */
   tool: string;
 }
 
-/** A call of a tool of the caller for which a turn waits. */
+/** A tool call that the API client must execute itself, and for whose result a suspended turn waits. */
 export interface PendingCallerCall {
   labels?: Record<string, Array<string>>;
   readers?: Record<string, Array<string>>;
@@ -1587,47 +1587,47 @@ export interface PostSessionBody {
   };
 }
 
-/** An error (RFC 9457). The fields from `retry_after` on belong to some types. */
+/** Error response of the gateway (RFC 9457). The fields from `retry_after` on are only in problems of some types. */
 export interface Problem {
-  /** Type of the problem. */
+  /** Kind of the error, such as `/errors/not-found`. */
   type: "/errors/malformed-request" | "/errors/unauthorized" | "/errors/forbidden" | "/errors/wrong-origin" | "/errors/mode-refused" | "/errors/not-found" | "/errors/method-not-allowed" | "/errors/not-acceptable" | "/errors/timeout" | "/errors/ambiguous" | "/errors/session-exists" | "/errors/session-busy" | "/errors/session-closed" | "/errors/already-decided" | "/errors/suspended" | "/errors/not-suspended" | "/errors/conflict" | "/errors/message-too-large" | "/errors/body-too-large" | "/errors/unsupported-media-type" | "/errors/wrong-host" | "/errors/invalid" | "/errors/invalid-arguments" | "/errors/key-reused" | "/errors/inbox-full" | "/errors/too-many-schedules" | "/errors/limit-reached" | "/errors/busy" | "/errors/too-many-requests" | "/errors/internal" | "/errors/poison" | "/errors/unavailable" | "/errors/journal-full";
-  /** Meaning of the type. */
+  /** Short explanation of `type`, the same for each problem of the type. */
   title: string;
-  /** HTTP status. */
+  /** HTTP status of the response. */
   status: number;
-  /** Explanation of this occurrence; may be empty. */
+  /** Explanation of this error for humans; may be empty. */
   detail: string;
-  /** Id of the request. */
+  /** Id of the failed request, as in its `X-Request-Id` header. */
   instance: string;
-  /** Seconds after which the request can be sent again. */
+  /** Seconds after which the client can retry the request. */
   retry_after?: number;
-  /** Limit that was exceeded: a number, or its name. */
+  /** Limit that the request exceeded: its value, or its name. */
   limit?: JSONValue;
-  /** Value of the limit that `limit` names. */
+  /** Value of the limit, if `limit` is its name. */
   value?: number;
   /** Reasons why the server is not ready. */
   reasons?: Array<string>;
-  /** Ids of notifications that do not exist. */
+  /** Requested ids for which the webhook has no failed notification. */
   webhook_ids?: Array<string>;
-  /** Id of the decided approval. */
+  /** Id of the approval that was already decided. */
   approval_id?: string;
-  /** True if the object already is in the requested state by an equal request; false by another request. */
+  /** True if an equal request has already made the requested change; false if a different request has changed the object. */
   as_asked?: boolean;
-  /** Approvals for which the session waits. */
+  /** Open approvals for which the suspended session waits. */
   waits_for?: Array<PendingApproval>;
-  /** Name of the agent that does not run. */
+  /** Name of the requested agent, which does not run on the server. */
   agent?: string;
-  /** Names of the agents to choose from. */
+  /** Names of the agents from which the client can choose with `agent`. */
   agents?: Array<string>;
-  /** Another node of the cluster serves the session. */
+  /** True if another node of the cluster owns the session now. */
   moved?: true;
-  /** The request may have had its effect. */
+  /** True if the request may have taken effect although it failed. */
   may_be_done?: true;
-  /** The connection to a node of the cluster broke. */
+  /** True if the connection to the cluster node that served the request broke. */
   broken?: true;
-  /** Id of the memory that replaces the one of the request. */
+  /** Id of the newer memory that replaces the requested one. */
   replaced_by?: string;
-  /** A node of the cluster holds the session back after crashes. */
+  /** True if the cluster does not run the session, because nodes crashed while they ran it. */
   held?: true;
 }
 
@@ -1696,11 +1696,11 @@ export interface RateLimiterStatistics {
   models: Array<ModelStatistics>;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface RateLimiterStatisticsPage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<RateLimiterStatistics>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
@@ -1715,7 +1715,7 @@ export interface RecordFields {
   [name: string]: JSONValue;
 }
 
-/** Records of a session. */
+/** One page of the journal records of a session. */
 export interface RecordPage {
   items: Array<JournalRecord>;
   /** Value of `after` for the next page; null on the last page. */
@@ -1735,7 +1735,7 @@ export interface ReplyEvent {
   data: ReplySent;
 }
 
-/** A reply was delivered. */
+/** Event: the agent's reply was delivered. */
 export interface ReplySent {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
@@ -1746,33 +1746,33 @@ export interface ReplySent {
   id: string;
   /** Text of the reply. */
   text: string | null;
-  /** Structured data of the reply; null without data. */
+  /** Structured data of the reply; null if it has only text. */
   data: JSONValue;
-  /** Type of the reply in its protocol; null without a type. */
+  /** Reply type, as defined by the agent's protocol; null if the protocol has no reply types. */
   message_type: string | null;
-  /** Reasoning that the protocol requires of the model; null without it. */
+  /** Reasoning that the model wrote because the agent's protocol requires it; null without reasoning. */
   reasoning: JSONValue;
 }
 
-/** JSON Schema that the text of an answer must match. */
+/** Required format of a model's answer, as a named JSON Schema. */
 export interface RequestFormat {
-  /** Name of the schema. */
+  /** Name of the JSON Schema in the model request. */
   name: string;
-  /** The schema. */
+  /** JSON Schema that the text of the answer must match. */
   schema: JSONObject;
 }
 
 /** A message of a model request. */
 export interface RequestMessage {
-  /** Role of the message. */
+  /** Role of the message in the model request, such as `user`. */
   role: string;
   parts: Array<Part>;
 }
 
-/** Settings of a model request. Null uses the default of the model. */
+/** Settings of a model request. Null in a field uses the default of the model. */
 export interface RequestSettings {
   temperature: number | null;
-  /** Maximum number of answer tokens. */
+  /** Maximum number of tokens in the answer; null uses the default of the model. */
   max_tokens: number | null;
   /** Required format of the answer; null for any text. */
   response_format: RequestFormat | null;
@@ -1782,9 +1782,9 @@ export interface RequestSettings {
 export interface RequestTool {
   /** Name of the tool. */
   name: string;
-  /** Description for the model. */
+  /** Description of the tool, which the model reads. */
   description: string;
-  /** JSON Schema of the arguments. */
+  /** JSON Schema of the tool's arguments. */
   parameters: JSONObject;
 }
 
@@ -1813,7 +1813,7 @@ export interface ResultPart {
   type: "result";
 }
 
-/** A tool call has its result. */
+/** Event: a tool call has its result. */
 export interface ResultReceived {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
@@ -1832,9 +1832,9 @@ export interface ResultReceived {
   media: Array<ImagePart | FilePart>;
 }
 
-/** Events were lost, or an older backup of the journal was restored. Read the sessions again. */
+/** Event: events were lost, or an older backup of the journal was restored. The client must read the sessions again. */
 export interface Resync {
-  /** Number of records of the session; only in a stream of one session. */
+  /** Number of journal records of the session; only in a stream of one session. */
   records?: number;
 }
 
@@ -1852,22 +1852,22 @@ export interface RouteEvent {
   data: RouteTaken;
 }
 
-/** The turn was routed to another agent. */
+/** Event: the turn ended by routing its message to another agent. */
 export interface RouteTaken {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
   at: string | null;
   sources?: Array<string>;
   readers?: Array<string>;
-  /** Id of the route. */
+  /** Id of the event. */
   id: string;
-  /** Target of the route. */
+  /** Name of the agent or action to which the message was routed. */
   action: string;
-  /** Data of the route; null without data. */
+  /** JSON data that was sent with the message to the target; null without data. */
   data: JSONValue;
 }
 
-/** A run: the processing of one message. It has the id of the message. */
+/** A run: the processing of one message. Its id is the id of the message. */
 export interface Run {
   /** Id of the message. */
   message_id: string;
@@ -1877,21 +1877,21 @@ export interface Run {
   agent: string;
   /** Time at which the message was sent; null in the answer to a new message. */
   created_at: string | null;
-  /** Status of the run. It has ended if it is `answered` or `failed`. */
+  /** Status of the run. `answered` and `failed` runs have ended. */
   status: "waiting" | "working" | "suspended" | "answered" | "failed";
-  /** Cursor from which the events of the run follow. */
+  /** Record number to pass as `after` to read the events of the run. */
   cursor: number;
-  /** Approvals and calls for which the turn waits; empty unless the status is `suspended`. */
+  /** Approvals and client-executed tool calls for which the run waits; empty unless `status` is `suspended`. */
   waits_for: Array<PendingApproval | PendingCallerCall>;
-  /** Outcome of the message; null until it has ended. */
+  /** Outcome of the message; null until the run has ended. */
   outcome: MessageOutcome | null;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface RunPage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<Run>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
@@ -1942,21 +1942,21 @@ export interface SayBody {
   unless_suspended?: boolean;
 }
 
-/** A message that is sent to a session at a time. */
+/** A schedule that sends a message to its session once or repeatedly. */
 export interface Schedule {
   /** Id of the schedule, unique in its session. */
   id: string;
-  /** Text of the message. */
+  /** Text of the message that the schedule sends. */
   input: string;
-  /** Next time. */
+  /** Time at which the schedule fires next; null if that time is unknown. */
   due: string | null;
   /** Cron expression; null for a schedule that fires once. */
   cron: string | null;
   /** IANA time zone of the cron expression. */
   zone: string;
-  /** Priority of the message. */
+  /** Priority of the message: `urgent`, `high`, `normal` or `low`. */
   priority: string;
-  /** Metadata of the message. */
+  /** Metadata of the message, for programs. */
   metadata: JSONObject;
 }
 
@@ -1995,7 +1995,7 @@ export interface ScheduleEvent {
   data: ScheduleSet | ScheduleFired | ScheduleRemoved;
 }
 
-/** A schedule fired. */
+/** Event: a schedule fired. */
 export interface ScheduleFired {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
@@ -2003,21 +2003,21 @@ export interface ScheduleFired {
   action: "fired";
   /** Id of the schedule. */
   id: string;
-  /** Id of the message that it sent; null if it sent none. */
+  /** Id of the message that the schedule sent; null if it sent no message. */
   message_id: string | null;
-  /** Next time; null if it does not fire again. */
+  /** Time at which the schedule fires again; null if it does not fire again. */
   following: string | null;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface SchedulePage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<Schedule>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
-/** A schedule was removed. */
+/** Event: a schedule was removed. */
 export interface ScheduleRemoved {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
@@ -2027,7 +2027,7 @@ export interface ScheduleRemoved {
   id: string;
 }
 
-/** A schedule was set. */
+/** Event: a schedule was created for the session. */
 export interface ScheduleSet {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
@@ -2035,23 +2035,23 @@ export interface ScheduleSet {
   action: "set";
   /** Id of the schedule. */
   id: string;
-  /** Text of the message. */
+  /** Text of the message that the schedule sends. */
   input: string;
-  /** Next time. */
+  /** Time at which the schedule fires next; null if that time is unknown. */
   due: string | null;
   /** Cron expression; null for a schedule that fires once. */
   cron: string | null;
 }
 
-/** Sender of a message. */
+/** Sender of a message: a user, agent or tool. */
 export interface Sender {
   /** Name of the sender. */
   name: string;
-  /** Kind of the sender. */
+  /** Kind of the sender, such as `user` or `agent`. */
   kind: "user" | "assistant" | "agent" | "tool" | "system";
 }
 
-/** A session. The fields from `description` on are missing if it is closed, or if its agent does not run. */
+/** A session. The fields from `description` on are missing if the session is closed, or if its agent does not run. */
 export interface Session {
   /** Id of the session. */
   id: string;
@@ -2069,28 +2069,28 @@ export interface Session {
   unfinished: number;
   tags: Array<string>;
   metadata: Record<string, string>;
-  /** Sessions that work for this one. */
+  /** Child sessions, which work for this session. */
   children: Array<ChildSession>;
   /** Description of the session; empty if it has none. */
   description?: string;
-  /** Untrusted sources that have influenced the conversation. */
+  /** Names of the untrusted sources that have influenced the conversation. */
   sources?: Array<string>;
   /** Names of the owners that may read the conversation; missing if all owners may. */
   readers?: Array<string>;
-  /** Mode of the session; null if its agent has no modes. */
+  /** Name of the session's current mode; null if its agent has no modes. */
   mode?: string | null;
-  /** Handling of messages that arrive while a turn runs; null for the agent's default. */
+  /** Handling of messages that arrive while a turn of the session runs; null for the agent's default. */
   on_busy?: string | null;
   usage?: Usage;
-  /** Remaining budget; null if the session has no limits. */
+  /** Remaining budget of the session; null if the session has no limits. */
   budget?: Budget | null;
   /** Open approvals of the session and its child sessions. */
   approvals?: Array<Approval>;
-  /** Schedules, ordered by time. */
+  /** Schedules of the session, ordered by the time at which they fire next. */
   schedules?: Array<Schedule>;
-  /** The open turn; null if there is none. */
+  /** The unfinished turn of the session; null if no turn is unfinished. */
   turn?: Turn | null;
-  /** Queued messages, at most 100. */
+  /** The first queued messages of the session, at most 100. */
   waiting?: Array<Message>;
 }
 
@@ -2102,7 +2102,7 @@ export interface SessionAddress {
   id: string;
 }
 
-/** The session was closed. */
+/** Event: the session was closed. */
 export interface SessionClosed {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
@@ -2114,11 +2114,11 @@ export type SessionEvent = MessageEvent | TurnEvent | AnswerEvent | ToolsEvent |
 
 /** Mode of a session. */
 export interface SessionMode {
-  /** Name of the mode. */
+  /** Name of the session's current mode. */
   mode: string;
 }
 
-/** A schedule with its session. */
+/** A schedule with agent and id of its session. */
 export interface SessionSchedule {
   id: string;
   input: string;
@@ -2134,19 +2134,19 @@ export interface SessionSchedule {
   session_id: string;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface SessionSchedulePage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<SessionSchedule>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
-/** State of a session after a record. */
+/** State of a session as it was after a journal record. */
 export interface SessionState {
   /** Number of a record of the session. */
   number: number;
-  /** Values of the state, by key. */
+  /** Values of the session state, by key. */
   state: JSONObject;
 }
 
@@ -2161,50 +2161,50 @@ export interface SessionSummary {
   agent: string;
   /** Name of the session's owner. */
   owner: string;
-  /** Status of the session; `waiting`, only in the answer about one session: a turn is unfinished, but not active in this process. */
+  /** Status of the session. `waiting`, only in the response for one session: it has an unfinished turn that is not active now. */
   status: "idle" | "working" | "suspended" | "closed" | "waiting";
-  /** Session that this session works for; null for a session of a client. */
+  /** Parent session, which delegated work to this session; null if a client created the session. */
   parent: SessionAddress | null;
   /** Time at which the session was created. */
   created_at: string | null;
-  /** Time of the last record. */
+  /** Time of the last journal record of the session. */
   updated_at: string | null;
-  /** Number of records, which is the number of the last record. */
+  /** Number of journal records of the session, which is also the number of its last record. */
   records: number;
-  /** Number of messages without an outcome. */
+  /** Number of messages that were neither answered nor failed yet. */
   unfinished: number;
   /** Tags of the session, sorted. */
   tags: Array<string>;
-  /** Metadata of the session, by key. */
+  /** Metadata that clients have set on the session, by key. */
   metadata: Record<string, string>;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface SessionSummaryPage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<SessionSummary>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
-/** Webhook of one session. */
+/** Webhook that a client has set for one session. */
 export interface SessionWebhook {
   /** URL that receives the notifications. */
   url: string;
-  /** Names of the events that are sent. */
+  /** Names of the events for which the webhook gets notifications. */
   events: Array<string>;
-  /** Secret with which the receiver verifies signatures. It is sent only in the answer that creates the session. */
+  /** Secret with which the receiver verifies signatures. Only the response that creates the session contains it. */
   secret: string;
 }
 
-/** The state of the session changed. */
+/** Event: values of the session state changed. */
 export interface StateChanged {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
   at: string | null;
-  /** New values by key. */
+  /** New values of the changed keys. */
   changes: JSONObject;
-  /** Name of the action; empty for a change without one. */
+  /** Name of the action that changed the state; empty for a change without an action. */
   action: string;
 }
 
@@ -2216,24 +2216,24 @@ export interface StateEvent {
   data: StateChanged | StateReset | ActionFailed;
 }
 
-/** The state of the session was reset to an earlier version. */
+/** Event: the session state was reset to an earlier version. */
 export interface StateReset {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
   at: string | null;
-  /** Number of the version. */
+  /** Number of the state version to which the state was reset. */
   rolled_back_to: number;
 }
 
-/** Statistics of the agents. */
+/** Statistics of the agents and, for admins, of the server. */
 export interface Statistics {
-  /** Statistics by name of the agent. */
+  /** Statistics of each agent, by agent name. */
   agents: Record<string, AgentTotals>;
-  /** Number of sessions by state, for admins. */
+  /** Number of sessions in the journal by state; only for admins. */
   sessions?: Partial<Record<"idle" | "working" | "suspended" | "closed", number>>;
-  /** Number of dead letters, for admins. */
+  /** Number of dead letters; only for admins. */
   dead_letters?: number;
-  /** Name of the cluster node that answers, for admins; only of a cluster node. */
+  /** Name of the cluster node that sent the response; only for admins, and only in a cluster. */
   node?: string;
 }
 
@@ -2245,15 +2245,15 @@ export interface Task {
   agent: string;
   /** Id of the session. */
   session_id: string;
-  /** Status of the session that works on the task. */
+  /** Status of the child session that works on the task. */
   status: string;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface TaskPage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<Task>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
@@ -2273,19 +2273,19 @@ export interface TokenStreamEvent {
 export interface Tool {
   /** Name of the tool. */
   name: string;
-  /** Description for the model. */
+  /** Description of the tool, which the model reads. */
   description: string;
-  /** JSON Schema of the arguments. */
+  /** JSON Schema of the tool's arguments. */
   parameters: JSONObject;
 }
 
-/** A tool call of the model. */
+/** A tool call that the model requested. */
 export interface ToolCall {
-  /** Id of the call. */
+  /** Id of the tool call. */
   id: string;
   /** Name of the tool. */
   name: string;
-  /** Arguments of the call; a text if the model wrote invalid JSON. */
+  /** Arguments of the tool call; a text if the model wrote invalid JSON. */
   arguments: JSONValue;
 }
 
@@ -2300,35 +2300,35 @@ export interface ToolsEvent {
 /** A toolset with a connection, such as an MCP server. */
 export interface Toolset {
   name: string;
-  /** Names of the agents that use the toolset. */
+  /** Names of the agents with tools of the toolset. */
   agents: Array<string>;
-  /** State of the connection. `failed`: the configuration is wrong, and the toolset is not connected again. */
+  /** State of the connection to the server. `failed`: the configuration is wrong, and no reconnection is attempted. */
   state: "connecting" | "connected" | "lost" | "failed";
-  /** Kind of the server: `mcp`; empty for other toolsets. */
+  /** Kind of the toolset's server: `mcp`; empty for other toolsets. */
   kind: string;
-  /** Name of the program, or scheme, host and port of the URL; empty if unknown. */
+  /** Server of the toolset: program name, or scheme, host and port of its URL; empty if unknown. */
   address: string;
-  /** Protocol revision of the open connection; empty if there is none. */
+  /** MCP protocol revision of the open connection; empty without a connection. */
   protocol: string;
   /** Name and version that the server reports; empty if it is not connected. */
   server: string;
   /** Tools that the server published last. */
   tools: Array<Tool>;
-  /** Number of connections after the first. */
+  /** Number of times that the toolset has reconnected to its server. */
   reconnects: number;
-  /** Class of the last error; `silent` if the server did not respond in time; empty if there was no error. */
+  /** Class name of the last connection error, or `silent` if the server did not respond in time; empty without an error. */
   error: string;
-  /** Message of the last error, without the secrets of the connection; empty if the toolset does not name its secrets. */
+  /** Message of the last error, with secrets removed; empty if the toolset does not declare which values are secret. */
   error_text: string;
-  /** Time of the last error. */
+  /** Time of the last connection error; null without an error. */
   failed_at: string | null;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface ToolsetPage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<Toolset>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
@@ -2386,17 +2386,17 @@ export interface TurnEvent {
   data: TurnStarted | TurnSuspended | TurnResumed;
 }
 
-/** A suspended turn resumed. */
+/** Event: a suspended turn resumed. */
 export interface TurnResumed {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
   at: string | null;
   phase: "resumed";
-  /** Ids of the approvals and calls that were decided. */
+  /** Ids of the approvals that were decided, and of the client-executed tool calls that got results. */
   came: Array<string>;
 }
 
-/** A turn started, or a message joined the turn. */
+/** Event: a turn started, or a message joined the running turn. */
 export interface TurnStarted {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
@@ -2404,17 +2404,17 @@ export interface TurnStarted {
   phase: "started";
   /** Id of the message. */
   message_id: string;
-  /** True if the message joined a running turn. */
+  /** True if the message joined a running turn; false if it started a turn. */
   joins: boolean;
 }
 
-/** A turn was suspended. */
+/** Event: a turn was suspended until approvals are decided or client-executed tool calls have results. */
 export interface TurnSuspended {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
   at: string | null;
   phase: "suspended";
-  /** Ids of the approvals and calls for which the turn waits. */
+  /** Ids of the approvals and client-executed tool calls for which the turn waits. */
   waits_for: Array<string>;
 }
 
@@ -2437,53 +2437,53 @@ export interface Usage {
   reasoning_tokens: number;
   /** Cost in US dollars; null if a price is unknown. */
   cost: number | null;
-  /** Usage that includes the sessions that worked for this one. */
+  /** Usage of the session and its child sessions together. */
   total: OwnUsage;
 }
 
-/** Metrics of one agent, model or prompt in an evaluation. */
+/** Metrics of one variant (agent, model or prompt) in an evaluation, over all runs of all cases. */
 export interface VariantFigures {
-  /** Name of the variant. */
+  /** Name of the variant, such as the model's name. */
   name: string;
-  /** Number of runs of cases. */
+  /** Number of runs over all cases. */
   trials: number;
   /** Number of runs that passed all checks. */
   passed: number;
-  /** Number of runs without an answer. */
+  /** Number of runs that failed without an answer. */
   errors: number;
-  /** Mean score of the runs, from 0 to 1. */
+  /** Mean score of all runs of the variant, from 0 to 1. */
   score: number;
-  /** Cost in US dollars; null if a price is unknown. */
+  /** Cost of all runs in US dollars; null if a model's price is unknown. */
   cost: number | null;
-  /** Median duration of a run in seconds. */
+  /** Median duration of the variant's runs in seconds. */
   p50: number;
-  /** 95th percentile of the duration of a run in seconds. */
+  /** 95th percentile of the duration of the variant's runs in seconds. */
   p95: number;
 }
 
-/** A webhook with its deliveries. */
+/** A webhook with the state of its deliveries. */
 export interface Webhook {
   /** Id of the webhook. */
   id: string;
-  /** URL without its query; null for the webhook that sends to the URLs of sessions. */
+  /** URL of the receiver without its query; null if the webhook sends to the URL that each session has set. */
   url: string | null;
-  /** Names of the events that are sent. */
+  /** Names of the events for which the webhook sends notifications. */
   events: Array<string>;
-  /** Number of delivered notifications. */
+  /** Number of notifications that were delivered since the gateway opened. */
   sent: number;
-  /** Number of sessions with notifications to send. */
+  /** Number of sessions with notifications that were not delivered yet. */
   waiting: number;
-  /** Sessions whose delivery is retried. */
+  /** Deliveries that failed and are retried, at most one for each session. */
   late: Array<LateDelivery>;
-  /** Notifications that could not be delivered. */
+  /** Notifications that could not be delivered and are not retried any more. */
   failed: Array<FailedDelivery>;
 }
 
-/** One page of a list. */
+/** One page of a list, with the cursor of the next page. */
 export interface WebhookPage {
-  /** The items of the page. */
+  /** Items on this page, in the order of the list. */
   items: Array<Webhook>;
-  /** Value of `after` for the next page; null on the last page. */
+  /** Value of the query parameter `after` that requests the next page; null on the last page. */
   next: string | null;
 }
 
@@ -2502,7 +2502,7 @@ export interface Operations {
     answer: Run;
     events: SessionStreamEvent;
   };
-  /** List messages of a session: the newest, those before a position, or those after a position. */
+  /** List messages in the history of a session: the newest, or those before or after an index. */
   get_messages: {
     path: {
       id: string;
@@ -2540,7 +2540,7 @@ export interface Operations {
     answer: RunPage;
     events: never;
   };
-  /** Return a run: status and outcome of the processing of a message. `Prefer: wait=30` waits for the outcome. */
+  /** Return a run: the status and outcome of a message's processing. The header `Prefer: wait=30` waits for the outcome. */
   get_run: {
     path: {
       id: string;
@@ -2554,7 +2554,7 @@ export interface Operations {
     answer: Run;
     events: never;
   };
-  /** Cancel a run: interrupt its turn, or remove its message from the queue. The response is sent when the turn has ended. */
+  /** Cancel a run: interrupt its turn, or remove its message from the queue. The response is sent after the turn has ended. */
   cancel_run: {
     path: {
       id: string;
@@ -2582,7 +2582,7 @@ export interface Operations {
     answer: FeedbackPage;
     events: never;
   };
-  /** Give feedback on the answer to a message. It replaces earlier feedback of the same owner. */
+  /** Give feedback on the answer to a message. It replaces earlier feedback of the caller's owner on this answer. */
   give_feedback: {
     path: {
       id: string;
@@ -2596,7 +2596,7 @@ export interface Operations {
     answer: undefined;
     events: never;
   };
-  /** Stream the events of a session after `after` or `Last-Event-ID`. `Accept: application/json` returns a page. */
+  /** Stream the events of a session after the record number `after` or `Last-Event-ID`. `Accept: application/json` returns a page. */
   get_events: {
     path: {
       id: string;
@@ -2615,7 +2615,7 @@ export interface Operations {
     answer: EventPage | undefined;
     events: SessionStreamEvent;
   };
-  /** Stream the observations of a session: intents, plans, thoughts, tools, answers and errors. */
+  /** Stream the observations of a session: intents, plans, thoughts, tool calls, answers and errors. */
   get_observations: {
     path: {
       id: string;
@@ -2636,7 +2636,7 @@ export interface Operations {
     answer: ObservationPage | undefined;
     events: ObservationEvent;
   };
-  /** Stream changes in all sessions: `head`, `agent`, `approval`, `decision` and `error`, and `resync` after a gap. */
+  /** Stream changes in all sessions that the caller may access. */
   watch: {
     path: Record<string, never>;
     query: {
@@ -2647,7 +2647,7 @@ export interface Operations {
     answer: undefined;
     events: ChangeEvent;
   };
-  /** List sessions, the last changed first. */
+  /** List the sessions that the caller may access, the last changed first. */
   list_sessions: {
     path: Record<string, never>;
     query: {
@@ -2672,7 +2672,7 @@ export interface Operations {
     answer: SessionSummaryPage;
     events: never;
   };
-  /** Create a session with an id chosen by the server. */
+  /** Create a session with an id that the server chooses. */
   post_session: {
     path: Record<string, never>;
     query: Record<string, never>;
@@ -2680,7 +2680,7 @@ export interface Operations {
     answer: CreatedSession;
     events: never;
   };
-  /** Create a session with this id. A retry with the same body changes nothing. */
+  /** Create a session with the id in the path. A repeated request with the same body changes nothing. */
   put_session: {
     path: {
       id: string;
@@ -2690,7 +2690,7 @@ export interface Operations {
     answer: CreatedSession;
     events: never;
   };
-  /** Get the current state of a session. */
+  /** Get a session with its current status, budget, approvals, schedules, turn and queued messages. */
   get_session: {
     path: {
       id: string;
@@ -2716,7 +2716,7 @@ export interface Operations {
     answer: SessionSummary;
     events: never;
   };
-  /** Erase a session and its child sessions from the journal. */
+  /** Erase a session and its child sessions with all their records from the journal. */
   erase: {
     path: {
       id: string;
@@ -2729,7 +2729,7 @@ export interface Operations {
     answer: undefined;
     events: never;
   };
-  /** Interrupt the running turn. The response is sent when the turn has ended. */
+  /** Interrupt the running turn of a session. The response is sent after the turn has ended. */
   interrupt: {
     path: {
       id: string;
@@ -2755,7 +2755,7 @@ export interface Operations {
     answer: undefined;
     events: never;
   };
-  /** List open approvals, the oldest first. */
+  /** List the open approvals of all sessions that the caller may access, the oldest first. */
   get_approvals: {
     path: Record<string, never>;
     query: {
@@ -2783,7 +2783,7 @@ export interface Operations {
     answer: ApprovalPage;
     events: never;
   };
-  /** Decide an approval. */
+  /** Decide an open approval: approve, edit, reject or respond. */
   post_decision: {
     path: {
       id: string;
@@ -2793,7 +2793,7 @@ export interface Operations {
     answer: undefined;
     events: never;
   };
-  /** List the open calls of the caller's own tools in a session, the oldest first. */
+  /** List the open tool calls of a session that the API client must execute itself, the oldest first. */
   get_calls: {
     path: {
       id: string;
@@ -2806,7 +2806,7 @@ export interface Operations {
     answer: CallerCallPage;
     events: never;
   };
-  /** Send the result of a call of the caller's own tool, or reject the call. */
+  /** Set the result of a tool call that the API client executes itself, or reject the call. */
   answer_call: {
     path: {
       id: string;
@@ -2820,7 +2820,7 @@ export interface Operations {
     answer: undefined;
     events: never;
   };
-  /** Set the mode of a session. */
+  /** Set the current mode of a session. */
   put_mode: {
     path: {
       id: string;
@@ -2846,7 +2846,7 @@ export interface Operations {
     answer: SchedulePage;
     events: never;
   };
-  /** Schedule a message to a session. A repeated `key` or `Idempotency-Key` creates no second schedule. */
+  /** Create a schedule that sends a message to a session. A repeated `key` or `Idempotency-Key` creates no second schedule. */
   schedule: {
     path: {
       id: string;
@@ -2859,7 +2859,7 @@ export interface Operations {
     answer: Schedule;
     events: never;
   };
-  /** Delete a schedule. */
+  /** Delete a schedule of a session. */
   unschedule: {
     path: {
       id: string;
@@ -2873,7 +2873,7 @@ export interface Operations {
     answer: undefined;
     events: never;
   };
-  /** List the tasks that a session has delegated. */
+  /** List the tasks that a session has delegated to other agents. */
   list_tasks: {
     path: {
       id: string;
@@ -2886,7 +2886,7 @@ export interface Operations {
     answer: TaskPage;
     events: never;
   };
-  /** Delegate a task to another agent. Its result is sent to this session as a message. */
+  /** Delegate a task of a session to another agent. The result is sent to the session as a message. */
   delegate: {
     path: {
       id: string;
@@ -2899,7 +2899,7 @@ export interface Operations {
     answer: DelegatedTask;
     events: never;
   };
-  /** Cancel a task. */
+  /** Cancel a task that a session has delegated. */
   cancel_task: {
     path: {
       id: string;
@@ -2913,7 +2913,7 @@ export interface Operations {
     answer: undefined;
     events: never;
   };
-  /** Download a picture or file. Types other than images, audio and PDF are sent as `application/octet-stream`. */
+  /** Download a picture or file of a session. Types other than images, audio and PDF are sent as `application/octet-stream`. */
   get_medium: {
     path: {
       id: string;
@@ -2944,7 +2944,7 @@ export interface Operations {
     answer: RecordPage;
     events: never;
   };
-  /** Return history, state and digest of a session after a record. */
+  /** Return history, queued messages, state and digest of a session as it was after a record. */
   get_past: {
     path: {
       id: string;
@@ -2958,7 +2958,7 @@ export interface Operations {
     answer: PastSession;
     events: never;
   };
-  /** Return the model request for the next answer at or after a record, built by the current code of the agent. */
+  /** Return the model request for the first answer at or after a record, as the agent's current code builds it. */
   get_request: {
     path: {
       id: string;
@@ -2972,7 +2972,7 @@ export interface Operations {
     answer: NextRequest;
     events: never;
   };
-  /** Return the state of a session, now or after a record. */
+  /** Return the state of a session: the current state, or the state after the record `at`. */
   get_state: {
     path: {
       id: string;
@@ -2987,7 +2987,7 @@ export interface Operations {
     answer: SessionState;
     events: never;
   };
-  /** Replay a session with the current code of its agent and the recorded answers. Return the first difference. */
+  /** Replay a session with the current code of its agent and the recorded model answers. Return the first difference. */
   post_compare: {
     path: {
       id: string;
@@ -3000,7 +3000,7 @@ export interface Operations {
     answer: Comparison;
     events: never;
   };
-  /** Copy a session as it was after a record. An open turn resumes in the copy, then `message` is processed. */
+  /** Copy a session as it was after a record to a new session. An unfinished turn resumes in the copy, before `message`. */
   post_fork: {
     path: {
       id: string;
@@ -3026,7 +3026,7 @@ export interface Operations {
     answer: Blob;
     events: never;
   };
-  /** List errors grouped by kind and class, the newest first, including errors from before a restart. */
+  /** List errors grouped by kind and exception class, the newest first, including errors from before a restart. */
   list_errors: {
     path: Record<string, never>;
     query: Record<string, never>;
@@ -3034,7 +3034,7 @@ export interface Operations {
     answer: ErrorGroupPage;
     events: never;
   };
-  /** List the schedules of all sessions, ordered by due time. */
+  /** List the schedules of all sessions that the caller may access, ordered by due time. */
   list_all_schedules: {
     path: Record<string, never>;
     query: {
@@ -3047,7 +3047,7 @@ export interface Operations {
     answer: SessionSchedulePage;
     events: never;
   };
-  /** List the budgets of sessions in memory and of their turns. */
+  /** List the remaining budgets of sessions in memory and of their running turns. */
   list_budgets: {
     path: Record<string, never>;
     query: {
@@ -3060,7 +3060,7 @@ export interface Operations {
     answer: OpenBudgetPage;
     events: never;
   };
-  /** List the rate limiters of model providers: concurrency windows, waiting calls, limits and pauses. */
+  /** List the rate limiters of model providers: concurrency limits, waiting calls, provider limits and pauses. */
   list_rate_limiters: {
     path: Record<string, never>;
     query: Record<string, never>;
@@ -3068,7 +3068,7 @@ export interface Operations {
     answer: RateLimiterStatisticsPage;
     events: never;
   };
-  /** Find messages by their words, the newest first. The server needs the option `--index`. */
+  /** Find messages that contain the searched words, the newest first. The server needs the option `--index`. */
   find_messages: {
     path: Record<string, never>;
     query: {
@@ -3121,7 +3121,7 @@ export interface Operations {
     answer: Trends;
     events: never;
   };
-  /** List the current memories of an owner, the newest first. With `q`, return one page with the best matches. */
+  /** List the current long-term memories of an owner, the newest first. With `q`, return one page with the best matches. */
   get_memories: {
     path: {
       a: string;
@@ -3148,7 +3148,7 @@ export interface Operations {
     answer: MemoryPage;
     events: never;
   };
-  /** Erase all that the long-term memory has stored about an owner: memories, versions, vectors, links and keys. */
+  /** Erase all data of an owner in an agent's long-term memory: memories, versions, vectors, links and keys. */
   erase_memories: {
     path: {
       a: string;
@@ -3165,7 +3165,7 @@ export interface Operations {
     answer: Erasure;
     events: never;
   };
-  /** List the owners that have memories, with the number of current memories of each. */
+  /** List the owners that have long-term memories, each with the number of current memories. */
   get_memory_owners: {
     path: {
       a: string;
@@ -3180,7 +3180,7 @@ export interface Operations {
     answer: MemoryOwnerPage;
     events: never;
   };
-  /** Get all versions of a memory, and its links. The id of any version selects them. */
+  /** Get all versions of a long-term memory, and its links to other memories. The path has the id of any version. */
   get_memory: {
     path: {
       a: string;
@@ -3196,7 +3196,7 @@ export interface Operations {
     answer: MemoryVersions;
     events: never;
   };
-  /** Replace a memory by a changed one, and return the new one. The old one stays in its history. */
+  /** Store a changed version of a long-term memory, and return this version. Earlier versions stay in the memory's history. */
   update_memory: {
     path: {
       a: string;
@@ -3212,7 +3212,7 @@ export interface Operations {
     answer: Memory;
     events: never;
   };
-  /** Delete a memory with all of its versions, vectors and links. */
+  /** Delete a long-term memory with all its versions, vectors and links. */
   forget_memory: {
     path: {
       a: string;
@@ -3228,7 +3228,7 @@ export interface Operations {
     answer: undefined;
     events: never;
   };
-  /** List the datasets of the server, with their latest evaluation. The server needs the option `--datasets`. */
+  /** List the evaluation datasets of the server, each with its latest evaluation. The server needs the option `--datasets`. */
   list_datasets: {
     path: Record<string, never>;
     query: Record<string, never>;
@@ -3236,7 +3236,7 @@ export interface Operations {
     answer: DatasetPage;
     events: never;
   };
-  /** List the cases of a dataset, in the order of the file. */
+  /** List the evaluation cases of a dataset, in the order of its file. */
   get_dataset_cases: {
     path: {
       d: string;
@@ -3246,7 +3246,7 @@ export interface Operations {
     answer: DatasetCasePage;
     events: never;
   };
-  /** Append a session as a case to a dataset. A missing dataset is created. */
+  /** Append a session as an evaluation case to a dataset. A missing dataset is created. */
   add_dataset_case: {
     path: {
       d: string;
@@ -3266,7 +3266,7 @@ export interface Operations {
     answer: EvaluationSummaryPage;
     events: never;
   };
-  /** Get the results of an evaluation by case and variant, compared with the evaluation before. */
+  /** Get the results of an evaluation for each case and variant, compared with the previous evaluation. */
   get_evaluation: {
     path: {
       d: string;
@@ -3277,7 +3277,7 @@ export interface Operations {
     answer: Evaluation;
     events: never;
   };
-  /** List dead letters, the newest first. */
+  /** List the dead letters in memory, the newest first. */
   get_dead_letters: {
     path: Record<string, never>;
     query: Record<string, never>;
@@ -3285,7 +3285,7 @@ export interface Operations {
     answer: DeadLetterPage;
     events: never;
   };
-  /** Send a dead letter to its agent or actor again. It leaves the list after it was accepted. */
+  /** Send a dead letter to its agent or actor again. The letter is removed from the list after the message was accepted. */
   send_dead_letter: {
     path: {
       l: string;
@@ -3295,7 +3295,7 @@ export interface Operations {
     answer: DeadLetter;
     events: never;
   };
-  /** Return the nodes and partitions of the cluster, and the agents without a node; null if the server is not in a cluster. */
+  /** Return the nodes and partitions of the cluster, and the agents that no node hosts; null if the server is not in a cluster. */
   get_cluster: {
     path: Record<string, never>;
     query: Record<string, never>;
@@ -3303,7 +3303,7 @@ export interface Operations {
     answer: ClusterAnswer;
     events: never;
   };
-  /** List the toolsets with a connection, such as MCP servers, with their agents, tools and last errors. The list has no secrets. */
+  /** List the toolsets that have a connection, such as MCP servers, with their agents, tools and last errors, without secrets. */
   list_toolsets: {
     path: Record<string, never>;
     query: Record<string, never>;
@@ -3319,7 +3319,7 @@ export interface Operations {
     answer: AgentPage;
     events: never;
   };
-  /** Return an agent: its description, modes, tools and limits. */
+  /** Return a running agent: its description, modes, tools and limits. */
   get_agent: {
     path: {
       a: string;
@@ -3329,7 +3329,7 @@ export interface Operations {
     answer: Agent;
     events: never;
   };
-  /** Return statistics of the agents, for the caller's sessions. With the scope `metrics` they cover all sessions. */
+  /** Return statistics of the agents over the caller's sessions, or over all sessions with the scope `metrics`. */
   statistics: {
     path: Record<string, never>;
     query: {
@@ -3340,7 +3340,7 @@ export interface Operations {
     answer: Statistics;
     events: never;
   };
-  /** Return the metrics of all agents and owners in the text format of Prometheus. */
+  /** Return the metrics of the server, over all agents and owners, in the text format of Prometheus. */
   show_metrics: {
     path: Record<string, never>;
     query: Record<string, never>;
@@ -3348,7 +3348,7 @@ export interface Operations {
     answer: string;
     events: never;
   };
-  /** List webhooks with counts of deliveries, pending retries and failed deliveries. */
+  /** List webhooks, each with its number of deliveries, its pending retries and its failed deliveries. */
   list_webhooks: {
     path: Record<string, never>;
     query: Record<string, never>;
@@ -3356,7 +3356,7 @@ export interface Operations {
     answer: WebhookPage;
     events: never;
   };
-  /** Redeliver failed notifications of a webhook: those with the given ids, or all. Delivered ones are removed from `failed`. */
+  /** Send failed notifications of a webhook again: those with the given ids, or all. Delivered ones are removed from `failed`. */
   redeliver: {
     path: {
       w: string;
@@ -3366,7 +3366,7 @@ export interface Operations {
     answer: FailedDeliveryPage;
     events: never;
   };
-  /** Liveness probe: the process answers. A cluster node adds the seconds for which no node of its cluster has died. */
+  /** Liveness probe: the response shows that the process works. A cluster node adds the seconds since it noticed a node's death. */
   live: {
     path: Record<string, never>;
     query: Record<string, never>;
@@ -3374,7 +3374,7 @@ export interface Operations {
     answer: Liveness;
     events: never;
   };
-  /** Readiness probe: messages are accepted. */
+  /** Readiness probe: the status is 200 if the server accepts new messages, else 503 with the reasons. */
   ready: {
     path: Record<string, never>;
     query: Record<string, never>;
@@ -3390,7 +3390,7 @@ export interface Operations {
     answer: JSONObject;
     events: never;
   };
-  /** Exchange a one-time key for a token that is valid for 12 hours. A key works once, in the process that printed it. */
+  /** Exchange a one-time login key for an access token that is valid for 12 hours. */
   exchange_key: {
     path: Record<string, never>;
     query: Record<string, never>;
@@ -3398,7 +3398,7 @@ export interface Operations {
     answer: LoginToken;
     events: never;
   };
-  /** Return owner, scopes and expiry of the request's token. */
+  /** Return name, owner, scopes and expiry of the token that the request was sent with. */
   get_me: {
     path: Record<string, never>;
     query: Record<string, never>;

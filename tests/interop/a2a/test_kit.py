@@ -61,7 +61,7 @@ async def test_the_server_conforms(tmp_path):
         results = await run_kit(tmp_path, url)
     failed = failures(results)
     assert {name.partition("[")[2].rpartition("-")[0] for _, name in failed} == {CONTRADICTORY}, failed
-    assert all("the card has the supported input modes" in text for text in failed.values())
+    assert all("use an input mode that the agent card lists" in text for text in failed.values())
     assert "passed" in results.values()
 
 
