@@ -37,27 +37,24 @@ DEFAULT_RETRY_TIMEOUT_SECONDS = 30.0
 
 
 class Client(SessionOperations):
-    """Client with access to the agents and sessions of a server. `connect` opens a client."""
+    """Client of a server, with access to its agents and sessions. `connect` opens a client."""
 
     def __init__(self, link: ServerLink) -> None:
         self._link = link
 
     def __actgent_link__(self) -> ServerLink:
-        """Return the transport and nursery that the client's sessions use; for gateways and cluster nodes only."""
+        """Return the request sender and nursery that the client's sessions use; only for gateways and cluster nodes."""
         return self._link
 
     def __repr__(self) -> str:
         return f"<Client of {self._link.requests.transport!r}>"
 
     def agent(self, name: str) -> RemoteAgent:
-        """Return a `RemoteAgent` for this name, without a request.
-
-        The first request raises if the agent does not run.
-        """
+        """Return a `RemoteAgent` with this name, without asking the server. The first request to it raises if it does not run."""
         return RemoteAgent(self._link, name)
 
     async def agents(self) -> tuple[AgentCard, ...]:
-        """Return the card (name, role, goal, capabilities) of each agent that runs on the server."""
+        """Request the card (name, role, goal, capabilities) of each agent that runs on the server."""
         page = await self._link.requests.send(RemoteRequest(operation="list_agents"))
         fields = ("name", "role", "goal", "capabilities")
         return tuple(AgentCard(**{name: each[name] for name in fields}) for each in page["items"])
@@ -73,10 +70,10 @@ class Client(SessionOperations):
         prefix: str = "",
         limit: int = 100,
     ) -> tuple[SessionSummary, ...]:
-        """Return the sessions that the token reaches and that match all filters, last changed first, at most `limit`.
+        """Return summaries of the sessions that the token may access and that match all filters, last changed first.
 
-        `prefix` matches the beginning of the session id or of the owner. A session matches `tags` and `metadata` if it has all
-        tags and all values. Another owner than the token's requires the scope admin.
+        At most `limit` are returned. `prefix` matches the beginning of the session id or of the owner. A session matches `tags`
+        and `metadata` if it has all tags and all values. Another owner than the token's requires the scope admin.
         """
         filters = {"owner": owner, "agent": agent, "status": state, "q": prefix or None}
         query: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
@@ -96,7 +93,7 @@ class Client(SessionOperations):
     async def search(
         self, query: str, wanted: SearchFilter = EVERYTHING, *, after: str | None = None, limit: int = 20
     ) -> SearchPage:
-        """Return the newest messages of the sessions that the token reaches that contain all words of a query.
+        """Return the newest messages that contain all words of a query, from the sessions that the token may access.
 
         The query may have phrases in quotes, prefixes with `*` and excluded words with `-`. Another owner than the token's
         requires the scope admin.
@@ -131,9 +128,9 @@ class Client(SessionOperations):
         Args:
             by: Dimension of the groups.
             since: Unix time in seconds; only the days from this time on count, in UTC.
-            until: Unix time in seconds; only the days up to this time count.
+            until: Unix time in seconds; only the days up to this time count, in UTC.
             agent: Name of an agent; None counts all agents.
-            owner: Name of an owner; None counts all owners that the token reaches.
+            owner: Name of an owner; None counts all owners whose sessions the token may access.
             model: Name of a model; None counts all models.
 
         Raises:
@@ -146,44 +143,46 @@ class Client(SessionOperations):
     async def dead_letters(self) -> tuple[DeadLetter, ...]:
         """Return the messages that no agent or actor of the server processed, oldest first. Requires the scope admin.
 
-        The payload of a letter is the text of the message.
+        The payload of each `DeadLetter` is the text of the message.
         """
         page = await self._link.requests.send(RemoteRequest(operation="get_dead_letters"))
         return tuple(map(_to_dead_letter, reversed(page["items"])))
 
     async def send_again(self, letter: DeadLetter) -> None:
-        """Send a dead letter to its agent or actor again. It leaves the list after it was accepted. Requires the scope admin.
+        """Send a dead letter to its agent or actor again. An accepted letter is removed from the list. Requires the scope admin.
 
         Raises:
-            SessionNotFound: The letter was sent already, or newer ones took its place.
+            SessionNotFound: The letter was already sent again, or newer letters have replaced it.
             NotRunning: No agent or actor of this name runs on the server.
         """
         await self._link.requests.send(RemoteRequest(operation="send_dead_letter", part=letter.id))
 
     async def cluster_status(self) -> ClusterStatus | None:
-        """Return the nodes and partitions of the server's cluster, and the agents without a node. Requires the scope admin.
+        """Return the nodes and partitions of the server's cluster, and the agents that no node hosts. Requires the scope admin.
 
-        None if the server is not in a cluster.
+        Return None if the server is not in a cluster.
         """
         answer = await self._link.requests.send(RemoteRequest(operation="get_cluster"))
         return None if answer["cluster"] is None else to_cluster_status(answer["cluster"])
 
     async def toolset_status(self) -> tuple[ToolsetStatus, ...]:
-        """Return the status of each toolset of the server with a connection, such as MCP servers. Requires the scope admin."""
+        """Return the status of each toolset of the server that has a connection, such as MCP. Requires the scope admin."""
         page = await self._link.requests.send(RemoteRequest(operation="list_toolsets"))
         return tuple(map(to_toolset_status, page["items"]))
 
     async def datasets(self) -> tuple[Mapping[str, Any], ...]:
         """Return the evaluation datasets of the server, by name, each with its latest evaluation. Requires the scope admin.
 
-        This method and the other methods of datasets return objects of the HTTP API: dictionaries with the fields of its
-        OpenAPI document. Without the option `--datasets`, a server has no datasets.
+        The methods of datasets return JSON objects of the HTTP API: dictionaries whose fields its OpenAPI document describes. A
+        server has no datasets unless it was started with the option `--datasets`.
         """
         page = await self._link.requests.send(RemoteRequest(operation="list_datasets"))
         return tuple(page["items"])
 
     async def dataset_cases(self, name: str) -> tuple[Mapping[str, Any], ...] | None:
-        """Return the cases of a dataset, in the order of the file; None if it does not exist. Requires the scope admin.
+        """Return the evaluation cases of a dataset, in the order of its file. Requires the scope admin.
+
+        Return None if the dataset does not exist.
 
         Raises:
             ConfigurationError: The file has an invalid case, or the server has no datasets.
@@ -200,22 +199,22 @@ class Client(SessionOperations):
         message_id: str | None = None,
         expected: str | None = None,
     ) -> Mapping[str, Any]:
-        """Append a session as a case to a dataset, and return the case. A missing dataset is created. Requires the scope admin.
+        """Append a session as an evaluation case to a dataset, and return the case. Requires the scope admin.
 
-        A session that is already a case is not appended again.
+        A missing dataset is created. A session that is already a case of the dataset is not appended again.
 
         Args:
             name: Name of the dataset.
             session_id: Id of the session.
             agent: Name of the session's agent; needed only if several agents have a session with this id.
-            message_id: Id of the last message of the case; None uses the whole session.
-            expected: Expected answer; None uses the recorded answer, or the corrected answer of its rating.
+            message_id: Id of the message with which the case ends; None uses the whole session.
+            expected: Expected answer of the case; None uses the recorded answer, or the corrected answer in its rating.
 
         Raises:
             ConfigurationError: The session has no answer that can be expected, the file has an invalid case, or the server has
                 no datasets.
             SessionNotFound: The session does not exist.
-            UsageError: The dataset has another case of this name.
+            UsageError: The dataset has a different case with the same name.
         """
         fields = {"session_id": session_id, "agent": agent, "message_id": message_id, "expected": expected}
         request = RemoteRequest(
@@ -228,7 +227,7 @@ class Client(SessionOperations):
         return case
 
     async def evaluations(self, name: str) -> tuple[Mapping[str, Any], ...] | None:
-        """Return the evaluations of a dataset, the latest first; None if it does not exist. Requires the scope admin.
+        """Return the evaluations of a dataset, the latest first; None if the dataset does not exist. Requires the scope admin.
 
         Raises:
             ConfigurationError: The server has no datasets.
@@ -237,9 +236,9 @@ class Client(SessionOperations):
         return None if page is None else tuple(page["items"])
 
     async def evaluation(self, name: str, evaluation_id: str) -> Mapping[str, Any] | None:
-        """Return the results of an evaluation by case and variant, compared with the evaluation before.
+        """Return the results of an evaluation by case and variant, compared with the previous evaluation.
 
-        None if it does not exist. Requires the scope admin.
+        Return None if the dataset or the evaluation does not exist. Requires the scope admin.
 
         Raises:
             ConfigurationError: The server has no datasets.
@@ -250,14 +249,14 @@ class Client(SessionOperations):
         return found
 
     async def _read_dataset(self, request: RemoteRequest) -> Any:
-        """Return the answer to a request about a dataset; None if the dataset or the evaluation does not exist."""
+        """Send a request about a dataset and return the response; None if the dataset or the evaluation does not exist."""
         try:
             return await self._link.requests.send(request)
         except SessionNotFound:
             return None
 
     async def approvals(self, *, limit: int = 100) -> tuple[Approval, ...]:
-        """Return the open approvals of all sessions that the token reaches, at most `limit`."""
+        """Return at most `limit` open approvals of the sessions that the token may access."""
         page = await self._link.requests.send(
             RemoteRequest(operation="get_approvals", query={"limit": limit})
         )
@@ -288,7 +287,7 @@ def _to_dead_letter(item: Mapping[str, Any]) -> DeadLetter:
 async def open_client(
     transport: Transport, *, retry_timeout: float = DEFAULT_RETRY_TIMEOUT_SECONDS
 ) -> AsyncGenerator[Client, None]:
-    """Open an `async with` block with a `Client` over a transport. Leaving the block closes the transport.
+    """Open an `async with` block with a `Client` that sends requests over a transport. Leaving the block closes the transport.
 
     Raises:
         ConfigurationError: `retry_timeout` is not a number of seconds.
@@ -323,9 +322,10 @@ def connect(
 
     Args:
         url: Address of a gateway without `/v1`; or a list of addresses of one cluster, which are tried in turn.
-        token: Token as `actgent token new` prints it.
-        owner: Owner to act for, with a token that has the scope `impersonate:`; None acts for the token's owner.
-        retry_timeout: Seconds for which a request is retried while no server is reachable, or the server is full.
+        token: Access token, as `actgent token new` prints it.
+        owner: Owner on whose behalf requests are sent, with a token that has the scope `impersonate:`; None for the token's
+            owner.
+        retry_timeout: Maximum seconds for which a request is retried while no server is reachable, or the server is full.
 
     Raises:
         ConfigurationError: An address, the token or `retry_timeout` is invalid.

@@ -47,9 +47,9 @@ MakeError = Callable[[Refused, RemoteRequest], ActgentError]
 
 
 def failure_error(name: str, text: str, kind: str) -> ActgentError:
-    """Return the exception with which a message failed, from its class name and text.
+    """Return the exception with which a message failed, from the exception's class name and message text.
 
-    An unknown class gives a `RemoteError`, and an empty text a text with the failure `kind`.
+    An unknown class name gives a `RemoteError`. An empty text is replaced by one with the failure `kind`.
     """
     cls = getattr(errors, name, None)
     text = text or f"message failed (kind {kind})"
@@ -59,14 +59,14 @@ def failure_error(name: str, text: str, kind: str) -> ActgentError:
 
 
 def suspended(waits_for: Any) -> Suspended:
-    """Build the `Suspended` exception of a turn from the JSON list of its open approvals."""
+    """Return the exception for a suspended turn, from the JSON list of the open approvals for which the turn waits."""
     known = [each for each in waits_for or () if isinstance(each, Mapping)]
     tools = [str(each.get("tool", "")) for each in known]
     return Suspended([str(each.get("id", "")) for each in known], tools if all(tools) else ())
 
 
 def error_of(refused: Refused, request: RemoteRequest) -> ActgentError:
-    """Return the exception to raise for an error answer of the server. Unknown kinds become `RemoteError`."""
+    """Return the exception to raise for an error response of the server. Unknown problem kinds become `RemoteError`."""
     make = _MAKE_ERROR.get(refused.kind)
     if make is None:
         return RemoteError(refused.detail, kind=refused.kind, status=refused.status)
@@ -74,17 +74,17 @@ def error_of(refused: Refused, request: RemoteRequest) -> ActgentError:
 
 
 def _with_text(cls: type[ActgentError]) -> MakeError:
-    """Return a function that makes an error of class `cls` with the text of the server's answer."""
+    """Return a function that creates an exception of class `cls` with the text of the error response."""
     return lambda refused, _: error_with_text(cls, refused.detail)
 
 
 def _with_session_id(cls: Callable[[str], ActgentError]) -> MakeError:
-    """Return a function that makes an error of class `cls` with the session id of the request."""
+    """Return a function that creates an exception of class `cls` with the session id of the request."""
     return lambda _, request: cls(request.session_id)
 
 
 def _not_found(refused: Refused, request: RemoteRequest) -> ActgentError:
-    """Return the error for a missing object: an approval, agent or session, depending on the request."""
+    """Return the error for a missing object: a memory, approval, agent or session, depending on the request."""
     if request.operation in _OF_MEMORIES and "agents" not in refused.fields:
         text = f"memory {quoted(request.part)} does not exist" if request.part else refused.detail
         return error_with_text(MemoryNotFound, text, memory_id=request.part)
@@ -96,21 +96,21 @@ def _not_found(refused: Refused, request: RemoteRequest) -> ActgentError:
 
 
 def _not_hosted(refused: Refused, agent: str) -> NotRunning:
-    """Return the error for an agent that does not run on the server. It lists the agents that run there."""
+    """Return the error for an agent that does not run on the server. The error lists the agents that run there."""
     hosted = refused.fields.get("agents")
     known = [str(each) for each in hosted] if isinstance(hosted, list) else []
     return NotRunning(agent, known, is_elsewhere=True)
 
 
 def _conflict(refused: Refused, request: RemoteRequest) -> ActgentError:
-    """Return the error for a conflict with the current state, such as a memory that was replaced before."""
+    """Return the error for a request that conflicts with the current state, such as an update of a replaced memory."""
     if "replaced_by" in refused.fields:
         return MemoryReplaced(request.part, str(refused.fields["replaced_by"]))
     return error_with_text(UsageError, refused.detail)
 
 
 def _unavailable(refused: Refused, request: RemoteRequest) -> ActgentError:
-    """Return the error for an agent or server that cannot answer now. The agent may not run at all."""
+    """Return the error for an agent or server that cannot answer now, or for an agent that does not run."""
     if "agent" in refused.fields:
         return _not_hosted(refused, str(refused.fields["agent"]))
     if request.agent:

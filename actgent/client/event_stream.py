@@ -1,4 +1,4 @@
-"""Event stream of a session that survives reconnects: each record is delivered exactly once, in order.
+"""Event stream of a session that reconnects: the events of each record are delivered exactly once, in order.
 
 The events of one record are delivered together when the last of them arrives; it carries the record number, which is the
 cursor. If the connection ends before that, the whole record is sent again. Events of partial answers and tool progress have
@@ -36,28 +36,28 @@ def is_partial(event: StreamEvent) -> bool:
 
 @attrs.define(eq=False, kw_only=True)
 class ReconnectingStream:
-    """Stream of the events of one session, record by record. It reconnects after a lost connection."""
+    """Event stream of one session that delivers events record by record. It reconnects after a lost connection."""
 
     transport: Transport
     request: RemoteRequest
     """Request that opens the stream."""
     cursor: int
-    """Number of the last record that was delivered; the stream resumes after it."""
+    """Number of the last record whose events were delivered; the stream resumes after this record."""
     retry_timeout: float
     """Seconds without a working connection after which `run` raises."""
     is_unnumbered: Callable[[StreamEvent], bool] = is_partial
-    """Returns True for an event that has no record number and is delivered at once."""
+    """Returns True for events without a record number, which are delivered at once."""
     opened: trio.Event = attrs.field(factory=trio.Event)
-    """Set when the first bytes of the stream have arrived."""
+    """Event that is set when the first bytes of the stream have arrived."""
     _buffered: list[StreamEvent] = attrs.field(factory=list)
     """Events of the current record, whose last event has not arrived yet."""
 
     async def run(self, on_record: RecordCallback) -> None:
-        """Call `on_record` with the events of each record, in order, until the session is closed.
+        """Read the stream and call `on_record` with the events of each record, in order, until the session is closed.
 
         Raises:
             InvalidCursor: The server's journal has fewer records than the cursor.
-            ServerUnreachable: No connection worked for `retry_timeout` seconds, or `MAX_BROKEN_CONNECTIONS` connections in a row broke.
+            ServerUnreachable: No connection worked for `retry_timeout` seconds, or `MAX_BROKEN_CONNECTIONS` consecutive ones broke.
             ActgentError: The server answered with an error, for example `SessionNotFound` if the session was erased.
         """
         backoff, since = RetryBackoff(), trio.current_time()
@@ -82,14 +82,14 @@ class ReconnectingStream:
             reason = "the connection ended" if failure is None else str(failure)
             with trio.move_on_at(since + self.retry_timeout):
                 if failure is not None:
-                    await broken.record(failure, begun=begun)
+                    await broken.record(failure, started_at=begun)
                 await broken.wait_calm()
             if trio.current_time() >= since + self.retry_timeout:
                 raise self.transport.lost(reason, was_sent=True)
             await self._pause(backoff, reason, minimum)
 
     async def _pause(self, backoff: RetryBackoff, reason: str, minimum: float) -> None:
-        """Log the disconnect, and sleep before reconnecting; `minimum` is the shortest sleep in seconds."""
+        """Log the lost connection with its `reason`, and sleep before reconnecting, for at least `minimum` seconds."""
         session = LogVariable(self.request.session_id)
         _log.info(
             "session %s: the event stream was disconnected after record %d (%s)",
@@ -100,11 +100,11 @@ class ReconnectingStream:
         await trio.sleep(backoff.next_pause(minimum))
 
     def _request(self) -> RemoteRequest:
-        """Return the stream request with the current cursor, so that a new connection continues after it."""
+        """Return the request of the stream with the current cursor, so that a new connection resumes after it."""
         return attrs.evolve(self.request, query={**self.request.query, "after": self.cursor})
 
     async def _read(self, events: Events, on_record: RecordCallback, backoff: RetryBackoff) -> bool:
-        """Process the events of one connection until it ends. Return True if no more events will come."""
+        """Process the events of one connection until the connection ends. Return True if the stream has ended."""
         self._buffered.clear()
         async with aclosing(events) as stream:
             async for event in stream:
@@ -115,10 +115,7 @@ class ReconnectingStream:
         return False
 
     async def _process(self, event: StreamEvent, on_record: RecordCallback) -> bool:
-        """Process one event: buffer it, or deliver the events of a complete record.
-
-        Return True if no more events will come.
-        """
+        """Process one event: buffer it, or deliver the events of a complete record. Return True if the stream has ended."""
         if event.name in _DISCONNECT_EVENTS:
             return False
         if event.name == "resync":
@@ -133,7 +130,7 @@ class ReconnectingStream:
     async def _deliver(self, number: int, on_record: RecordCallback) -> bool:
         """Pass the buffered events of record `number` to the callback, and advance the cursor.
 
-        Return True if this record ends the stream.
+        Return True if this record closes the session, which ends the stream.
         """
         events, self._buffered = self._buffered, []
         if number > self.cursor or events[-1].name in _FINAL_EVENTS:

@@ -1,4 +1,4 @@
-"""Event subscription of a remote session: one stream calls all of its handlers. It is open while a handler is attached.
+"""Event subscription of a remote session: one event stream for all handlers, open while a handler is attached.
 
 The subscription names the events that the attached handlers need. Partial answers and tool progress are requested only if a
 handler for them is attached; attaching the first such handler reopens the stream.
@@ -27,15 +27,15 @@ from .transport_interface import RemoteRequest, StreamEvent
 
 @attrs.frozen(eq=False)
 class HandlerDispatcher:
-    """Calls the handlers of one remote session. If a handler raises, the remaining handlers are still called."""
+    """Calls the handlers of one remote session. If a handler raises an exception, the other handlers are still called."""
 
     session: Any
-    """`RemoteSession` that is passed as second argument to handlers that accept two arguments."""
+    """`RemoteSession` that handlers with two parameters receive as second argument."""
     handlers: Handlers
-    """Handlers that are attached to the session, by kind."""
+    """Handlers that are attached to the session, by kind of delivery."""
 
     async def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Call all handlers of each delivery's kind, in order. Exceptions of handlers are reported, not raised."""
+        """Call the attached handlers for each delivery, in order. Exceptions of handlers are reported, not raised."""
         for delivery in deliveries:
             for attached in self.handlers.get(HANDLER_KINDS[type(delivery)], ()):
                 handler, takes_session = attached.handler, attached.takes_session
@@ -52,7 +52,7 @@ class HandlerDispatcher:
     async def _report(self, handler: Handler, delivery: Delivery, error: Exception) -> None:
         """Pass a handler's exception to the `exception` handlers as a `Failure`.
 
-        The exception is only logged if no `exception` handler is attached, or if the delivery was itself a `Failure`.
+        The exception is only logged if no `exception` handler is attached, or if `delivery` is itself a `Failure`.
         """
         if isinstance(delivery, Failure) or "exception" not in self.handlers:
             text = f"{type(error).__name__}: {error_text(error)}"
@@ -80,18 +80,18 @@ PAGE_SIZE = 500
 
 @attrs.frozen(eq=False)
 class ServerLink:
-    """Request sender and task nursery of a client, shared by its sessions."""
+    """Request sender and nursery of a client, which its sessions share."""
 
     requests: RequestSender
-    """Sends the requests of all sessions of the client."""
+    """Request sender of all sessions of the client."""
     nursery: trio.Nursery
-    """Runs the event subscriptions of the sessions."""
+    """Nursery in which the event subscriptions of the sessions run."""
 
 
 async def complete_tool_results(
     requests: RequestSender, request: RemoteRequest, events: Sequence[StreamEvent]
 ) -> list[StreamEvent]:
-    """Return the events of a record with complete tool results. Results that the stream truncated are fetched from the server."""
+    """Replace truncated tool results in the events of a record by complete ones, which are fetched from the server."""
     cut = [each for each in events if each.name == "result" and each.data.get("truncated")]
     if not cut:
         return list(events)
@@ -105,7 +105,7 @@ async def complete_tool_results(
 
 
 class EventSubscription:
-    """The handlers of one remote session, and the event stream that feeds them."""
+    """Attached handlers of one remote session, and the event stream that calls them."""
 
     def __init__(self, link: ServerLink, request: RemoteRequest, session: Any, cursor: int | None) -> None:
         self.handlers = Handlers()
@@ -130,7 +130,7 @@ class EventSubscription:
         self._delivered = trio.lowlevel.ParkingLot()
 
     def add(self, kind: HandlerKind, handler: Handler) -> Any:
-        """Attach a handler, and open the stream if needed. Return the attachment, which `Handlers.drop` takes."""
+        """Attach a handler for a kind of deliveries, and open the stream if needed. Return the attachment for `Handlers.drop`."""
         attached = self.handlers.add(kind, handler)
         if self._scope is None:
             self._scope, self._ready, self._error = trio.CancelScope(), trio.Event(), None
@@ -140,10 +140,7 @@ class EventSubscription:
         return attached
 
     def _reopen(self) -> None:
-        """Reopen the stream for the events that the attached handlers need now.
-
-        A running handler returns first.
-        """
+        """Reopen the stream for the events that the attached handlers need now. If a handler is running, wait until it returns."""
         if self._ready.is_set():
             self._ready = trio.Event()
         if not self._is_dispatching:
@@ -155,7 +152,7 @@ class EventSubscription:
             self.close()
 
     def close(self) -> None:
-        """Close the stream, and wake the tasks that wait for it."""
+        """Close the stream, and wake the tasks in `wait_open` and `wait_delivered`."""
         if self._scope is not None:
             self._scope.cancel()
         self._scope = None
@@ -165,7 +162,7 @@ class EventSubscription:
     async def wait_open(self) -> None:
         """Wait until the stream is open, so that the attached handlers receive the events of the next message.
 
-        Returns at once if no handler is attached, and after `retry_timeout` seconds without an error if the stream is not open yet.
+        Return at once if no handler is attached. If the stream is not open after `retry_timeout` seconds, return without an error.
 
         Raises:
             ActgentError: The stream failed and cannot reconnect.
@@ -177,7 +174,7 @@ class EventSubscription:
             raise self._error
 
     async def wait_delivered(self) -> None:
-        """Wait until handlers were called with all records that the session has at the time of this call.
+        """Wait until the handlers were called for all records that the session has at the time of this call.
 
         Return at once if no stream is open.
         """
@@ -191,7 +188,7 @@ class EventSubscription:
             after = page["next"]
 
     def _position(self) -> int | None:
-        """Return the number of the last record with which handlers were called; None if no stream is open."""
+        """Return the number of the last record for which handlers were called; None if no stream is open."""
         return None if self._scope is None else self.cursor
 
     async def _run(self, scope: trio.CancelScope) -> None:
@@ -215,22 +212,21 @@ class EventSubscription:
                     self._delivered.unpark_all()
 
     def _new_stream(self, cursor: int) -> ReconnectingStream:
-        """Return a stream of the events after record `cursor`.
-
-        It requests only events that the attached handlers need.
-        """
+        """Create a stream of the events after record `cursor` that the attached handlers need."""
         partial = [names for kind, names in PARTIAL_EVENTS.items() if kind in self.handlers]
         self._event_names = HANDLER_EVENTS.union(*partial)
         return ReconnectingStream(
             transport=self._link.requests.transport,
-            request=attrs.evolve(self._request, wanted=self._event_names, along=CONTEXT_EVENTS),
+            request=attrs.evolve(
+                self._request, immediate_events=self._event_names, delayed_events=CONTEXT_EVENTS
+            ),
             cursor=cursor,
             retry_timeout=math.inf,
             opened=self._ready,
         )
 
     async def _dispatch(self, events: Sequence[StreamEvent]) -> None:
-        """Call the handlers with the deliveries of one record, and advance the cursor."""
+        """Convert the events of one record to deliveries, call the handlers with them, and advance the cursor."""
         self._is_dispatching = True
         try:
             whole = await complete_tool_results(self._link.requests, self._request, events)
@@ -245,7 +241,7 @@ class EventSubscription:
             self._stream_scope.cancel()
 
     async def _report_error(self, error: ActgentError) -> None:
-        """Report the error that ended the stream to the `exception` handlers. An erased session is not reported."""
+        """Pass the error that ended the stream to the `exception` handlers. The error for an erased session is ignored."""
         self._error = error
         if isinstance(error, SessionNotFound):
             return  # it was erased

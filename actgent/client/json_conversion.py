@@ -47,13 +47,13 @@ MAX_REMEMBERED_ANSWERS = 100
 _USAGE = tuple(field.name for field in attrs.fields(Usage) if field.name != "children")
 
 
-def to_seconds(text: str | None, otherwise: float = 0.0) -> float:
-    """Convert an RFC 3339 date to Unix time in seconds. None gives `otherwise`."""
-    return otherwise if text is None else datetime.fromisoformat(text).timestamp()
+def to_seconds(text: str | None, default: float = 0.0) -> float:
+    """Convert an RFC 3339 date to Unix time in seconds. Return `default` if the date is None."""
+    return default if text is None else datetime.fromisoformat(text).timestamp()
 
 
 def to_usage(data: JSONObject | None) -> Usage:
-    """Convert the JSON of a usage to a `Usage`. The usage of child sessions is `total` minus the session's own usage."""
+    """Convert the JSON of a token usage to a `Usage`. The usage of child sessions is `total` minus the session's own usage."""
     if data is None:
         return NO_USAGE
     own = Usage(**{name: data[name] for name in _USAGE if name in data})
@@ -85,9 +85,9 @@ def to_approval(data: JSONObject) -> Approval:
 
 
 def _to_sources(data: JSONObject) -> Mapping[str, str] | None:
-    """Return the label of each checked argument of an approval, in the format of the journal.
+    """Return the label (untrusted sources and readers) of each checked argument of an approval, as the journal encodes it.
 
-    None if the call violates no policy.
+    Return None if the call violates no data-flow policy.
     """
     readers = data.get("readers", {})
     return {
@@ -96,19 +96,19 @@ def _to_sources(data: JSONObject) -> Mapping[str, str] | None:
 
 
 def _to_via(data: JSONObject) -> str:
-    """Return the label in the JSON of a message, result, reply or event, in the format of the journal."""
+    """Return the label (untrusted sources and readers) in the JSON of a message, result, reply or event, as the journal encodes it."""
     return text_of(to_label(data))
 
 
 def to_label(data: JSONObject) -> Label:
-    """Return the label in the JSON of a session, message, result, reply or event."""
+    """Return the label (untrusted sources and readers) in the JSON of a session, message, result, reply or event."""
     return Label(data.get("sources", ()), data.get("readers"))
 
 
 def to_caller_call(data: JSONObject, *, agent: str, session_id: str) -> Approval:
-    """Convert the JSON of an open call to the caller's own tool to an `Approval`.
+    """Convert the JSON of an open tool call that the API client executes itself to an `Approval`.
 
-    The caller answers it with the result of the call.
+    The client answers the approval with the result of the call.
     """
     return Approval(
         id=data["id"],
@@ -213,43 +213,43 @@ PARTIAL_EVENTS: Mapping[HandlerKind, frozenset[str]] = {
 
 
 def is_for_handlers(name: str, data: JSONObject) -> bool:
-    """Return True if an event is delivered to handlers. Rejections of messages are not delivered."""
+    """Return True if an event is delivered to handlers. Rejections of messages are not."""
     return name in HANDLER_EVENTS or (
         name == "ended" and data["failed"] is not None and not is_rejection(name, data)
     )
 
 
 def is_rejection(name: str, data: JSONObject) -> bool:
-    """Return True if an event reports that a message was rejected without being accepted; its sender may retry it."""
+    """Return True if an event reports that the session has rejected a message, which the sender may send again."""
     return name == "ended" and data["failed"] == REFUSED
 
 
 @attrs.define(eq=False)
 class _AnswerProgress:
-    """Delivered text of one partial answer: its length and digest."""
+    """Length and checksum of the delivered text of one partial answer."""
 
     server_attempt: int
     """Attempt number that the server sent with the text."""
     attempt: int
-    """Attempt number that handlers receive. It increases when a new text replaces the delivered text."""
+    """Attempt number that handlers receive. It increases by 1 when a new text replaces the delivered text."""
     length: int = 0
-    """Number of characters that were delivered to handlers."""
+    """Number of characters of the answer that were delivered to handlers."""
     digest: int = 0
     """CRC-32 of the delivered text; detects a replacement text of the same length."""
 
 
 @attrs.define(eq=False)
 class TokenDeduplicator:
-    """Converts partial answers to tokens, without delivering any text twice.
+    """Converts partial answers to tokens that contain each part of the text only once.
 
     It tracks several answers, because the next answer may start before the previous one is complete.
     """
 
     _answers: dict[str, _AnswerProgress] = attrs.field(factory=dict)
-    """Delivered text of each answer, by reply id."""
+    """Progress of each partial answer, by reply id."""
 
     def add(self, data: JSONObject) -> Token | None:
-        """Return the not yet delivered text of a `growing` or `token` event as a `Token`; None if it has no new text."""
+        """Return the text of a partial answer event that was not delivered yet as a `Token`; None if it has no new text."""
         reply_id, attempt, begin, text = data["reply_id"], data["attempt"], data["begin"], data["text"]
         progress = self._answers.get(reply_id)
         if progress is None or attempt != progress.server_attempt:
@@ -267,16 +267,13 @@ class TokenDeduplicator:
         return Token(new, reply_id, progress.attempt)
 
     def complete(self, reply_id: str, text: str) -> Token | None:
-        """Return the rest of a complete answer that was not delivered as tokens, as a `Token`.
-
-        None if all text was delivered.
-        """
+        """Return the part of a complete answer that was not delivered yet as a `Token`; None if all text was delivered."""
         progress = self._answers.get(reply_id)
         attempt = 0 if progress is None else progress.server_attempt
         return self.add({"reply_id": reply_id, "attempt": attempt, "begin": 0, "text": text})
 
     def _begin(self, reply_id: str, server_attempt: int, former: _AnswerProgress | None) -> _AnswerProgress:
-        """Start a new attempt of an answer; `former` is its previous attempt.
+        """Start a new attempt of an answer; `former` is its previous attempt, None for the first one.
 
         Above `MAX_REMEMBERED_ANSWERS` answers, the oldest one is dropped.
         """
@@ -288,26 +285,23 @@ class TokenDeduplicator:
 
 
 def _digest(text: str, before: int = 0) -> int:
-    """Return the CRC-32 of a text. `before` is the CRC-32 of the text that precedes it."""
+    """Return the CRC-32 checksum of a text. `before` is the checksum of the text that precedes it."""
     return crc32(text.encode("utf-8", "surrogatepass"), before)
 
 
 @attrs.define(eq=False)
 class DeliveryDecoder:
-    """Converts the events of a session to the deliveries that handlers receive."""
+    """Converts the events of a session to the deliveries (replies, results, failures and others) that handlers receive."""
 
     usage: Usage = NO_USAGE
-    """Usage of the current turn so far."""
+    """Token usage of the current turn so far."""
     tokens: TokenDeduplicator = attrs.field(factory=TokenDeduplicator)
-    """Delivered text of the partial answers."""
+    """Converter of partial answers to tokens."""
     _completed: deque[str] = attrs.field(factory=lambda: deque[str](maxlen=MAX_REMEMBERED_ANSWERS))
-    """Ids of the last complete answers. Later partial events of these answers are dropped."""
+    """Reply ids of the last complete answers. Later events of partial answers with these ids are dropped."""
 
     def decode(self, event: StreamEvent) -> Iterator[Delivery]:
-        """Convert one event to deliveries for handlers, usually one.
-
-        Yield nothing if the event is not for handlers.
-        """
+        """Convert one event to deliveries for handlers, usually one. Yield nothing if the event is not for handlers."""
         data = event.data
         if event.name == "turn" and data["phase"] == "started" and not data.get("joins"):
             self.usage = NO_USAGE
@@ -330,7 +324,7 @@ class DeliveryDecoder:
 
 
 def _to_failure(data: JSONObject) -> Failure:
-    """Convert the data of an `ended` event of a failed message to a `Failure`."""
+    """Convert the JSON data of an `ended` event of a failed message to a `Failure`."""
     error, message_id = data["error"] or {}, data["message_id"]
     kind = data["failed"]
     raised = failure_error(error.get("class", ""), error.get("words", ""), kind)

@@ -56,7 +56,7 @@ CLEANUP_SECONDS = 5.0
 
 
 class RemoteAgent:
-    """An agent on a server, with the API of `Agent`. `client.agent(name)` returns it without a request."""
+    """Proxy of an agent that runs on a server, with the API of `Agent`. `client.agent(name)` returns it without a request."""
 
     def __init__(self, link: ServerLink, name: str) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class RemoteAgent:
 
     @property
     def long_term_memory(self) -> RemoteLongTermMemory:
-        """The long-term memories of the agent, without a request. The first request raises if the agent has none."""
+        """Proxy of the agent's long-term memory, made without a request. Its first request raises if the agent has none."""
         return RemoteLongTermMemory(self._link, self.name)
 
     # --- sessions ------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class RemoteAgent:
         tags: Iterable[str] = (),
         metadata: Mapping[str, str] | None = None,
     ) -> RemoteSession:
-        """Create a session. A `description` that is not empty is sent as its first message.
+        """Create a session of this agent. A `description` that is not empty is sent as its first message.
 
         The session belongs to the token's owner; another `owner` requires the scope admin. Handlers that are attached later
         receive all events of the session from its beginning.
@@ -110,13 +110,13 @@ class RemoteAgent:
     async def open_session(
         self, session_id: str, *, owner: Sender | str | None = None, after: int | None = None
     ) -> RemoteSession:
-        """Open an existing session of this agent. If `owner` is given, the session has to belong to that owner.
+        """Open an existing session of this agent. If `owner` is not None, the session must belong to that owner.
 
         Handlers are called with the events after record `after`, for example the `cursor` of another reader. None means the
         session's last record at the time of this call, even if the first handler is attached later.
 
         Raises:
-            SessionNotFound: The session does not exist, or the token does not reach it.
+            SessionNotFound: The session does not exist, or the token may not access it.
             WrongOwner: The session belongs to another owner.
             SessionClosed: The session was closed.
         """
@@ -162,10 +162,10 @@ class RemoteAgent:
     async def _create_or_find(
         self, session_id: str, body: Mapping[str, Any], *, key: str = ""
     ) -> tuple[Mapping[str, Any], bool]:
-        """Create a session with this id, or find the session that an earlier try of this request created.
+        """Create a session with this id, or find the session that an earlier try of this request has created.
 
-        Return the session's JSON, and True if an earlier try may have created it. With an idempotency `key`, a session that
-        another request created is an error.
+        Return the session's JSON, and True if an earlier try may have created it. With an idempotency `key`, it is an error if
+        another request has created the session.
         """
         request = RemoteRequest(
             operation="put_session", agent=self.name, session_id=session_id, body=body, key=key
@@ -174,9 +174,9 @@ class RemoteAgent:
         return head, is_repeated or head["is_repeated"]
 
     def _to_session(self, head: Mapping[str, Any], *, after: int | None) -> RemoteSession:
-        """Return the `RemoteSession` for a session's JSON.
+        """Return the `RemoteSession` for a session's JSON `head`.
 
-        Its handlers start after record `after`; None starts after the last record.
+        Handlers receive events after record `after`; None is the default of `_first_cursor`.
         """
         return RemoteSession(
             self._link, agent=self.name, session_id=head["id"], owner=head["owner"], cursor=after
@@ -198,7 +198,7 @@ class RemoteAgent:
         )
 
     def _session_for_requests(self, session_id: str) -> RemoteSession:
-        """Return a `RemoteSession` that only sends requests: handlers are never attached to it."""
+        """Return a `RemoteSession` with this id that is used only for requests, without handlers."""
         return RemoteSession(self._link, agent=self.name, session_id=session_id, owner="nobody")
 
     # --- one answer ----------------------------------------------------------------------
@@ -214,14 +214,14 @@ class RemoteAgent:
         metadata: Mapping[str, Any] | None = None,
         tools: CallerTools | None = None,
     ) -> Reply:
-        """Send a message and wait for its reply. Lost connections are retried.
+        """Send a message and wait for the reply. Requests are retried after lost connections.
 
-        Without `session` a new session is created, and closed afterwards. Cancelling the call, or reaching `timeout` (in
-        seconds), stops the turn on the server, if the server is reachable then.
+        If `session` is None, a new session is created and closed after the reply. Cancelling the call, or reaching `timeout` (in
+        seconds), stops the turn on the server, if the server is reachable.
 
         Raises:
             DeadlineExceeded: No reply arrived within `timeout` seconds.
-            Suspended: The turn waits for approvals; or an earlier turn does, and the message was not sent.
+            Suspended: The turn waits for approvals; or an earlier turn waits for them, and the message was not sent.
             ServerUnreachable: No server was reachable. A call with the same `message_id` waits for the same turn.
             ActgentError: The message failed with this error.
         """
@@ -242,7 +242,7 @@ class RemoteAgent:
         raise DeadlineExceeded(f"agent {self.name!r}", timeout or 0.0)
 
     async def outcome(self, session: RemoteSession, message_id: str) -> Reply:
-        """Wait for the reply to a message that was already sent. Cancelling the call stops the message's turn.
+        """Wait for the reply to a message that was already sent. Cancelling the call stops the turn of the message.
 
         Raises:
             SessionNotFound: The session does not exist, or it has no message with this id.
@@ -255,10 +255,10 @@ class RemoteAgent:
             return await self._outcome(session, await self._link.requests.send(request))
 
     async def _outcome(self, session: RemoteSession, status: Mapping[str, Any]) -> Reply:
-        """Poll the server until a message is completed.
+        """Poll the server until a message has ended.
 
-        Return the message's reply, or raise the error with which it failed. `status` is the last known JSON of the
-        message.
+        Return the reply to the message, or raise the error with which it failed. `status` is the last known JSON of the
+        message's run.
         """
         request = attrs.evolve(session.request("get_run", part=status["message_id"]), wait=POLL_SECONDS)
         while status["status"] in ("waiting", "working"):
@@ -285,7 +285,7 @@ class RemoteAgent:
         metadata: Mapping[str, Any] | None = None,
         tools: CallerTools | None = None,
     ) -> AbstractAsyncContextManager[RemoteReader[Delivery]]:
-        """Send a message and stream its deliveries: `async with agent.stream("...") as deliveries`.
+        """Send a message and stream the deliveries of its turn: `async with agent.stream("...") as deliveries`.
 
         The stream ends when the turn is suspended for an approval; `follow` streams the rest. Leaving the block early stops the
         turn. After `timeout` seconds the turn is stopped, and the last delivery is a `Failure` of kind `deadline`.
@@ -322,7 +322,7 @@ class RemoteAgent:
     async def _position_before(self, session: RemoteSession, message_id: str) -> int:
         """Return the number of a journal record before the first event of a message's turn.
 
-        The message may not have been sent yet.
+        If the message was not sent yet, it is the session's last record.
         """
         try:
             request = session.request("get_run", part=message_id)
@@ -331,9 +331,9 @@ class RemoteAgent:
             return int((await session.fetch())["records"])
 
     async def _fill(self, turn: "_TurnStream", seconds: float | None, put: PutItem[Delivery]) -> None:
-        """Put the deliveries of a turn into a reader's channel.
+        """Put the deliveries of a turn into a reader's channel with `put`.
 
-        After `seconds`, stop the turn and put a `deadline` failure.
+        After `seconds`, stop the turn and put a `deadline` failure. None sets no time limit.
         """
         with trio.move_on_after(math.inf if seconds is None else seconds) as limit:
             await turn.read(put)
@@ -344,7 +344,7 @@ class RemoteAgent:
 
     @asynccontextmanager
     async def _session_for(self, session: RemoteSession | None) -> AsyncGenerator[RemoteSession, None]:
-        """Open an `async with` block with the given session, or with a new session that is closed when the block exits."""
+        """Open an `async with` block with `session`, or if it is None with a new session that is closed when the block exits."""
         if session is not None:
             yield session
             return
@@ -361,7 +361,7 @@ class RemoteAgent:
     ) -> None:
         """Decide an open approval of any session of this agent. The decision is durable when this returns.
 
-        The approval's id names its session. The errors are those of `RemoteSession.answer`.
+        The approval's id contains the id of its session. The errors are those of `RemoteSession.answer`.
         """
         await self._session_of_approval(approval if isinstance(approval, str) else approval.id).answer(
             approval, decision, by=by
@@ -411,7 +411,7 @@ class RemoteAgent:
         """Return the open approvals of this agent's sessions that the token may access.
 
         Args:
-            owner: Only approvals of this owner's sessions; None means all that the token reaches.
+            owner: Return only approvals of this owner's sessions; None for all sessions that the token may access.
             after: The `session_id` of the last approval of the previous page; empty for the first page.
             limit: Maximum number of approvals per page. An empty page is the end.
         """
@@ -431,7 +431,7 @@ class RemoteAgent:
         return tuple(found[:limit])
 
     def _session_of_approval(self, approval_id: str) -> RemoteSession:
-        """Return the session whose id is part of an approval id.
+        """Return the session to which an approval belongs, from the approval's id.
 
         Raise `ApprovalNotFound` if the approval id contains no session id.
         """
@@ -446,18 +446,18 @@ class RemoteAgent:
 
 @attrs.define(eq=False)
 class _TurnStream:
-    """Stream of the deliveries of one message's turn, read from the events of its session."""
+    """Reads the deliveries of one message's turn from the event stream of its session."""
 
     session: RemoteSession
     message_id: str
     after: int = attrs.field(kw_only=True)
-    """Record number after which the events of the session are read."""
+    """Number of the record after which the events of the session are read."""
     has_begun: bool = attrs.field(kw_only=True, default=False)
-    """True once the turn has started."""
+    """True after the turn has started."""
     is_over: bool = attrs.field(init=False, default=False)
-    """True once the turn has ended, or is suspended for an approval."""
+    """True after the turn has ended, or was suspended for an approval."""
     opened: trio.Event = attrs.field(init=False, factory=trio.Event)
-    """Set when the event stream is open, or has failed."""
+    """Event that is set when the event stream is open, or has failed."""
 
     async def read(self, put: PutItem[Delivery]) -> None:
         """Put the turn's deliveries into a reader's channel until the turn ends or is suspended."""
@@ -486,7 +486,7 @@ class _TurnStream:
             self.opened.set()
 
     def _begin(self, event: StreamEvent) -> None:
-        """Note that this message's turn has begun, if the event is its start."""
+        """Set `has_begun` if the event is the start of this message's turn."""
         if event.name == "turn" and event.data.get("message_id") == self.message_id:
             self.has_begun = True
 
@@ -497,7 +497,7 @@ class _TurnStream:
         return self.has_begun or event.data.get("turn") == self.message_id
 
     def _is_last(self, event: StreamEvent) -> bool:
-        """Return True if the event ends this turn's stream: the message is completed, or the turn is suspended."""
+        """Return True if the event ends the stream of this turn: the message has ended, or the turn is suspended."""
         data = event.data
         is_suspended = event.name == "turn" and data.get("phase") == "suspended"
         return (self.has_begun and is_suspended) or (
@@ -507,10 +507,7 @@ class _TurnStream:
 
 @asynccontextmanager
 async def _interrupt_if_cancelled(session: RemoteSession, message_id: str) -> AsyncGenerator[None, None]:
-    """Stop the message's turn on the server if the block is cancelled.
-
-    The attempt takes at most `CLEANUP_SECONDS`.
-    """
+    """Stop the turn of a message on the server if the `async with` block is cancelled. This takes at most `CLEANUP_SECONDS`."""
     try:
         yield
     except trio.Cancelled:
@@ -519,7 +516,7 @@ async def _interrupt_if_cancelled(session: RemoteSession, message_id: str) -> As
 
 
 async def _interrupt(session: RemoteSession, message_id: str) -> None:
-    """Interrupt the turn of a message, running or still queued.
+    """Ask the server to stop the turn of a message, which may still be queued.
 
     Errors are ignored, and the call takes at most `CLEANUP_SECONDS`.
     """
@@ -528,7 +525,7 @@ async def _interrupt(session: RemoteSession, message_id: str) -> None:
 
 
 async def _try_once(session: RemoteSession, request: RemoteRequest) -> None:
-    """Send a request once, shielded from cancellation.
+    """Send a request once, without retries and shielded from cancellation.
 
     Errors are ignored, and the call takes at most `CLEANUP_SECONDS`.
     """
@@ -538,12 +535,12 @@ async def _try_once(session: RemoteSession, request: RemoteRequest) -> None:
 
 
 def _first_cursor(head: Mapping[str, Any]) -> int:
-    """Return the record after which handlers start by default: 1 if the session is new, else its last record."""
+    """Return the number of the record after which handlers start by default: 1 for a new session, else its last record."""
     return 1 if head["is_new"] else int(head["records"])
 
 
 def _check_arguments(session: object, message_id: str | None, timeout: float | None) -> None:
-    """Raise `ConfigurationError` if an argument of `run` or `stream` is invalid."""
+    """Check the arguments of `run` or `stream`. Raise `ConfigurationError` if one is invalid."""
     check_id("message_id", message_id)
     if timeout is not None:
         check_seconds("timeout", timeout)

@@ -27,7 +27,7 @@ _SAME = (
 
 
 class RemoteLongTermMemory:
-    """The long-term memories of a remote agent. Another owner than the token's requires the scope admin."""
+    """Proxy of the long-term memory of a remote agent. Another owner than the token's requires the scope admin."""
 
     def __init__(self, link: ServerLink, agent: str) -> None:
         self.agent = agent
@@ -46,14 +46,14 @@ class RemoteLongTermMemory:
         after: str | None = None,
         limit: int = 100,
     ) -> MemoryPage:
-        """Return current memories of an owner for a review: the best matches of a query, or pages, newest first.
+        """Return a page of current memories of an owner for a review: the best matches of a query, or all, newest first.
 
         Args:
             query: Text to search for; without words, all memories are returned.
             owner: Owner of the memories.
-            wanted: Filter for the memories: one kind, and times of creation.
+            wanted: Filter for the memories: one kind, and creation times.
             after: `following` of the previous page; None returns the first page.
-            limit: Maximum number of memories.
+            limit: Maximum number of memories to return.
 
         Raises:
             ConfigurationError: `wanted` has a condition that a server does not support.
@@ -66,7 +66,7 @@ class RemoteLongTermMemory:
         return MemoryPage(memories=tuple(map(_to_memory, page["items"])), following=page["next"])
 
     async def history(self, memory_id: str, *, owner: Sender | str) -> list[MemoryRecord]:
-        """Return all versions of a memory, from the first one to the current one. The id of any version selects them.
+        """Return all versions of a memory, from the first to the current one. `memory_id` is the id of any version.
 
         Raises:
             MemoryNotFound: The owner has no memory with this id.
@@ -86,18 +86,18 @@ class RemoteLongTermMemory:
     async def update(
         self, memory_id: str, text: str | None = None, *, owner: Sender | str, key: str = "", **changes: Any
     ) -> MemoryRecord:
-        """Replace a memory by a new one, and return the new one. The old one stays readable as history.
+        """Store a changed version of a memory, and return it. The earlier version stays readable with `history`.
 
         Args:
             memory_id: Id of the memory to replace.
-            text: New text; None keeps the text.
+            text: New text of the memory; None keeps the text.
             owner: Owner of the memory.
-            key: A second call with the same key replaces nothing, and returns the result of the first.
+            key: Idempotency key: a second call with the same key changes nothing, and returns the result of the first call.
             changes: Further fields to change: `kind`, `importance`, `is_kept` and `valid_until`.
 
         Raises:
             MemoryNotFound: The owner has no memory with this id.
-            MemoryReplaced: The memory was replaced before. The error contains the id of the newer one.
+            MemoryReplaced: The memory was replaced before. The error contains the id of the newer version.
             ConfigurationError: An argument is invalid.
         """
         body = changes if text is None else {**changes, "text": text}
@@ -108,13 +108,15 @@ class RemoteLongTermMemory:
         )
 
     async def forget(self, *ids: str, owner: Sender | str) -> int:
-        """Delete memories with their history by ids, and return their number. Unknown ids are ignored.
+        """Delete memories with their history by ids, and return the number of deleted memories. Unknown ids are ignored.
 
         Raises:
             ConfigurationError: No id is given. `erase` deletes all memories of an owner.
         """
         if not ids:
-            raise ConfigurationError("forget() takes ids of memories; erase(owner) deletes all memories")
+            raise ConfigurationError(
+                "forget() requires at least one memory id: delete all memories of an owner with erase(owner)"
+            )
         return sum([await self._forget_one(each, owner) for each in ids])
 
     async def _forget_one(self, memory_id: str, owner: Sender | str) -> bool:
@@ -133,14 +135,14 @@ class RemoteLongTermMemory:
                 again. It requires the scope admin.
 
         Raises:
-            PermissionDenied: The token may not do this.
+            PermissionDenied: The token may not erase the data of this owner.
         """
         query = {"sessions": "true"} if sessions else {}
         found = await self._send("erase_memories", owner, query=query)
         return int(found["memories"])
 
     async def owner_page(self, *, after: str | None = None, limit: int = 100) -> MemoryOwnerPage:
-        """Return a page of the owners with the number of their current memories. It requires the scope admin."""
+        """Return a page of the owners, each with the number of current memories. It requires the scope admin."""
         query = {"after": after, "limit": limit}
         request = RemoteRequest(operation="get_memory_owners", agent=self.agent, query=_without_none(query))
         page = await self._link.requests.send(request)
@@ -158,9 +160,9 @@ class RemoteLongTermMemory:
         key: str = "",
         is_done_if_missing: bool = False,
     ) -> Any:
-        """Send a request about memories of an owner, and return its answer.
+        """Send a request about memories of an owner, and return the response as decoded JSON.
 
-        `is_done_if_missing` is True if a missing memory proves, on a retry, that an earlier try succeeded.
+        `is_done_if_missing=True`: on a retry, a missing memory proves that an earlier try succeeded.
         """
         sender = owner if isinstance(owner, Sender) else Sender.named(owner)
         request = RemoteRequest(
@@ -178,22 +180,24 @@ def _without_none(query: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in query.items() if value is not None}
 
 
-def _kind_of(wanted: MemoryFilter) -> str | None:
-    """Return the kind that a filter requires; None if it allows all kinds.
+def _kind_of(memory_filter: MemoryFilter) -> str | None:
+    """Return the kind of memories that a filter selects; None for all kinds.
 
     Raises:
-        ConfigurationError: The filter has another condition than one kind and times of creation.
+        ConfigurationError: The filter has other conditions than one kind and creation times.
     """
-    kinds = tuple(wanted.kinds)
-    if len(kinds) > 1 or wanted != MemoryFilter(kinds=wanted.kinds, since=wanted.since, until=wanted.until):
+    kinds = tuple(memory_filter.kinds)
+    if len(kinds) > 1 or memory_filter != MemoryFilter(
+        kinds=memory_filter.kinds, since=memory_filter.since, until=memory_filter.until
+    ):
         raise ConfigurationError(
-            "browse() of a remote agent filters by one kind, since= and until= of MemoryFilter"
+            "wanted= of browse() must have only one kind, since= and until=: a remote agent supports no other filter"
         )
     return kinds[0] if kinds else None
 
 
 def _to_memory(item: Mapping[str, Any]) -> MemoryRecord:
-    """Convert the JSON of a memory."""
+    """Convert the JSON of a memory to a `MemoryRecord`."""
     return MemoryRecord(
         **{name: item[name] for name in _SAME},
         owner=Sender(item["owner"], item["owner_kind"]),

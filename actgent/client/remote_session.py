@@ -59,7 +59,7 @@ IDLE_POLL_SECONDS = 1.0
 
 
 class RemoteSession(HandlerMethods):
-    """A session of an agent on a server, with the API of `Session`.
+    """Proxy of a session of an agent on a server, with the API of `Session`.
 
     The properties of a `Session` are async methods here, because each one sends a request: `await session.status()`.
     """
@@ -83,9 +83,10 @@ class RemoteSession(HandlerMethods):
 
     @property
     def cursor(self) -> int | None:
-        """Number of the last record with which handlers were called; `open_session(id, after=cursor)` resumes after it.
+        """Number of the last record for which handlers were called; `open_session(id, after=cursor)` resumes after it.
 
-        It is kept when the last handler is removed. The next handler starts after it.
+        None before a handler was attached, unless `after` is set. The number stays when the last handler is removed: the next
+        handler starts after it.
         """
         return self._subscription.cursor
 
@@ -94,7 +95,7 @@ class RemoteSession(HandlerMethods):
         return handler
 
     def remove_handler(self, handler: Handler) -> None:
-        """Detach a handler from all kinds to which it was attached; a handler that is not attached is ignored."""
+        """Detach a handler from all kinds of deliveries. A handler that is not attached is ignored."""
         self._subscription.handlers.remove(handler)
         self._subscription.close_if_unused()
 
@@ -111,7 +112,7 @@ class RemoteSession(HandlerMethods):
         on_token: Handler | None = None,
         on_approval: Handler | None = None,
     ) -> "Iterator[RemoteSession]":
-        """Open a `with` block during which these handlers are attached. If one is invalid, none is attached.
+        """Attach these handlers during the `with` block. If one of them is invalid, none is attached.
 
         Raises:
             ConfigurationError: A handler is a generator function, which would never run.
@@ -200,10 +201,10 @@ class RemoteSession(HandlerMethods):
         tools: CallerTools | None = None,
         label: Label = TRUSTED,
     ) -> str:
-        """Send a message, and return its id as soon as the server has recorded it. The handlers receive its results.
+        """Send a message, and return its id as soon as the server has recorded it. Attached handlers receive the results.
 
-        Lost connections are retried. The server accepts the message only once, because it has an id. The arguments are those of
-        `Session.chat`.
+        The request is retried after lost connections. The server accepts the message only once, because it has an id. The
+        arguments are those of `Session.chat`.
 
         Raises:
             ServerUnreachable: No server answered in time. The message can be sent again with the same `message_id`.
@@ -251,7 +252,7 @@ class RemoteSession(HandlerMethods):
     async def interrupt(
         self, reason: str = "interrupted", *, drop_queued: bool = False, message_id: str | None = None
     ) -> None:
-        """Stop the running turn. The request is retried after a lost connection.
+        """Stop the running turn of the session. The request is retried after a lost connection.
 
         Without a `message_id`, the client first asks the server which turn runs, so that a retry cannot stop a later turn.
         The arguments are those of `Session.interrupt`.
@@ -286,7 +287,7 @@ class RemoteSession(HandlerMethods):
         priority: Priority | PriorityName = Priority.NORMAL,
         metadata: Mapping[str, Any] | None = None,
     ) -> Schedule:
-        """Schedule a message to this session, and return the schedule. The arguments are those of `Session.schedule`.
+        """Create a schedule that sends a message to this session, and return it. The arguments are those of `Session.schedule`.
 
         Raises:
             ConfigurationError: A time, cron expression or other argument is invalid.
@@ -308,7 +309,7 @@ class RemoteSession(HandlerMethods):
         )
 
     async def unschedule(self, schedule_id: str) -> bool:
-        """Remove a schedule. Return False if the session has no schedule with this id, for example because it has fired."""
+        """Remove a schedule. Return False if the session has no schedule with this id, for example because it has already fired."""
         return await self.remove("unschedule", schedule_id)
 
     async def delegate(
@@ -320,7 +321,7 @@ class RemoteSession(HandlerMethods):
         deadline: float = TASK_DEADLINE_SECONDS,
         metadata: Mapping[str, Any] | None = None,
     ) -> str:
-        """Delegate a task to another agent, without waiting for its result. Return the task's id.
+        """Delegate a task to another agent without waiting for the result, and return the task's id.
 
         The arguments are those of `Session.delegate`; `deadline` is in seconds.
         """
@@ -342,12 +343,12 @@ class RemoteSession(HandlerMethods):
         return await self.remove("cancel_task", task_id)
 
     async def remove(self, operation: Operation, part: str, *, may_be_done: bool = False) -> bool:
-        """Remove a schedule or task. Return False if it does not exist.
+        """Remove a schedule or task of the session. Return False if it does not exist.
 
         Args:
             operation: `unschedule` or `cancel_task`.
             part: Id of the schedule or task.
-            may_be_done: True means: an earlier request may have removed it, so a missing one also returns True.
+            may_be_done: True if an earlier request may have removed it. Then True is returned also if it does not exist.
         """
         request = self.request(operation, part=part)
         try:
@@ -358,7 +359,7 @@ class RemoteSession(HandlerMethods):
         return True
 
     async def wait_idle(self) -> None:
-        """Wait until the session has no queued or running message, and its handlers were called with all results."""
+        """Wait until the session has no queued or running message, and the attached handlers were called with all results."""
         await self._subscription.wait_open()
         while (known := await self.fetch()).get("status") in (
             "working",
@@ -368,24 +369,21 @@ class RemoteSession(HandlerMethods):
         await self._subscription.wait_delivered()
 
     async def _wait_end(self, after: int) -> None:
-        """Wait until a message ends or a turn is suspended after record `after`.
-
-        Return after `IDLE_POLL_SECONDS` in any case.
-        """
+        """Wait, at most `IDLE_POLL_SECONDS`, until a message ends or a turn is suspended after record `after`."""
         with trio.move_on_after(IDLE_POLL_SECONDS) as scope:
 
             async def on_record(events: Collection[StreamEvent]) -> None:
                 if any(each.name in ("ended", "closed") or _is_suspended(each) for each in events):
                     scope.cancel()
 
-            request = attrs.evolve(self.request("get_events"), wanted=_IDLE_EVENTS)
+            request = attrs.evolve(self.request("get_events"), immediate_events=_IDLE_EVENTS)
             await self.event_stream(request, after).run(on_record)
 
     async def aclose(self) -> None:
         """Close the session and its child sessions.
 
-        Running turns are interrupted, and queued messages end with `Failure(kind="stopped")`. The handlers receive these events
-        before this returns.
+        Running turns are interrupted, and queued messages end with `Failure(kind="stopped")`. Attached handlers receive these
+        events before this method returns.
         """
         await self.requests.send(self.request("close"))
         await self._subscription.wait_delivered()
@@ -397,13 +395,13 @@ class RemoteSession(HandlerMethods):
     ) -> None:
         """Decide an open approval. The decision is durable when this returns.
 
-        The decision is recorded as a decision of the token's owner. `by` has an effect only between nodes of a cluster.
+        The decision is recorded as that of the token's owner. `by` has an effect only between nodes of a cluster.
 
         Raises:
             NotSuspended: The session has no suspended turn.
             ApprovalNotFound: The session has no open approval with this id.
             ApprovalMismatch: The `Approval` object was changed.
-            ApprovalAlreadyDecided: The approval has another decision.
+            ApprovalAlreadyDecided: The approval already has a different decision.
             InvalidArguments: The arguments of an `Edit`, or the form of an `Approve`, do not match the schema.
         """
         if isinstance(approval, Approval) and not approval.is_genuine:
@@ -425,7 +423,7 @@ class RemoteSession(HandlerMethods):
         return tuple(to_approval(each) for each in page["items"])
 
     async def caller_calls(self) -> tuple[Approval, ...]:
-        """Return the open calls of the caller's own tools, oldest first; see `chat(tools=...)`."""
+        """Return the open calls of tools that the program passed to `chat(tools=...)`, oldest first."""
         page = await self.requests.send(self.request("get_calls"))
         await self.take_label()
         return tuple(
@@ -437,14 +435,14 @@ class RemoteSession(HandlerMethods):
     async def status(self) -> Status:
         """Request the session's status: `idle`, `working`, `suspended`, `waiting` or `closed`.
 
-        `waiting` means that no node runs its unfinished turn.
+        `waiting` means that the session has an unfinished turn that no node runs.
         """
         known = await self.fetch()
         status: Status = known["status"]
         return status
 
     async def label(self) -> Label:
-        """Return the label of the next request to the model: the untrusted sources on which the conversation depends.
+        """Return the label of the session's next model request: untrusted sources of the conversation and permitted readers.
 
         Raises:
             SessionClosed: The session was closed.
@@ -452,9 +450,9 @@ class RemoteSession(HandlerMethods):
         return to_label(await self._fetch_open())
 
     async def take_label(self) -> None:
-        """Add the label of this session to the caller, if it is a turn or a tool that has read text of the session.
+        """Add the label of this session to the calling turn or tool, because it has read text of the session.
 
-        A closed session counts as a session with any source, as the server does not send its label.
+        A closed session counts as having any untrusted source, because the server does not send its label.
         """
         if notes_sources():
             with suppress(SessionNotFound):  # it was erased
@@ -462,7 +460,7 @@ class RemoteSession(HandlerMethods):
                 take_remote_sources(to_label(known) if "status" in known else Label({ANY_SOURCE}))
 
     async def usage(self) -> Usage:
-        """Return the usage of the session's model calls.
+        """Return the token usage and cost of the session's model calls.
 
         Raises:
             SessionClosed: The session was closed.
@@ -476,22 +474,22 @@ class RemoteSession(HandlerMethods):
         return tuple(to_schedule(each) for each in page["items"])
 
     async def state(self) -> Mapping[str, Any]:
-        """Return a copy of the session's state, as it was recorded last."""
+        """Return the last recorded state of the session."""
         found: Mapping[str, Any] = (await self.requests.send(self.request("get_state")))["state"]
         await self.take_label()
         return found
 
     async def mode(self) -> str | None:
-        """Return the session's mode; None if the agent has no modes."""
+        """Return the name of the session's mode; None if the agent has no modes."""
         mode: str | None = (await self._fetch_open())["mode"]
         return mode
 
     async def set_mode(self, mode: str, *, reason: str = "", force: bool = False) -> str:
-        """Switch the session to another mode, and return that mode. `force` requires the scope admin.
+        """Switch the session to another mode, and return its name. `force` requires the scope admin.
 
         Raises:
             ConfigurationError: The agent has no mode of this name.
-            ModeChangeRejected: The agent does not allow this switch to the caller, or not now.
+            ModeChangeRejected: The agent does not allow the caller this switch, or does not allow it now.
         """
         body: dict[str, Any] = {"mode": mode, "reason": reason}
         if force:
@@ -499,7 +497,7 @@ class RemoteSession(HandlerMethods):
         return str((await self.requests.send(self.request("put_mode", body=body)))["mode"])
 
     async def description(self) -> str:
-        """Return the description with which the session was created, at most its first 2,000 characters.
+        """Return at most the first 2,000 characters of the description with which the session was created.
 
         Raises:
             SessionClosed: The session was closed.
@@ -573,10 +571,7 @@ class RemoteSession(HandlerMethods):
         query: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> RemoteRequest:
-        """Build a `RemoteRequest` about this session.
-
-        `part` is the id of an object in it, such as a message.
-        """
+        """Build a `RemoteRequest` about this session. `part` is the id of an object in the session, such as a message."""
         return attrs.evolve(self._base_request, operation=operation, part=part, query=query or {}, body=body)
 
     def event_stream(
@@ -593,7 +588,7 @@ class RemoteSession(HandlerMethods):
             request: Request that opens the stream.
             after: Number of the record after which the stream starts.
             is_unnumbered: Returns True for events without a record number, which are delivered at once.
-            opened: Event to set when the stream is open; None makes a new one.
+            opened: Event to set when the stream is open; None creates an event.
         """
         return ReconnectingStream(
             transport=self.requests.transport,
@@ -610,10 +605,7 @@ class RemoteSession(HandlerMethods):
         return found
 
     async def _fetch_open(self) -> Mapping[str, Any]:
-        """Request the current JSON of this session from the server.
-
-        Raise `SessionClosed` if the session was closed.
-        """
+        """Request the current JSON of this session from the server. Raise `SessionClosed` if the session was closed."""
         known = await self.fetch()
         if "status" not in known:
             raise SessionClosed(self.id)
@@ -633,7 +625,7 @@ class RemoteSession(HandlerMethods):
         wait: float = 0,
         unless_suspended: bool = False,
     ) -> Mapping[str, Any]:
-        """Send a message. Return its JSON: with the outcome if the turn ends within `wait` seconds, else with its status.
+        """Send a message, and return the JSON of its run. It has the outcome if the turn ends within `wait` seconds.
 
         `unless_suspended=True` makes the server reject the message if the session waits for an approval. The other arguments
         are those of `chat`.
@@ -658,7 +650,7 @@ class RemoteSession(HandlerMethods):
 
 
 def _observation_query(types: Collection[ObservedType] | None, turn: str | None) -> dict[str, Any]:
-    """Return the query parameters of a request for observations."""
+    """Return the query parameters of a request for observations of these types and this turn; None selects all."""
     query = {} if types is None else {"types": ",".join(types)}
     return query if turn is None else {**query, "turn": turn}
 

@@ -13,7 +13,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class PutItem(Protocol[T_contra]):
-    """Function that puts an item into the channel of a reader. `cursor` is the number of the item's record, if it has one."""
+    """Function that puts an item into a reader's channel. `cursor` is the number of the item's record; None without a record."""
 
     def __call__(self, item: T_contra, cursor: int | None = None) -> Awaitable[None]: ...
 
@@ -23,7 +23,7 @@ CAPACITY = 100
 
 
 class RemoteReader(trio.abc.ReceiveChannel[T], Generic[T]):
-    """Receive channel of a stream from the server. Read it with `async for`."""
+    """Receive channel with the items of a stream from the server. Read it with `async for`."""
 
     def __init__(self, channel: trio.MemoryReceiveChannel[tuple[T, int | None]]) -> None:
         self._channel = channel
@@ -33,7 +33,7 @@ class RemoteReader(trio.abc.ReceiveChannel[T], Generic[T]):
         """Error that ended the stream; None if the stream is open or ended normally."""
 
     async def receive(self) -> T:
-        """Return the next item.
+        """Wait for the next item of the stream and return it.
 
         Raises:
             trio.EndOfChannel: The stream ended normally.
@@ -49,7 +49,7 @@ class RemoteReader(trio.abc.ReceiveChannel[T], Generic[T]):
         return item
 
     async def aclose(self) -> None:
-        """Close the channel. The background task stops, and the stream with it."""
+        """Close the channel, and stop the background task and the stream."""
         await self._channel.aclose()
 
 

@@ -44,7 +44,7 @@ def message_body(
     metadata: Mapping[str, Any] | None = None,
     tools: CallerTools | None = None,
 ) -> dict[str, Any]:
-    """Return the JSON body of a request that sends a message.
+    """Return the JSON body of a request that sends a message to a session.
 
     The body has a `deadline` only if `enqueue_timeout` is at least 1 second; it is capped at `MAX_DEADLINE_SECONDS`.
 
@@ -68,7 +68,7 @@ def message_body(
 
 
 def content_body(content: Content) -> str | list[dict[str, Any]]:
-    """Return message content as JSON: a string for a single text, else a list of parts with media in base64.
+    """Return message content as JSON: a string for a single text, else a list of parts with pictures and files in base64.
 
     Raises:
         ConfigurationError: The content is empty, or a part is not text, Image or File.
@@ -80,10 +80,10 @@ def content_body(content: Content) -> str | list[dict[str, Any]]:
 
 
 def _part_body(part: Part) -> dict[str, Any]:
-    """Return the JSON of a text, picture or file.
+    """Return the JSON of a message part: a text, picture or file.
 
     Raises:
-        ConfigurationError: The part has another type, for example `ToolCall`.
+        ConfigurationError: The part has a different type, for example `ToolCall`.
     """
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}

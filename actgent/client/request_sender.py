@@ -40,7 +40,7 @@ _random = random.Random()  # noqa: S311 - spreads clients over time, and is no s
 
 @attrs.define
 class RetryBackoff:
-    """Exponential backoff with jitter between tries."""
+    """Exponential backoff with jitter between tries to send a request."""
 
     tries: int = 0
     """Number of failed tries since the last success."""
@@ -48,29 +48,29 @@ class RetryBackoff:
     """Longest pause in seconds, unless the server asks for a longer one."""
 
     def next_pause(self, minimum: float = 0.0) -> float:
-        """Count a failed attempt, and return the pause in seconds before the next one, with random spread.
+        """Count a failed try, and return the pause in seconds before the next try, with jitter.
 
-        `minimum` is its lower limit before the spread.
+        `minimum` is the lower limit of the pause before the jitter is applied.
         """
         pause: float = min(self.max_pause, MIN_PAUSE_SECONDS * 2.0 ** min(self.tries, 16))
         self.tries += 1
         return max(minimum, pause) * _random.uniform(0.75, 1.25)
 
     def reset(self) -> None:
-        """Reset the backoff after a success: the next pause is the shortest again."""
+        """Reset the backoff after a success, so that the next pause is the shortest one."""
         self.tries = 0
 
 
 def minimum_pause(broken_connections: int, calm_seconds: float) -> float:
-    """Return the minimum pause in seconds before a request is retried, from its number of broken connections.
+    """Return the minimum pause in seconds before the next retry of a request.
 
     The first retry is fast, because a broken connection usually has a live server behind its address. If that retry also
     breaks, the same process may be ending, so the last try waits until its connections are refused. It also waits while nodes
     crash, because a node that crashes breaks the connections of all its requests.
 
     Args:
-        broken_connections: Number of broken connections.
-        calm_seconds: Seconds for which no node of the cluster has crashed.
+        broken_connections: Number of connections that broke during the request.
+        calm_seconds: Seconds since a node of the cluster last crashed.
     """
     if broken_connections < MAX_BROKEN_CONNECTIONS - 1:
         return 0.0
@@ -79,7 +79,7 @@ def minimum_pause(broken_connections: int, calm_seconds: float) -> float:
 
 @attrs.define
 class BrokenConnections:
-    """Counts the connections of one request that broke before an answer began.
+    """Counts the connections that broke during one request, before a response began.
 
     Without this limit, a request that crashes its server process would crash the nodes of a cluster one after another.
     """
@@ -89,32 +89,32 @@ class BrokenConnections:
     count: int = 0
 
     def add_count(self, request: RemoteRequest) -> RemoteRequest:
-        """Return a request with the number of connections that broke during its earlier tries.
+        """Return a copy of the request that contains the number of connections that broke during earlier tries.
 
-        A gateway that does not know this number reports a break without waiting for the death of a node.
+        Without this number, a gateway reports a broken connection without waiting for the death of a node.
         """
-        return attrs.evolve(request, breaks=self.count)
+        return attrs.evolve(request, broken_connections=self.count)
 
     async def wait_calm(self) -> None:
-        """Wait before the final attempt, until no node has crashed for `CALM_SECONDS`. Return at once before earlier attempts."""
+        """Before the final try, wait until no node has crashed for `CALM_SECONDS`. Before earlier tries, return at once."""
         if self.count == MAX_BROKEN_CONNECTIONS - 1:
             while (left := CALM_SECONDS - await self.transport.calm_seconds()) > 0:  # noqa: ASYNC110 - polls a server
                 await trio.sleep(left)
 
-    async def record(self, reason: ConnectionLost | Refused, *, begun: float) -> None:
-        """Count a failed try if its connection broke before an answer began and a server is up. Ignore other failures.
+    async def record(self, reason: ConnectionLost | Refused, *, started_at: float) -> None:
+        """Count a failed try if its connection broke before a response began and a server is up. Ignore other failures.
 
-        From the second break on, this waits `LAST_RETRY_PAUSE_SECONDS`: until then a death of a node is detected, and a killed
-        process breaks no new connections. Such a break counts only if a node has died since the try was sent.
+        From the second broken connection on, wait `LAST_RETRY_PAUSE_SECONDS`. By then the death of a node is detected, and a
+        killed process breaks no new connections. The try counts only if a node has died since it was sent.
 
         Args:
-            reason: The failure.
-            begun: Time at which the try was sent.
+            reason: Failure of the try.
+            started_at: Time at which the try was sent, in seconds of trio's clock.
 
         Raises:
             ServerUnreachable: The request has reached `MAX_BROKEN_CONNECTIONS` broken connections.
         """
-        is_polling = self.request.is_long_poll and trio.current_time() - begun > LONG_POLL_SECONDS
+        is_polling = self.request.is_long_poll and trio.current_time() - started_at > LONG_POLL_SECONDS
         if not reason.is_broken or is_polling:
             return
         if not (isinstance(reason, Refused) or await self.transport.is_up()):
@@ -122,7 +122,7 @@ class BrokenConnections:
         if self.count:
             await trio.sleep(LAST_RETRY_PAUSE_SECONDS)
             # a gateway reports a second break only after the death of the node to which it relayed the request
-            if isinstance(reason, ConnectionLost) and await self._is_harmless(begun):
+            if isinstance(reason, ConnectionLost) and await self._is_harmless(started_at):
                 return
         self.count += 1
         if self.count >= MAX_BROKEN_CONNECTIONS:
@@ -132,22 +132,22 @@ class BrokenConnections:
             )
             raise self.transport.lost(text, was_sent=True) from reason
 
-    async def _is_harmless(self, begun: float) -> bool:
-        """Return True if no node of the cluster has died since a try was sent, so the request crashed none.
+    async def _is_harmless(self, started_at: float) -> bool:
+        """Return True if no node of the cluster has died since a try was sent, so that the request has crashed no node.
 
-        The network has broken the connection, or the node ended as planned. A server without a cluster does not report this.
+        Then the network broke the connection, or the node shut down as planned. Only servers in a cluster report deaths.
         """
         calm_seconds = await self.transport.calm_seconds()
-        return math.isfinite(calm_seconds) and calm_seconds > trio.current_time() - begun
+        return math.isfinite(calm_seconds) and calm_seconds > trio.current_time() - started_at
 
 
 @attrs.frozen(eq=False)
 class RequestSender:
-    """Sends the requests of a client, and retries them while that is safe."""
+    """Sends the requests of a client, and retries each one while that is safe."""
 
     transport: Transport
     retry_timeout: float
-    """Seconds for which a request is retried."""
+    """Maximum number of seconds for which a request is retried."""
 
     async def send(
         self,
@@ -157,7 +157,7 @@ class RequestSender:
         done_by: Collection[str] = (),
         may_be_done: bool = False,
     ) -> Any:
-        """Send a request, retry it if that is safe, and return its answer as decoded JSON.
+        """Send a request, retry it if that is safe, and return the response as decoded JSON.
 
         The arguments and errors are those of `send_with_repeat_flag`.
         """
@@ -176,14 +176,14 @@ class RequestSender:
     ) -> tuple[Any, bool]:
         """Send a request, and retry it if that is safe.
 
-        Return its answer as decoded JSON, and True if an earlier try may already have had the request's effect.
+        Return the response as decoded JSON, and True if an earlier try may already have taken effect.
 
         Args:
-            request: The request to send.
-            is_repeatable: False means: do not retry if the request may have reached the server.
-            done_by: Problem kinds that prove, on a retry, that an earlier try succeeded. The returned answer is then None.
+            request: Request to send.
+            is_repeatable: False if the request must not be retried after it may have reached the server.
+            done_by: Problem kinds that prove, on a retry, that an earlier try succeeded. The returned response is then None.
                 An error with `as_asked: false` is still raised, because another request caused the current state.
-            may_be_done: True means: an earlier request, sent in another way, may already have had this effect.
+            may_be_done: True if an earlier request, sent in another way, may already have had this effect.
 
         Raises:
             ServerUnreachable: No server answered within the retry timeout, or it is unknown whether a server accepted the request,
@@ -199,7 +199,7 @@ class RequestSender:
                 error is not None and remaining <= self.retry_timeout * MIN_REMAINING_SHARE
             ):  # too little for another answer
                 raise error
-            begun = trio.current_time()
+            started_at = trio.current_time()
             try:
                 return await self._try(broken.add_count(request), remaining), may_be_done
             except Refused as refused:
@@ -224,7 +224,7 @@ class RequestSender:
                     raise error from lost
                 failure, pause = lost, backoff.next_pause()
             with trio.move_on_at(deadline):
-                await broken.record(failure, begun=begun)
+                await broken.record(failure, started_at=started_at)
             if deadline - trio.current_time() <= self.retry_timeout * MIN_REMAINING_SHARE:
                 raise error
             with trio.move_on_at(deadline):
@@ -232,13 +232,13 @@ class RequestSender:
             await trio.sleep(min(pause, max(deadline - trio.current_time(), 0) / 2))
 
     async def _try(self, request: RemoteRequest, seconds: float) -> Any:
-        """Send a request once, and wait for its answer for `seconds` plus the seconds that the server was asked to wait.
+        """Send a request once, and wait for the response: `seconds`, plus the seconds that the server was asked to wait.
 
         Raises:
             Refused: The server answered with an error.
-            ConnectionLost: The connection failed, or no answer arrived within this time.
+            ConnectionLost: The connection failed, or no response arrived within this time.
         """
         # the transport's own limits come first, because its errors say whether the request was sent
         with trio.move_on_after(seconds * HARD_LIMIT_FACTOR + HARD_LIMIT_EXTRA_SECONDS + request.wait):
-            return await self.transport.call(attrs.evolve(request, within=seconds))
-        raise ConnectionLost(f"no answer arrived within {seconds:.3g} s", was_sent=True)
+            return await self.transport.call(attrs.evolve(request, accept_timeout=seconds))
+        raise ConnectionLost(f"the server did not respond within {seconds:.3g} s", was_sent=True)

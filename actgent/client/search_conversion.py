@@ -1,4 +1,4 @@
-"""Conversion of searches and statistics to requests, and of their answers to values."""
+"""Conversion of searches and statistics to query parameters, and of JSON responses to values."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,24 +15,24 @@ _PLAIN = ("agent", "owner", "role", "min_cost", "max_cost", "min_seconds", "max_
 """Fields of a filter that are query parameters of the same name and value."""
 
 
-def search_query(query: str, wanted: SearchFilter, after: str | None, limit: int) -> dict[str, Any]:
-    """Return the query parameters of a search request."""
+def search_query(query: str, search_filter: SearchFilter, after: str | None, limit: int) -> dict[str, Any]:
+    """Return the query parameters of a request that searches messages."""
     given = {
         "q": query,
-        **{name: getattr(wanted, name) for name in _PLAIN},
-        "status": wanted.state,
-        "since": format_date(wanted.since),
-        "until": format_date(wanted.until),
-        "has_errors": None if wanted.has_errors is None else str(wanted.has_errors).lower(),
+        **{name: getattr(search_filter, name) for name in _PLAIN},
+        "status": search_filter.state,
+        "since": format_date(search_filter.since),
+        "until": format_date(search_filter.until),
+        "has_errors": None if search_filter.has_errors is None else str(search_filter.has_errors).lower(),
         "after": after,
         "limit": limit,
-        **annotation_query(wanted.tags, wanted.metadata),
+        **annotation_query(search_filter.tags, search_filter.metadata),
     }
     return {name: value for name, value in given.items() if value is not None}
 
 
 def to_search_page(page: Mapping[str, Any]) -> SearchPage:
-    """Convert the JSON answer to a search request."""
+    """Convert the JSON of found messages to a `SearchPage`."""
     return SearchPage(
         hits=tuple(map(_to_hit, page["items"])), following=page["next"], is_complete=page["is_complete"]
     )
@@ -46,17 +46,17 @@ def _to_hit(item: Mapping[str, Any]) -> SearchHit:
 def trends_query(
     by: Group, *, since: float | None, until: float | None, **names: str | None
 ) -> dict[str, Any]:
-    """Return the query parameters of a request for statistics. Parameters that are None are left out."""
+    """Return the query parameters of a request for statistics. Values of None are left out."""
     given = {"by": by, "since": format_date(since), "until": format_date(until), **names}
     return {name: value for name, value in given.items() if value is not None}
 
 
-def to_trends(found: Mapping[str, Any]) -> Trends:
-    """Convert the JSON answer with statistics."""
+def to_trends(data: Mapping[str, Any]) -> Trends:
+    """Convert the JSON of statistics to `Trends`."""
     return Trends(
-        items=tuple(map(_to_trend, found["items"])),
-        total=_to_trend(found["total"]),
-        is_complete=found["is_complete"],
+        items=tuple(map(_to_trend, data["items"])),
+        total=_to_trend(data["total"]),
+        is_complete=data["is_complete"],
     )
 
 
@@ -66,5 +66,5 @@ def _to_trend(item: Mapping[str, Any]) -> Trend:
 
 
 def format_date(seconds: float | None) -> str | None:
-    """Convert a Unix time in seconds to RFC 3339; None stays None."""
+    """Convert a Unix time in seconds to an RFC 3339 date; None stays None."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat()

@@ -1,4 +1,4 @@
-"""Conversion of the server's JSON about its cluster and toolsets to the values of `Runtime`."""
+"""Conversion of the JSON of cluster and toolset status to the objects that `Runtime` returns."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -45,6 +45,9 @@ def to_toolset_status(document: Mapping[str, Any]) -> ToolsetStatus:
 
 
 def _of_fields(cls: type[T], document: Mapping[str, Any], **converted: Any) -> T:
-    """Create an object from the fields of a document. Fields of later servers are ignored."""
+    """Create an object of class `cls` from the fields of a JSON document. Unknown fields of newer servers are ignored.
+
+    `converted` are fields that are already converted from JSON.
+    """
     names = [field.name for field in attrs.fields(cls)]  # type: ignore[arg-type]  # attrs classes have no common base
     return cls(**{name: document[name] for name in names} | converted)

@@ -31,41 +31,41 @@ COMPARE_SECONDS = 60.0
 
 @attrs.frozen(kw_only=True)
 class PastSession:
-    """A session as it was after one of its records. It has no bytes of pictures and files; they stay on the server."""
+    """A session as it was after one of its journal records, without the bytes of pictures and files."""
 
     step: int
     """Number of the record up to which the session was rebuilt, counted from 1."""
     state: Mapping[str, Any]
-    """State of the session after that record."""
+    """State of the session after record `step`."""
     history: tuple[Message, ...]
-    """Messages of the history up to that record, oldest first."""
+    """Messages of the history up to record `step`, oldest first."""
     waiting: tuple[Message, ...]
-    """Messages that were accepted and not yet completed at that record."""
+    """Messages that were queued or in progress at record `step`."""
     usage: Usage
-    """Usage of the session's model calls up to that record."""
+    """Token usage of the session's model calls up to record `step`."""
     digest: str
-    """Digest of history and state: equal in the running session and in each replay of the same records."""
+    """Hash of history and state: equal in the running session and in each replay of the same records."""
 
 
 class SessionOperations:
-    """Base class of `Client`: operations on sessions by id, which do not open the session."""
+    """Base class of `Client` with operations on sessions by id, which do not open the session."""
 
     _link: ServerLink
 
     async def rebuild(
         self, session_id: str, *, agent: str | None = None, to: int | None = None
     ) -> PastSession:
-        """Return a session as it was after its record `to`; `to=None` means the last record. Requires the scope journal.
+        """Return a session as it was after the record with number `to`; None is the last record. Requires the scope journal.
 
         Raises:
-            ConfigurationError: The session has no record of this number.
-            SessionNotFound: The session does not exist, or the token does not reach it.
+            ConfigurationError: The session has no record with this number.
+            SessionNotFound: The session does not exist, or the token may not access it.
         """
         head = await self._head(session_id, agent)
         number = head["records"] if to is None else to
         if not 1 <= number <= head["records"]:
             raise ConfigurationError(
-                f"to={number!r:.100}: the records of session {session_id!r} are 1 to {head['records']}"
+                f"to= must be a record number of session {session_id!r}, from 1 to {head['records']}, not {number!r:.100}"
             )
         found = await self._send("get_past", session_id, agent, part=str(number))
         return PastSession(
@@ -80,14 +80,15 @@ class SessionOperations:
     async def fork(
         self, session_id: str, *, agent: str | None = None, to: int | None = None, new_id: str | None = None
     ) -> SessionSummary:
-        """Copy a session, as it was after its record `to`, to a new session. Open the copy with `agent.open_session`.
+        """Copy a session, as it was after the record with number `to`, to a new session, and return the summary of the copy.
 
-        A retried request writes only one copy. The copy has no schedules, and shares the budget of the original.
+        Open the copy with `agent.open_session`. A retried request writes only one copy. The copy has no schedules, and shares
+        the budget of the original session.
 
         Raises:
             ConfigurationError: The session has no record of this number, or `new_id` is not a valid id.
             SessionExists: A session with `new_id` exists; no copy was written.
-            SessionNotFound: The original does not exist, or the token does not reach it.
+            SessionNotFound: The original does not exist, or the token may not access it.
         """
         return await self._fork(session_id, agent, to, new_id)
 
@@ -109,13 +110,13 @@ class SessionOperations:
     ) -> Difference | None:
         """Replay a session with the agent's current code, and return the first difference; None if there is no difference.
 
-        The server replays up to record `to`, or all records if it is None. Only the agent's code runs there: model answers and
-        tool results are those of the journal. Requires the scope journal.
+        The server replays up to the record with number `to`, or all records if it is None. Only the agent's code runs: model
+        answers and tool results are read from the journal. Requires the scope journal.
 
         Raises:
-            ConfigurationError: The session has no record of this number.
+            ConfigurationError: The session has no record with this number.
             NotRunning: The agent does not run on the server, or the comparison takes too long.
-            SessionNotFound: The session does not exist, or the token does not reach it.
+            SessionNotFound: The session does not exist, or the token may not access it.
         """
         body = {} if to is None else {"at": to}
         found = await self._send("post_compare", session_id, agent, body=body, wait=COMPARE_SECONDS)
@@ -133,12 +134,12 @@ class SessionOperations:
     ) -> None:
         """Record a rating of the answer to a message by the token's owner, for `actgent eval --from-journal`.
 
-        A later rating of the same owner replaces the earlier one. The arguments are those of `Runtime.rate`.
+        A later rating by the same owner replaces the earlier one. The arguments are those of `Runtime.rate`.
 
         Raises:
             ConfigurationError: The rating has an invalid value, for example a score out of range.
-            SessionNotFound: The session does not exist, or the token does not reach it.
-            UsageError: The session has no message of this id, or the message has no answer yet.
+            SessionNotFound: The session does not exist, or the token may not access it.
+            UsageError: The session has no message with this id, or the message has no answer yet.
         """
         body = _rating_body(score, comment, expected)
         await self._send("give_feedback", session_id, agent, part=message_id, body=body)
@@ -161,7 +162,7 @@ class SessionOperations:
 
         Raises:
             ConfigurationError: A tag, key or value is invalid, or the session would have too many of them.
-            SessionNotFound: The session does not exist, or the token does not reach it.
+            SessionNotFound: The session does not exist, or the token may not access it.
         """
         change = changed_by(add_tags=add_tags, remove_tags=remove_tags, metadata=metadata)
         await self._change_annotations(session_id, agent, change)
@@ -174,11 +175,11 @@ class SessionOperations:
     async def ratings(
         self, session_id: str, message_id: str, *, agent: str | None = None
     ) -> tuple[RatingRecord, ...]:
-        """Return the ratings of the answer to a message: the latest one of each owner.
+        """Return the ratings of the answer to a message: the latest rating by each owner.
 
         Raises:
-            SessionNotFound: The session does not exist, or the token does not reach it.
-            UsageError: The session has no message of this id, or the message has no answer yet.
+            SessionNotFound: The session does not exist, or the token may not access it.
+            UsageError: The session has no message with this id, or the message has no answer yet.
         """
         page = await self._send("get_feedback", session_id, agent, part=message_id)
         return tuple(_to_rating(each) for each in page["items"])
@@ -190,14 +191,14 @@ class SessionOperations:
 
         Raises:
             ConfigurationError: The file exists or cannot be written, or the transport does not implement downloads.
-            SessionNotFound: The session does not exist, or the token does not reach it.
+            SessionNotFound: The session does not exist, or the token may not access it.
         """
         request = _request("get_export", session_id, agent)
         async with new_file(Path(path)) as file:
             return await download(self._requests, request, file)
 
     async def schedules(self, *, limit: int = 100) -> tuple[SetSchedule, ...]:
-        """Return at most `limit` schedules of all sessions that the token reaches, ordered by due time."""
+        """Return at most `limit` schedules of all sessions that the token may access, ordered by due time."""
         found: list[SetSchedule] = []
         after: str | None = ""
         while after is not None and len(found) < limit:
@@ -222,14 +223,14 @@ class SessionOperations:
         found: Mapping[str, Any] = await self._send("get_session", session_id, agent)
         return found
 
-    async def _send(self, operation: Operation, session_id: str, agent: str | None, **more: Any) -> Any:
-        """Send a request about a session, with retries, and return its answer as decoded JSON."""
-        return await self._requests.send(_request(operation, session_id, agent, **more))
+    async def _send(self, operation: Operation, session_id: str, agent: str | None, **fields: Any) -> Any:
+        """Send a request about a session, with retries, and return the response as decoded JSON."""
+        return await self._requests.send(_request(operation, session_id, agent, **fields))
 
 
-def _request(operation: Operation, session_id: str, agent: str | None, **more: Any) -> RemoteRequest:
-    """Return a request about a session; `more` are further fields of `RemoteRequest`."""
-    return RemoteRequest(operation=operation, agent=agent or "", session_id=session_id, **more)
+def _request(operation: Operation, session_id: str, agent: str | None, **fields: Any) -> RemoteRequest:
+    """Build a request about a session; `fields` are further fields of `RemoteRequest`."""
+    return RemoteRequest(operation=operation, agent=agent or "", session_id=session_id, **fields)
 
 
 def _rating_body(score: float, comment: str, expected: str | None) -> Mapping[str, Any]:
@@ -268,7 +269,7 @@ def _to_rating(data: Mapping[str, Any]) -> RatingRecord:
 
 @asynccontextmanager
 async def new_file(path: Path) -> AsyncGenerator[BinaryIO, None]:
-    """Open an `async with` block that writes a temporary file; if the block succeeds, link the file to `path`.
+    """Open an `async with` block that writes a temporary file. If the block succeeds, the file gets the name `path`.
 
     Raises:
         ConfigurationError: The file exists, or its folder cannot be written.
@@ -284,9 +285,9 @@ async def new_file(path: Path) -> AsyncGenerator[BinaryIO, None]:
 
 
 def _open_draft(draft: Path, path: Path) -> BinaryIO:
-    """Create the temporary file, readable only by the current user.
+    """Create the temporary file `draft`, readable only by the current user.
 
-    Raise if `path` exists or the folder is not writable.
+    Raise `ConfigurationError` if the final `path` exists or its folder is not writable.
     """
     if path.exists():
         raise _exists(path)
@@ -300,7 +301,7 @@ def _open_draft(draft: Path, path: Path) -> BinaryIO:
 
 
 def _publish(file: BinaryIO, draft: Path, path: Path) -> None:
-    """Fsync the temporary file and link it to its final path. Raise if the path exists by now."""
+    """Write the temporary file to disk (fsync) and link it to its final path. Raise if the path exists by now."""
     file.flush()
     os.fsync(file.fileno())
     try:
@@ -310,18 +311,18 @@ def _publish(file: BinaryIO, draft: Path, path: Path) -> None:
 
 
 def _exists(path: Path) -> ConfigurationError:
-    """Return the error for a target file that already exists."""
+    """Return the error for an export file that already exists."""
     return ConfigurationError(f"file {path} already exists: choose another name")
 
 
 async def download(requests: RequestSender, request: RemoteRequest, file: BinaryIO) -> int:
-    """Download the answer of a request into a file. Return the number of bytes written.
+    """Download the response to a request into a file. Return the number of bytes written.
 
-    After a lost connection the download starts again from the first byte. It is retried for `requests.retry_timeout` seconds,
-    counted from the last try that got further than all tries before.
+    After a lost connection the download starts again from the first byte. It is retried for `requests.retry_timeout` seconds
+    after the last try that received more bytes than all tries before.
 
     Raises:
-        ServerUnreachable: No complete answer arrived in time.
+        ServerUnreachable: No complete response arrived in time.
         ActgentError: The server answered with an error.
     """
     backoff, furthest, deadline = RetryBackoff(), 0, trio.current_time() + requests.retry_timeout
@@ -345,7 +346,7 @@ async def download(requests: RequestSender, request: RemoteRequest, file: Binary
         if target.size > furthest:
             furthest, deadline = target.size, trio.current_time() + requests.retry_timeout
         with trio.move_on_at(deadline):
-            await broken.record(failure, begun=begun)
+            await broken.record(failure, started_at=begun)
             await broken.wait_calm()
         if trio.current_time() + pause > deadline:
             raise ServerUnreachable(str(failure))
@@ -354,14 +355,14 @@ async def download(requests: RequestSender, request: RemoteRequest, file: Binary
 
 @attrs.define
 class _DownloadTarget:
-    """File into which one try of a download writes."""
+    """File to which the tries of a download write."""
 
     file: BinaryIO
     size: int = 0
-    """Bytes written by the current try."""
+    """Number of bytes that the current try has written."""
 
     def clear(self) -> None:
-        """Truncate the file to zero bytes, because the download starts again."""
+        """Truncate the file to zero bytes, so that the download can start again."""
         self.file.seek(0)
         self.file.truncate()
 

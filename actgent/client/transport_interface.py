@@ -76,64 +76,65 @@ True if an earlier delivery of the same request may have created it.
 
 @attrs.frozen(kw_only=True)
 class RemoteRequest:
-    """One request to a server, independent of the transport."""
+    """Request to a server, in a form that does not depend on the transport."""
 
     operation: Operation
     agent: str = ""
-    """Name of the session's agent; empty if the request does not name one."""
+    """Name of the session's agent; empty if the request does not name an agent."""
     session_id: str = ""
     """Id of the session; empty if the request does not concern one session."""
     dataset: str = ""
-    """Name of the dataset; empty if the request does not concern one."""
+    """Name of the evaluation dataset; empty if the request does not concern a dataset."""
     part: str = ""
     """Last variable segment of the path: an id of a message, approval, schedule, task or evaluation, an agent name, or a
     record number.
     """
     query: Mapping[str, Any] = attrs.field(factory=dict)
-    """Query parameters."""
+    """Query parameters of the request, by name."""
     body: Mapping[str, Any] | None = None
-    """JSON body; None sends an empty object."""
+    """JSON body of the request; None sends an empty object."""
     key: str = ""
-    """Idempotency key, for requests whose body has no id; empty sends none."""
-    within: float = math.inf
-    """Seconds within which a server has to accept the request."""
+    """Idempotency key, for requests whose body has no id; empty sends no key."""
+    accept_timeout: float = math.inf
+    """Seconds in which a server must accept the request."""
     wait: float = 0
     """Seconds for which the server may delay the answer until there is a result; 0 asks for an answer at once."""
     owner: str = ""
-    """Owner in whose name the request is sent. Only the transport between cluster nodes uses it. Empty means the
-    client's own owner.
+    """Owner on whose behalf the request is sent; empty for the client's owner. Only the transport between cluster nodes uses
+    it.
     """
     sources: str = ""
     """Untrusted sources of the request, separated by commas, in addition to those of the running turn."""
-    wanted: AbstractSet[str] = frozenset()
-    """Names of the events that the server sends at once; other events wait for the next of these. Empty means all events."""
-    breaks: int = 0
+    immediate_events: AbstractSet[str] = frozenset()
+    """Names of the events that the server sends at once; empty for all events."""
+    broken_connections: int = 0
     """Number of connections that broke during earlier tries of this request.
 
     A gateway uses it to reject a message that may crash its node."""
-    along: AbstractSet[str] = frozenset()
-    """Names of the other events, which are sent together with the next of the `wanted` events. Older servers ignore
-    this and send all events.
+    delayed_events: AbstractSet[str] = frozenset()
+    """Names of the events that the server delays until it sends the next of the `immediate_events`. It sends no other events.
+
+    Older servers ignore this field and send all events.
     """
 
     @property
     def is_long_poll(self) -> bool:
-        """True if the server delays its answer only to wait for an outcome. For a comparison it runs the agent's code."""
+        """True if `wait` only delays the response until there is an outcome. In a comparison the server works during this time."""
         return self.wait > 0 and self.operation != "post_compare"
 
 
 @attrs.frozen(kw_only=True)
 class StreamEvent:
-    """One event of a session, as the server sends it."""
+    """One event of a session, as the server sends it in an event stream."""
 
     name: str
     data: Mapping[str, Any]
     number: int | None = None
-    """Record number: set on the last event of each record; None on its other events, and on partial answers."""
+    """Record number, only in the last event of each record; None in the record's other events, and for partial answers."""
 
 
 class ConnectionLost(Exception):
-    """The connection failed before a complete answer arrived."""
+    """The connection failed before a complete response arrived."""
 
     def __init__(self, reason: str, *, was_sent: bool, is_broken: bool = False) -> None:
         super().__init__(reason)
@@ -144,7 +145,7 @@ class ConnectionLost(Exception):
 
 
 class Refused(Exception):
-    """The server answered with an error."""
+    """The server responded with an error."""
 
     def __init__(self, kind: str, detail: str, *, status: int, fields: Mapping[str, Any]) -> None:
         super().__init__(f"{kind}: {detail}")
@@ -161,12 +162,12 @@ class Refused(Exception):
 
     @property
     def may_be_done(self) -> bool:
-        """True if the server may have executed the request although its answer is an error."""
+        """True if the request may have taken effect on the server although the response is an error."""
         return self.is_repeated or self.fields.get("may_be_done") is True
 
     @property
     def is_broken(self) -> bool:
-        """True if the gateway relayed the request, and its connection to the node broke before an answer."""
+        """True if the gateway relayed the request to a node, and the connection to the node broke before a response."""
         return self.fields.get("broken") is True
 
     @property
@@ -176,7 +177,7 @@ class Refused(Exception):
 
     @property
     def retry_after(self) -> float:
-        """Seconds that the server asks to wait before a retry; 0 if it names none, or more than a minute."""
+        """Seconds that the server asks to wait before a retry; 0 if it asks for no wait, or for more than a minute."""
         seconds = self.fields.get("retry_after")
         return float(seconds) if isinstance(seconds, int | float) and 0 <= seconds <= 60 else 0.0  # noqa: PLR2004 - a minute
 
@@ -186,7 +187,7 @@ Events = AsyncGenerator[StreamEvent | None, None]
 
 
 class Transport(abc.ABC):
-    """Interface of a transport: sends each request to a server of agents once."""
+    """Interface of a transport, which sends requests to a server of agents, each one once."""
 
     @abc.abstractmethod
     async def call(self, request: RemoteRequest) -> Any:
@@ -209,7 +210,7 @@ class Transport(abc.ABC):
         """
 
     def download(self, request: RemoteRequest) -> AbstractAsyncContextManager[AsyncGenerator[bytes, None]]:
-        """Open an `async with` block with the bytes of a requested file. Implementing downloads is optional for a transport.
+        """Open an `async with` block with the bytes of a requested file, in pieces. A transport need not implement downloads.
 
         Raises:
             ConfigurationError: This transport does not implement downloads.
@@ -223,7 +224,7 @@ class Transport(abc.ABC):
     async def is_up(self) -> bool:
         """Return True if a server answers now.
 
-        Called after a connection broke. The break counts against the request only if a server is up.
+        This is called after a connection broke, which counts against the request only if a server is up.
         """
         return True
 
@@ -236,8 +237,8 @@ class Transport(abc.ABC):
         """Close all connections of this transport."""
 
     def lost(self, reason: str, *, was_sent: bool) -> ActgentError:
-        """Return the exception to raise for a request that got no answer after all retries.
+        """Return the exception to raise for a request that got no response after all retries.
 
-        `reason` is the last error; `was_sent` is True if the request may have reached a server.
+        `reason` is the text of the last error; `was_sent` is True if the request may have reached a server.
         """
         return ServerUnreachable(reason, was_sent=was_sent)

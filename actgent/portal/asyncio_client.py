@@ -28,7 +28,7 @@ class AsyncPortalRemoteSession(AsyncSessionProxy):
     """
 
     inner: RemoteSession
-    """The session on trio, for `portal.call`."""
+    """The `RemoteSession` on trio. Use it only in trio's thread, for example in a function passed to `portal.call`."""
 
     chat = AsyncioMethod(RemoteSession.chat)
     interrupt = AsyncioMethod(RemoteSession.interrupt)
@@ -79,7 +79,7 @@ class AsyncPortalRemoteAgent(AsyncProxy):
     async def run(
         self, content: Content, *, session: AsyncPortalRemoteSession | None = None, **options: Any
     ) -> Any:
-        """Send a message and return the reply.
+        """Send a message, wait for the reply, and return it.
 
         Arguments and errors are those of `RemoteAgent.run`. Cancelling the caller stops the turn.
         """
@@ -94,7 +94,7 @@ class AsyncPortalRemoteAgent(AsyncProxy):
         message_id: str | None = None,
         timeout: float | None = None,
     ) -> AsyncPortalStream[Delivery]:
-        """Send a message and read its deliveries: `async with agent.stream("...") as deliveries`.
+        """Send a message and stream the deliveries of its turn: `async with agent.stream("...") as deliveries`.
 
         Arguments and errors are those of `RemoteAgent.stream`.
         """
@@ -105,7 +105,7 @@ class AsyncPortalRemoteAgent(AsyncProxy):
         )
 
     def follow(self, session: AsyncPortalRemoteSession) -> AsyncPortalStream[Delivery]:
-        """Read the deliveries of a suspended turn after it resumes. Arguments and errors are those of `RemoteAgent.follow`."""
+        """Stream the deliveries of a suspended turn after it resumes. Arguments and errors are those of `RemoteAgent.follow`."""
         return self.portal.read(self.inner.follow(session.inner))
 
 
@@ -169,5 +169,5 @@ class AsyncPortalClient(AsyncProxy):
     evaluation = AsyncioMethod(Client.evaluation)
 
     def agent(self, name: str) -> AsyncPortalRemoteAgent:
-        """Return the remote agent with this name. The server is not asked whether the agent exists."""
+        """Return the proxy of the remote agent with this name, without asking the server whether the agent exists."""
         return AsyncPortalRemoteAgent(self.portal, self.inner.agent(name))

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class AsyncioMethod(Generic[P, T]):
-    """Descriptor that exposes an async method of a trio object on its proxy: the call is awaited in asyncio until trio has run the method."""
+    """Descriptor of a proxy class for an async method of the trio object. A call is awaited in asyncio while trio runs the method."""
 
     def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[T]]) -> None:
         self._method = method
@@ -64,7 +64,7 @@ class AsyncioMethod(Generic[P, T]):
 
 
 class AsyncioSessionMethod(Generic[P, T]):
-    """Descriptor that exposes an async method that returns a session: the call is awaited and returns the session's proxy.
+    """Descriptor of a proxy class for an async method that returns a session. A call is awaited and returns the session's proxy.
 
     Args:
         method: Method of the trio object.
@@ -93,7 +93,7 @@ class AsyncioSessionMethod(Generic[P, T]):
 
 
 class AsyncioStreamMethod(Generic[P, T]):
-    """Descriptor that exposes a method that opens a channel of trio: the call returns a stream, for `async with` and `async for`."""
+    """Descriptor of a proxy class for a method that opens a trio channel. A call returns a stream for `async with` and `async for`."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class AsyncioStreamMethod(Generic[P, T]):
 
 
 class AsyncioProperty(Generic[T]):
-    """Descriptor that exposes a property of a trio object as an async method of its proxy.
+    """Descriptor of a proxy class that makes a property of the trio object an async method.
 
     Args:
         source: Property of the trio object's class.
@@ -130,10 +130,10 @@ class AsyncioProperty(Generic[T]):
 
 
 class AsyncProxy:
-    """Base of portal objects: represents an object that is used in trio's thread."""
+    """Base class of asyncio proxies. A proxy represents an object that can be used only in trio's thread."""
 
     inner: Any
-    """Proxied object. Use it only in trio's thread, e.g. inside `portal.call`."""
+    """The represented object. Use it only in trio's thread, for example in a function passed to `portal.call`."""
 
     def __init__(self, portal: "AsyncPortal") -> None:
         self.portal = portal
@@ -144,7 +144,7 @@ class AsyncProxy:
 
 
 class AsyncSessionProxy(HandlerMethods, AsyncProxy):
-    """Base of the sessions of an asyncio portal. Handlers run on the event loop that registers them."""
+    """Base class of asyncio proxies of sessions. Handlers run on the event loop that registers them."""
 
     def __init__(self, portal: "AsyncPortal", session: Any) -> None:
         super().__init__(portal)
@@ -164,12 +164,12 @@ class AsyncSessionProxy(HandlerMethods, AsyncProxy):
         return make_handler_proxy(LoopContext(running_loop()), handler, lambda _: self)
 
     def remove_handler(self, handler: Handler) -> None:
-        """Remove all registrations of a handler."""
+        """Detach a handler from all kinds of deliveries for which it is registered."""
         self.portal.send(self.inner.remove_handler, handler)
 
     @asynccontextmanager
     async def listening(self, **handlers: Unpack[HandlerOptions]) -> AsyncGenerator[Self, None]:
-        """Register handlers for the duration of a block, by name: `on_token=`, `on_conversation=`, ..."""
+        """Register handlers by name (`on_token=`, `on_conversation=`, ...) for the duration of the `async with` block."""
         block = self.inner.listening(**wrap_all(handlers, self._handler_proxy))
         await self.wait(block.__enter__)
         try:
@@ -187,7 +187,7 @@ class AsyncPortalSession(AsyncSessionProxy, Generic[DataT_co]):
     """
 
     inner: Session[DataT_co]
-    """The session; use it only in trio's thread, e.g. inside `portal.call`."""
+    """The `Session` on trio. Use it only in trio's thread, for example in a function passed to `portal.call`."""
 
     chat = AsyncioMethod(Session.chat)
     interrupt = AsyncioMethod(Session.interrupt)
@@ -242,20 +242,20 @@ class AsyncPortalSession(AsyncSessionProxy, Generic[DataT_co]):
         return self.portal.make_handler_proxy(handler)
 
     async def state(self) -> Mapping[str, Any]:
-        """Return a copy of the session's current state; change the state with `dispatch`."""
+        """Return a copy of the session's current state. To change the state, use `dispatch`."""
         return await self.wait(lambda: self.inner.state.snapshot)  # type: ignore[no-any-return]
 
     async def dispatch(self, action: Any, *args: Any, once: str = "") -> None:
-        """Run an action on the session's state; see `Session.state.dispatch`."""
+        """Run an action that changes the session's state; see `Session.state.dispatch`."""
         await self.wait(lambda: self.inner.state.dispatch(action, *args, once=once))
 
     async def parent(self) -> "AsyncPortalSession[Any] | None":
-        """Return the parent session; None for a root session."""
+        """Return the parent of this session; None for a root session."""
         parent = await self.wait(lambda: self.inner.parent)
         return None if parent is None else AsyncPortalSession(self.portal, parent)
 
     async def children(self) -> "tuple[AsyncPortalSession[Any], ...]":
-        """Return the open child sessions."""
+        """Return the open child sessions of this session."""
         children = await self.wait(lambda: self.inner.children)
         return tuple(AsyncPortalSession(self.portal, child) for child in children)
 
@@ -310,7 +310,7 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
     async def run(
         self, content: Content, *, session: AsyncPortalSession[Any] | None = None, **options: Any
     ) -> Reply:
-        """Send a message and return the reply.
+        """Send a message, wait for the reply, and return it.
 
         Arguments and errors are those of `Agent.run`. Cancelling the caller stops the turn.
         """
@@ -324,7 +324,7 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
         output: object = None,
         **options: Unpack[MessageOptions[DepsT]],
     ) -> AsyncPortalStream[Delivery]:
-        """Send a message and read its deliveries: `async with agent.stream("...") as deliveries`.
+        """Send a message and stream the deliveries of its turn: `async with agent.stream("...") as deliveries`.
 
         Arguments and errors are those of `Agent.stream`.
         """
@@ -332,7 +332,7 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
         return self.portal.read(block)
 
     def follow(self, session: AsyncPortalSession[Any]) -> AsyncPortalStream[Delivery]:
-        """Read the deliveries of a suspended turn after it resumes. Arguments and errors are those of `Agent.follow`."""
+        """Stream the deliveries of a suspended turn after it resumes. Arguments and errors are those of `Agent.follow`."""
         return self.portal.read(self.inner.follow(session.inner))
 
     async def create_session(
@@ -344,7 +344,7 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
         parent: AsyncPortalSession[Any] | None = None,
         **options: Unpack[SessionAndHandlerOptions[DepsT]],
     ) -> AsyncPortalSession[DataT_co]:
-        """Create a session. Arguments and errors are those of `Agent.create_session`.
+        """Create a session of this agent. Arguments and errors are those of `Agent.create_session`.
 
         Handlers passed by name also receive the deliveries of `description`.
         """
@@ -379,7 +379,7 @@ class AsyncPortalAgent(AttachesHooks, AsyncProxy, Generic[DataT_co, DepsT]):
         self.portal.send(method, self.inner, self.portal.hook(method, hook, **options), **options)
 
     def remove_hook(self, fn: Handler) -> None:
-        """Remove all registrations of a function given to `on_session`, `on_query`, `on_message` or `guard`."""
+        """Remove all registrations of a function that was passed to `on_session`, `on_query`, `on_message` or `guard`."""
         self.portal.send(self.inner.remove_hook, fn)
 
 
@@ -399,7 +399,7 @@ class AsyncPortal:
 
     @asynccontextmanager
     async def starting(self) -> AsyncGenerator[None, None]:
-        """Return a context manager in which several agents are started.
+        """Open an `async with` block in which several agents are started together.
 
         Arguments and errors are those of `Runtime.starting`.
         """
@@ -424,8 +424,8 @@ class AsyncPortal:
     async def call(self, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call a sync or async function in trio's thread, and return its result.
 
-        The function has the caller's context variables. Cancelling the caller cancels the function and waits until it
-        ends; if it has just ended, its result is dropped.
+        The function has the caller's context variables. Cancelling the caller cancels the function and waits until the
+        function ends; a result that it has just returned is dropped.
 
         Raises:
             PortalClosed: The portal is closed, or closes before the function has ended.
@@ -453,27 +453,27 @@ class AsyncPortal:
         Exceptions of the function are ignored.
 
         Raises:
-            PortalClosed: The portal accepts no calls.
+            PortalClosed: The portal is closed.
         """
         self.thread.send(partial(fn, *args, **options), ignore)
 
     def read(self, block: AbstractAsyncContextManager[trio.abc.ReceiveChannel[T]]) -> AsyncPortalStream[T]:
-        """Read a trio channel with `async with` and `async for`.
+        """Return a stream that reads a trio channel with `async with` and `async for`.
 
         Args:
-            block: Async context manager that yields the channel.
+            block: Async context manager on trio that yields the channel.
         """
         return AsyncPortalStream(self.thread, self.call, self.send, block)
 
     def events(self, capacity: int = 1000) -> AsyncPortalStream[Observation]:
-        """Read all observations of the runtime from now on. Arguments and errors are those of `Runtime.events`."""
+        """Stream all observations of the runtime from now on. Arguments and errors are those of `Runtime.events`."""
         return self.read(self.runtime.events(capacity))
 
     async def aclose(self) -> None:
         """Finish accepted messages, then stop the agents and the thread. A second call waits for the first.
 
-        Pending calls still get their results; calls that are pending after that raise `PortalClosed`. Cancelling the
-        caller stops the agents at once.
+        Pending calls get their results while the agents finish. Calls that are still pending after that raise `PortalClosed`.
+        Cancelling the caller stops the agents at once.
 
         Raises:
             UsageError: Called from a tool or handler of one of the portal's agents.
@@ -484,15 +484,15 @@ class AsyncPortal:
     # --- used by agents and sessions of the portal ----------------------------------------------
 
     def make_handler_proxy(self, handler: Handler) -> Handler:
-        """Wrap a handler for trio, so that it is called on the running event loop."""
+        """Wrap a handler for registration on trio, so that the handler is called on the running event loop."""
         return make_handler_proxy(LoopContext(running_loop()), handler, self._wrap_session)
 
     def handler_proxies(self, handlers: HandlerOptions) -> dict[str, Any]:
-        """Return functions, by handler name, that trio can call and that run the given handlers on the event loop."""
+        """Wrap handlers for registration on trio, by handler name, so that they are called on the running event loop."""
         return wrap_all(handlers, self.make_handler_proxy)
 
     def hook(self, method: Callable[..., Any], hook: Handler, **options: object) -> Handler:
-        """Wrap a hook of an asyncio program, so that agents on trio call it in the asyncio event loop of the caller.
+        """Wrap a hook for registration with an agent's method on trio, so that the hook is called on the running event loop.
 
         A hook of `on_session` receives an asyncio session. An `on="input"` hook is returned unchanged.
         """
@@ -508,7 +508,7 @@ class AsyncPortal:
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """Return the running asyncio event loop.
+    """Return the asyncio event loop that runs in this thread.
 
     Raises:
         UsageError: No event loop is running in this thread.
@@ -528,7 +528,7 @@ def _notify(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
 
 
 async def end_async(thread: TrioThread[Any], *, abort: bool) -> None:
-    """Close the portal's thread and wait for its end. Cancelling the caller stops the agents at once."""
+    """Close the portal's thread and wait until it ends. `abort=True`, or cancelling the caller, stops the agents at once."""
     thread.close(abort=abort)
     if not thread.is_own_process:
         return

@@ -1,4 +1,4 @@
-"""Handlers that run where they were registered: on an asyncio event loop, or in threads of the portal.
+"""Proxies of handlers, which run a handler where it was registered: on an asyncio event loop, or in threads of the portal.
 
 The turn waits for a handler, and the handler has the turn's context variables. An async handler of synchronous code has
 no event loop, so it runs on trio.
@@ -30,15 +30,15 @@ _current_handler: "ContextVar[object]" = ContextVar("actgent_portal_handler", de
 
 
 def blocks_turn() -> bool:
-    """Return True if a turn may wait for the current asyncio task, so that a call of this task belongs to the turn.
+    """Return True if a turn may wait for the current asyncio task, so that the task's calls belong to the turn.
 
-    Return False for a task that a handler started without awaiting it: it runs independently of the turn.
+    Return False for a task that a handler has started without awaiting the task, which runs independently of the turn.
     """
     return _current_handler.get() in {None, asyncio.current_task()}
 
 
 class HandlerContext(ABC):
-    """Place where handlers run: an event loop or threads."""
+    """Interface of the place in which handlers run: an event loop or threads."""
 
     @abstractmethod
     async def run(self, handler: Handler, *args: object) -> Any:
@@ -49,7 +49,7 @@ class HandlerContext(ABC):
 
 
 class ThreadContext(HandlerContext):
-    """Runs handlers in threads: those of one session one after the other, those of different sessions concurrently."""
+    """Runs handlers in threads. Handlers of one session run one after the other, handlers of different sessions concurrently."""
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
@@ -59,7 +59,7 @@ class ThreadContext(HandlerContext):
 
 
 class LoopContext(HandlerContext):
-    """Runs handlers on an asyncio event loop: sync ones in its thread, async ones as tasks."""
+    """Runs handlers on an asyncio event loop: sync handlers in its thread, async handlers as tasks."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -70,7 +70,7 @@ class LoopContext(HandlerContext):
 
 
 class LoopCall:
-    """A function call from trio on an asyncio event loop."""
+    """Call from trio of a function that runs on an asyncio event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fn: Callable[[], Any]) -> None:
         self._loop = loop
@@ -83,9 +83,9 @@ class LoopCall:
         self._outcome: outcome.Outcome[Any] | None = None
 
     async def run(self) -> Any:
-        """Call the function on the event loop, and return its result.
+        """Call the function on the event loop, wait, and return the function's result.
 
-        Must be called in a trio task. Cancelling the trio task cancels the function, which then gets
+        This must be called in a trio task. Cancelling the trio task cancels the function, which then has
         `CANCEL_GRACE_SECONDS` to end.
 
         Raises:
@@ -106,7 +106,9 @@ class LoopCall:
         try:
             self._loop.call_soon_threadsafe(fn, context=self._context)
         except RuntimeError:
-            raise PortalClosed("the asyncio event loop of this handler is closed") from None
+            raise PortalClosed(
+                "the asyncio event loop of this handler is closed: remove the handler before its event loop is closed"
+            ) from None
 
     # --- on the loop -----------------------------------------------------------------------
 
@@ -148,7 +150,10 @@ async def _await(result: Any) -> Any:
 
 
 class HandlerProxy:
-    """Handler on trio that calls a handler of another thread or event loop. It equals that handler, so `remove_handler` finds it."""
+    """Handler on trio that calls a handler of another thread or event loop.
+
+    The proxy equals this handler, so that `remove_handler` finds the proxy.
+    """
 
     def __init__(self, handler_context: HandlerContext, handler: Handler) -> None:
         self.handler_context = handler_context
@@ -166,7 +171,7 @@ class HandlerProxy:
 
 
 class SessionHandlerProxy(HandlerProxy):
-    """Proxy of a handler that also receives the session."""
+    """Proxy of a handler with two parameters: the delivery and the session."""
 
     def __init__(
         self,
@@ -182,7 +187,7 @@ class SessionHandlerProxy(HandlerProxy):
 
 
 class SessionHookProxy(HandlerProxy):
-    """Proxy of a hook that receives only a session."""
+    """Proxy of a hook whose only parameter is a session."""
 
     def __init__(
         self,
@@ -200,12 +205,12 @@ class SessionHookProxy(HandlerProxy):
 def make_handler_proxy(
     handler_context: HandlerContext, handler: Handler, wrap_session: Callable[[Session[Any]], object]
 ) -> Handler:
-    """Wrap a handler for trio, so that it is called in its own place: a thread or an event loop.
+    """Wrap a handler for registration on trio, so that the handler is called in `handler_context`.
 
     Args:
-        handler_context: Place where the handler runs.
-        handler: The handler.
-        wrap_session: Returns the proxy of a session for the handler.
+        handler_context: Place in which the handler runs: an event loop or threads.
+        handler: Handler to wrap.
+        wrap_session: Returns the session proxy that the handler receives.
 
     Raises:
         ConfigurationError: The handler is a generator function.

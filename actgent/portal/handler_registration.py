@@ -15,47 +15,49 @@ H = TypeVar("H", bound=Callable[..., Any])
 
 
 class HandlerOptions(TypedDict, total=False):
-    """Handlers of a session, by the name of the method that registers them; None registers no handler."""
+    """Handlers of a session, by the name of the `Session` method that registers them; None registers no handler."""
 
     on_conversation: Handler | None
-    """Called with each `Reply`."""
+    """Handler that is called with each `Reply`."""
     on_event: Handler | None
-    """Called with each `Event`."""
+    """Handler that is called with each `Event`."""
     on_tool_result: Handler | None
-    """Called with each `ToolResult`, also of failed tools."""
+    """Handler that is called with each `ToolResult`, also of failed tool calls."""
     on_tool_progress: Handler | None
-    """Called with the latest `CallProgress` of each running call."""
+    """Handler that is called with the latest `CallProgress` of each running tool call."""
     on_exception: Handler | None
-    """Called with each `Failure`."""
+    """Handler that is called with each `Failure`."""
     on_routing: Handler | None
-    """Called with each `Route`."""
+    """Handler that is called with each `Route`."""
     on_token: Handler | None
-    """Called with each `Token`; answers are streamed from then on."""
+    """Handler that is called with each `Token`. If it is registered, answers are streamed."""
     on_approval: Handler | None
-    """Called with each `Approval`, a tool call that waits for a decision."""
+    """Handler that is called with each `Approval`, a tool call that waits for a decision."""
 
 
 class SessionAndHandlerOptions(SessionOptions[DepsT], HandlerOptions, Generic[DepsT], total=False):
-    """Keyword arguments of `create_session` of an agent in a portal, except `session_id` and `parent`."""
+    """Keyword arguments of `create_session` of agents in a portal, except `session_id` and `parent`."""
 
 
 class AttachesHooks(ABC):
-    """Hook registration of an `Agent`. A hook runs in the thread or event loop of the code that registers it."""
+    """Methods that register hooks on an `Agent`. A hook runs in the threads or event loop of the code that registers it."""
 
     @abstractmethod
     def _hook(self, method: Callable[..., Any], hook: Handler, **options: Any) -> None:
         """Register a hook with a method of `Agent`, such as `Agent.on_message`."""
 
     def on_session(self, fn: H) -> H:
-        """Register `fn(session)`, called before the first message of every new or resumed session.
+        """Register a hook `fn(session)`, which is called before the first message of every new or resumed session.
 
-        Return the function.
+        Return `fn`.
         """
         self._hook(Agent.on_session, fn)
         return fn
 
     def on_query(self, fn: H) -> H:
-        """Register `fn(message)`, called before a user's message is answered; its text is added to the model call.
+        """Register a hook `fn(message)`, which is called before a user's message is answered.
+
+        The text that it returns is added to the model call.
 
         Return `fn`.
         """
@@ -63,11 +65,11 @@ class AttachesHooks(ABC):
         return fn
 
     def on_message(self, fn: H, *, priority: float | None = None) -> H:
-        """Register `fn(message)`, called with each message of users, models and tools that is added to a history.
+        """Register a hook `fn(message)`, which is called with each message of users, models and tools that is added to a history.
 
         Return `fn`.
 
-        The message is in the journal by then. A lower `priority` is called first; None is called last.
+        The message is already in the journal. Hooks with a lower `priority` are called first, hooks with None last.
         """
         self._hook(Agent.on_message, fn, priority=priority)
         return fn
@@ -77,10 +79,10 @@ class AttachesHooks(ABC):
     @overload
     def guard(self, fn: None = None, *, on: GuardedKind = "message") -> Callable[[H], H]: ...
     def guard(self, fn: Any = None, *, on: GuardedKind = "message") -> Any:
-        """Register a guard of messages, answers or inputs. Arguments and errors are those of `Agent.guard`.
+        """Register a guard function for messages, answers or inputs. Arguments and errors are those of `Agent.guard`.
 
-        A guard of inputs checks messages before they enter the inbox, and runs in trio's thread. Without
-        `fn`, return a decorator.
+        A guard for inputs checks messages before they enter the inbox, and runs in trio's thread. Return `fn`, or a decorator
+        if `fn` is None.
         """
         if fn is None:
             return partial(self.guard, on=on)

@@ -1,4 +1,4 @@
-"""`open_portal`, and the block that it returns."""
+"""`open_portal`, and the context manager that it returns."""
 
 import asyncio
 from collections.abc import Generator, Iterable
@@ -26,7 +26,7 @@ from .trio_thread import TrioThread
 
 
 class PortalBlock:
-    """A portal to be opened once, with `with`, `async with`, `await`, or `open()`."""
+    """Portal that is not open yet. Open it once, with `with`, `async with`, `await`, or `open()`."""
 
     def __init__(self, thread: TrioThread[Runtime]) -> None:
         self._thread = thread
@@ -90,7 +90,7 @@ class PortalBlock:
 
 
 def _note(error: BaseException, raised: Exception) -> None:
-    """Add the error of the portal as a note to the exception that ended the block."""
+    """Add the error of closing a portal as a note to `raised`, the exception that ended the portal's block."""
     error.add_note(f"then the portal ended with {type(raised).__name__}: {shown(raised)}")
 
 

@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 
 class _Stream(Generic[T]):
-    """A trio channel for code in another thread.
+    """Stream that reads a trio channel from another thread.
 
     Args:
-        thread: The portal's thread.
-        call: `call` of the portal.
-        send: `send` of the portal.
-        block: Async context manager that yields the channel.
+        thread: Trio thread of the portal.
+        call: Method `call` of the portal.
+        send: Method `send` of the portal.
+        block: Async context manager on trio that yields the channel.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class _Stream(Generic[T]):
 
     @property
     def cursor(self) -> int | None:
-        """Number of the last record that was read; pass it as `after` to continue. None for streams without records."""
+        """Number of the last journal record that was read; pass it as `after` to continue. None for streams without records."""
         return self._buffer.cursor
 
     def _abandon(self) -> None:

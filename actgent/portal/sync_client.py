@@ -28,7 +28,7 @@ class PortalRemoteSession(SessionProxy):
     """
 
     inner: RemoteSession
-    """The session on trio, for `portal.call`."""
+    """The `RemoteSession` on trio. Use it only in trio's thread, for example in a function passed to `portal.call`."""
 
     chat = SyncMethod(RemoteSession.chat)
     interrupt = SyncMethod(RemoteSession.interrupt)
@@ -77,7 +77,10 @@ class PortalRemoteAgent(Proxy):
     ensure_session = SyncSessionMethod(RemoteAgent.ensure_session, PortalRemoteSession)
 
     def run(self, content: Content, *, session: PortalRemoteSession | None = None, **options: Any) -> Any:
-        """Send a message and return the reply. Arguments and errors are those of `RemoteAgent.run`. Ctrl-C stops the turn."""
+        """Send a message, wait for the reply, and return it. Ctrl-C stops the turn.
+
+        Arguments and errors are those of `RemoteAgent.run`.
+        """
         return self.wait(self.inner.run, content, session=_inner(session), **options)
 
     def stream(
@@ -89,7 +92,7 @@ class PortalRemoteAgent(Proxy):
         message_id: str | None = None,
         timeout: float | None = None,
     ) -> PortalStream[Delivery]:
-        """Send a message and read its deliveries: `with agent.stream("...") as deliveries`.
+        """Send a message and stream the deliveries of its turn: `with agent.stream("...") as deliveries`.
 
         Arguments and errors are those of `RemoteAgent.stream`.
         """
@@ -100,7 +103,7 @@ class PortalRemoteAgent(Proxy):
         )
 
     def follow(self, session: PortalRemoteSession) -> PortalStream[Delivery]:
-        """Read the deliveries of a suspended turn after it resumes. Arguments and errors are those of `RemoteAgent.follow`."""
+        """Stream the deliveries of a suspended turn after it resumes. Arguments and errors are those of `RemoteAgent.follow`."""
         return self.portal.read(self.inner.follow(session.inner))
 
 
@@ -164,5 +167,5 @@ class PortalClient(Proxy):
     evaluation = SyncMethod(Client.evaluation)
 
     def agent(self, name: str) -> PortalRemoteAgent:
-        """Return the remote agent with this name. The server is not asked whether the agent exists."""
+        """Return the proxy of the remote agent with this name, without asking the server whether the agent exists."""
         return PortalRemoteAgent(self.portal, self.inner.agent(name))

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class SyncMethod(Generic[P, T]):
-    """Descriptor that exposes an async method of a trio object on its proxy: the call blocks until trio has run the method."""
+    """Descriptor of a proxy class for an async method of the trio object. A call blocks until trio has run the method."""
 
     def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[T]]) -> None:
         self._method = method
@@ -60,7 +60,7 @@ class SyncMethod(Generic[P, T]):
 
 
 class SyncSessionMethod(Generic[P, T]):
-    """Descriptor that exposes an async method that returns a session: the call blocks and returns the session's proxy.
+    """Descriptor of a proxy class for an async method that returns a session. A call blocks and returns the session's proxy.
 
     Args:
         method: Method of the trio object.
@@ -85,7 +85,7 @@ class SyncSessionMethod(Generic[P, T]):
 
 
 class SyncStreamMethod(Generic[P, T]):
-    """Descriptor that exposes a method that opens a channel of trio: the call returns a stream, for `with` and `for`."""
+    """Descriptor of a proxy class for a method that opens a trio channel. A call returns a stream for `with` and `for`."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class SyncStreamMethod(Generic[P, T]):
 
 
 class SyncProperty(property, Generic[T]):
-    """Property of a proxy that reads a property of the trio object, in trio's thread.
+    """Descriptor of a proxy class for a property of the trio object, which is read in trio's thread.
 
     Args:
         source: Property of the trio object's class.
@@ -121,10 +121,10 @@ class SyncProperty(property, Generic[T]):
 
 
 class Proxy:
-    """Base of portal objects: represents an object that is used in trio's thread."""
+    """Base class of synchronous proxies. A proxy represents an object that can be used only in trio's thread."""
 
     inner: Any
-    """Proxied object. Use it only in trio's thread, e.g. inside `portal.call`."""
+    """The represented object. Use it only in trio's thread, for example in a function passed to `portal.call`."""
 
     def __init__(self, portal: "Portal") -> None:
         self.portal = portal
@@ -135,7 +135,7 @@ class Proxy:
 
 
 class SessionProxy(HandlerMethods, Proxy):
-    """Base of the sessions of a portal. Handlers run in threads of the portal."""
+    """Base class of synchronous proxies of sessions. Handlers run in threads of the portal."""
 
     def __init__(self, portal: "Portal", session: Any) -> None:
         super().__init__(portal)
@@ -155,12 +155,12 @@ class SessionProxy(HandlerMethods, Proxy):
         return make_handler_proxy(self.portal.handler_context, handler, lambda _: self)
 
     def remove_handler(self, handler: Handler) -> None:
-        """Remove all registrations of a handler."""
+        """Detach a handler from all kinds of deliveries for which it is registered."""
         self.wait(self.inner.remove_handler, handler)
 
     @contextmanager
     def listening(self, **handlers: Unpack[HandlerOptions]) -> Iterator[Self]:
-        """Register handlers for the duration of a block, by name: `on_token=`, `on_conversation=`, ..."""
+        """Register handlers by name (`on_token=`, `on_conversation=`, ...) for the duration of the `with` block."""
         block = self.inner.listening(**wrap_all(handlers, self._handler_proxy))
         self.wait(block.__enter__)
         try:
@@ -178,7 +178,7 @@ class PortalSession(SessionProxy, Generic[DataT_co]):
     """
 
     inner: Session[DataT_co]
-    """The session; use it only in trio's thread, e.g. inside `portal.call`."""
+    """The `Session` on trio. Use it only in trio's thread, for example in a function passed to `portal.call`."""
 
     chat = SyncMethod(Session.chat)
     interrupt = SyncMethod(Session.interrupt)
@@ -234,22 +234,22 @@ class PortalSession(SessionProxy, Generic[DataT_co]):
 
     @property
     def state(self) -> Mapping[str, Any]:
-        """A copy of the session's current state; change the state with `dispatch`."""
+        """Copy of the session's current state. To change the state, use `dispatch`."""
         return self.wait(lambda: self.inner.state.snapshot)  # type: ignore[no-any-return]
 
     def dispatch(self, action: Any, *args: Any, once: str = "") -> None:
-        """Run an action on the session's state; see `Session.state.dispatch`."""
+        """Run an action that changes the session's state; see `Session.state.dispatch`."""
         self.wait(lambda: self.inner.state.dispatch(action, *args, once=once))
 
     @property
     def parent(self) -> "PortalSession[Any] | None":
-        """The parent session; None for a root session."""
+        """Parent of this session; None for a root session."""
         parent = self.wait(lambda: self.inner.parent)
         return None if parent is None else PortalSession(self.portal, parent)
 
     @property
     def children(self) -> "tuple[PortalSession[Any], ...]":
-        """The open child sessions."""
+        """Open child sessions of this session."""
         return tuple(PortalSession(self.portal, child) for child in self.wait(lambda: self.inner.children))
 
 
@@ -301,7 +301,7 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
         **options: Unpack[MessageOptions[DepsT]],
     ) -> Reply: ...
     def run(self, content: Content, *, session: PortalSession[Any] | None = None, **options: Any) -> Reply:
-        """Send a message and return the reply. Arguments and errors are those of `Agent.run`. Ctrl-C stops the turn."""
+        """Send a message, wait for the reply, and return it. Arguments and errors are those of `Agent.run`. Ctrl-C stops the turn."""
         return self.wait(self.inner.run, content, session=unwrap(session), **options)  # type: ignore[no-any-return]
 
     def stream(
@@ -312,7 +312,7 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
         output: object = None,
         **options: Unpack[MessageOptions[DepsT]],
     ) -> PortalStream[Delivery]:
-        """Send a message and read its deliveries: `with agent.stream("...") as deliveries`.
+        """Send a message and stream the deliveries of its turn: `with agent.stream("...") as deliveries`.
 
         Arguments and errors are those of `Agent.stream`.
         """
@@ -320,7 +320,7 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
         return self.portal.read(block)
 
     def follow(self, session: PortalSession[Any]) -> PortalStream[Delivery]:
-        """Read the deliveries of a suspended turn after it resumes. Arguments and errors are those of `Agent.follow`."""
+        """Stream the deliveries of a suspended turn after it resumes. Arguments and errors are those of `Agent.follow`."""
         return self.portal.read(self.inner.follow(session.inner))
 
     def create_session(
@@ -332,7 +332,7 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
         parent: PortalSession[Any] | None = None,
         **options: Unpack[SessionAndHandlerOptions[DepsT]],
     ) -> PortalSession[DataT_co]:
-        """Create a session. Arguments and errors are those of `Agent.create_session`.
+        """Create a session of this agent. Arguments and errors are those of `Agent.create_session`.
 
         Handlers passed by name also receive the deliveries of `description`.
         """
@@ -367,7 +367,7 @@ class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
         self.wait(method, self.inner, self.portal.hook(method, hook, **options), **options)
 
     def remove_hook(self, fn: Handler) -> None:
-        """Remove all registrations of a function given to `on_session`, `on_query`, `on_message` or `guard`."""
+        """Remove all registrations of a function that was passed to `on_session`, `on_query`, `on_message` or `guard`."""
         self.wait(self.inner.remove_hook, fn)
 
 
@@ -388,7 +388,7 @@ class Portal:
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Return a context manager in which several agents are started.
+        """Open a `with` block in which several agents are started together.
 
         Arguments and errors are those of `Runtime.starting`.
         """
@@ -427,28 +427,28 @@ class Portal:
     def send(self, fn: Callable[..., Any], *args: Any) -> None:
         """Call a sync function in trio's thread without waiting for its result. Calls run in the order of sending.
 
-        Exceptions of the function are ignored. Does nothing if the portal is closed.
+        Exceptions of the function are ignored. If the portal is closed, nothing is called.
         """
         with suppress(PortalClosed):
             self.thread.send(partial(fn, *args), ignore)
 
     def read(self, block: AbstractAsyncContextManager[trio.abc.ReceiveChannel[T]]) -> PortalStream[T]:
-        """Read a trio channel with `with` and `for`.
+        """Return a stream that reads a trio channel with `with` and `for`.
 
         Args:
-            block: Async context manager that yields the channel.
+            block: Async context manager on trio that yields the channel.
         """
         return PortalStream(self.thread, self.call, self.send, block)
 
     def events(self, capacity: int = 1000) -> PortalStream[Observation]:
-        """Read all observations of the runtime from now on. Arguments and errors are those of `Runtime.events`."""
+        """Stream all observations of the runtime from now on. Arguments and errors are those of `Runtime.events`."""
         return self.read(self.runtime.events(capacity))
 
     def close(self) -> None:
         """Finish accepted messages, then stop the agents and the thread. A second call waits for the first.
 
-        Pending calls still get their results; calls that are pending after that raise `PortalClosed`. Ctrl-C stops the
-        agents at once.
+        Pending calls get their results while the agents finish. Calls that are still pending after that raise `PortalClosed`.
+        Ctrl-C stops the agents at once.
 
         Raises:
             UsageError: Called from a tool or handler of one of the portal's agents.
@@ -457,7 +457,7 @@ class Portal:
         self._end(abort=False)
 
     def abort(self) -> None:
-        """Close the portal without finishing accepted messages."""
+        """Close the portal at once, without finishing accepted messages."""
         self._end(abort=True)
 
     def _end(self, *, abort: bool) -> None:
@@ -466,22 +466,22 @@ class Portal:
     # --- used by agents and sessions of the portal ----------------------------------------------
 
     def make_handler_proxy(self, handler: Handler) -> Handler:
-        """Wrap a handler for trio, so that it is called in a thread of the portal."""
+        """Wrap a handler for registration on trio, so that the handler is called in a thread of the portal."""
         return make_handler_proxy(self.handler_context, handler, self._wrap_session)
 
     def handler_proxies(self, handlers: HandlerOptions) -> dict[str, Any]:
-        """Return functions, by handler name, that trio can call and that run the given handlers in threads of the portal."""
+        """Wrap handlers for registration on trio, by handler name, so that they are called in threads of the portal."""
         return wrap_all(handlers, self.make_handler_proxy)
 
     def hook(self, method: Callable[..., Any], hook: Handler, **options: object) -> Handler:
-        """Wrap a hook that synchronous code passes to a method of an agent, so that the hook is called in a thread of the portal.
+        """Wrap a hook for registration with an agent's method on trio, so that the hook is called in a thread of the portal.
 
         A hook of `on_session` receives a synchronous session. An `on="input"` hook is returned unchanged.
 
         Args:
             method: Method of the agent that registers the hook.
-            hook: Function of the program.
-            options: Options of that registration.
+            hook: Function to register.
+            options: Options of the registration.
         """
         if method is Agent.on_session:
             check_called("on_session()", hook, is_alone=True)
@@ -499,12 +499,12 @@ def ignore() -> None:
 
 
 def wrap_all(handlers: HandlerOptions, wrap: Callable[[Handler], Handler]) -> dict[str, Any]:
-    """Wrap each handler of a session for trio, by the name of the method that registers it. None registers no handler."""
+    """Wrap each handler with `wrap`, by the name of the method that registers it. Handlers of None are left out."""
     return {name: wrap(handler) for name, handler in handlers.items() if callable(handler)}
 
 
 def split_handlers(options: Mapping[str, Any]) -> tuple[dict[str, Any], HandlerOptions]:
-    """Return the arguments of `Agent.create_session`, and the handlers among them."""
+    """Split options into the arguments of `Agent.create_session` and the handlers."""
     handlers = {name: value for name, value in options.items() if name in HandlerOptions.__annotations__}
     return {name: value for name, value in options.items() if name not in handlers}, cast(
         HandlerOptions, handlers
@@ -512,14 +512,14 @@ def split_handlers(options: Mapping[str, Any]) -> tuple[dict[str, Any], HandlerO
 
 
 def unwrap(session: Any) -> Any:
-    """Return the trio session of a session proxy. Other values are returned unchanged, so that `Agent` reports them."""
+    """Return the trio session of a session proxy. Other values are returned unchanged, so that `Agent` raises the error."""
     return getattr(session, "inner", session)
 
 
 async def create_with_handlers(
     create: Callable[[], Awaitable[Session[DataT_co]]], handlers: Mapping[str, Handler]
 ) -> Session[DataT_co]:
-    """Create a session and register handlers before it handles its first message."""
+    """Call `create` to create a session, and register handlers before the session processes its first message."""
     session = await create()
     for name, handler in handlers.items():
         getattr(session, name)(handler)
@@ -527,7 +527,10 @@ async def create_with_handlers(
 
 
 def end(thread: TrioThread[Any], *, abort: bool) -> None:
-    """Close the portal's thread and wait for its end. Ctrl-C stops the agents at once; a second Ctrl-C stops waiting."""
+    """Close the portal's thread and wait until it ends. `abort=True` or Ctrl-C stops the agents at once.
+
+    A second Ctrl-C stops waiting.
+    """
     thread.close(abort=abort)
     if not thread.is_own_process:
         return

@@ -1,4 +1,4 @@
-"""Async context managers and channels of trio, used from other threads."""
+"""Async context managers and channels of trio that other threads use."""
 
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
@@ -22,7 +22,7 @@ channel.
 
 
 class HeldBlock(Generic[T]):
-    """An async context manager that a trio task holds open until another thread exits it."""
+    """Async context manager (block) that a trio task holds open until another thread exits it."""
 
     def __init__(self, thread: TrioThread[Any], block: AbstractAsyncContextManager[T]) -> None:
         self._thread = thread
@@ -33,18 +33,18 @@ class HeldBlock(Generic[T]):
         self._error: BaseException | None = None
 
     async def enter(self) -> T:
-        """Enter the block in trio's thread, and return its value."""
+        """Enter the context manager in trio's thread, and return the value that it yields."""
         value: T = await self._thread.hold(self._hold)
         return value
 
     async def exit(self, reason: BaseException | None) -> None:
-        """Exit the block in trio's thread.
+        """Exit the context manager in trio's thread.
 
         Args:
-            reason: Exception that ended the body of the block; None without one.
+            reason: Exception that ended the body of the caller's block; None if it ended without an exception.
 
         Raises:
-            BaseException: The error of the block's exit, if it is not `reason`.
+            BaseException: Exiting the context manager raised an exception that is not `reason`.
         """
         if isinstance(reason, trio.Cancelled):  # Cancelled of another trio run cannot be raised here
             reason = UserCodeExit(type(reason).__name__)
@@ -55,7 +55,7 @@ class HeldBlock(Generic[T]):
             raise self._error
 
     def abandon(self) -> None:
-        """Exit the block in trio's thread after its caller was interrupted while entering it."""
+        """Exit the context manager in trio's thread, because the calling thread was interrupted while entering it."""
         self._leave_requested.set()
 
     async def _hold(self, task_status: trio.TaskStatus[T]) -> None:
@@ -78,10 +78,10 @@ class HeldBlock(Generic[T]):
 
 
 class ChannelBuffer(Generic[T]):
-    """Items of a trio channel, buffered for a reader in another thread.
+    """Buffer with items of a trio channel for a reader in another thread.
 
-    Items are fetched in batches, so that a slow reader does not pay one call per item. A full channel blocks its
-    writer, e.g. the model's stream.
+    Items are fetched in batches, so that a slow reader does not need one call for each item. A full channel blocks its
+    writer, such as the model's stream.
     """
 
     def __init__(self) -> None:
@@ -93,18 +93,18 @@ class ChannelBuffer(Generic[T]):
         self._channel: trio.abc.ReceiveChannel[T] | None = None
 
     async def open(self, block: HeldBlock[trio.abc.ReceiveChannel[T]]) -> None:
-        """Enter the block that yields the channel, in trio's thread."""
+        """Enter, in trio's thread, the block that yields the channel."""
         self._channel = await block.enter()
         self.cursor = self._update_next_cursor()
 
     async def fill(self) -> bool:
-        """Wait for the next item, and fetch the items after it, in trio's thread. Return False at the end of the channel.
+        """Wait in trio's thread for the next item of the channel, and fetch all available items into the buffer.
 
-        If it is cancelled, every fetched item is in `items`.
+        Return False at the end of the channel. If the call is cancelled, no fetched item is lost.
         """
         if self._channel is None:
             raise TypeError(
-                "enter the stream before reading it: `with agent.stream(...) as events`, in asyncio `async with`"
+                "the stream must be entered before it is read: `with agent.stream(...) as events`, in asyncio `async with`"
             )
         try:
             self.items.append(await self._channel.receive())
@@ -129,9 +129,9 @@ class ChannelBuffer(Generic[T]):
 
 @asynccontextmanager
 async def entered_on_trio(make: Callable[[], AbstractAsyncContextManager[T]]) -> AsyncGenerator[T, None]:
-    """Return a block that calls `make` and enters the block that `make` returns.
+    """Open an `async with` block that calls `make` and enters the context manager that `make` returns.
 
-    Entered in trio's thread, it serves factories that may be called only there.
+    So `make` is called in trio's thread, which some factories require.
     """
     async with make() as value:
         yield value

@@ -1,8 +1,8 @@
-"""A thread that runs trio and holds one async context manager (the block) open, while other threads call functions in it.
+"""A thread that runs trio and holds one async context manager (the block) open. Other threads call functions in this thread.
 
-A normal exit lets the block finish accepted work; pending calls still get their results. Remaining calls are then
+A normal exit lets the block finish accepted work, and pending calls get their results. Calls that remain are then
 cancelled and raise `PortalClosed`. An exit with an exception, or the end of the program, stops the block at once. The
-thread is a daemon, so it never keeps the interpreter alive.
+thread is a daemon, so that it never keeps the interpreter alive.
 
 anyio's blocking portal is not used: on Ctrl-C it does not cancel the call, after a fork it waits forever, and the end
 of the interpreter does not stop it.
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class PortalCall(Generic[T]):
-    """A call of a sync or async function in trio's thread, and its result for the calling thread.
+    """Call of a sync or async function in trio's thread, with the result for the calling thread.
 
     States; all but the first change in trio's thread:
 
@@ -49,8 +49,8 @@ class PortalCall(Generic[T]):
 
         Args:
             fn: Function to call without arguments.
-            context: Context variables of the caller.
-            notify: Called once, in any thread, when the call has ended.
+            context: Context variables of the caller, with which the function is called.
+            notify: Function that is called once, in any thread, when the call has ended.
         """
         self._fn = fn
         self._notify = notify
@@ -59,13 +59,13 @@ class PortalCall(Generic[T]):
         self.outcome: outcome.Outcome[T] | None = None
 
     def begin(self, closed: Callable[[], Exception]) -> None:
-        """Call the function in trio's thread, and run a returned coroutine in a system task, which has no parent task.
+        """Call the function in trio's thread, and run a returned coroutine in a trio system task.
 
-        Does nothing if the call was cancelled before. The caller's context variables make it part of the
-        caller's turn.
+        If the call was already cancelled, do nothing. The caller's context variables make the function part of the caller's
+        turn.
 
         Args:
-            closed: Returns the error for the caller if the portal closes during the call.
+            closed: Returns the exception for the caller if the portal closes during the call.
         """
         if self.outcome is not None:
             return
@@ -96,14 +96,14 @@ class PortalCall(Generic[T]):
             self._end(result or outcome.Error(closed()))
 
     def cancel(self) -> None:
-        """Cancel the call. A call that has not started ends with an error; an ended call is unaffected."""
+        """Cancel the call. A call that has not started ends with an error; a call that has ended is not changed."""
         if self._scope is not None:
             self._scope.cancel()
         elif self.outcome is None:
             self.refuse(RuntimeError("the call was cancelled before it started"))
 
     def refuse(self, error: Exception) -> None:
-        """End the call with an error, without calling the function."""
+        """End a call that has not started with an error, without calling the function."""
         if self.outcome is None:
             self._end(outcome.Error(error))
 
@@ -125,7 +125,7 @@ _current_thread: "ContextVar[TrioThread[Any] | None]" = ContextVar("actgent_port
 
 
 class TrioThread(Generic[T]):
-    """A thread that runs trio with one open block.
+    """Thread that runs trio and holds one async context manager (the block) open.
 
     Args:
         block: Returns the async context manager to hold open.
@@ -151,7 +151,7 @@ class TrioThread(Generic[T]):
         """Done when trio has ended; has the error that ended the block, if any."""
 
     def start(self) -> None:
-        """Start the thread. `opened` gets the block's value or its error.
+        """Start the thread. The future `opened` gets the value that the block yields, or its error.
 
         Raises:
             UsageError: trio runs in this thread, or the portal was opened before.
@@ -209,7 +209,7 @@ class TrioThread(Generic[T]):
         call.begin(self._closed)
 
     def _enter(self) -> None:
-        """Set the context variables for code of this portal: no turn is running, and no tool timeout applies."""
+        """Set the context variables of the portal's code in trio: no turn is running, and no tool timeout applies."""
         _current_thread.set(self)
         call_from_outside.set(self.wait)
         running_turn.set(None)
@@ -221,12 +221,10 @@ class TrioThread(Generic[T]):
         return PortalClosed("the portal was closed")
 
     async def hold(self, fn: Callable[..., Awaitable[object]]) -> Any:
-        """Start a background task in trio's thread, which ends with the portal.
-
-        Return the value that it reports as started.
+        """Start a background task in trio's thread that ends with the portal. Return the value that it reports as started.
 
         Raises:
-            PortalClosed: The portal accepts no calls.
+            PortalClosed: The portal is closed.
         """
         if self._calls is None:
             raise self._closed()
@@ -237,15 +235,15 @@ class TrioThread(Generic[T]):
     def send(
         self, fn: Callable[[], Any], notify: Callable[[], object], *, blocks_turn: bool = True
     ) -> PortalCall[Any]:
-        """Call a function in trio's thread with the caller's context variables. Does not wait.
+        """Call a function in trio's thread with the caller's context variables, without waiting. Return the pending call.
 
         Args:
             fn: Function to call without arguments.
-            notify: Called when the call has ended.
-            blocks_turn: False if no turn waits for the caller, although its context variables name a turn.
+            notify: Function that is called when the call has ended.
+            blocks_turn: False if no turn waits for the caller, although the caller's context variables belong to a turn.
 
         Raises:
-            PortalClosed: The portal accepts no calls.
+            PortalClosed: The portal is closed.
         """
         call: PortalCall[Any] = PortalCall(fn, copy_context(), notify)
         if not blocks_turn:
@@ -254,7 +252,7 @@ class TrioThread(Generic[T]):
         return call
 
     def cancel(self, call: PortalCall[Any]) -> bool:
-        """Cancel a call, which still calls its `notify`. Return False if trio has ended, and the call with it."""
+        """Cancel a call. It ends with its `notify`. Return False if trio, and thus the call, has already ended."""
         try:
             self._post(PortalCall.cancel, call)
         except PortalClosed:
@@ -272,10 +270,12 @@ class TrioThread(Generic[T]):
             raise self._closed() from None
 
     def wait(self, fn: Callable[[], Any]) -> Any:
-        """Call a function in trio's thread, and block until it has ended. Ctrl-C cancels the call; a second Ctrl-C stops waiting.
+        """Call a function in trio's thread, block until it has ended, and return its result.
+
+        Ctrl-C cancels the call; a second Ctrl-C stops waiting.
 
         Raises:
-            PortalClosed: The portal accepts no calls, or closes during the call.
+            PortalClosed: The portal is closed, or closes during the call.
             UsageError: trio runs in this thread, which the call would block.
         """
         if trio.lowlevel.in_trio_run():
@@ -298,10 +298,10 @@ class TrioThread(Generic[T]):
         return call.result()
 
     def close(self, *, abort: bool = False) -> None:
-        """Request the end of the block; does not wait. `ended` is set at the end.
+        """Request the end of the block without waiting. `ended` is set when the block and the thread's work have ended.
 
         Args:
-            abort: True to stop at once, False to finish accepted work.
+            abort: True to stop at once; False to finish accepted work.
 
         Raises:
             UsageError: Called from a tool or handler of an agent in this portal.
@@ -324,11 +324,11 @@ class TrioThread(Generic[T]):
 
     @property
     def is_own_process(self) -> bool:
-        """False in a forked child process, which has no portal thread."""
+        """True in the process that started the thread; False in a forked child process, which has no portal thread."""
         return os.getpid() == self._pid
 
     def join(self) -> None:
-        """Wait for the end of the thread, after `ended` is set."""
+        """Wait until the thread ends, after `ended` was set."""
         self._thread.join()
 
 
@@ -345,9 +345,9 @@ _open_threads: "WeakSet[TrioThread[Any]]" = WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Stop all open portals at the exit of the interpreter, without finishing accepted work, and log a warning.
+    """Stop all open portals when the interpreter exits, without finishing accepted work, and log a warning.
 
-    Waits at most `EXIT_GRACE_SECONDS` seconds for their threads.
+    Wait at most `EXIT_GRACE_SECONDS` seconds for the threads of the portals.
     """
     left = [thread for thread in _open_threads if thread.is_own_process]
     for thread in left:

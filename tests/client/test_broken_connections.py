@@ -178,15 +178,15 @@ async def test_each_try_reports_the_breaks_of_earlier_tries(autojump_clock, tmp_
 
     class Recording(Failing):
         async def call(self, request):
-            breaks.append(request.breaks)
+            breaks.append(request.broken_connections)
             return await super().call(request)
 
         def events(self, request):
-            breaks.append(request.breaks)
+            breaks.append(request.broken_connections)
             return super().events(request)
 
         def download(self, request):
-            breaks.append(request.breaks)
+            breaks.append(request.broken_connections)
             return super().download(request)
 
     breaks: list[int] = []

@@ -97,20 +97,20 @@ _KINDS_BY_STATUS = {502: "unavailable", 503: "unavailable", 504: "unavailable", 
 
 @attrs.frozen(kw_only=True)
 class HTTPRequest:
-    """An HTTP request to a gateway, without base address and token."""
+    """HTTP request to a gateway, without the gateway's address and the access token."""
 
     verb: str
     path: str
-    """Path below `/v1`, with each segment percent-encoded."""
+    """URL path below `/v1`, with percent-encoded segments."""
     query: str
     """Encoded query string without `?`."""
     headers: Mapping[str, str]
     body: bytes | None
-    """None for requests without a body (GET and DELETE)."""
+    """Bytes of the request body; None for requests without a body (GET and DELETE)."""
 
 
 def _current_traceparent() -> str | None:
-    """Return the W3C `traceparent` of the current work, to send with requests. None without a trace.
+    """Return the W3C `traceparent` of the current task, to send with requests; None without a trace.
 
     The current span of OpenTelemetry takes precedence, also outside of agents.
     """
@@ -130,19 +130,19 @@ def _current_span() -> str | None:
 
 
 def to_http(request: RemoteRequest, *, accept: str = "application/json") -> HTTPRequest:
-    """Convert a `RemoteRequest` to an HTTP request; `accept` is the media type of the answer."""
+    """Convert a `RemoteRequest` to an HTTP request; `accept` is the media type of the response."""
     verb, path = PATHS[request.operation]
     query = dict(request.query)
     if request.agent and request.operation not in _AGENT_IN_REQUEST and "{session}" in path:
         query["agent"] = request.agent
-    headers = {"accept": accept, BREAKS_HEADER: str(request.breaks)}
+    headers = {"accept": accept, BREAKS_HEADER: str(request.broken_connections)}
     if request.is_long_poll:
         headers["prefer"] = f"wait={request.wait:.0f}"
     if request.key:
         headers["idempotency-key"] = request.key
-    if request.wanted:
-        headers[EVENTS_HEADER] = ",".join(sorted(request.wanted))
-        headers[EVENTS_ALONG_HEADER] = ",".join(sorted(request.along))
+    if request.immediate_events:
+        headers[EVENTS_HEADER] = ",".join(sorted(request.immediate_events))
+        headers[EVENTS_ALONG_HEADER] = ",".join(sorted(request.delayed_events))
     if (parent := _current_traceparent()) is not None:
         headers["traceparent"] = parent
     body = None if verb in ("GET", "DELETE") else orjson.dumps(dict(request.body or {}))
@@ -161,9 +161,9 @@ def to_http(request: RemoteRequest, *, accept: str = "application/json") -> HTTP
 
 
 def parse_response(request: RemoteRequest, status: int, data: bytes, *, is_repeated: bool = False) -> Any:
-    """Return the body of an HTTP answer as decoded JSON; None if it has no body.
+    """Return the body of an HTTP response as decoded JSON; None if the response has no body.
 
-    The JSON of `put_session` gets the additional fields `is_new` and `is_repeated`.
+    The JSON of `put_session` gets the additional fields `is_new` and `is_repeated`. See `Operation` for their meaning.
 
     Raises:
         Refused: The status is 400 or more.
@@ -180,7 +180,7 @@ def parse_response(request: RemoteRequest, status: int, data: bytes, *, is_repea
 
 
 def parse_problem(status: int, data: bytes) -> Refused:
-    """Convert an HTTP error answer to a `Refused`, from its problem document (RFC 9457) or else from its status."""
+    """Convert an HTTP error response to a `Refused` error, from its problem document (RFC 9457) or else from its status."""
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -194,10 +194,10 @@ def parse_problem(status: int, data: bytes) -> Refused:
 
 
 def _decode_json(data: bytes) -> Any:
-    """Decode a JSON body. Raise `ConnectionLost` if it is not JSON, e.g. because another server answers."""
+    """Decode a JSON body. Raise `ConnectionLost` if it is not JSON, for example because another server has answered."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
         raise ConnectionLost(
-            "the answer is not JSON; check that the address is an actgent gateway", was_sent=True
+            "the response is not JSON: check that the address is that of an actgent gateway", was_sent=True
         ) from None

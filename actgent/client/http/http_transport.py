@@ -57,13 +57,14 @@ _NOT_SENT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeo
 
 
 class HTTPTransport(Transport):
-    """Transport over HTTP/1.1 to one gateway, or to one of several gateways of a cluster.
+    """Transport that sends requests over HTTP/1.1 to one gateway, or to one of several gateways of a cluster.
 
     Args:
-        url: Address of a gateway without `/v1`, for example `https://agents.example.com`; or a list of addresses. After a
-            lost connection the next requests go to the next address.
-        token: Token as `actgent token new` prints it.
-        owner: Owner to act for, with a token that has the scope `impersonate:`; None acts for the token's owner.
+        url: Address of a gateway without `/v1`, for example `https://agents.example.com`, or a list of addresses. After a
+            lost connection, requests are sent to the next address of the list.
+        token: Access token, as `actgent token new` prints it.
+        owner: Owner on whose behalf requests are sent, with a token that has the scope `impersonate:`; None for the token's
+            owner.
 
     Raises:
         ConfigurationError: An address is not an HTTP URL, or the token is missing or not printable ASCII.
@@ -102,8 +103,10 @@ class HTTPTransport(Transport):
 
     async def call(self, request: RemoteRequest) -> Any:
         with _convert_errors():
-            seconds = min(ANSWER_SECONDS, request.within) + request.wait
-            async with self._open_response(to_http(request), seconds, within=request.within) as answer:
+            seconds = min(ANSWER_SECONDS, request.accept_timeout) + request.wait
+            async with self._open_response(
+                to_http(request), seconds, accept_timeout=request.accept_timeout
+            ) as answer:
                 data = await _read(answer)
         return parse_response(
             request, answer.status_code, data, is_repeated=REPEATED_HEADER in answer.headers
@@ -129,24 +132,26 @@ class HTTPTransport(Transport):
 
     @asynccontextmanager
     async def _open_response(
-        self, request: HTTPRequest, seconds: float, *, within: float = math.inf
+        self, request: HTTPRequest, seconds: float, *, accept_timeout: float = math.inf
     ) -> AsyncGenerator[httpx2.Response, None]:
         """Send a request, and yield the response as soon as its headers have arrived.
 
-        `seconds` is the read timeout, `within` the time in which a node has to accept the request. If the connection is lost,
-        the next request goes to the next gateway.
+        `seconds` is the read timeout, and `accept_timeout` the seconds in which a node must accept the request. If the
+        connection is lost, the next request is sent to the next gateway.
 
         Raises:
             UsageError: The client is closed.
         """
         if self._client.is_closed:
-            raise UsageError("the client is closed: use it inside its block `async with connect(...)`")
+            raise UsageError(
+                "the client is closed: use the client only inside its block `async with connect(...)`"
+            )
         index = self._current
         url = f"{self._bases[index]}{request.path}" + (f"?{request.query}" if request.query else "")
-        timeout = httpx2.Timeout(ANSWER_SECONDS, connect=min(CONNECT_SECONDS, within), read=seconds)
+        timeout = httpx2.Timeout(ANSWER_SECONDS, connect=min(CONNECT_SECONDS, accept_timeout), read=seconds)
         headers = request.headers
-        if math.isfinite(within):
-            headers = {**headers, RETRY_TIMEOUT_HEADER: f"{within * GATEWAY_SHARE:.3f}"}
+        if math.isfinite(accept_timeout):
+            headers = {**headers, RETRY_TIMEOUT_HEADER: f"{accept_timeout * GATEWAY_SHARE:.3f}"}
         _received_sizes.set([])
         try:
             async with self._client.stream(
@@ -165,10 +170,7 @@ class HTTPTransport(Transport):
             raise
 
     def _switch_gateway(self, index: int) -> None:
-        """Switch to the next gateway address.
-
-        Do nothing if another task has already switched away from gateway `index`.
-        """
+        """Switch from the gateway address `index` to the next one. Do nothing if another task has already switched."""
         if self._current == index:
             self._current = (index + 1) % len(self._bases)
 
@@ -180,14 +182,14 @@ class HTTPTransport(Transport):
         return 0.0 if known is None else known
 
     async def _probe(self) -> float | None:
-        """Return the seconds for which a gateway has seen no node die; infinite if it does not report them.
+        """Ask a gateway for the seconds since a node of the cluster died; infinite if the gateway does not report them.
 
         Return None if no gateway answers.
         """
         for pause in PROBE_PAUSES:
             await trio.sleep(pause)
             with suppress(*_PROBE_ERRORS):
-                async with self._open_response(_PROBE, PROBE_SECONDS, within=PROBE_SECONDS) as answer:
+                async with self._open_response(_PROBE, PROBE_SECONDS, accept_timeout=PROBE_SECONDS) as answer:
                     if answer.is_success:
                         return float(orjson.loads(await _read(answer)).get("calm_seconds", math.inf))
         return None
@@ -197,9 +199,9 @@ class HTTPTransport(Transport):
 
 
 async def _count_received_bytes(event: str, info: Mapping[str, Any]) -> None:
-    """Callback of httpcore2's `trace` extension: make each new connection add the sizes of its reads to `_received_sizes`.
+    """Make each new connection add the sizes of its reads to `_received_sizes`. A callback of httpcore2's `trace` extension.
 
-    The exceptions of httpcore2 do not distinguish a connection that ended before an answer from one that ended within its head.
+    The exceptions of httpcore2 do not show whether a connection ended before a response or within the response's headers.
     """
     if not event.endswith(("connect_tcp.complete", "start_tls.complete")):
         return
@@ -216,7 +218,7 @@ async def _count_received_bytes(event: str, info: Mapping[str, Any]) -> None:
 
 
 def _check_addresses(urls: Sequence[str]) -> Sequence[str]:
-    """Return `urls` if it is a sequence of at least one address.
+    """Check that `urls` is a sequence of at least one address, and return it.
 
     Raises:
         ConfigurationError: `urls` is empty, or not a sequence.
@@ -229,7 +231,7 @@ def _check_addresses(urls: Sequence[str]) -> Sequence[str]:
 
 
 def _parse_address(url: str) -> httpx2.URL:
-    """Return the parsed address of a gateway.
+    """Parse the address of a gateway.
 
     Raises:
         ConfigurationError: The address is not an HTTP URL, or it contains a query or a user.
@@ -249,7 +251,7 @@ def _parse_address(url: str) -> httpx2.URL:
 
 @contextmanager
 def _convert_errors() -> Iterator[None]:
-    """Open a `with` block that converts exceptions of httpx2 to `ConnectionLost`."""
+    """Convert exceptions of httpx2 in the `with` block to `ConnectionLost`."""
     try:
         yield
     except (httpx2.TransportError, httpx2.StreamError, EventTooLarge) as error:
@@ -261,9 +263,9 @@ def _convert_errors() -> Iterator[None]:
 
 
 async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[StreamEvent | None, None]:
-    """Decode server-sent events from chunks.
+    """Decode server-sent events from the chunks of a response body.
 
-    Yield each complete event, and None for each chunk to show that the connection works.
+    Yield each complete event, and None for each chunk, which shows that the connection works.
     """
     decoder = StreamDecoder()
     async for chunk in chunks:
@@ -275,17 +277,17 @@ async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[StreamEvent | 
 async def _chunks(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """Yield the chunks of a response body.
 
-    Unlike the library's iterator, this generator can be closed by the caller.
+    Unlike the iterator of httpx2, this generator can be closed by the caller.
     """
     async for chunk in chunks:
         yield chunk
 
 
 async def _read(answer: httpx2.Response) -> bytes:
-    """Read the whole body of a response. Raise `EventTooLarge` if it has more than `MAX_ANSWER_BYTES`."""
+    """Read the whole body of a response. Raise `EventTooLarge` if the body has more than `MAX_ANSWER_BYTES`."""
     data = bytearray()
     async for chunk in answer.aiter_bytes():
         data += chunk
         if len(data) > MAX_ANSWER_BYTES:
-            raise EventTooLarge(f"answer has more than {MAX_ANSWER_BYTES} bytes")
+            raise EventTooLarge(f"the response must have at most {MAX_ANSWER_BYTES} bytes")
     return bytes(data)

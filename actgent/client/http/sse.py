@@ -9,7 +9,7 @@ from actgent.llm.http import LineDecoder
 
 
 class StreamDecoder(LineDecoder[StreamEvent]):
-    """Decodes a byte stream of server-sent events to `StreamEvent`s. The `id` of an event is its record number."""
+    """Decoder of a byte stream of server-sent events to `StreamEvent` objects. The `id` of an event is its record number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class StreamDecoder(LineDecoder[StreamEvent]):
         return None
 
     def _event(self) -> StreamEvent:
-        """Build the event of the lines since the last blank line, and begin a new event."""
+        """Return the event from the lines since the last blank line, and begin a new event."""
         name, number, data = self._name, self._number, b"\n".join(self._data)
         self._name, self._number, self._data = b"", b"", []
         return StreamEvent(
@@ -47,4 +47,4 @@ def _decode_json(data: bytes) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        raise ConnectionLost("data of a server-sent event is not JSON", was_sent=True) from None
+        raise ConnectionLost("the data of a server-sent event is not JSON", was_sent=True) from None
