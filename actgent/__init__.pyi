@@ -208,7 +208,6 @@ from .errors import (
 )
 from .information_flow_labels import (
     Label as Label,
-    Labelled as Labelled,
     Policy as Policy,
 )
 from .journal.journal_interface import (

@@ -879,7 +879,7 @@ def test_file_without_an_agent_is_an_error(code, place, wanted, tmp_path):
         (("tools", "team.py"), "no tools in team.py"),
         (
             ("chat", "team.py:clrk"),
-            "choose an agent of team.py with team.py:NAME; did you mean 'clerk'?",
+            "team.py defines several agents: choose one with team.py:NAME; did you mean 'clerk'?",
         ),
     ],
 )

@@ -53,7 +53,7 @@ async def test_form_values_are_passed_to_the_call(shown):
     assert "Risk: high" in text
     assert "1=single, 2=double" in text
     assert "\x1b[2J" not in text
-    assert "'many' is not a number" in text
+    assert "'many' must be a number" in text
     assert "does not fit" in text  # a yes alone, and no nights
 
 

@@ -353,7 +353,7 @@ def test_damaged_journal_is_checked_and_recovered(folder):
         (("journal", "check", "clerk.py"), "not the file of a journal"),
         (("journal", "recover", "clerk.py", "b.db"), "not the file of a journal"),
         (("journal", "import", "clerk.py", "all.sessions"), "not the file of a journal"),
-        (("journal", "export", "a.db", "b.sessions", "--agent", "nobody"), "no matching session"),
+        (("journal", "export", "a.db", "b.sessions", "--agent", "nobody"), "no session that matches"),
         (("replay", "a.db", "s1", "--message", "x"), "--fork"),
         (("replay", "a.db", "s1", "--to", "17", "--code", "clerk.py"), "1 to 16"),
         (("replay", "a.db", "s1", "--code", "missing.py"), "missing.py"),

@@ -95,7 +95,7 @@ def test_memories_are_forgotten_by_id(place, capsys):
     for wrong in ((), (ids["Bob lives in Rome"], "--all"), ("--journal", "x.db")):
         code, _, err = run(capsys, "memory", "forget", path, *wrong, "--owner", "ada")
         assert code != 0
-        assert "give either ids" in err
+        assert "pass either ids" in err
 
 
 def test_owner_is_erased_from_memories_and_journal(place, tmp_path, capsys):

@@ -66,7 +66,7 @@ def test_slash_commands_in_a_conversation(terminal, tmp_path):
     say(chat, "/help", expect=r"/stop.*/attach FILE.*Ctrl-D ends")
     say(chat, "/tools", expect=r"multiply: Multiply two integers\.\s+weekday")
     say(chat, "/usage", expect=r"\d+ tokens in, \d+ out, cost unknown; 4 messages")
-    say(chat, "/attach data.bin", expect="expected an image, audio")
+    say(chat, "/attach data.bin", expect="it must be an image, audio")
     say(chat, "/attach nothing.png", expect="No such file")
     say(chat, "/attach", expect="no attachments")
     say(chat, "/attach notes.txt", expect=r"notes\.txt, .*next message")

@@ -106,7 +106,9 @@ def test_streams_of_portals_in_the_wrong_world():
     """Cases: a stream that is not entered, and a synchronous stream in `async with`."""
     with open_portal() as portal:
         agent = portal.start(clerk())
-        with pytest.raises(TypeError, match=r"enter the stream before reading it: `with agent.stream"):
+        with pytest.raises(
+            TypeError, match=r"the stream must be entered before it is read: `with agent.stream"
+        ):
             next(agent.stream("hi"))
 
         async def wrong():

@@ -67,7 +67,6 @@ FACE = [
     "run_agent_sync",
     "CustomAction",
     "Label",
-    "Labelled",
     "Policy",
     "Store",
     "conversation_text",

@@ -1,8 +1,8 @@
 """Agents in Python files: defined at the top level, or made inside the program's `main()`.
 
-A file that passes `main` to `trio.run` is executed up to the first call that starts a conversation with an agent, such
-as `create_session`. The program is held at that call, with everything that it has opened, and the command uses the
-agent.
+A program that passes `main` to `trio.run` is executed up to the first call that starts a conversation with an agent,
+such as `create_session`. The program is stopped at that call, with all resources that it has opened, and the command
+uses the agent.
 """
 
 import asyncio
@@ -34,20 +34,20 @@ _held: ContextVar["_HeldProgram | None"] = ContextVar("held", default=None)
 
 @attrs.define
 class _LoadedFile:
-    """Result of executing a Python file."""
+    """Result of executing a Python file: its global values and main functions."""
 
     values: dict[str, object] = attrs.field(factory=dict)
-    """Global names of the file, with their values."""
+    """Global values of the file, by name."""
     mains: list[Main] = attrs.field(factory=list)
-    """Functions that the file passed to `trio.run`. They have not been run."""
+    """Functions that the file passed to `trio.run`, which were not run."""
 
 
 @asynccontextmanager
 async def open_program(target: str) -> AsyncGenerator[tuple[Agent, bool], None]:
-    """Yield the agent of `FILE.py` or `FILE.py:NAME`, and True if the file's program runs the agent.
+    """Yield the agent of `FILE.py` or `FILE.py:NAME`, and True if the file's main function runs the agent.
 
-    Such a program is held: it stops at its first conversation with the agent, and is cancelled when the block
-    exits.
+    Such a main function is stopped at its first conversation with the agent, and is cancelled when the `async with`
+    block exits.
 
     Raises:
         ConfigurationError: The file or the agent is missing, or the file cannot be run.
@@ -72,7 +72,7 @@ def load_agent(target: str) -> Agent:
 
 
 def load_values(path: str) -> dict[str, object]:
-    """Execute a Python file and return its global names. Functions passed to `trio.run` are not run.
+    """Execute a Python file and return its global values by name. Functions passed to `trio.run` are not run.
 
     Raises:
         ConfigurationError: The file is missing, or cannot be run.
@@ -81,7 +81,7 @@ def load_values(path: str) -> dict[str, object]:
 
 
 def load_agents(target: str) -> list[Agent]:
-    """Return all agents that a Python file defines at its top level, also inside lists; `FILE.py:NAME` selects one.
+    """Return all agents that a Python file defines at its top level, alone or in lists; `FILE.py:NAME` selects one.
 
     Raises:
         ConfigurationError: The file is missing, defines no agent, or cannot be run.
@@ -105,7 +105,7 @@ def _choose(loaded: _LoadedFile, path: str, name: str) -> Agent:
         raise _no_agent(path)
     if name or len({id(agent) for agent in found.values()}) != 1:
         meant = nearest(name, found) if name else f"at its top level it defines {', '.join(found)}"
-        raise ConfigurationError(f"choose an agent of {path} with {path}:NAME; {meant}")
+        raise ConfigurationError(f"{path} defines several agents: choose one with {path}:NAME; {meant}")
     return next(iter(found.values()))
 
 
@@ -116,7 +116,7 @@ def _no_agent(path: str) -> ConfigurationError:
 
 
 def file_not_found(path: str, hint: str = "") -> ConfigurationError:
-    """Return the error for a path at which no agent file or folder exists. `hint` is appended to the text."""
+    """Return the error for a path at which no agent file or folder exists. `hint` is appended to its message."""
     return ConfigurationError(
         f"no such file or folder: {path}; expected a Python file that defines an agent, or an agent folder "
         f"(`actgent new NAME` creates one){hint}"
@@ -131,11 +131,11 @@ def _agents_in(loaded: _LoadedFile) -> dict[str, Agent]:
 
 
 def _load_file(path: str) -> _LoadedFile:
-    """Execute a file as a module. If it then defines no agent, execute it again as a program (`__name__ == "__main__"`)."""
+    """Execute a Python file as a module. If it then defines no agent, execute it as a program (`__name__ == "__main__"`)."""
     if not Path(path).is_file():
         raise file_not_found(path)
     if Path(path).suffix not in (".py", ""):
-        raise ConfigurationError(f"{path} is not a Python file: name a .py file or an agent folder")
+        raise ConfigurationError(f"{path} is not a Python file: pass a .py file or an agent folder")
     loaded = _run_file(path, "<run_path>")
     if loaded.mains or any(_is_agent(value) for value in loaded.values.values()):
         return loaded
@@ -155,7 +155,7 @@ def _run_file(path: str, name: str) -> _LoadedFile:
     loaded = _LoadedFile()
     sys.path.insert(0, str(Path(path).resolve().parent))  # as `python FILE.py` does
     try:
-        with _catching_main(loaded.mains):
+        with _intercept_main_functions(loaded.mains):
             loaded.values = runpy.run_path(path, run_name=name)
     except ActgentError:
         raise
@@ -174,8 +174,11 @@ def _raise_load_error(path: str, error: BaseException) -> NoReturn:
 
 
 @contextmanager
-def _catching_main(mains: list[Main]) -> Iterator[None]:
-    """Record functions passed to `trio.run` in `mains` instead of running them: trio runs cannot be nested."""
+def _intercept_main_functions(mains: list[Main]) -> Iterator[None]:
+    """Patch `trio.run` during the `with` block: append its functions to `mains` instead of running them.
+
+    Trio runs cannot be nested, and the command already runs in trio.
+    """
 
     def note(async_fn: Callable[..., Awaitable[object]], *args: Any, **_: Any) -> None:
         mains.append(functools.partial(async_fn, *args))
@@ -183,8 +186,8 @@ def _catching_main(mains: list[Main]) -> Iterator[None]:
     def refuse(main: Any, **_: Any) -> NoReturn:
         main.close()
         raise ConfigurationError(
-            "the program runs on asyncio, but this command needs trio: define the agent at the top level of a file "
-            "and name that file"
+            "the program runs on asyncio, but this command needs trio: define the agent at the top level of a file, "
+            "and pass this file"
         )
 
     real, trio.run = trio.run, note  # type: ignore[assignment]
@@ -196,10 +199,7 @@ def _catching_main(mains: list[Main]) -> Iterator[None]:
 
 
 def _error_line(error: BaseException, path: str) -> int | None:
-    """Return the line of the file at which the error was raised, for the error text.
-
-    None if the file is not in the traceback.
-    """
+    """Return the number of the line of a file at which an exception was raised; None if the traceback lacks the file."""
     if isinstance(error, SyntaxError):
         return error.lineno
     steps = traceback.extract_tb(error.__traceback__)
@@ -211,22 +211,19 @@ def _error_line(error: BaseException, path: str) -> int | None:
 
 @attrs.define(eq=False)
 class _HeldProgram:
-    """A program that runs until its first conversation."""
+    """A program that runs until its first conversation with an agent, and is then stopped."""
 
     agent_name: str
     """Name of the agent to wait for; empty accepts the first agent."""
     agent: Agent | None = None
-    """Agent whose conversation the command has started, which suspends the program; None before that."""
+    """Agent with which the program has started a conversation, and which the command uses; None before that."""
     error: BaseException | None = None
-    """Exception of the program if it failed before its first conversation."""
+    """Exception with which the program failed before its first conversation; None if it did not fail."""
     arrived: trio.Event = attrs.field(factory=trio.Event)
-    """Set when the program is held, or has ended."""
+    """Event that is set when the program is stopped at a conversation, or has ended."""
 
     async def block_if_wanted(self, agent: Agent) -> None:
-        """Block the calling task forever if it talks to the wanted agent.
-
-        The command then uses this agent. Otherwise return.
-        """
+        """Block the program's task forever if this is the wanted agent, which the command then uses. Otherwise return."""
         if self.agent_name in ("", agent.name):
             self.agent = self.agent or agent
             self.arrived.set()
@@ -235,7 +232,9 @@ class _HeldProgram:
 
 @asynccontextmanager
 async def _hold_program(main: Main, path: str, name: str) -> AsyncGenerator[Agent, None]:
-    """Run the program until it starts a conversation with the wanted agent, and yield this agent.
+    """Run a program until it starts a conversation with the agent of this name, and yield the agent.
+
+    An empty `name` accepts any agent. The program is cancelled when the `async with` block exits.
 
     Raises:
         ConfigurationError: The program failed or ended before a conversation with the agent.
@@ -281,9 +280,9 @@ def _first_leaf(error: BaseException) -> BaseException:
 
 @contextmanager
 def _hold_conversations() -> Iterator[None]:
-    """Patch the conversation methods of `Agent` during the block, so that a held program stops at them.
+    """Patch the conversation methods of `Agent` during the `with` block, so that a `_HeldProgram` stops at them.
 
-    Other tasks are not affected.
+    Calls from other tasks are not affected.
     """
     real = {name: getattr(Agent, name) for name in _CONVERSATION_METHODS}
     for name, method in real.items():

@@ -26,7 +26,7 @@ def new(name: str, terminal: Terminal, *, protocol: str = "simple") -> int:
     Args:
         name: Path of the new folder.
         terminal: Output of the command.
-        protocol: Name of the agent's protocol.
+        protocol: Name of the protocol by which the agent exchanges messages with its model.
     """
     path = Path(name)
     made = new_folder(path.parent, path.name, protocol=protocol)
@@ -39,9 +39,10 @@ def new(name: str, terminal: Terminal, *, protocol: str = "simple") -> int:
 
 
 def check(target: str, terminal: Terminal) -> int:
-    """Print a summary of an agent folder, of each agent folder inside it, or of each agent in a Python file.
+    """Check agents, and print a summary of each.
 
-    Only a Python file is run. Missing declarations against prompt injection are printed as warnings.
+    The target is an agent folder, a folder of agent folders, or a Python file, which is executed. Missing declarations
+    against prompt injection are printed as warnings.
 
     Raises:
         InvalidFolder: One or more folders are invalid; `problems` lists all errors.
@@ -71,19 +72,16 @@ def _tool_names(agent: Agent) -> str:
     return ", ".join(each.name for each in (*agent.tools, *agent.toolsets)) or "none"
 
 
-def _missing_policy(read: AgentFolder) -> str | None:
-    """Return a warning if a folder has toolsets with untrusted results but no policy.
-
-    None if it needs no warning.
-    """
-    toolsets = ", ".join((*read.documents, *read.servers))
-    if read.policy is not None or not toolsets:
+def _missing_policy(folder: AgentFolder) -> str | None:
+    """Return a warning if an agent folder has toolsets with untrusted results but no policy; None without a warning."""
+    toolsets = ", ".join((*folder.documents, *folder.servers))
+    if folder.policy is not None or not toolsets:
         return None
-    return f"agent {read.name!r} has no policy, and the model reads untrusted text of {toolsets}: write `policy: {{}}` into {BRAIN}"
+    return f"agent {folder.name!r} has no policy, and the model reads untrusted text of {toolsets}: write `policy: {{}}` into {BRAIN}"
 
 
 def _describe_folder(folder: str, read: AgentFolder) -> str:
-    """Check the model settings and cases of an agent folder, and return a line that summarizes the folder."""
+    """Check the model settings and evaluation cases of an agent folder, and return a line that summarizes the folder."""
     load_settings(read.llm).check_model()
     forms = ", ".join(instruction.name for instruction in read.instructions) or "none"
     skills = ", ".join(skill.name for skill in read.skills) or "none"
@@ -98,7 +96,7 @@ def _describe_folder(folder: str, read: AgentFolder) -> str:
 
 
 def is_folder(target: str) -> bool:
-    """Return True if the target is a folder or a `brain.md` file, and not a Python file."""
+    """Return True if the target is a folder or a `brain.md` file."""
     return Path(target).is_dir() or Path(target).name == BRAIN
 
 
@@ -111,13 +109,13 @@ def load_folder(
     has_model_option: bool = True,
     needs_model: bool = True,
 ) -> Agent:
-    """Return the agent of a folder. Without a configured model, use the default model of the environment.
+    """Build the agent of an agent folder. Without a configured model, use the default model of the environment.
 
     Args:
-        target: The folder or its `brain.md`.
+        target: Path of the agent folder or its `brain.md`.
         model: `PROVIDER:MODEL`; overrides the folder's model.
-        base_url: URL of the provider's API; overrides the folder's.
-        offline: True to answer from a script in the form that the agent's protocol reads.
+        base_url: URL of the provider's API; overrides the URL in the folder.
+        offline: True to use a scripted model, whose answers have the form that the agent's protocol reads.
         has_model_option: True if the command has an option `--model` that error messages can mention.
         needs_model: False if no model will be called; then neither a model name nor an API key is required.
 
@@ -145,9 +143,9 @@ def load_folder(
 
 
 def _default_model(target: str, *, has_model_option: bool) -> str:
-    """Return the default model of the environment for a folder that names no model.
+    """Return the default model of the environment for an agent folder that names no model.
 
-    Raise `ConfigurationError` if none is configured.
+    Raise `ConfigurationError` if the environment configures no model.
     """
     hint = f"set LLM_MODEL, or write `llm:` into its brain.md; `actgent run {target} --offline` tries it without a model"
     return live_models(None, hint=hint, has_model_option=has_model_option)[0]
@@ -157,9 +155,9 @@ def agents_at(target: str, *, needs_model: bool = True, offline: bool = False) -
     """Return the agents of a Python file, of an agent folder, or of all agent folders inside a folder.
 
     Args:
-        target: The file or folder.
+        target: Path of the Python file or folder.
         needs_model: False if no model will be called; then neither a model name nor an API key is required.
-        offline: True to answer from a script; only for folders.
+        offline: True to use a scripted model; only for agent folders.
 
     Raises:
         ConfigurationError: The target has no agents, the agents cannot be loaded, or `offline` is used with a
@@ -178,23 +176,23 @@ def agents_at(target: str, *, needs_model: bool = True, offline: bool = False) -
         return [load(target)]
     if not (found := _agent_folders_in(target)):
         raise ConfigurationError(
-            f"{target} is not an agent folder and contains none: expected a {BRAIN} (`actgent new NAME` creates a folder)"
+            f"{target} is neither an agent folder nor a folder of agent folders: an agent folder has a file {BRAIN} (`actgent new NAME` creates a folder)"
         )
     return [load(str(each)) for each in found]
 
 
 def _agent_folders_in(target: str) -> list[Path]:
-    """Return the agent folders directly inside a folder, sorted; empty if the folder itself is an agent folder."""
+    """Return the agent folders directly in a folder, sorted by name; empty if the folder itself is an agent folder."""
     if (Path(target) / BRAIN).is_file():
         return []
     return sorted(each.parent for each in Path(target).glob(f"*/{BRAIN}"))
 
 
 def exit_with_load_errors() -> None:
-    """Load the agents of the target in `sys.argv[1]`; exit with code 1 and the error text if loading fails.
+    """Load the agents of the target in `sys.argv[1]`. If that fails, print the error and exit with code 1.
 
-    `actgent serve --reload` runs this in a child process, so that an invalid file cannot stop the server. With
-    `--offline` as second argument no model is configured.
+    `actgent serve --reload` runs this function in a child process, so that an invalid file cannot stop the server. With
+    `--offline` as second argument the agents have a scripted model.
     """
     try:
         agents_at(sys.argv[1], offline="--offline" in sys.argv[2:])

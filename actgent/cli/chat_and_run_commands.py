@@ -42,7 +42,7 @@ class FixedSystemPrompt(Bare):
 
 
 async def chat(options: ChatOptions, terminal: Terminal, shutdown: Shutdown) -> int:
-    """Run a conversation until the input ends. Return 1 if a message was not answered.
+    """Run a conversation until the input ends. Return the exit code: 1 if a message was not answered, else 0.
 
     Raises:
         ConfigurationError: An option is invalid, or messages are expected from a closed standard input.
@@ -53,11 +53,11 @@ async def chat(options: ChatOptions, terminal: Terminal, shutdown: Shutdown) -> 
     view = JsonView(terminal) if options.json else TextView(terminal)
     async with open_conversation(options, view) as (agent, session):
         if options.message is not None:
-            text = options.message if options.message != "-" else await _all_of_stdin()
+            text = options.message if options.message != "-" else await _read_stdin()
             content = [*attached, Text(text)] if attached else text
             return 0 if await answer(agent, session, content, terminal, view=view) else 1
         if options.json or not terminal.is_live or not sys.stdin.isatty():
-            return await _answer_all(agent, session, terminal, shutdown, view=view, attached=attached)
+            return await _answer_lines(agent, session, terminal, shutdown, view=view, attached=attached)
         from .console import TerminalConversation  # noqa: PLC0415 - the line editor takes a tenth of a second
 
         await TerminalConversation(
@@ -66,7 +66,7 @@ async def chat(options: ChatOptions, terminal: Terminal, shutdown: Shutdown) -> 
         return 0
 
 
-async def _all_of_stdin() -> str:
+async def _read_stdin() -> str:
     """Read standard input to its end and return it as one message."""
     lines, found = Lines(sys.stdin.fileno()), []
     while (line := await lines.receive()) is not None:
@@ -74,7 +74,7 @@ async def _all_of_stdin() -> str:
     return "\n".join(found)
 
 
-async def _answer_all(
+async def _answer_lines(
     agent: Agent,
     session: Session,
     terminal: Terminal,
@@ -83,7 +83,10 @@ async def _answer_all(
     view: DeliveryView,
     attached: Sequence[Part],
 ) -> int:
-    """Send each line of standard input as a message. Attachments go with the first. Return 1 if a message was not answered."""
+    """Send each line of standard input as a message, and attachments with the first message.
+
+    Return the exit code: 1 if a message was not answered, else 0.
+    """
     lines, code = Lines(sys.stdin.fileno()), 0
     while (line := await _receive(lines, shutdown)) is not None:
         content: Content = [*attached, Text(line)] if attached else line
@@ -94,7 +97,7 @@ async def _answer_all(
 
 
 async def _receive(lines: Lines, shutdown: Shutdown) -> str | None:
-    """Return the next line that is not blank; None at the end of the input, at `/quit`, or after a signal."""
+    """Return the next input line that is not blank; None at the end of the input, at `/quit`, or after a signal."""
     line: str | None = None
     with shutdown.interruptible():
         while (line := await lines.receive()) is not None and not line.strip():
@@ -109,7 +112,7 @@ async def _receive(lines: Lines, shutdown: Shutdown) -> str | None:
 async def open_conversation(
     options: ChatOptions, view: DeliveryView
 ) -> AsyncGenerator[tuple[Agent, Session], None]:
-    """Yield a running agent and its session. With a journal the session is resumed from it or created in it.
+    """Yield a running agent and a session of it. With a journal, the session is resumed from it or created in it.
 
     Raises:
         ConfigurationError: An option is invalid, or two options exclude each other.
@@ -142,9 +145,9 @@ async def open_conversation(
 async def _session_of_journal(
     agent: Agent, options: ChatOptions, location: str, view: DeliveryView, stack: AsyncExitStack
 ) -> Session:
-    """Start the agent on the journal, and return the resumed or new session.
+    """Start the agent with the journal at `location`, and return the resumed or new session.
 
-    Deliveries of a turn that the previous process left unfinished are shown until that turn ends.
+    `view` shows the deliveries of a turn that the previous process left unfinished, until this turn ends.
     """
     journal = await stack.enter_async_context(
         open_journal(location if "://" in location else f"sqlite:///{location}")
@@ -168,7 +171,7 @@ async def _session_of_journal(
 
 
 async def _latest(journal: Journal, agent: Agent) -> str:
-    """Return the id of the agent's open session that changed last, for `--continue`.
+    """Return the id of the agent's open session that changed last, for the option `--continue`.
 
     Raises:
         ConfigurationError: The journal has no open session of this agent.
@@ -184,11 +187,11 @@ async def _latest(journal: Journal, agent: Agent) -> str:
 
 @attrs.define
 class _ResumedTurnView:
-    """Shows deliveries of an unfinished turn that resumes when its session is opened."""
+    """Shows the deliveries of an unfinished turn that resumes when its session is opened."""
 
     view: DeliveryView
     is_on: bool = True
-    """False after the resumed turn: the conversation then shows its own deliveries."""
+    """True while the resumed turn runs. After it, the conversation shows its deliveries itself."""
 
     def listen(self, session: Session) -> None:
         def show(delivery: Delivery) -> None:
@@ -212,16 +215,16 @@ async def open_agent(options: ChatOptions, *, needs_model: bool = True) -> Async
     """Yield the agent of a file or folder, or a plain agent made from the options.
 
     Args:
-        options: The chat options; `file` selects the agent.
+        options: Chat options; `file` selects the agent.
         needs_model: False if the agent will call no model, so that neither a model name nor an API key is required.
 
     Raises:
-        ConfigurationError: The agent is missing, or its file makes it inside a function.
+        ConfigurationError: The agent is missing, or its file creates it inside a function.
     """
     async with _open(options, needs_model=needs_model) as (agent, is_running):
         if is_running:
             raise ConfigurationError(
-                f"{options.file} makes its agent inside a function: define the agent at the top level"
+                f"{options.file} creates its agent inside a function: define the agent at the top level of the file"
             )
         yield agent
 
@@ -234,7 +237,7 @@ def _target_exists(target: str) -> bool:
 async def _open(
     options: ChatOptions, *, needs_model: bool = True
 ) -> AsyncGenerator[tuple[Agent, bool], None]:
-    """Yield the agent of the options, and True if the program in its file already runs the agent."""
+    """Yield the agent that the options select, and True if the program in its file already runs the agent."""
     if options.file is not None and is_folder(options.file):
         agent = load_folder(
             options.file,
@@ -247,7 +250,7 @@ async def _open(
     elif options.file is not None:
         if (options.offline or options.model is not None) and _target_exists(options.file):
             raise ConfigurationError(
-                f"{options.file} chooses its own model: --model and --offline work only with agent folders and plain agents"
+                f"{options.file} chooses its own model: --model and --offline work only with agent folders, and without an agent file"
             )
         async with open_program(options.file) as found:
             yield found

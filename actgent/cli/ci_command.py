@@ -42,14 +42,18 @@ PLAIN_AGENT = "assistant"
 
 
 async def run_ci(location: str, options: CiOptions, terminal: Terminal, shutdown: Shutdown) -> int:
-    """Compare the sessions and report the differences. Return 1 if the share of same decisions is below the threshold.
+    """Compare models and prompts with recorded sessions, and report the differences.
+
+    Return the exit code: 1 if a share of equal decisions is below the threshold, else 0.
 
     Raises:
         ConfigurationError: The journal has no matching session, or the agent, a model or a report path is invalid.
     """
     check_output_files((options.json, options.html))
     if options.offline and options.model:
-        raise ConfigurationError("--offline asks no model: omit --model or --offline")
+        raise ConfigurationError(
+            "--offline calls no model, so --model cannot be used with it: omit one of them"
+        )
     agents = _load_agents(options)
     recordings, skipped = await _load_recordings(location, options, agents)
     for line in skipped:
@@ -87,7 +91,7 @@ async def run_ci(location: str, options: CiOptions, terminal: Terminal, shutdown
 def _load_agents(options: CiOptions) -> list[Agent]:
     """Load the agents whose sessions are compared.
 
-    Without `--code`, a plain agent stands for the recorded one.
+    Without `--code`, a plain agent replaces the recorded agent.
     """
     if options.code is None:
         return [BareAgent(PLAIN_AGENT, llm=ScriptedLLM([]))]
@@ -98,19 +102,19 @@ def _load_agents(options: CiOptions) -> list[Agent]:
     named = [each for each in found if each.name == options.agent]
     if not named:
         names = ", ".join(sorted({each.name for each in found}))
-        raise ConfigurationError(f"{options.code} has no agent {options.agent!r}; it has: {names}")
+        raise ConfigurationError(f"{options.code} has no agent {options.agent!r}: choose one of {names}")
     return named
 
 
 async def _load_recordings(
     location: str, options: CiOptions, agents: Sequence[Agent]
 ) -> tuple[list[Recording], list[str]]:
-    """Load the latest sessions of the agents in which a model answered.
+    """Load the latest recorded sessions of the agents in which a model answered.
 
-    Also return a line for each unreadable session, which is skipped.
+    The second result has an error line for each unreadable session, which is skipped.
 
     Raises:
-        ConfigurationError: The journal has no such session.
+        ConfigurationError: The journal has no session that matches the options.
     """
     names = {each.name for each in agents}
     found: list[Recording] = []
@@ -133,9 +137,9 @@ async def _load_recordings(
 async def _load_recording(
     journal: Journal, agent: str, session_id: str, skipped: list[str]
 ) -> list[Recording]:
-    """Load a session as a list with one recording.
+    """Load a session as a list with one recording. The list is empty if no model answered, or if the session is unreadable.
 
-    Empty if no model answered, or if the session is unreadable; `skipped` then gets a line.
+    For an unreadable session, an error line is appended to `skipped`.
     """
     try:
         recording = Recording(session_id, agent, await journal.load(session_id, agent=agent))
@@ -156,7 +160,7 @@ def _no_sessions(options: CiOptions, names: set[str], others: set[str]) -> str:
 async def _make_variants(
     options: CiOptions, agents: Sequence[Agent], used: set[str], stack: AsyncExitStack
 ) -> Mapping[str, DecisionVariant]:
-    """Return one variant for each pair of model and prompt, by display name."""
+    """Create one variant for each pair of model and prompt, by display name. `used` are the agents of the sessions."""
     if options.prompt and len(used) > 1:
         raise ConfigurationError(
             f"--prompt replaces the prompt of one agent, and the sessions belong to {', '.join(sorted(used))}: choose one with --agent"
@@ -181,7 +185,10 @@ async def _make_variants(
 def _make_variant(
     options: CiOptions, agents: Sequence[Agent], model: LLM | None, prompt: str | None
 ) -> DecisionVariant:
-    """Return the variant of a model and a prompt. In an agent folder the prompt replaces the text of brain.md."""
+    """Create the variant with a model and a prompt; None keeps those of the agent.
+
+    In an agent folder the prompt replaces the text of brain.md.
+    """
     if prompt is None or options.code is None or not is_folder(options.code):
         return DecisionVariant(agents=agents, model=model, prompt=prompt, is_offline=options.offline)
     folder = Path(options.code)

@@ -23,9 +23,9 @@ Share = Annotated[float, Parameter(validator=Number(gte=0, lte=1))]
 
 
 def _option(name: str) -> Any:
-    """Return an attrs field for the command-line option of a limit.
+    """Return an attrs field for the command-line option of the limit `name`.
 
-    Counts take whole numbers of at least 1, others positive numbers.
+    The option accepts whole numbers of at least 1 for a count, and positive numbers for other limits.
     """
     if FORMS[name]["type"] == "integer":
         kind: Any = Annotated[int, Parameter(validator=Number(gte=1), help=OPTIONS[name])]
@@ -41,12 +41,12 @@ class LimitOptions:
 
     @property
     def limits(self) -> Limits:
-        """Limits that the options set."""
+        """Return the limits that the options set."""
         return Limits(**{name: getattr(self, f"limit_{name}") for name in OPTIONS})
 
 
 def to_limits(options: LimitOptions | None) -> Limits | None:
-    """Convert the limit options to `Limits`. None if the user gave no limit option."""
+    """Convert the limit options to `Limits`. Return None if the user has set no limit option."""
     return None if options is None else options.limits
 
 
@@ -72,7 +72,7 @@ class ConversationOptions:
     journal: str | None = None
     """Journal that stores the conversation: a file, or postgres://HOST/DATABASE."""
     continue_latest: Annotated[bool, Parameter(name="--continue", negative=(), show_default=False)] = False
-    """Resume the session of the journal that changed last."""
+    """Resume the agent's latest open session in the journal."""
     session: str | None = None
     """Id of the session in the journal to resume, or to create."""
     json: Flag = False
@@ -86,7 +86,7 @@ class ConversationOptions:
         return to_limits(self.limit_options)
 
     def for_agent(self, file: str | None, message: str | None) -> Self:
-        """Return a copy for the agent and the message that the user gave as arguments.
+        """Return a copy with the agent file and the message that the user has passed as arguments.
 
         Raises:
             ConfigurationError: The message is also given as an option.
@@ -102,15 +102,15 @@ class ChatOptions(ConversationOptions):
     """Options of `actgent chat` and `actgent replay --fork`."""
 
     system: str | None = None
-    """Complete system prompt of a plain agent."""
+    """Complete system prompt of a plain agent, an agent without a file."""
     role: Annotated[str, Parameter(show_default=False)] = ""
-    """Role in the default system prompt."""
+    """Role of the agent in the default system prompt."""
     goal: Annotated[str, Parameter(show_default=False)] = ""
-    """Goal in the default system prompt."""
+    """Goal of the agent in the default system prompt."""
     temperature: float | None = None
     """Sampling temperature. Default: set by the provider."""
     max_tokens: Count | None = None
-    """Maximum tokens of one answer. Default: set by the provider."""
+    """Maximum number of tokens in one answer. Default: set by the provider."""
 
 
 @Parameter(name="*")
@@ -123,7 +123,7 @@ class DemoOptions:
     agents: Count = 10
     """Number of agents that share the sessions."""
     live: Flag = False
-    """Call a real provider, found by OPENAI_API_KEY, ANTHROPIC_API_KEY or LLM_PROVIDER_URL. This costs money."""
+    """Call a real provider, selected by OPENAI_API_KEY, ANTHROPIC_API_KEY or LLM_PROVIDER_URL. This costs money."""
     model: str | None = None
     """Model to call with --live, e.g. openai:gpt-5.2."""
 
@@ -138,9 +138,9 @@ class GoalOptions:
     search_dir: Repeated = ()
     """Folder to search for NAME.tools.py, and for NAME.output.py with `output_schema`; may be given several times."""
     recursive: bool = True
-    """Search subfolders also."""
+    """Also search the subfolders of the search folders."""
     output: str | None = None
-    """Schema of the answer: a Python file with `output_schema` (a type or a schema), or a JSON file with a schema."""
+    """JSON Schema of the answer: a Python file with `output_schema` (a type or a schema), or a JSON file with a schema."""
     model: str | None = None
     """PROVIDER:MODEL. Default: LLM_MODEL, TAGENT_MODEL, or found by the API keys in the environment. LLM_PLANNER_MODEL
     and similar variables set the model of one role.
@@ -150,7 +150,7 @@ class GoalOptions:
     max_iterations: Count = 20
     """Maximum number of model calls."""
     verbose: Flag = False
-    """Print decisions, calls and state changes on standard error."""
+    """Print decisions, tool calls and state changes on standard error."""
     json: Flag = False
     """Print the result with status and metrics as one line of JSON."""
 
@@ -163,25 +163,25 @@ class EvalOptions:
     agent: str | None = None
     """Agent folder, or Python file that defines an agent. With --from-journal, the agent's name."""
     model: Repeated = ()
-    """Model to call, e.g. openai:gpt-5.2; give several to compare them."""
+    """Model of the agent, e.g. openai:gpt-5.2; may be given several times to compare models."""
     prompt: Repeated = ()
-    """File with a prompt that replaces the text of brain.md; give several to compare them."""
+    """File with a prompt that replaces the text of brain.md; may be given several times to compare prompts."""
     runs: Count = 1
     """Number of runs of each case."""
     concurrency: Count = 8
     """Maximum number of concurrent runs."""
     judge: str | None = None
-    """Model that judges answers, for cases with a `judge`."""
+    """Model that judges the answers to cases with a `judge`."""
     case: Repeated = ()
     """Run only cases with this name, part of a name, or tag; may be given several times."""
     threshold: Share = 1.0
-    """Share of runs that must pass, for each model and prompt, from 0 to 1."""
+    """Minimum share of runs that must pass, for each model and prompt, from 0 to 1."""
     html: str | None = None
     """Write an HTML report with all answers to this file."""
     json: str | None = None
     """Write a JSON report with all metrics and answers to this file."""
     history: Flag = False
-    """Store the JSON report next to the .jsonl file of cases, for `actgent serve --datasets`."""
+    """Store the JSON report next to the .jsonl file of cases, where `actgent serve --datasets` finds it."""
     offline: Flag = False
     """Answer from a script instead of a model. Needs no API key."""
 
@@ -196,23 +196,23 @@ class CiOptions:
     agent: str | None = None
     """Compare only sessions of this agent."""
     session: str | None = None
-    """Compare only this session."""
+    """Id of the only session to compare. Default: all sessions."""
     limit: Count = 100
-    """Maximum number of sessions, latest first."""
+    """Maximum number of sessions to compare, latest first."""
     model: Repeated = ()
-    """Model to ask, e.g. openai:gpt-5.2; give several to compare them. Default: the agent's model."""
+    """Model to compare, e.g. openai:gpt-5.2; may be given several times. Default: the agent's model."""
     prompt: Repeated = ()
-    """File with a prompt that replaces the text of brain.md or the system prompt; give several to compare them."""
+    """File with a prompt that replaces the text of brain.md or the system prompt; may be given several times."""
     concurrency: Count = 8
     """Maximum number of sessions that are compared at the same time."""
     threshold: Share = 1.0
-    """Share of decisions that must be the same, for each model and prompt, from 0 to 1."""
+    """Minimum share of decisions that must equal the recorded ones, for each model and prompt, from 0 to 1."""
     html: str | None = None
     """Write an HTML report with all differences to this file."""
     json: str | None = None
     """Write a JSON report with all decisions to this file."""
     offline: Flag = False
-    """Ask no model; check only that the agent's code still leads to each recorded decision. Needs no API key."""
+    """Call no model; check only that the agent's code still leads to each recorded decision. Needs no API key."""
 
 
 @Parameter(name="*")
@@ -225,7 +225,7 @@ class PipelineOptions:
     values: Annotated[Repeated, Parameter(name="--input")] = ()
     """Text input as NAME=VALUE; may be given several times."""
     inputs: str | None = None
-    """All inputs as a JSON object."""
+    """All inputs of the pipeline as a JSON object."""
     run: str | None = None
     """Id of the run. An existing run is joined, or its result is printed. Default: a new id."""
     journal: str | None = None
@@ -235,7 +235,7 @@ class PipelineOptions:
     model: str | None = None
     """Model of steps with a goal, e.g. openai:gpt-5.2."""
     limit_options: LimitOptions | None = None
-    """Limits of the whole run."""
+    """Limits of the whole pipeline run."""
     json: Flag = False
     """Print the result as one line of JSON."""
 
@@ -250,15 +250,15 @@ class SimulateOptions:
     seeds: Count = 1000
     """Number of seeds to run."""
     start: int = 0
-    """First seed."""
+    """Number of the first seed."""
     seed: str | None = None
-    """Run one seed and print its whole story: SEED, or SEED:DIGEST from a report."""
+    """Run one seed and print all its events: SEED, or SEED:DIGEST from a report."""
     duration: Annotated[str | None, Parameter(name="--for")] = None
-    """Time limit, e.g. 30s, 10m or 2h."""
+    """Time limit of the whole command, e.g. 30s, 10m or 2h."""
     jobs: Count | None = None
     """Number of processes. Default: the number of cores."""
     sessions: Count = 3
-    """Maximum number of sessions in a seed."""
+    """Maximum number of sessions in the run of one seed."""
     faults: str = "all"
     """Kinds of faults, separated by commas: kill, stop, model, tool, journal, cancel, interrupt, close, priority, memory; or
     `all`, or `none`.
@@ -280,7 +280,7 @@ class SimulateOptions:
 
 
 def is_message_text(argument: str) -> bool:
-    """Return True if the only argument of `actgent chat` is a message: several words that are not an existing file."""
+    """Return True if the only argument of `actgent chat` is a message: it has several words and is no existing file."""
     return (
         len(argument.split()) > 1
         and not Path(argument.partition(":")[0]).exists()

@@ -48,7 +48,9 @@ MAX_SHOWN = 20
 async def run_evaluation(
     cases_path: str, options: EvalOptions, terminal: Terminal, shutdown: Shutdown
 ) -> int:
-    """Run the cases and report the results. Return 1 if the share of passed runs is below the threshold, or a signal ended the run.
+    """Run evaluation cases and report the results.
+
+    Return the exit code: 1 if the share of passed runs is below the threshold, or if a signal ended the evaluation, else 0.
 
     Raises:
         ConfigurationError: The cases, the agent, or a report path is invalid.
@@ -90,16 +92,16 @@ async def run_evaluation(
 async def make_cases(
     journal: str, target: str, terminal: Terminal, *, agent: str | None, session: str | None, limit: int
 ) -> int:
-    """Write cases made from the sessions of a journal, which other processes may be using.
+    """Write a file of evaluation cases that are made from the sessions of a journal. Other processes may use the journal.
 
     Raises:
-        ConfigurationError: The journal has no answered session that matches.
+        ConfigurationError: The journal has no answered session that matches the arguments.
     """
     async with open_read_only(journal) as opened:
         cases = await cases_from_journal(opened, agent=agent, session=session, limit=limit)
     if not cases:
         raise ConfigurationError(
-            "the journal has no answered sessions of this kind: `actgent inspect` lists them"
+            "the journal has no answered session that matches the options: list the sessions with `actgent inspect`"
         )
     save_cases(Path(target), cases)
     terminal.line(f"{target}: {counted(len(cases), 'case')}; review each case: recorded answers may be wrong")
@@ -110,18 +112,23 @@ async def make_cases(
 
 
 def _cases_and_variants(cases_path: str, options: EvalOptions) -> tuple[list[Case], Mapping[str, Any] | None]:
-    """Return the selected cases, and the agents that a Python file defines for them; None if agents come from the options."""
+    """Return the selected evaluation cases, and the agents that their Python file defines as `variants`.
+
+    The second result is None if the options select the agents.
+    """
     variants: Mapping[str, Any] | None = None
     if Path(cases_path).suffix == ".py":
         values = load_values(cases_path)
         cases = values.get("cases")
         if not isinstance(cases, list | tuple) or not all(isinstance(each, Case) for each in cases):
-            raise ConfigurationError(f"{cases_path} defines no cases: write `cases = [Case(...), ...]`")
+            raise ConfigurationError(
+                f"{cases_path} defines no evaluation cases: write `cases = [Case(...), ...]`"
+            )
         found, variants = list(cases), _variants_in(values, cases_path, options)
     else:
         found = load_cases(cases_path)
     if not found:
-        raise ConfigurationError(f"{cases_path} has no cases: add one, such as {_EXAMPLE_CASE}")
+        raise ConfigurationError(f"{cases_path} has no evaluation cases: add one, such as {_EXAMPLE_CASE}")
     total = [
         case
         for case in found
@@ -130,7 +137,7 @@ def _cases_and_variants(cases_path: str, options: EvalOptions) -> tuple[list[Cas
     ]
     if not total:
         raise ConfigurationError(
-            f"no case is called {options.case[0]!r}; there are: {', '.join(c.title for c in found)}"
+            f"no evaluation case has the name, tag or part of a name {options.case[0]!r}; the names are: {', '.join(c.title for c in found)}"
         )
     return total, variants
 
@@ -155,7 +162,7 @@ def _variants_in(
 
 
 async def _make_variants(cases_path: str, options: EvalOptions, stack: AsyncExitStack) -> Mapping[str, Any]:
-    """Build one agent for each pair of model and prompt, by display name."""
+    """Build one agent for each pair of model and prompt in the options, by display name."""
     target = options.agent or (cases_path if is_folder(cases_path) else None)
     prompts = read_prompts(options.prompt)
     models: Sequence[str] = options.model
@@ -186,7 +193,7 @@ async def _make_variants(cases_path: str, options: EvalOptions, stack: AsyncExit
 def _check_exists(target: str) -> None:
     if not Path(target).exists():
         raise ConfigurationError(
-            f"no such file or folder: {target}; name an agent's folder, or a Python file with an agent"
+            f"no such file or folder: {target}; pass an agent folder, or a Python file that defines an agent"
         )
 
 
@@ -201,15 +208,15 @@ def _agent_in(target: str) -> Agent:
 
 def _offline_variant(target: str | None) -> Mapping[str, Any]:
     if target is None:
-        raise ConfigurationError("--offline needs an agent folder: name it with --agent")
+        raise ConfigurationError("--offline requires an agent folder: pass it with --agent")
     agent = load_folder(target, offline=True)
     return {agent.name: agent}
 
 
 def build_agent(target: str | None, model: LLM | None, prompt: str) -> Agent:
-    """Build the agent of a folder, or a plain agent, with the given model and prompt.
+    """Build the agent of an agent folder, or a plain agent if `target` is None, with a model and a prompt.
 
-    None and an empty prompt keep the folder's.
+    A model of None and an empty prompt keep those of the folder.
     """
     if target is None:
         return BareAgent("assistant", llm=model or "", system_prompt=prompt or None)

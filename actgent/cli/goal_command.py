@@ -28,15 +28,15 @@ _PROGRESS_MARKERS = ("] decides: ", "] calls ", "] ended: ")
 async def work_towards_goal(
     goal: str, options: GoalOptions, terminal: Terminal, shutdown: Shutdown, *, limits: Limits | None
 ) -> int:
-    """Run the agent until the goal is achieved or abandoned, and print the result. Return 1 if it was not achieved.
+    """Run an agent until its goal is achieved or abandoned, and print the result.
 
-    The first signal cancels the run and closes its resources.
+    Return the exit code: 0 if the goal was achieved, else 1. The first signal cancels the run and closes its resources.
 
     Args:
-        goal: The goal, in words.
+        goal: Text of the goal.
         options: Options of the command.
         terminal: Output of the command.
-        shutdown: Signal state.
+        shutdown: State of received signals.
         limits: Limits of the whole run; None sets no limits.
 
     Raises:
@@ -65,10 +65,7 @@ async def work_towards_goal(
 
 
 def _progress_printer(options: GoalOptions, terminal: Terminal) -> Any:
-    """Return the function that prints progress lines.
-
-    Without `--verbose` it prints only the main steps; None if progress is not shown.
-    """
+    """Return the function that prints progress lines, only the main steps without `--verbose`; None for no progress."""
     if options.verbose:
         return terminal.notice
     if not terminal.is_live or options.json:
@@ -99,11 +96,11 @@ def _result_fields(result: GoalResult[Any]) -> dict[str, Any]:
 
 
 def _tools(options: GoalOptions) -> list[Tool | Toolset]:
-    """Return the tools of the named files, followed by tools found in the search folders.
+    """Return the tools of the files in `--tools`, followed by the tools found in the search folders.
 
     Raises:
-        InvalidFolder: A named file cannot be run.
-        ConfigurationError: A named file defines no tools, or a search folder is missing.
+        InvalidFolder: A tool file cannot be run.
+        ConfigurationError: A tool file defines no tools, or a search folder is missing.
     """
     named = load_files(options.tools)
     if named.problems:
@@ -114,7 +111,7 @@ def _tools(options: GoalOptions) -> list[Tool | Toolset]:
     for file in options.tools:
         if str(Path(file)) not in files:
             raise ConfigurationError(
-                f"{file} defines no tools: expected functions (state, args), functions with @tool, or Tool objects"
+                f"{file} defines no tools: it must define functions (state, args), functions with @tool, or Tool objects"
             )
     found = discover(*options.search_dir, recursive=options.recursive)
     names = {tool.name for tool in named.tools}
@@ -122,10 +119,12 @@ def _tools(options: GoalOptions) -> list[Tool | Toolset]:
 
 
 def _output(options: GoalOptions) -> Any:
-    """Return the answer schema of the named file, or the first schema found in the search folders; None if there is no schema.
+    """Return the answer schema of the file in `--output`, or else the first schema found in the search folders.
+
+    Return None if there is no schema.
 
     Raises:
-        ConfigurationError: The named file is missing or defines no schema.
+        ConfigurationError: The file in `--output` is missing or defines no schema.
     """
     if options.output is None:
         return load_output_schema(*options.search_dir, recursive=options.recursive)
@@ -136,12 +135,17 @@ def _output(options: GoalOptions) -> Any:
         except OSError as error:
             raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
         except ValueError as error:
-            raise InvalidFile(str(path), getattr(error, "lineno", 1), f"no JSON: {error}") from error
+            raise InvalidFile(
+                str(path), getattr(error, "lineno", 1), f"the file must be JSON: {error}"
+            ) from error
     return load_output_schema(files=[path])
 
 
 def _settings(options: GoalOptions) -> LLMSettings:
-    """Return the settings of the working model: `--model`, LLM_MODEL, TAGENT_MODEL, or the default of the environment."""
+    """Return the settings of the model that works on the goal.
+
+    They come from `--model`, LLM_MODEL, TAGENT_MODEL, or the default of the environment.
+    """
     named = options.model
     if named is None and not os.environ.get("LLM_MODEL", "").strip():
         named = os.environ.get("TAGENT_MODEL", "").strip() or None

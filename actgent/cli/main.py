@@ -31,7 +31,7 @@ FAILED, WRONG_USE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit the process with its exit code.
+    """Run one command of `actgent`, and exit the process with the command's exit code.
 
     Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 129/130/143 ended by SIGHUP/SIGINT/SIGTERM.
 
@@ -60,12 +60,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _exit_early(number: int, _frame: object) -> None:
-    """Exit with 128 plus the signal number. Handles signals that arrive before the command installs its own receiver."""
+    """Signal handler that exits with 128 plus the signal number, until the command installs its own handling."""
     sys.exit(128 + number)
 
 
 def _run_command(arguments: Sequence[str] | None) -> int:
-    """Run the command, print any error to standard error, and return the exit code."""
+    """Run the command of these arguments, print any error to standard error, and return the exit code."""
     try:
         raise_file_limit()
         return app(arguments, exit_on_error=False, print_error=False) or 0
@@ -87,7 +87,7 @@ def _run_command(arguments: Sequence[str] | None) -> int:
 
 
 def _describe_usage_error(error: CycloptsError) -> str:
-    """Return the text of a wrong command line, with a hint and the `--help` command to run."""
+    """Return the error message for a wrong command line, with a hint and the `--help` command to run."""
     command = " ".join(("actgent", *(error.command_chain or ())))
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         word = one_line(error.unused_tokens[0], 100)
@@ -140,10 +140,10 @@ def open_standard_streams() -> None:
 
 
 def raise_file_limit() -> None:
-    """Raise the soft limit of open files of this process, within the hard limit.
+    """Increase the soft limit of open files of this process, up to the hard limit.
 
     Raises:
-        ConfigurationError: The limit stays below `MIN_OPEN_FILES`.
+        ConfigurationError: The possible limit is below `MIN_OPEN_FILES`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= WANTED_OPEN_FILES:
@@ -158,16 +158,16 @@ def raise_file_limit() -> None:
 
 
 class RefusedConnections(logging.Filter):
-    """Filter of trio's accept errors: one plain line in 10 s instead of a traceback for each attempt (10 a second)."""
+    """Log filter that replaces the tracebacks of rejected connections, 10 a second, by one line in 10 seconds."""
 
     def __init__(self) -> None:
         super().__init__()
         self._next_time = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Log one line instead of many tracebacks if no connection can be accepted.
+        """Replace the traceback of a log record by a plain line if a connection could not be accepted.
 
-        Return False for lines that follow too soon.
+        Return False to drop the record, if a line was logged less than 10 seconds ago.
         """
         now = time.monotonic()
         if now < self._next_time:

@@ -48,27 +48,30 @@ class Listing:
     """Tools and prompts of one MCP server, or the reason why they could not be listed."""
 
     tools: Sequence[Any] = ()
-    """Tool definitions of the MCP SDK."""
+    """Tool definitions of the server, as objects of the MCP SDK."""
     prompts: Sequence[Mapping[str, Any]] = ()
-    """Prompt definitions, as returned by `MCPServer.prompts`."""
+    """Prompt definitions of the server, as `MCPServer.prompts` returns them."""
     problem: str = ""
-    """Reason of the failure; empty on success."""
+    """Reason why the server could not be listed; empty on success."""
 
     @property
     def digests(self) -> dict[str, str]:
-        """Digest of each tool definition, by tool name."""
+        """Hash of each tool definition, by tool name."""
         return {each.name: tool_digest(each) for each in self.tools}
 
     @property
     def prompt_digests(self) -> dict[str, str]:
-        """Digest of each prompt definition, by prompt name."""
+        """Hash of each prompt definition, by prompt name."""
         return {each["name"]: prompt_digest(each) for each in self.prompts}
 
 
 async def list_servers(
     target: str, terminal: Terminal, *, json: bool = False, allow_env: Sequence[str] = ()
 ) -> int:
-    """Print all servers with their tools, and why a tool is withheld. Return 1 if a server is not available."""
+    """Print all MCP servers with their tools. For a tool that the lock file withholds from agents, print the reason.
+
+    Return the exit code: 1 if a server is not available, else 0.
+    """
     servers, _ = _load_servers(target, allow_env)
     listings = await _list_all(servers, terminal)
     if json:
@@ -86,7 +89,7 @@ async def list_servers(
 async def call_tool(
     target: str, server: str, tool: str, arguments: str, terminal: Terminal, *, allow_env: Sequence[str] = ()
 ) -> int:
-    """Call one tool and print its result. Return 1 if the call fails."""
+    """Call one tool of an MCP server and print its result. Return 1 if the call fails, else 0."""
     values = _arguments(arguments)
     chosen = _find_server(_load_servers(target, allow_env)[0], server)
     call_started = False
@@ -118,7 +121,9 @@ async def show_prompts(
     arguments: str = "{}",
     allow_env: Sequence[str] = (),
 ) -> int:
-    """Print the prompts of all servers or of one server; with a prompt name, print that prompt's text. Return 1 if a server fails.
+    """Print the prompts of all MCP servers or of one server; with a prompt name, print the text of this prompt.
+
+    Return the exit code: 1 if a server fails, else 0.
 
     Args:
         target: MCP configuration file, or the folder with it.
@@ -164,7 +169,7 @@ def _format_parts(parts: Sequence[Part]) -> str:
 async def log_in(
     target: str, server: str, terminal: Terminal, *, again: bool = False, allow_env: Sequence[str] = ()
 ) -> int:
-    """Authorize a server by OAuth in the user's browser. Return 1 if it fails.
+    """Authorize access to an MCP server by OAuth in the user's browser. Return 1 if it fails, else 0.
 
     Args:
         target: MCP configuration file, or the folder with it.
@@ -177,7 +182,7 @@ async def log_in(
     chosen = _find_server(servers, server)
     if chosen.oauth is None:
         raise ConfigurationError(
-            f'{server} has no "oauth" in the file: name the file of its tokens, e.g. "oauth": "mcp-tokens.json"'
+            f'{server} has no "oauth" in the configuration file: add the path of its token file, e.g. "oauth": "mcp-tokens.json"'
         )
     problem = ""
     try:
@@ -193,7 +198,7 @@ async def log_in(
 
 
 async def _authorize(server: MCPServer, terminal: Terminal, *, again: bool) -> int:
-    """Connect to the server, with an OAuth login if its tokens are missing or expired. Return the number of its tools."""
+    """Connect to an MCP server, with an OAuth login if its tokens are missing or expired. Return the number of its tools."""
     from actgent.toolsets.mcp.oauth_login import open_login  # noqa: PLC0415 - the SDK takes half a second
 
     async def show(url: str) -> None:
@@ -213,7 +218,7 @@ async def _authorize(server: MCPServer, terminal: Terminal, *, again: bool) -> i
 
 
 async def check_servers(target: str, terminal: Terminal, *, allow_env: Sequence[str] = ()) -> int:
-    """Compare the tools and prompts of each server with the lock file. Return 1 if a server fails or differs."""
+    """Compare the tools and prompts of each MCP server with the lock file. Return 1 if a server fails or differs, else 0."""
     servers, _ = _load_servers(target, allow_env)
     listings = await _list_all(servers, terminal)
     wrong = False
@@ -231,9 +236,9 @@ async def check_servers(target: str, terminal: Terminal, *, allow_env: Sequence[
 
 
 async def lock_servers(target: str, terminal: Terminal, *, allow_env: Sequence[str] = ()) -> int:
-    """Write the current tool and prompt digests to the lock file, and print the differences. Return 1 if a server fails.
+    """Write hashes of the current tools and prompts to the lock file, and print the differences.
 
-    A server that fails keeps its locked digests.
+    A server that fails keeps its locked hashes. Return the exit code: 1 if a server fails, else 0.
     """
     servers, folder = _load_servers(target, allow_env)
     listings = await _list_all(servers, terminal)
@@ -247,7 +252,7 @@ async def lock_servers(target: str, terminal: Terminal, *, allow_env: Sequence[s
 
 
 def _lock(path: Path, listed: Sequence[tuple[MCPServer, Listing]], terminal: Terminal) -> None:
-    """Update one lock file with the listings of its servers. The caller holds the file lock."""
+    """Update the lock file at `path` with the listings of its servers. The caller holds the file lock."""
     old = ToolLock.read(path) if path.is_file() else ToolLock()
     new: dict[str, Mapping[str, str]] = {}
     prompts: dict[str, Mapping[str, str]] = {}
@@ -267,24 +272,21 @@ def _lock(path: Path, listed: Sequence[tuple[MCPServer, Listing]], terminal: Ter
 
 
 def _count_words(tools: Sequence[Any], prompts: Sequence[Any]) -> str:
-    """Return the number of tools as text, and that of prompts if there are any."""
+    """Return the number of tools, and of prompts if there are any, as text."""
     return counted(len(tools), "tool") + (f" and {counted(len(prompts), 'prompt')}" if prompts else "")
 
 
 def _all_differences(old: Sequence[Mapping[str, str]], new: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the differences of tools, then of prompts.
+    """Return the differences between two lock states of a server: first those of tools, then those of prompts.
 
-    `old` and `new` are pairs of digests by tool name and by prompt name.
+    `old` and `new` are pairs of maps: hash by tool name, and hash by prompt name.
     """
     prompts = [f"{change[0]} prompt {change[2:]}" for change in differences(old[1], new[1])]
     return differences(old[0], new[0]) + prompts
 
 
 def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """Compare two tables of digests by name.
-
-    Return a line for each difference: `+` added, `-` removed, `~` changed.
-    """
+    """Compare two maps of hashes by name. Return a line for each difference: `+` added, `-` removed, `~` changed."""
     marks = {
         name: "+" if name not in old else "-" if name not in new else "~" for name in old.keys() | new.keys()
     }
@@ -295,7 +297,7 @@ def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
 
 
 def _load_servers(target: str, allow_env: Sequence[str]) -> tuple[list[MCPServer], Path]:
-    """Return the servers of a configuration file or folder, and the folder of the file.
+    """Return the MCP servers of a configuration file or folder, and the folder of the file.
 
     Args:
         target: MCP configuration file, agent folder or its `brain.md`.
@@ -342,9 +344,9 @@ async def _run(tools: Mapping[str, Tool], name: str, arguments: dict[str, Any], 
 
 
 async def _list_all(servers: Sequence[MCPServer], terminal: Terminal) -> list[Listing]:
-    """List the tools and prompts of all servers concurrently.
+    """List the tools and prompts of all MCP servers concurrently, and print the progress.
 
-    A server that fails is listed with its problem; progress is printed.
+    The listing of a server that fails has the reason.
     """
     listings: dict[int, Listing] = {}
 
@@ -372,9 +374,9 @@ async def _list_server(server: MCPServer) -> Listing:
 
 
 def _describe_error(error: Exception, *, call_started: bool = False) -> str:
-    """Describe an error of a server as text.
+    """Describe an error of an MCP server as text.
 
-    Say that the outcome is unknown if the connection failed during a tool call.
+    If the connection failed during a tool call (`call_started`), the text says that the outcome is unknown.
     """
     found = list(leaves(error))
     leaf = next((each for each in found if isinstance(each, ActgentError)), found[0])
@@ -402,7 +404,7 @@ def _lock_state(server: MCPServer, changes: Sequence[str]) -> str:
 
 
 def _withheld(server: MCPServer, listing: Listing) -> dict[str, str]:
-    """Return why the lock withholds tools from agents, by tool name. Empty without a lock."""
+    """Return the reasons why the lock file withholds tools from agents, by tool name; empty without a lock file."""
     if server.lock is None:
         return {}
     lock = ToolLock.read(server.lock)

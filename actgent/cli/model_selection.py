@@ -1,4 +1,4 @@
-"""Models of a command: named with `--model`, found by API keys in the environment, or the scripted server on loopback."""
+"""Models of a command: selected with `--model` or by API keys in the environment, or a scripted server on loopback."""
 
 import os
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ def default_models() -> Sequence[str]:
 async def open_models(
     names: Sequence[str], *, base_url: str | None = None
 ) -> AsyncGenerator[list[LLM], None]:
-    """Yield clients of the named models, and close the clients when the block exits.
+    """Yield clients of the models with these names, and close the clients when the block exits.
 
     Raises:
         ConfigurationError: A model name or the base URL is invalid, or an API key is missing.
@@ -51,9 +51,9 @@ async def open_script(
     """Start a scripted provider on loopback, and yield one client for each API in `providers`.
 
     Args:
-        script: Function that returns the answer for a request.
+        script: Function that returns the answer to a model request.
         providers: Names of the APIs. Importing the SDK of each API takes about a second.
-        chunk: Characters in one stream event.
+        chunk: Number of characters in one stream event.
     """
     async with (
         open_provider(script, chunk=chunk, keep=0) as provider,
@@ -79,7 +79,7 @@ def live_models(name: str | None, *, hint: str, has_model_option: bool = True) -
 
     Args:
         name: Value of `--model`.
-        hint: What the user can do instead; last part of the error message.
+        hint: Alternative for the user, as the last part of the error message.
         has_model_option: True if the command has an option `--model` that the error message can mention.
 
     Raises:

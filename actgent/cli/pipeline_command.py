@@ -31,7 +31,7 @@ _INVALID_EXIT_CODE = 2
 
 
 async def run_pipeline(options: PipelineOptions, terminal: Terminal) -> int:
-    """Start a run, or join the run with this id, and print its result. Return 1 unless it succeeds."""
+    """Start a pipeline run, or join the run with this id, and print its result. Return 0 if it succeeds, else 1."""
     pipeline, inputs = _load(options), _parse_inputs(options)
     if options.journal is None:
         if options.run is not None:
@@ -53,12 +53,12 @@ async def run_pipeline(options: PipelineOptions, terminal: Terminal) -> int:
 
 
 async def resume_run(options: PipelineOptions, terminal: Terminal, *, steps: Sequence[str]) -> int:
-    """Resume an unfinished run, or run failed and missing steps again. Return 1 unless the run succeeds.
+    """Resume an unfinished pipeline run, or run failed and missing steps again. Return 0 if the run succeeds, else 1.
 
     Args:
         options: The pipeline, journal and run id.
         terminal: Output of the command.
-        steps: Steps to run again, with all steps that depend on them.
+        steps: Names of the steps to run again, with all steps that depend on them.
     """
     pipeline, run = _load(options), options.run or ""
     async with _open_runtime(pipeline, _required_journal(options), run) as is_unfinished:
@@ -70,7 +70,7 @@ async def resume_run(options: PipelineOptions, terminal: Terminal, *, steps: Seq
 
 
 async def show_run(options: PipelineOptions, terminal: Terminal) -> int:
-    """Print the state of a run's steps from the journal, which other processes may be using."""
+    """Print the state of the steps of a pipeline run from the journal, which other processes may be using."""
     pipeline, run = _load(options, needs_agents=False), options.run or ""
     async with open_read_only(_required_journal(options)) as journal:
         rebuilt = await rebuild(await load(journal, run, pipeline.name))
@@ -80,14 +80,14 @@ async def show_run(options: PipelineOptions, terminal: Terminal) -> int:
 
 
 def draw_pipeline(options: PipelineOptions, terminal: Terminal, *, mermaid: bool) -> int:
-    """Print the pipeline as a text diagram, or as a Mermaid flowchart."""
+    """Print a pipeline as a text diagram, or as a Mermaid flowchart if `mermaid` is True."""
     pipeline = _load(options, needs_agents=False)
     terminal.write(pipeline.to_mermaid() if mermaid else pipeline.draw())
     return 0
 
 
 def check_pipeline(options: PipelineOptions, terminal: Terminal) -> int:
-    """Print a summary of the pipeline, or all its errors. Return 2 if it has errors."""
+    """Print a summary of a pipeline, or all its errors. Return 2 if it has errors, else 0."""
     try:
         pipeline = _load(options, needs_agents=False)
     except ConfigurationError as error:
@@ -106,7 +106,7 @@ def check_pipeline(options: PipelineOptions, terminal: Terminal) -> int:
 
 
 def _load(options: PipelineOptions, *, needs_agents: bool = True) -> Pipeline:
-    """Return the pipeline of the file. Without `needs_agents`, missing agents are replaced by placeholders."""
+    """Load the pipeline of the file in the options. `needs_agents=False` replaces missing agents by placeholders."""
     path, _, name = options.file.partition(":")
     if Path(path).suffix == ".py" or name:
         return _pipeline_in_file(path, name)
@@ -126,12 +126,12 @@ def _pipeline_in_file(path: str, name: str) -> Pipeline:
         )
     if name or len({id(each) for each in found.values()}) != 1:
         meant = nearest(name, found) if name else f"it defines {', '.join(found)}"
-        raise ConfigurationError(f"choose a pipeline of {path} with {path}:NAME; {meant}")
+        raise ConfigurationError(f"{path} defines several pipelines: choose one with {path}:NAME; {meant}")
     return next(iter(found.values()))
 
 
 def _placeholder_agents(path: str) -> list[Agent[Any, Any]]:
-    """Return agents with the names that a pipeline file uses, for commands that run nothing."""
+    """Return agents with the names that a pipeline file uses, for commands that run no step."""
     steps = read_definition(path).get("steps")
     each = steps.values() if isinstance(steps, Mapping) else ()
     names = [
@@ -159,15 +159,15 @@ def _parse_inputs(options: PipelineOptions) -> dict[str, Any]:
 
 def _required_journal(options: PipelineOptions) -> str:
     if options.journal is None:
-        raise ConfigurationError("the run needs its journal: --journal FILE")
+        raise ConfigurationError("the journal that stores the run is missing: pass --journal FILE")
     return options.journal
 
 
 @asynccontextmanager
 async def _open_runtime(pipeline: Pipeline, location: str, run: str) -> AsyncGenerator[bool, None]:
-    """Start the pipeline on its journal, without resuming other runs.
+    """Start a pipeline with the journal at `location`, without resuming other runs.
 
-    Yield True if the run `run` is unfinished.
+    Yield True if the run with the id `run` is unfinished.
     """
     async with AsyncExitStack() as stack:
         url = location if "://" in location else f"sqlite:///{location}"

@@ -34,9 +34,9 @@ _RECEIVER = frozenset(
 
 
 def policy_warnings(agent: Agent) -> list[str]:
-    """Return the warnings about an agent: a missing policy, undeclared sources, and undeclared sinks.
+    """Return warnings about an agent: a missing policy, and tools without declared untrusted sources or sinks (effects).
 
-    The tools of an unconnected toolset are unknown. These tools count as untrusted, unless the toolset is declared trusted.
+    The tools of an unconnected toolset are unknown. They count as untrusted, unless the toolset is declared as trusted.
     """
     toolsets = [each for each in agent.toolsets if not static_tools(each)]
     tools = [*agent.tools]
@@ -50,9 +50,9 @@ def policy_warnings(agent: Agent) -> list[str]:
 
 
 def _needs_policy(tools: Iterable[Tool], toolsets: Sequence[Toolset]) -> str:
-    """Return the reason why an agent needs a policy: it reads untrusted text and can call tools with effects.
+    """Return the reason why an agent needs a policy; empty if it needs none.
 
-    Empty if it needs none.
+    An agent needs a policy if it reads untrusted text and can call tools with effects.
     """
     connected = [f"the toolset {each.name}" for each in toolsets]
     sources = [each.name for each in tools if each.outside and not isinstance(each, ReadResult)]
@@ -64,13 +64,13 @@ def _needs_policy(tools: Iterable[Tool], toolsets: Sequence[Toolset]) -> str:
 
 
 def _is_checked(tool: Tool) -> bool:
-    """Return True if a policy would check calls of the tool."""
+    """Return True if a data-flow policy would check calls of the tool."""
     return sinks_of(tool, dict.fromkeys(tool.parameters.get("properties", ()))) is not None
 
 
 def _missing_declarations(tools: Iterable[Tool]) -> Iterator[str]:
     for each in tools:
-        if not _is_of_program(each):
+        if not _is_user_defined(each):
             continue
         if not _declares_source(each) and _looks_untrusted(each):
             yield (
@@ -80,18 +80,15 @@ def _missing_declarations(tools: Iterable[Tool]) -> Iterator[str]:
             yield f"tool {each.name!r} has the effect 'pure', so its calls are not checked, but {reason}: declare effect= or sinks="
 
 
-def _is_of_program(tool: Tool) -> bool:
-    """Return True if the program defines the tool.
-
-    Tools of this package declare their sources and sinks themselves.
-    """
+def _is_user_defined(tool: Tool) -> bool:
+    """Return True if the user's program defines the tool, and not actgent, whose tools declare sources and sinks."""
     inner = unwrap_tool(tool)
     code = inner.func if isinstance(inner, FunctionTool) else type(inner)
     return not str(getattr(code, "__module__", "")).startswith("actgent.")
 
 
 def _declares_source(tool: Tool) -> bool:
-    """Return True if the program declares whether the tool returns untrusted text."""
+    """Return True if the tool's definition declares whether the tool returns untrusted text."""
     inner = unwrap_tool(tool)
     if isinstance(inner, FunctionTool):
         return tool.outside or inner.declares_source
@@ -108,10 +105,7 @@ def _looks_untrusted(tool: Tool) -> bool:
 
 
 def _looks_active(tool: Tool) -> str:
-    """Return the reason why a tool looks like it has an effect: its name, or a parameter.
-
-    Empty if it does not.
-    """
+    """Return the reason why a tool seems to have an effect, from its name and parameters; empty if it does not."""
     words = _words(tool.name)
     if words and words[0] in _ACT:
         return f"its name begins with {words[0]!r}"
@@ -120,5 +114,5 @@ def _looks_active(tool: Tool) -> str:
 
 
 def _words(name: str) -> list[str]:
-    """Return the words of a name in snake case or camel case."""
+    """Split a name in snake case or camel case into lower-case words."""
     return [word.casefold() for word in _WORD.findall(name)]

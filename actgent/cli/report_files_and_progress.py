@@ -12,14 +12,16 @@ from .terminal_io import Terminal
 
 
 def check_output_files(targets: Iterable[str | None]) -> None:
-    """Raise if a report cannot be written, before model calls cost money. None is ignored.
+    """Check that reports can be written to these paths, before model calls cost money. None is ignored.
 
     Raises:
         ConfigurationError: The folder of a report does not exist.
     """
     for target in filter(None, targets):
         if not Path(target).absolute().parent.is_dir():
-            raise ConfigurationError(f"{target} cannot be written: its folder does not exist")
+            raise ConfigurationError(
+                f"{target} cannot be written: the folder of this path does not exist; create it"
+            )
 
 
 def read_prompt(target: str) -> str:
@@ -37,16 +39,13 @@ def read_prompt(target: str) -> str:
 
 
 def read_prompts(targets: Iterable[str]) -> dict[str, str]:
-    """Return the texts of prompt files by file name without suffix.
-
-    Without files, one empty text under an empty name.
-    """
+    """Return the texts of prompt files by file name without suffix. Without files, return an empty text under an empty name."""
     return {Path(each).stem: read_prompt(each) for each in targets} or {"": ""}
 
 
 @asynccontextmanager
 async def progress_bar(terminal: Terminal, noun: str, total: int) -> AsyncGenerator[Progress | None, None]:
-    """Yield a progress bar for `total` items. None if the output is no terminal."""
+    """Yield a progress bar for `total` items; None if standard output is no terminal. `noun` is the name of the items."""
     if not terminal.is_live:
         yield None
         return

@@ -30,14 +30,14 @@ class Shutdown:
 
     @property
     def is_requested(self) -> bool:
-        """True after the first signal. The command then starts no new work."""
+        """True after the first signal, when the command must start no new work."""
         return self.signal is not None
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Return a context manager around a wait for new work, such as an input line or a pause.
+        """Open a `with` block for a wait for new work, such as an input line or a pause.
 
-        The first signal cancels the block; later blocks are cancelled at once.
+        The first signal cancels the block. Blocks that are opened after the signal are cancelled at once.
         """
         with trio.CancelScope() as scope:
             self._waits.add(scope)
@@ -50,9 +50,9 @@ class Shutdown:
 
     @contextmanager
     def stoppable(self) -> Iterator[trio.Event]:
-        """Return a context manager around one answer.
+        """Open a `with` block for one answer, and yield an event.
 
-        The first SIGINT sets the yielded event, so that the answer stops and the command continues.
+        The first SIGINT sets the event, so that the caller stops the answer and the command continues.
         """
         self._stop = event = trio.Event()
         try:
@@ -61,7 +61,7 @@ class Shutdown:
             self._stop = None
 
     async def watch(self, signals: AsyncIterator[int]) -> None:
-        """Handle signals until the command ends: stop the current answer, start draining, or cancel everything."""
+        """Handle received signals until the command ends: stop the current answer, start draining, or cancel the command."""
         async for number in signals:
             if number == signal.SIGINT and self._stop is not None and not self._stop.is_set():
                 self._stop.set()
@@ -73,10 +73,7 @@ class Shutdown:
                 self._begin_drain()
 
     def _begin_drain(self) -> None:
-        """Begin to end the command after the first signal.
-
-        Running turns get a deadline, and waits for new work are cancelled.
-        """
+        """Begin to end the command after the first signal: set a deadline for running turns, and cancel waits for new work."""
         self.notice(
             f"finishing running turns, for at most {self.grace:g} s; press Ctrl-C again to force quit"
         )

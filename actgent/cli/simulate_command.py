@@ -1,4 +1,4 @@
-"""`actgent simulate`: run a program's agents under seeds of crashes and faults, and print a short story of each failure."""
+"""`actgent simulate`: run a program's agents under random faults from seeds, and print the events that led to each failure."""
 
 import json
 import os
@@ -34,7 +34,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def run_simulation(options: SimulateOptions, terminal: Terminal) -> int:
-    """Run the seeds, and print totals and the stories of failures. Return 1 if a seed failed or was not repeatable, else 0.
+    """Run the seeds, and print totals and the event sequences of failures. Return 1 if a seed failed or was not repeatable.
 
     Raises:
         ConfigurationError: An option is wrong, or the program cannot be run.
@@ -65,10 +65,10 @@ def _settings(options: SimulateOptions) -> Settings:
     )
     if options.faults != "none" and (unknown := [each for each in names if each not in FAULTS]):
         raise ConfigurationError(
-            f"--faults: unknown kind {unknown[0]!r}; expected `all`, `none`, or some of {', '.join(FAULTS)}"
+            f"--faults has an unknown kind {unknown[0]!r}: use `all`, `none`, or some of {', '.join(FAULTS)}"
         )
     if options.journal not in get_args(JournalKind):
-        raise ConfigurationError(f"--journal: expected memory or sqlite, not {options.journal!r}")
+        raise ConfigurationError(f"--journal must be memory or sqlite, not {options.journal!r}")
     faults: frozenset[FaultKind] = frozenset(each for each in FAULTS if each in names)
     return Settings(
         program=Path(options.program).resolve(),
@@ -80,10 +80,10 @@ def _settings(options: SimulateOptions) -> Settings:
     )
 
 
-def _run_all(options: SimulateOptions, settings: Settings, terminal: Terminal, begun: float) -> Totals:
-    """Run all seeds, with a line of progress. Ctrl-C ends the run early, with a report of the finished seeds."""
-    totals, shown = Totals(), begun
-    until = begun + (float("inf") if options.duration is None else _seconds(options.duration))
+def _run_all(options: SimulateOptions, settings: Settings, terminal: Terminal, started_at: float) -> Totals:
+    """Run all seeds and return the totals, while a line shows the progress. Ctrl-C ends the run; finished seeds are reported."""
+    totals, shown = Totals(), started_at
+    until = started_at + (float("inf") if options.duration is None else _seconds(options.duration))
     jobs = options.jobs or os.cpu_count() or 1
     seeds = range(options.start, options.start + options.seeds)
     with suppress(KeyboardInterrupt):
@@ -102,7 +102,7 @@ def _run_all(options: SimulateOptions, settings: Settings, terminal: Terminal, b
 def _seconds(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
     if found is None:
-        raise ConfigurationError(f"--for: expected a duration such as 30s, 10m or 2h, not {text!r}")
+        raise ConfigurationError(f"--for must be a duration such as 30s, 10m or 2h, not {text!r}")
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -124,7 +124,7 @@ def _one_of_each_kind(failed: Sequence[SeedResult]) -> list[SeedResult]:
 def _show_failure(
     result: SeedResult, totals: Totals, settings: Settings, options: SimulateOptions, terminal: Terminal
 ) -> "_Shrunk | None":
-    """Shrink a failing seed, print its story, and save it. Return None if the seed does not fail again."""
+    """Shrink a failing seed to a short event sequence, print it, and save it. Return None if the seed does not fail again."""
     outcome = play(result.seed, settings)
     if not outcome.problems:
         terminal.line()
@@ -149,7 +149,7 @@ def _show_failure(
 
 
 def _other_options(options: SimulateOptions) -> str:
-    """Return the options that change what a seed does, so that the printed command repeats it."""
+    """Return the command-line options that change the run of a seed, for the printed command that repeats the run."""
     words = [f" --journal {options.journal}" if options.journal != "memory" else ""]
     words += [f" --faults {options.faults}" if options.faults != "all" else ""]
     words += [f" --sessions {options.sessions}" if options.sessions != MAX_SESSIONS else ""]
@@ -173,13 +173,13 @@ def _show_rest(totals: Totals, shown: int, terminal: Terminal) -> None:
 
 
 def _replay(text: str, settings: Settings, terminal: Terminal) -> int:
-    """Run the seed `SEED` or `SEED:DIGEST`, and print its whole story.
+    """Run the seed `SEED` or `SEED:DIGEST`, and print all its events. Return 1 if the run fails, else 0.
 
-    Return 1 if it fails. Another digest is only reported.
+    A run with a different digest than `DIGEST` is only reported.
     """
     number, _, digest = text.partition(":")
     if not number.isdecimal():
-        raise ConfigurationError(f"--seed: expected SEED or SEED:DIGEST, not {text!r}")
+        raise ConfigurationError(f"--seed must be SEED or SEED:DIGEST, not {text!r}")
     outcome = play(int(number), settings)
     terminal.line(f"seed {number}:{outcome.digest[:4]}, {counted(outcome.story.kills, 'death')}")
     for line in render_story(outcome.story.events, most=1_000):
@@ -198,7 +198,7 @@ def _replay(text: str, settings: Settings, terminal: Terminal) -> int:
 
 @attrs.frozen
 class _Shrunk:
-    """A failing seed with its smallest story."""
+    """A failing seed with the shortest event sequence that still fails."""
 
     result: SeedResult
     best: SeedOutcome

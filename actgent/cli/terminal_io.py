@@ -21,7 +21,7 @@ _CHUNK_BYTES = 65_536
 
 
 def printable(text: str) -> str:
-    r"""Return the text with control characters written as `\xNN`, so that a model cannot send terminal sequences."""
+    r"""Escape the control characters of a text as `\xNN`, so that model output cannot control the terminal."""
     return text.translate(_ESCAPED_CONTROLS)
 
 
@@ -37,7 +37,7 @@ class _Output(Console):
 
 
 class Terminal:
-    """Output of a command: answers to standard output, errors to standard error. Pipes get neither colour nor redrawing."""
+    """Output of a command: answers on standard output, errors on standard error. In pipes, text has no colours."""
 
     def __init__(self) -> None:
         self.console = _Output(highlight=False)
@@ -99,7 +99,7 @@ class Lines:
         await trio.lowlevel.checkpoint()
         while (end := self._buffer.find(b"\n")) < 0 and not self._is_at_end:
             if len(self._buffer) > MAX_LINE_BYTES:
-                raise ConfigurationError(f"a line of the input is longer than {MAX_LINE_BYTES:,} bytes")
+                raise ConfigurationError(f"each line of the input must have at most {MAX_LINE_BYTES:,} bytes")
             await self._read()
         if end < 0 and not self._buffer:
             return None
@@ -133,11 +133,11 @@ class ConversationView:
         self._attempt: tuple[str, int] | None = None
 
     def token(self, text: str, attempt: tuple[str, int]) -> None:
-        """Print a token of the answer. Does nothing in a pipe, where only complete answers are printed.
+        """Print new text of a partial answer. In a pipe do nothing, because only complete answers are printed there.
 
         Args:
-            text: The new text.
-            attempt: Reply id and attempt number; a new attempt starts on a new line.
+            text: New text of the answer.
+            attempt: Reply id and number of the attempt to answer; a new attempt starts on a new line.
         """
         if not self._terminal.is_live:
             return
@@ -159,7 +159,7 @@ class ConversationView:
         self.aside(f"tool: {result.tool_name}({_arguments(arguments)}) = {one_line(result.text, 200)}")
 
     def aside(self, text: str) -> None:
-        """Print a dim line, such as an event. A partial answer above it ends first."""
+        """Print a dim line, such as an event, after ending the line of a partial answer."""
         self.end_partial_line()
         self._terminal.line(one_line(text), style="dim")
 

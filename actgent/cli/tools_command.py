@@ -65,7 +65,7 @@ async def list_tools(
 def _agent_tools(
     target: str, environment: AllowedEnvironment
 ) -> tuple[list[AgentTools], Sequence[InvalidFile]]:
-    """Return the agents of a target with their tools, and the invalid files of a folder of tools.
+    """Return the agents of a target with their tools. The second result has the errors of invalid files in a tool folder.
 
     Raises:
         ConfigurationError: The target does not exist, or its agent is invalid.
@@ -85,9 +85,9 @@ def _agent_tools(
 
 
 async def _connect(toolsets: Sequence[Toolset], registry: ToolRegistry, terminal: Terminal) -> dict[str, str]:
-    """Run all toolsets concurrently until each has published its tools or failed.
+    """Run all toolsets concurrently until each has added its tools to the registry or failed.
 
-    Return the reasons of failures by toolset name.
+    Return the reasons of failures by toolset name; empty if none failed.
     """
     unavailable: dict[str, str] = {}
     waiting = [toolset.name for toolset in toolsets if toolset.may_change]
@@ -105,7 +105,7 @@ async def _connect(toolsets: Sequence[Toolset], registry: ToolRegistry, terminal
 
 
 async def _publish(toolset: Toolset, registry: ToolRegistry) -> str:
-    """Run one toolset until it publishes its tools. Return the failure reason; empty on success."""
+    """Run one toolset until it adds its tools to the registry. Return the failure reason; empty on success."""
     done = False
 
     def publish(tools: Sequence[Tool]) -> None:

@@ -126,10 +126,10 @@ def test_program_that_is_not_repeatable(tmp_path):
     ("arguments", "words"),
     [
         (["none.py"], "no such file"),
-        (["app.py", "--faults", "fire"], "unknown kind 'fire'"),
-        (["app.py", "--journal", "paper"], "expected memory or sqlite"),
-        (["app.py", "--for", "long"], "expected a duration"),
-        (["app.py", "--seed", "x"], "expected SEED or SEED:DIGEST"),
+        (["app.py", "--faults", "fire"], "an unknown kind 'fire'"),
+        (["app.py", "--journal", "paper"], "must be memory or sqlite"),
+        (["app.py", "--for", "long"], "must be a duration"),
+        (["app.py", "--seed", "x"], "must be SEED or SEED:DIGEST"),
     ],
 )
 def test_wrong_option(tmp_path, arguments, words):

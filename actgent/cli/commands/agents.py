@@ -185,16 +185,16 @@ def evaluate_cases(
             )
         )
     if session is not None:
-        raise ConfigurationError("--session requires --from-journal")
+        raise ConfigurationError("--session selects a session of a journal, so it requires --from-journal")
     return run_command(lambda terminal, shutdown: run_evaluation(cases, given, terminal, shutdown))
 
 
 @app.command(name="ci", group=AGENTS)
 def compare_recorded_decisions(journal: str, /, *, options: CiOptions | None = None) -> int:
-    """Compare models and prompts with recorded sessions: each is asked at each recorded decision. No tool runs.
+    """Compare models and prompts with recorded sessions: each model decides again at each recorded decision. No tool runs.
 
-    Tool calls get their recorded results. The exit code is 1 if fewer decisions are the same than --threshold; a reply in
-    other words is the same decision.
+    Tool calls get their recorded results. The exit code is 1 if the share of equal decisions is below --threshold. A reply
+    with other words counts as an equal decision.
 
     Args:
         journal: Journal with the sessions: a file, or postgres://HOST/DATABASE. Agents may be using it.

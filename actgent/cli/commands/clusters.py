@@ -21,8 +21,8 @@ def cluster_status(*, json: Flag = False, full: Flag = False, cluster: ClusterOp
     """Show the nodes and partitions of a cluster. The exit code is 1 if a partition has no owner.
 
     Args:
-        json: Print one JSON object.
-        full: List each partition also.
+        json: Print the status as one JSON object.
+        full: Also list each partition.
         cluster: Journal and name of the cluster.
     """
     check_cluster_extra()
@@ -107,7 +107,7 @@ def dead_list(*, json: Flag = False, cluster: ClusterOptions | None = None) -> i
     """List dead-lettered messages: each one repeatedly crashed its node. The exit code is 1 if one has not been redelivered.
 
     Args:
-        json: Print one JSON array.
+        json: Print the list as one JSON array.
         cluster: Journal and name of the cluster.
     """
     check_cluster_extra()

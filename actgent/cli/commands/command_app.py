@@ -1,4 +1,4 @@
-"""The cyclopts app, and the function that runs a command."""
+"""The cyclopts application with all commands, and the function that runs a command."""
 
 from collections.abc import Awaitable, Callable
 

@@ -147,7 +147,7 @@ def check_histories(journal: str, /, *, log: str | None = None) -> int:
 def audit_calls(journal: str, /, *, code: str | None = None) -> int:
     """Find tool calls that depended on untrusted text and ran without a recorded approval.
 
-    The exit code is 1 if there are any. No model is called, and no tool runs.
+    The exit code is 1 if such calls are found. No model is called, and no tool runs.
 
     Args:
         journal: Journal to read: a file, or postgres://HOST/DATABASE. Agents may be using it.
@@ -163,7 +163,7 @@ def audit_calls(journal: str, /, *, code: str | None = None) -> int:
 def search_messages(
     journal: str, words: str, /, *, agent: str | None = None, owner: str | None = None, limit: Count = 20
 ) -> int:
-    """Find messages by their words, the newest first. The exit code is 1 if there are none.
+    """Find messages that contain the given words, the newest first. The exit code is 1 if no message is found.
 
     The journal needs an index, which agents with `open_runtime(index=True)` or `serve --index` keep.
 
@@ -178,7 +178,9 @@ def search_messages(
     from actgent.session_index import SearchFilter  # noqa: PLC0415
 
     wanted = SearchFilter(agent=agent, owner=owner)
-    return run_command(lambda terminal, _: search(journal, words, terminal, wanted=wanted, limit=limit))
+    return run_command(
+        lambda terminal, _: search(journal, words, terminal, search_filter=wanted, limit=limit)
+    )
 
 
 @journals.command(name="recover")

@@ -83,7 +83,9 @@ def forget_memories(
     from actgent.cli.journals.memory_command import forget_memories as forget  # noqa: PLC0415
 
     return run_command(
-        lambda terminal, _: forget(memories, ids, terminal, owner=owner, all_of=everything, journal=journal)
+        lambda terminal, _: forget(
+            memories, ids, terminal, owner=owner, erase_all=everything, journal=journal
+        )
     )
 
 

@@ -11,13 +11,13 @@ MAX_BYTES = 20_000_000
 """Maximum size of an attachment in bytes."""
 
 
-def attachment(place: str) -> Part:
-    """Read a file and return it as a message part.
+def attachment(path_text: str) -> Part:
+    """Read the file at a path and return its content as a message part.
 
     Raises:
         ConfigurationError: The file cannot be read, is too large, or is neither a media file, a PDF nor UTF-8 text.
     """
-    path = Path(place).expanduser()
+    path = Path(path_text).expanduser()
     data = _read(path)
     kind = mimetypes.guess_type(path.name)[0] or ""
     if kind.startswith("image/"):
@@ -28,7 +28,7 @@ def attachment(place: str) -> Part:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise ConfigurationError(
-            f"{place} cannot be attached: expected an image, audio, video, PDF or UTF-8 text file"
+            f"{path_text} cannot be attached: it must be an image, audio, video, PDF or UTF-8 text file"
         ) from None
     return Text(f"The file {path.name}:\n\n{text}")
 
@@ -37,7 +37,7 @@ def _read(path: Path) -> bytes:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ConfigurationError(
-                f"{path} cannot be attached: the file is larger than {MAX_BYTES:,} bytes"
+                f"{path} cannot be attached: the file must have at most {MAX_BYTES:,} bytes"
             )
         return path.read_bytes()
     except OSError as error:
@@ -45,7 +45,7 @@ def _read(path: Path) -> bytes:
 
 
 def describe_attachment(part: Part) -> str:
-    """Return the kind or name of an attachment, and its size."""
+    """Return the kind or name of an attachment, and its size, as text."""
     match part:
         case Image(media_type=kind, data=bytes(data)):
             return f"picture {kind}, {counted(len(data), 'byte')}"

@@ -32,25 +32,28 @@ def _editor() -> LineEditor:
 
 @attrs.define
 class TerminalConversation:
-    """An interactive conversation with one agent."""
+    """An interactive conversation with one agent in the terminal."""
 
     agent: Agent
     session: Session
     terminal: Terminal
     shutdown: Shutdown
     attached: list[Part] = attrs.field(factory=list, kw_only=True)
-    """Attachments of the next message."""
+    """Attachments that are sent with the next message."""
     limits: Limits | None = attrs.field(default=None, kw_only=True)
     """Limits of sessions that `/new` creates; None sets no limits."""
     _editor: LineEditor = attrs.field(factory=_editor, init=False)
     _lines: Lines = attrs.field(factory=lambda: Lines(STDIN), init=False)
-    """Reader of lines typed while an answer runs; the line editor is inactive then."""
+    """Reader of the lines that the user types while an answer runs; the line editor is inactive then."""
     _queued_lines: deque[str] = attrs.field(factory=deque, init=False)
-    """Lines typed while an answer ran; they are sent afterwards."""
+    """Lines that the user typed while an answer ran; they are sent after the answer."""
     _read_ahead_scope: trio.CancelScope | None = attrs.field(default=None, init=False)
-    """Scope of the task that reads ahead during an answer; cancelled when the user must decide on a tool call."""
+    """Cancel scope of the task that reads lines during an answer, cancelled when the user must decide on a tool call.
+
+    None if no such task runs.
+    """
     _input_ended: bool = attrs.field(default=False, init=False)
-    """True after the end of standard input."""
+    """True after standard input has ended."""
 
     async def talk(self) -> None:
         """Run the conversation until `/quit`, Ctrl-D or a signal."""
@@ -70,7 +73,7 @@ class TerminalConversation:
                 await self._send(line)
 
     async def start_new_session(self) -> None:
-        """Replace the session by a new one."""
+        """Create a new session and continue the conversation in it."""
         self.session = await self.agent.create_session(OWNER, limits=self.limits)
 
     def _show_recent(self) -> None:
@@ -83,7 +86,7 @@ class TerminalConversation:
     # --- input -------------------------------------------------------------------------------
 
     async def _next_line(self) -> str | None:
-        """Return the next queued or typed line; None if the conversation ends."""
+        """Return the next line of the user, queued or typed now; None if the conversation ends."""
         if self._queued_lines:
             line = self._queued_lines.popleft()
             self.terminal.line(f"> {line}", style="bold")
@@ -97,7 +100,10 @@ class TerminalConversation:
         return None if line.strip() in QUIT else line
 
     async def _prompt_line(self, label: str, default: str = "") -> str | None:
-        """Read a line in the editor; None at Ctrl-D. Ctrl-C on an empty line prints a warning; a second Ctrl-C returns None."""
+        """Read a line with the line editor; None at Ctrl-D or a second Ctrl-C.
+
+        The first Ctrl-C on an empty line prints a warning. `label` is the prompt text, `default` the initial text of the line.
+        """
         has_warned = False
         text: str | None = None
         with self.shutdown.interruptible():
@@ -115,7 +121,7 @@ class TerminalConversation:
         return text
 
     async def _receive(self) -> str | None:
-        """Read the user's decision on a tool call. Reading ahead during the answer stops first."""
+        """Stop reading lines ahead, and read the user's decision on a tool call; None at the end of the input."""
         if self._read_ahead_scope is not None:
             self._read_ahead_scope.cancel()
         return await self._prompt_line("")
@@ -152,10 +158,7 @@ class TerminalConversation:
             await self.session.interrupt("stopped at the terminal")
 
     async def _queue_lines(self, stop: trio.Event) -> None:
-        """Read lines while the answer runs.
-
-        `/stop` sets `stop`, which interrupts the answer; other lines are queued until the answer ends.
-        """
+        """Read lines while an answer runs, and queue them until it ends. The line `/stop` sets `stop`, which interrupts it."""
         with trio.CancelScope() as self._read_ahead_scope:
             while (line := await self._lines.receive()) is not None:
                 if line.strip() == "/stop":

@@ -13,14 +13,14 @@ from actgent.messages import CallProgress, Delivery, Event, Failure, Reply, Rout
 
 
 class DeliveryView(Protocol):
-    """Interface for showing the deliveries of one session."""
+    """Interface of a view that prints the deliveries of one session."""
 
     def show(self, delivery: Delivery, session: Session) -> None:
         """Show one delivery of a session to the user."""
 
 
 class TextView:
-    """Text output: the streamed answer, tool calls and events. Failures go to standard error."""
+    """View that prints the streamed answer, tool calls and events as text, and failures on standard error."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
@@ -52,7 +52,7 @@ class TextView:
 
 
 class JsonView:
-    """JSON lines with a member `type`. Tokens are omitted."""
+    """View that prints deliveries as JSON lines with a member `type`, without the tokens of partial answers."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
@@ -63,7 +63,7 @@ class JsonView:
 
 
 def _to_object(delivery: Delivery, session: Session) -> dict[str, Any] | None:
-    """Convert a delivery to a JSON object for `--json`. None for a token, which is not printed."""
+    """Convert a delivery to a JSON object for `--json`; None for a token, which is not printed."""
     row: dict[str, Any]
     match delivery:
         case Token():
@@ -97,9 +97,9 @@ def _format_progress(progress: CallProgress) -> str:
 
 
 def arguments_of(session: Session, call_id: str) -> Mapping[str, Any] | str:
-    """Return the arguments of a tool call, searched from the end of the session's history.
+    """Return the arguments of a tool call from the session's history; empty if the history does not have the call.
 
-    Empty if the call is not found.
+    Arguments that are not valid JSON are returned as text.
     """
     for message in reversed(session.history):
         for call in message.tool_calls:

@@ -32,11 +32,14 @@ _HINTS: Mapping[str, str] = {
 """Input hint for each kind of field."""
 
 
-async def fill_form(asked: Sequence[Asked], terminal: Terminal, receive: Receive) -> dict[str, Any] | None:
-    """Ask for each field until its value is valid. Return values by field name; None if the user cancels with `.` or the input ends."""
+async def fill_form(fields: Sequence[Asked], terminal: Terminal, receive: Receive) -> dict[str, Any] | None:
+    """Ask the user for the value of each field, again until it is valid. Return the values by field name.
+
+    Return None if the user cancels with `.`, or if the input ends.
+    """
     terminal.line("An empty line skips an optional field; a line with . cancels the form.", style="dim")
     values: dict[str, Any] = {}
-    for field in asked:
+    for field in fields:
         while True:
             terminal.write(_question(field), style="bold")
             line = await receive()
@@ -52,14 +55,14 @@ async def fill_form(asked: Sequence[Asked], terminal: Terminal, receive: Receive
 
 
 async def _read_member(field: Asked, line: str) -> dict[str, Any]:
-    """Return the field's name and value, or an empty dictionary for an optional field that is left empty."""
+    """Parse a line of input as a field's value. Return name and value, or an empty dict for an empty optional field."""
     if line or (field.is_required and field.default is None):
         return {field.name: await parse_value(field, line)}
     return {} if field.default is None else {field.name: field.default}
 
 
 def _question(field: Asked) -> str:
-    """Return the prompt of a field, with its help text, options and default."""
+    """Return the prompt that asks for a field, with its help text, options and default."""
     hint = _HINTS.get(field.kind, "")
     if field.options:
         numbered = [f"{number}={one_line(each, 60)}" for number, each in enumerate(field.options, 1)]
@@ -75,10 +78,10 @@ def _question(field: Asked) -> str:
 
 
 async def parse_value(field: Asked, line: str) -> Any:
-    """Parse a line of input as the value of a field. A `file` field reads the file at that path.
+    """Parse a line of input as the value of a field. For a `file` field, read the file whose path is in the line.
 
     Raises:
-        ValueError: The line is not a valid value; the message states the reason.
+        ValueError: The line is not a valid value; the message explains why.
     """
     read = _PARSERS.get(field.kind)
     value = await _read_file(line) if field.kind == "file" else line if read is None else read(field, line)
@@ -92,7 +95,7 @@ def _parse_boolean(_: Asked, line: str) -> bool:
         return True
     if line.lower() in NO_WORDS:
         return False
-    raise ValueError("expected yes or no")
+    raise ValueError("the answer must be yes or no")
 
 
 def _parse_number(field: Asked, line: str) -> float:
@@ -102,7 +105,7 @@ def _parse_number(field: Asked, line: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{line[:50]!r} is not a {'whole ' if is_whole else ''}number")
+        raise ValueError(f"{line[:50]!r} must be a {'whole ' if is_whole else ''}number")
     return number
 
 
@@ -114,14 +117,14 @@ def _parse_json(_: Asked, line: str) -> Any:
 
 
 def _parse_option(field: Asked, line: str) -> str:
-    """Return the option with this number or text. Raise `ValueError` if no option matches."""
+    """Return the field's option with the number or text in the line. Raise `ValueError` if no option matches."""
     options = field.options
     if line in options:
         return line
     numbered = {str(number): option for number, option in enumerate(options, 1)}
     if (chosen := numbered.get(line.lstrip("0"))) is not None:
         return chosen
-    raise ValueError(f"{line[:50]!r} is not one of the options")
+    raise ValueError(f"{line[:50]!r} is not one of the options: enter the number or text of a listed option")
 
 
 async def _read_file(line: str) -> dict[str, str]:
@@ -129,9 +132,9 @@ async def _read_file(line: str) -> dict[str, str]:
         path = await trio.Path(line).expanduser()
         found = await path.stat()
         if not stat.S_ISREG(found.st_mode):
-            raise ValueError(f"{line[:100]} is not a file")
+            raise ValueError(f"{line[:100]} must be the path of an existing file")
         if found.st_size > MAX_FILE_BYTES:
-            raise ValueError(f"{line[:100]} has more than {MAX_FILE_BYTES:,} bytes")
+            raise ValueError(f"{line[:100]} must have at most {MAX_FILE_BYTES:,} bytes")
         data = await path.read_bytes()
     except (OSError, RuntimeError) as error:  # RuntimeError: the home folder of `~user` is unknown
         raise ValueError(f"{line[:100]} cannot be read: {getattr(error, 'strerror', error)}") from None

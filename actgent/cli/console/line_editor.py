@@ -1,4 +1,4 @@
-"""Input line with editing, history and multi-line paste.
+"""Line editor of the terminal conversation, with history and multi-line paste.
 
 prompt_toolkit runs on asyncio, so each line is read in a worker thread. Cancelling the wait also ends the read in the
 thread.
@@ -31,18 +31,18 @@ class PromptInterrupted(Exception):
 
 
 class LineEditor:
-    """Line editor on a terminal.
+    """Editor that reads lines from a terminal.
 
     Enter sends the line. Alt-Enter, or a backslash before Enter, adds a new line. Pasted text stays one message. Ctrl-C
     clears the line.
     """
 
     def __init__(self, *, history: Path | None = None, words: Sequence[str] = ()) -> None:
-        """Create the editor.
+        """Create the line editor.
 
         Args:
             history: File with earlier lines; None keeps the history in memory.
-            words: Words that Tab completes.
+            words: Words that the Tab key completes.
         """
         output = Vt100_Output.from_pty(sys.stdout, term=os.environ.get("TERM"))
         output.enable_cpr = False  # the terminal's reply to a cursor query could be read by a tool
@@ -60,10 +60,10 @@ class LineEditor:
         self._is_cancelled = False
 
     async def ask(self, label: str = "> ", *, default: str = "") -> str | None:
-        """Read one input and return it without surrounding line ends; None at the end of the input (Ctrl-D).
+        """Read one input, which may have several lines. Return it without surrounding line ends; None at Ctrl-D.
 
         Args:
-            label: Prompt text.
+            label: Prompt text before the line.
             default: Initial text of the line.
 
         Raises:
@@ -99,7 +99,7 @@ class LineEditor:
             self._exit_app()
 
     def _exit_app(self) -> None:
-        """Make a running read return from outside its thread, because its task was cancelled."""
+        """End the read that runs in a worker thread, because the task that waits for it was cancelled."""
         self._is_cancelled = True
         app = self._session.app
         if app.is_running and app.loop is not None:
@@ -119,7 +119,7 @@ def history_file() -> Path:
 
 
 def _open_history(path: Path | None) -> History:
-    """Open the history file, readable only by the user; use memory if the file cannot be written or `path` is None."""
+    """Open the file of earlier lines, readable only by the user. Use memory if `path` is None or cannot be written."""
     if path is None:
         return InMemoryHistory()
     try:
@@ -134,7 +134,7 @@ def _open_history(path: Path | None) -> History:
 
 
 def _drop_older_half(path: Path) -> None:
-    """Shorten the history file to its newer half. The cut is at an empty line, which separates entries."""
+    """Remove the older half of the history file. The cut is at an empty line, which separates entries."""
     text = path.read_bytes()[-MAX_HISTORY_BYTES // 2 :]
     path.write_bytes(text[text.find(b"\n\n") + 1 :])
 

@@ -42,7 +42,7 @@ The first letter is enough."""
 
 
 def parse_decision(line: str) -> Decision | None:
-    """Parse a line of user input as a decision. Return None if the line is unclear, so that only `yes` approves a call."""
+    """Parse a line of user input as a decision on a tool call. Return None if the line is unclear."""
     word, _, rest = line.strip().partition(" ")
     match word.lower():
         case "y" | "yes" if not rest.strip():
@@ -67,10 +67,9 @@ def _edit(text: str) -> Edit | None:
 async def ask_for_all(
     session: Session, approvals: Sequence[Approval], terminal: Terminal, receive: Receive | None
 ) -> bool:
-    """Ask the user for one decision on several tool calls. Return False if each call needs its own decision.
+    """Ask the user to approve several tool calls together. Return True if all are approved, else False.
 
-    Each call needs its own decision if one of them asks for form values or has a high risk, if there is one call only, or
-    if the user does not approve all.
+    The user is not asked if there is only one call, or if a call asks for form values or has a high risk.
     """
     if receive is None or len(approvals) == 1 or not all(map(_is_plain, approvals)):
         return False
@@ -107,14 +106,16 @@ async def ask_for_decision(
     *,
     revise: Revise | None = None,
 ) -> bool:
-    """Ask the user to decide on a tool call, until a decision is accepted. Return False if the call is rejected without a user.
+    """Ask the user to decide on a tool call, until a decision is accepted.
+
+    Return False if the call was rejected because no user can decide.
 
     Args:
-        session: The suspended session.
-        approval: The pending tool call.
+        session: Session that waits for the decision.
+        approval: Open approval of the tool call.
         terminal: Output of the command.
-        receive: Reads one line of input; None rejects the call.
-        revise: Opens the arguments in the line editor; None disables editing.
+        receive: Reads one line of user input; None rejects the call.
+        revise: Opens the call's arguments in the line editor; None disables editing.
     """
     if receive is None:
         terminal.notice(
@@ -147,9 +148,9 @@ async def ask_for_decision(
 async def _decide_by_form(
     approval: Approval, fields: Sequence[Asked], terminal: Terminal, receive: Receive
 ) -> Decision | None:
-    """Ask for the values of a form that decides a tool call.
+    """Ask the user for the values of the form that an approval requests.
 
-    Return the decision, or None if the user cancels the form.
+    Return the decision with the values; None if the user cancels the form.
     """
     values = await fill_form(fields, terminal, receive)
     if values is None:
@@ -160,7 +161,7 @@ async def _decide_by_form(
 async def _record_decision(
     session: Session, approval: Approval, decision: Decision, terminal: Terminal
 ) -> bool:
-    """Record the decision in the session. Return False if the session rejects its values, so that the user can try again."""
+    """Record the decision in the session. Return False if the session rejects the form values; the user can then try again."""
     try:
         await session.answer(approval, decision, by=session.owner)
     except (ApprovalAlreadyDecided, NotSuspended) as error:  # the approval expired while the user was typing
@@ -188,9 +189,9 @@ async def answer(
     """Send a message and show its deliveries. Return False if the message failed.
 
     Args:
-        agent: The agent of the session.
-        session: The session that receives the message.
-        content: The message.
+        agent: Agent of the session.
+        session: Session that receives the message.
+        content: Content of the message to send.
         terminal: Output of the command.
         receive: Reads the user's decision on a tool call; None rejects calls that need approval.
         revise: Opens the arguments of a call in the line editor; None disables editing.
@@ -212,20 +213,23 @@ def _ignore(_: Failure | Approval) -> None:
 
 @attrs.frozen
 class MessageExchange:
-    """A sent message and its deliveries, up to the end of the turn."""
+    """A sent message and its deliveries, until the turn ends."""
 
     agent: Agent
     session: Session
     terminal: Terminal
     receive: Receive | None
-    """Reads one line of user input; None if no approver is present."""
+    """Reads one line of user input; None if no user is present to approve calls."""
     revise: Revise | None
     """Opens the arguments of a tool call in the line editor; None if editing is not possible."""
     view: DeliveryView
-    """Shows the deliveries."""
+    """View that prints the deliveries."""
 
     async def show_deliveries(self, deliveries: trio.abc.ReceiveChannel[Delivery]) -> bool:
-        """Show deliveries until the channel ends. Return False if one is a failure, or a child agent's approval got no decision."""
+        """Show deliveries until the channel ends.
+
+        Return False if one of them is a failure, or if no user could decide on an approval of a child agent.
+        """
         ok = True
         async for delivery in deliveries:
             self.view.show(delivery, self.session)
@@ -236,7 +240,10 @@ class MessageExchange:
         return ok
 
     async def decide_all(self) -> bool:
-        """Ask for decisions on all pending approvals of the session, and show the resumed turn, until none is pending."""
+        """Ask for decisions on the open approvals of the session, and show the resumed turn, until no approval is open.
+
+        Return False if the message failed or no user could decide.
+        """
         ok = True
         while self.session.status == "suspended" and self.session.approvals:
             async with self.agent.follow(self.session) as deliveries:
@@ -248,8 +255,5 @@ class MessageExchange:
         return ok
 
     async def _decide(self, approval: Approval) -> bool:
-        """Ask the user to decide on one approval.
-
-        Return False if it was rejected because no user can decide.
-        """
+        """Ask the user to decide on one approval. Return False if it was rejected because no user can decide."""
         return await ask_for_decision(self.session, approval, self.terminal, self.receive, revise=self.revise)

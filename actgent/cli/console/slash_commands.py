@@ -19,13 +19,13 @@ QUIT = ("/quit", "/exit")
 
 
 class CommandTarget(Protocol):
-    """The conversation that slash commands act on."""
+    """Interface of the conversation that slash commands change."""
 
     agent: Agent
     session: Session
     terminal: Terminal
     attached: list[Part]
-    """Attachments of the next message."""
+    """Attachments that are sent with the next message."""
 
     async def start_new_session(self) -> None:
         """Replace the session by a new one without history."""
@@ -36,25 +36,22 @@ class Command:
     """A slash command and its help text."""
 
     run: Callable[[CommandTarget, str], Awaitable[None]]
-    """Async function that receives the conversation and the rest of the line."""
+    """Async function that runs the command with the conversation and the rest of the line."""
     usage: str
-    """Command with its argument, as `/help` lists it."""
+    """Command word and its argument, as `/help` lists them."""
     text: str
-    """Description in `/help`."""
+    """Description of the command in `/help`."""
 
 
 def find_command(line: str) -> tuple[str, str] | None:
-    """Split a line into slash command and arguments.
-
-    None if the line is a message, also if it starts with a path.
-    """
+    """Split a line into command word and arguments. Return None if the line is a message, such as one that starts with a path."""
     word, _, rest = line.strip().partition(" ")
     is_command = len(word) > 1 and word[0] == "/" and word[1:].isalpha() and word[1:].islower()
     return (word, rest.strip()) if is_command and "\n" not in line.strip() else None
 
 
 async def run_command(conversation: CommandTarget, word: str, rest: str) -> None:
-    """Run the slash command `word`; `rest` are its arguments. Print an error if no command has this name."""
+    """Run the slash command `word` with the arguments `rest`. Print an error if no command has this name."""
     command = COMMANDS.get(word)
     if command is None:
         conversation.terminal.complain(

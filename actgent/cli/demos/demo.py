@@ -36,7 +36,7 @@ _QUEUED_NOTES = 5
 
 
 async def demo(options: DemoOptions, terminal: Terminal, shutdown: Shutdown) -> int:
-    """Run the three parts of the demo. Return 1 if one of them failed."""
+    """Run the three parts of the demo. Return the exit code: 1 if a part failed, else 0."""
     if options.model is not None and not options.live:
         raise ConfigurationError("--model calls a real provider: add --live, or omit --model")
     async with _slow_models(options) as models:
@@ -58,7 +58,7 @@ async def demo(options: DemoOptions, terminal: Terminal, shutdown: Shutdown) -> 
 
 @asynccontextmanager
 async def _slow_models(options: DemoOptions) -> AsyncGenerator[Sequence[LLM], None]:
-    """Yield models that stream slowly enough to read along."""
+    """Yield models whose answers are streamed slowly enough to read along."""
     if options.live:
         async with open_models(_live_models(options)) as models:
             yield models
@@ -163,7 +163,7 @@ class Stopwatch:
         self._terminal.line(f"{elapsed:7.0f} ms  {one_line(text, 160)}")
 
     async def wait_token(self) -> None:
-        """Wait until the first token, reply or failure of the session."""
+        """Wait for the first token, reply or failure of the session."""
         await self._token.wait()
 
     def _on_token(self, _token: Token) -> None:

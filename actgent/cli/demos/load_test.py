@@ -44,7 +44,7 @@ _call_seconds: ContextVar[list[float]] = ContextVar("call_seconds")
 
 
 class TimedModel(LLM):
-    """Model wrapper that appends the duration of each call to the list of the current turn."""
+    """Model wrapper that appends the duration of each model call, in seconds, to a list of the current turn."""
 
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
@@ -64,7 +64,7 @@ class TimedModel(LLM):
 
 @attrs.frozen
 class EngineFigures:
-    """Measurement with a function as model: no SDK and no HTTP."""
+    """Results of the load test with a Python function as model, without SDK and HTTP."""
 
     turns: int
     """Number of answered turns."""
@@ -98,12 +98,12 @@ class LoadResults:
 async def run_load_test(
     models: Sequence[LLM], terminal: Terminal, shutdown: Shutdown, *, sessions: int, agents: int
 ) -> bool:
-    """Run all sessions, show the progress and a table of results. Return False if a turn failed.
+    """Run all sessions of the load test, and print the progress and a table of results. Return False if a turn failed.
 
     Args:
-        models: Models of the agents, used in turn.
+        models: Models that are assigned to the agents in rotation.
         terminal: Output of the command.
-        shutdown: Signal state; after the first signal no new turn starts.
+        shutdown: State of received signals; after the first signal no new turn starts.
         sessions: Number of concurrent sessions.
         agents: Number of agents that share the sessions.
     """
@@ -129,7 +129,7 @@ async def _run_all(
 ) -> float:
     """Run all sessions concurrently, and return the elapsed time in seconds.
 
-    `memory` receives the memory use if it is given.
+    The results are added to `results`, and the memory use to `memory` unless it is None.
     """
     timed = [TimedModel(model) for model in models]
     agents_run = [
@@ -150,7 +150,7 @@ async def _run_all(
 
 
 async def _measure_engine(shutdown: Shutdown, *, sessions: int, agents: int) -> EngineFigures:
-    """Measure the cost of turns without SDK and HTTP, with a function as model.
+    """Measure the time of turns with a Python function as model, without SDK and HTTP.
 
     The first of two runs is a warm-up.
     """
@@ -186,7 +186,7 @@ def _make_agent(number: int, model: LLM, *, sessions: int) -> Agent:
 
 
 async def _run_session(agent: Agent, number: int, results: LoadResults, shutdown: Shutdown) -> None:
-    """Run one session. Each message leads to one tool call and two model calls."""
+    """Run one session of the load test. Each of its messages leads to one tool call and two model calls."""
     session = await agent.create_session(f"visitor {number}")
     for turn in range(TURNS_PER_SESSION):
         if not shutdown.is_requested:
@@ -215,7 +215,7 @@ async def _ask(agent: Agent, session: Session, factors: tuple[int, int], results
 
 @asynccontextmanager
 async def _progress(terminal: Terminal, results: LoadResults, *, total: int) -> AsyncGenerator[None, None]:
-    """Show a progress bar during the block; not in a pipe."""
+    """Show a progress bar during the `async with` block, unless standard output is a pipe."""
     columns = (TextColumn("turns"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     if not terminal.is_live:
         yield
@@ -283,7 +283,7 @@ def _milliseconds(seconds: float) -> str:
 
 @attrs.define
 class MemoryFigures:
-    """Memory of this process in bytes."""
+    """Memory use of this process in bytes."""
 
     total_bytes: int = 0
     """Resident memory while all sessions are open."""
@@ -299,7 +299,7 @@ class MemoryFigures:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the nearest-rank percentile of the values; 0 without values."""
+    """Return the nearest-rank percentile of the values; 0 if `values` is empty."""
     if not values:
         return 0.0
     rank = math.ceil(len(values) * percent / 100)
@@ -307,7 +307,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process; its peak on systems without /proc."""
+    """Return the resident memory of this process in bytes; its peak on systems without /proc."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -50,19 +50,19 @@ TOOLS: tuple[Tool, ...] = (multiply, weekday)
 
 
 def scripted_answer(request: ProviderRequest) -> Scripted:
-    """Return the answer of the demo script: tool calls for products and dates in the text, else a fixed reply."""
+    """Return the scripted answer to a model request: tool calls for products and dates in the text, else a fixed reply."""
     if request.tool_results:
         return f"{', and '.join(result.content for result in request.tool_results)}."
     return list(_tool_calls(request)) or _reply_text(request.text)
 
 
 def answer_with_delay(request: ProviderRequest) -> Scripted:
-    """Return the answer of the demo script, streamed at about the speed of a model."""
+    """Return the scripted answer to a model request, streamed at about the speed of a real model."""
     return Slow(scripted_answer(request), gap=CHUNK_DELAY_SECONDS)
 
 
 def _tool_calls(request: ProviderRequest) -> Iterator[ToolCall]:
-    """Yield a call for each product and each date in the request, if the tool is offered."""
+    """Yield a tool call for each product and each date in a model request, if the request offers the tool."""
     offered = {spec.name for spec in request.chat.tools}
     for found in _PRODUCT.finditer(request.text) if "multiply" in offered else ():
         yield ToolCall("multiply", {"a": int(found[1]), "b": int(found[2])})
@@ -93,7 +93,7 @@ def _message_text(message: ChatMessage) -> str:
 
 
 def _next_line_number(text: str, script: Sequence[str]) -> int:
-    """Return the number of the script line that follows an assistant message; after the last line, and for other texts, 0."""
+    """Return the index of the script line that follows an assistant message; 0 after the last line and for other texts."""
     for number, line in enumerate(script, 1):
         head, note, _ = line.partition(_OFFLINE_NOTE)
         if text.startswith(head + note):
@@ -102,7 +102,7 @@ def _next_line_number(text: str, script: Sequence[str]) -> int:
 
 
 def _next_line(protocol: Protocol, chat: ModelRequest) -> str:
-    """Return the next script line. It quotes the message that started the current turn."""
+    """Return the next line of the script as answer to a model request. It quotes the message that started the turn."""
     script = protocol.script(_OFFLINE_NOTE)
     turn_start, line_number = 0, 0
     for number, message in enumerate(chat.messages, 1):
@@ -116,7 +116,7 @@ def _next_line(protocol: Protocol, chat: ModelRequest) -> str:
 
 
 def offline_model() -> tuple[LLM, Callable[[Agent], None]]:
-    """Return a scripted model, and the function that sets its agent after the agent has been built."""
+    """Return a scripted model, and a function to call with the agent after the agent was built."""
     protocols: list[Protocol] = []
 
     def answer_in_form(chat: ModelRequest) -> str:

@@ -27,10 +27,10 @@ _MODULE = "actgent.cli.demos.scripted_provider_process"
 
 @asynccontextmanager
 async def open_script_process() -> AsyncGenerator[Sequence[LLM], None]:
-    """Start the process, and yield one client for each provider API that it serves.
+    """Start a process with the scripted provider, and yield one client for each provider API that it serves.
 
     Raises:
-        ConfigurationError: The process failed to start.
+        ConfigurationError: The process exited before it printed its port.
     """
     process = await trio.lowlevel.open_process([sys.executable, "-m", _MODULE], stdin=PIPE, stdout=PIPE)
     try:
@@ -53,7 +53,7 @@ async def open_script_process() -> AsyncGenerator[Sequence[LLM], None]:
 
 
 async def _close(process: trio.Process) -> None:
-    """Close the standard streams of the process, which ends it, and wait for its exit."""
+    """Close the standard streams of the provider process, which ends it, and wait for its exit."""
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             await stream.aclose()

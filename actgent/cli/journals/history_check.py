@@ -12,12 +12,12 @@ from .journal_commands import open_read_only
 
 
 async def check_histories(location: str, terminal: Terminal, *, log: str | None) -> int:
-    """Print each contradiction in the sessions of a journal. Return 1 if there are any.
+    """Print each contradiction in the records of a journal. Return the exit code: 1 if contradictions were found, else 0.
 
     Args:
         location: Journal file or URL.
         terminal: Output of the command.
-        log: Path of a client's log; None checks only the records.
+        log: Path of a log file of a client's calls, to compare with the records; None checks only the records.
 
     Raises:
         ConfigurationError: The log is not readable, or no call of the log belongs to a session of the journal.
@@ -50,7 +50,9 @@ async def check_histories(location: str, terminal: Terminal, *, log: str | None)
                         f"{one_line(summary.agent, 40)} {one_line(summary.session_id, 60)}: {each}"
                     )
     if log is not None and not calls.keys() & seen:
-        raise ConfigurationError(f"no call of {log} belongs to a session of the journal")
+        raise ConfigurationError(
+            f"no call in the log {log} belongs to a session of the journal: check that the log and the journal belong together"
+        )
     for session_id in sorted(calls.keys() - seen):
         problems += 1
         terminal.complain(

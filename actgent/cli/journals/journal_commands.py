@@ -63,7 +63,7 @@ _MAX_PART_CHARS = 200
 
 @asynccontextmanager
 async def open_for_writing(location: str) -> AsyncGenerator[Journal, None]:
-    """Yield a journal that this process owns.
+    """Open a journal for writing: acquire and yield it.
 
     Raises:
         Fenced: Another process owns the journal.
@@ -95,7 +95,7 @@ async def open_read_only(location: str) -> AsyncGenerator[Journal, None]:
 
 
 class SingleSessionJournal(WrappedJournal):
-    """Journal wrapper that shows only one session as unfinished or due, so that starting an agent resumes no other session."""
+    """Journal wrapper that hides unfinished and due sessions except one, so that starting an agent resumes only that one."""
 
     def __init__(self, inner: Journal, session_id: str) -> None:
         super().__init__(inner)
@@ -114,7 +114,7 @@ class SingleSessionJournal(WrappedJournal):
 async def inspect(
     location: str, terminal: Terminal, *, session: str | None, agent: str | None, steps: bool, full: bool
 ) -> int:
-    """Print the list of sessions, or the transcript of one session.
+    """Print the list of sessions of a journal, or the transcript of one session.
 
     Args:
         location: Journal file or URL.
@@ -140,7 +140,7 @@ async def load(journal: Journal, session_id: str, agent: str | None) -> tuple[Re
     """Return the records of a session.
 
     Raises:
-        ConfigurationError: The journal has no such session, or several agents have one and `agent` is None.
+        ConfigurationError: The journal has no such session, or several agents have a session with this id and `agent` is None.
     """
     records = await journal.load(session_id, agent=agent)
     if not records:
@@ -149,10 +149,7 @@ async def load(journal: Journal, session_id: str, agent: str | None) -> tuple[Re
 
 
 def session_not_found(session_id: str) -> ConfigurationError:
-    """Return the error for a session id that the journal does not contain.
-
-    It names the command that lists the sessions.
-    """
+    """Return the error for a session id that is not in the journal."""
     return ConfigurationError(f"the journal has no session {session_id!r}: `actgent inspect` lists them")
 
 
@@ -200,24 +197,24 @@ class _Line:
     """One line of a transcript."""
 
     step: int
-    """Number of the record."""
-    who: str
-    """Sender of the message, or kind of the record."""
+    """Number of the journal record that the line shows."""
+    sender: str
+    """Name of the message's sender, or kind of the record."""
     text: str
-    """Text of the record."""
+    """Content of the record as text."""
     style: str | None = None
-    """Style of `rich`; None for plain text."""
+    """Text style of the `rich` library; None for plain text."""
 
     def show(self, limit: int) -> str:
-        """Return the line as text, with at most `limit` characters of the record."""
+        """Format the line as text, with at most `limit` characters of the record's content."""
         text = one_line(self.text, limit) if limit <= _MAX_PART_CHARS else printable(self.text)
-        return f"{self.step:>5}  {one_line(self.who, 60)}: {text}"
+        return f"{self.step:>5}  {one_line(self.sender, 60)}: {text}"
 
 
 def _approval_line(
     step: int, record: ApprovalRequestRecord | ApprovalDecisionRecord | SuspensionRecord | ResumptionRecord
 ) -> _Line:
-    """Return the transcript line of a record about approvals."""
+    """Return the transcript line for a record about approvals."""
     match record:
         case ApprovalRequestRecord(approval=approval):
             called = f"{approval.tool_name}({_arguments(approval.arguments)})"
@@ -229,7 +226,7 @@ def _approval_line(
 
 
 def _transcript(records: Sequence[Record]) -> Iterator[_Line]:
-    """Yield messages, state changes and approvals as lines, in the order in which the model received them."""
+    """Yield transcript lines of messages, state changes and approvals, in the order in which the model received them."""
     accepted: dict[str, Message] = {}
     for step, record in enumerate(records, 1):
         match record:
@@ -282,13 +279,13 @@ def _arguments(arguments: Mapping[str, Any] | str) -> str:
 
 
 def _all_steps(records: Sequence[Record]) -> Iterator[_Line]:
-    """Yield one line for every record, with its number."""
+    """Yield a transcript line for every record."""
     for step, record in enumerate(records, 1):
         yield _Line(step, _kind(record), _describe(record))
 
 
 def _kind(record: Record) -> str:
-    """Return the record's kind as lists show it: its class name without `Record`."""
+    """Return the kind of a record for display: its class name without `Record`."""
     return type(record).__name__.removesuffix("Record")
 
 
@@ -308,12 +305,12 @@ def _describe_decision(record: ApprovalDecisionRecord) -> str:
 
 
 def _describe_annotations(record: SessionAnnotatedRecord | SessionCreatedRecord) -> str:
-    """Return the tags and metadata as text, such as `billing, ticket=4711`."""
+    """Format the tags and metadata of a record as text, such as `billing, ticket=4711`."""
     return ", ".join([*record.tags, *(f"{key}={value}" for key, value in record.metadata.items())])
 
 
 def _describe_fields(record: Any) -> str:
-    """Return names and values of all fields of a record that are not empty."""
+    """Format names and values of all non-empty fields of a record as text."""
     values = {each.name: getattr(record, each.name) for each in attrs.fields(type(record))}
     return ", ".join(f"{name} {value}" for name, value in values.items() if value)
 
@@ -370,7 +367,7 @@ async def replay(
         session: Id of the session.
         terminal: Output of the command.
         agent: Agent of the session, if several agents have a session with this id.
-        to: Number of the last record to replay; None replays all.
+        to: Number of the last record to replay; None replays all records.
     """
     async with open_read_only(location) as journal:
         records = await load(journal, session, agent)
@@ -379,7 +376,7 @@ async def replay(
 
 
 def print_rebuilt_session(rebuilt: RebuiltSession, last: int, terminal: Terminal) -> None:
-    """Print digest, counts and state of a rebuilt session. `last` is the number of its records in the journal."""
+    """Print digest, counts and state of a rebuilt session. `last` is the number of its last record in the journal."""
     rows: dict[str, object] = {
         "step": f"{rebuilt.step} of {last}",
         "digest": rebuilt.digest,
@@ -399,7 +396,7 @@ def print_rebuilt_session(rebuilt: RebuiltSession, last: int, terminal: Terminal
 
 
 def check(location: str, terminal: Terminal) -> int:
-    """Print all damaged records of a journal file. Return 1 if there are any."""
+    """Print all damaged records of a journal file. Return the exit code: 1 if records are damaged, else 0."""
     problems = list(find_problems(_sqlite_path(location)))
     for problem in problems:
         terminal.complain(problem)
@@ -409,7 +406,7 @@ def check(location: str, terminal: Terminal) -> int:
 
 
 def recover_journal(location: str, new: str, terminal: Terminal) -> int:
-    """Copy the undamaged records into a new file. Return 1 if records were lost."""
+    """Copy each session up to its first damaged record into a new journal file. Return 1 if records were lost, else 0."""
     problems = list(find_problems(_sqlite_path(location)))
     copied = recover_file(_sqlite_path(location), Path(new))
     terminal.line(f"{new}: {counted(copied.sessions, 'session')} with {counted(copied.records, 'record')}")
@@ -421,7 +418,7 @@ def recover_journal(location: str, new: str, terminal: Terminal) -> int:
 
 
 def _sqlite_path(location: str) -> Path:
-    """Return the path of a SQLite journal, for commands that need a file.
+    """Return the file path of a SQLite journal, for commands that work only with files.
 
     Raises:
         ConfigurationError: The journal is in PostgreSQL.
@@ -429,13 +426,13 @@ def _sqlite_path(location: str) -> Path:
     url = find_journal(location)
     if not url.startswith("sqlite:///"):
         raise ConfigurationError(
-            "this command works only with SQLite files: use the tools of PostgreSQL, such as pg_dump"
+            "this command works only with journal files: for a journal in PostgreSQL, use tools such as pg_dump"
         )
     return Path(url.removeprefix("sqlite:///"))
 
 
 def backup(location: str, file: str, terminal: Terminal) -> int:
-    """Copy a journal file and verify the copy. Other processes may be using the journal."""
+    """Copy a journal to a new file and verify the copy. Other processes may be using the journal."""
     copied = back_up(_sqlite_path(location), Path(file), say=terminal.notice)
     terminal.line(
         f"{file}: {counted(copied.sessions, 'session')} in {counted(copied.size, 'byte')}, copy verified"
@@ -446,7 +443,7 @@ def backup(location: str, file: str, terminal: Terminal) -> int:
 async def export(
     location: str, file: str, terminal: Terminal, *, agent: str | None, session: str | None
 ) -> int:
-    """Write sessions to a file.
+    """Write sessions of a journal to an export file.
 
     Raises:
         ConfigurationError: The journal has no matching session.
@@ -454,14 +451,16 @@ async def export(
     async with open_read_only(location) as journal:
         sessions = await read_sessions(journal, agent=agent, session_id=session)
     if not sessions:
-        raise ConfigurationError("the journal has no matching session: `actgent inspect` lists all sessions")
+        raise ConfigurationError(
+            "the journal has no session that matches the options: list all sessions with `actgent inspect`"
+        )
     save_sessions(Path(file), sessions)
     terminal.line(f"{file}: {counted(len(sessions), 'session')}")
     return 0
 
 
 async def import_(location: str, file: str, terminal: Terminal, *, new_ids: bool) -> int:
-    """Add the sessions of a file to a journal; a missing journal file is created.
+    """Add the sessions of an export file to a journal. A missing journal file is created.
 
     Raises:
         ConfigurationError: A session with the same agent and id already exists. Nothing has been added.

@@ -22,23 +22,21 @@ PAGE = 500
 
 
 def memories_at(location: str) -> LongTermMemory:
-    """Open the memories at a file path or URL.
+    """Open the long-term memory at a file path or URL.
 
     Raises:
-        ConfigurationError: The file does not exist.
+        ConfigurationError: The memory file does not exist.
     """
     name = location.removeprefix("sqlite:///")
     if "://" in name:
         return LongTermMemory(location)
     if not Path(name).is_file():
-        raise ConfigurationError(
-            f"no such file: {name} (expected a file of memories or postgres://HOST/DATABASE)"
-        )
+        raise ConfigurationError(f"no such file: {name}; pass a file of memories or postgres://HOST/DATABASE")
     return LongTermMemory(f"sqlite:///{name}")
 
 
 async def list_memories(location: str, terminal: Terminal, *, owner: str | None, kind: str | None) -> int:
-    """Print the current memories of an owner; without an owner, print all owners with the number of their memories."""
+    """Print the current memories of an owner. If `owner` is None, print all owners with the number of their memories."""
     async with memories_at(location) as memories:
         if owner is None:
             for found, count in await memories.owners():
@@ -56,7 +54,7 @@ async def list_memories(location: str, terminal: Terminal, *, owner: str | None,
 
 
 async def show_memory(location: str, memory_id: str, terminal: Terminal, *, owner: str) -> int:
-    """Print a memory with its earlier versions, source and links."""
+    """Print one memory with its earlier versions, its source and its links."""
     owner_sender = _owner(owner)
     async with memories_at(location) as memories:
         for each in await memories.history(memory_id, owner=owner_sender):
@@ -80,25 +78,25 @@ async def correct_memory(location: str, memory_id: str, text: str, terminal: Ter
 
 
 async def forget_memories(
-    location: str, ids: Iterable[str], terminal: Terminal, *, owner: str, all_of: bool, journal: str | None
+    location: str, ids: Iterable[str], terminal: Terminal, *, owner: str, erase_all: bool, journal: str | None
 ) -> int:
-    """Forget memories by id, or erase everything stored about an owner. Return 1 if an id was not found.
+    """Forget memories by id, or erase all data of an owner. Return the exit code: 1 if an id was not found, else 0.
 
     Args:
         location: Memory file or URL.
-        ids: Ids of the memories; empty with `all_of`.
+        ids: Ids of the memories to forget; empty if `erase_all` is True.
         terminal: Output of the command.
         owner: Name of the owner.
-        all_of: True to erase everything of the owner.
-        journal: With `all_of`, the journal whose sessions are erased; None erases no sessions.
+        erase_all: True to erase all data of the owner.
+        journal: Journal whose sessions of the owner are also erased, if `erase_all` is True; None erases no sessions.
 
     Raises:
-        ConfigurationError: Ids and `all_of` are both given or both missing, or `journal` is given without `all_of`.
+        ConfigurationError: Ids and `erase_all` are both given or both missing, or `journal` is given without `erase_all`.
     """
     owner_sender, memory_ids = _owner(owner), tuple(ids)
-    if bool(memory_ids) is all_of or (journal is not None and not all_of):
+    if bool(memory_ids) is erase_all or (journal is not None and not erase_all):
         raise ConfigurationError(
-            "give either ids of memories, or --all for everything of the owner; --journal requires --all"
+            "pass either ids of memories, or --all to erase all data of the owner; --journal requires --all"
         )
     async with memories_at(location) as memories:
         if memory_ids:
@@ -134,7 +132,7 @@ async def export_memories(location: str, terminal: Terminal, *, owner: str) -> i
 
 
 def _owner(owner: str) -> Sender:
-    """Parse an owner name from the command line. `agent:cook` is the agent `cook`, other names are users."""
+    """Parse the option `--owner`. `agent:cook` is the agent `cook`; a name without `agent:` is a user."""
     kind, colon, name = owner.partition(":")
     return Sender(name, "agent") if colon and kind == "agent" else Sender.named(owner)
 
@@ -151,7 +149,7 @@ def _format_time(at: float) -> str:
 
 
 def _fields(memory: MemoryRecord) -> Iterable[tuple[str, Any]]:
-    """Yield the attributes of a memory, except its text, as name and value."""
+    """Yield label and value of each attribute of a memory, except its text, for display."""
     yield "kind", memory.kind
     yield "importance", memory.importance
     sources = {"agent": memory.agent, "session": memory.session_id, "message": memory.message_id}

@@ -18,7 +18,7 @@ MAX_PART_CHARS = 200
 
 
 async def list_requests(location: str, session: str, terminal: Terminal, *, agent: str | None) -> int:
-    """Print one line for each model answer of a session: request length in tokens, and omissions."""
+    """Print one line for each model answer of a session: length of its request in tokens, and omitted messages."""
     async with open_read_only(location) as journal:
         records = await load(journal, session, agent)
     for step, record in _answers(records):
@@ -45,7 +45,7 @@ def _describe_usage(usage: Usage) -> str:
 
 
 def _describe_cut(fitting: Fitting) -> str:
-    """Describe as text how the request was shortened to fit the context window."""
+    """Describe as text how a model request was shortened to fit the context window."""
     reductions = []
     if fitting.shares:
         kept = " and then ".join(f"{share:.0%}" for share in fitting.shares)
@@ -63,7 +63,7 @@ async def show(
     Args:
         location: Journal file or URL.
         session: Id of the session.
-        step: Record number of the answer.
+        step: Record number of the model answer.
         terminal: Output of the command.
         agent: Agent of the session, if several agents have a session with this id.
         code: Agent folder, Python file, or `FILE.py:NAME`.
@@ -80,17 +80,17 @@ async def show(
     return 0
 
 
-def _explanations(shown: ShownRequest) -> Iterator[str]:
-    """Yield lines that explain the request: memory strategy, messages, tokens, and omissions."""
-    chat, record = shown.chat, shown.record
-    yield f"memory    {one_line(shown.memory, MAX_PART_CHARS)}"
-    yield f"messages  {len(chat.messages)} shown, of a conversation of {shown.messages}"
+def _explanations(request: ShownRequest) -> Iterator[str]:
+    """Yield lines that describe a model request: memory strategy, messages, tokens, and omitted messages."""
+    chat, record = request.chat, request.record
+    yield f"memory    {one_line(request.memory, MAX_PART_CHARS)}"
+    yield f"messages  {len(chat.messages)} shown, of a conversation of {request.messages}"
     reported = record.usage.input_tokens
-    deviation = f", {shown.estimate / reported - 1:+.0%}" if reported else ""
-    yield f"tokens    {shown.estimate:,} estimated{deviation}; {_describe_usage(record.usage)}"
+    deviation = f", {request.estimate / reported - 1:+.0%}" if reported else ""
+    yield f"tokens    {request.estimate:,} estimated{deviation}; {_describe_usage(record.usage)}"
     if record.fitting is not None:
         yield f"fitting   {_describe_cut(record.fitting)}"
-    if record.prompt and not shown.is_same_prompt:
+    if record.prompt and not request.is_same_prompt:
         yield "prompt    the system prompt or the tools have changed since"
     yield "missing   text that hooks and recalled memories added to this call is not recorded"
 
@@ -110,13 +110,13 @@ def _text(text: str, limit: int | None) -> str:
 
 
 def check_context_options(session: str | None, step: int | None, code: str | None) -> None:
-    """Check the combination of `--context`, `--step` and `--code`.
+    """Check that the options `--context`, `--step` and `--code` fit together.
 
     Raises:
-        ConfigurationError: The session is missing, or only one of `--step` and `--code` is given.
+        ConfigurationError: The session id is missing, or only one of `--step` and `--code` is given.
     """
     if session is None:
-        raise ConfigurationError("--context needs a session: name it after the journal")
+        raise ConfigurationError("--context requires a session: pass the session id after the journal")
     if (step is None) is not (code is None):
         raise ConfigurationError(
             "--step and --code require each other: the agent's code rebuilds the model request of that record"

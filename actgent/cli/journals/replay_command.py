@@ -31,7 +31,7 @@ class ReplayOptions:
     """Options of `actgent replay --code` and `--fork`."""
 
     journal: str
-    """Journal file or URL."""
+    """File or URL of the journal with the recorded session."""
     session: str
     """Id of the recorded session."""
     agent: str | None = None
@@ -39,13 +39,16 @@ class ReplayOptions:
     to: int | None
     """Number of the last record to replay; None replays all."""
     fork: str | None
-    """Id of the new session that continues from the record; None only compares."""
+    """Id of the new session that continues from the last replayed record; None only compares."""
     code: ChatOptions
-    """The agent to run, and the message of a fork."""
+    """Options that select the agent to run, and the message to send to a fork."""
 
 
 async def compare(options: ReplayOptions, terminal: Terminal) -> int:
-    """Print the rebuilt session and the first differences in prompts and behaviour of the agent's current code. Return 1 if it differs."""
+    """Print the rebuilt session, and the first differences to the prompts and behaviour of the agent's current code.
+
+    Return the exit code: 1 if the behaviour differs, else 0.
+    """
     async with open_read_only(options.journal) as journal:
         records = await load(journal, options.session, options.agent)
     rebuilt = await rebuild(records, to=options.to)
@@ -62,7 +65,7 @@ async def compare(options: ReplayOptions, terminal: Terminal) -> int:
 
 
 async def fork(options: ReplayOptions, terminal: Terminal) -> int:
-    """Copy a session up to a record under a new id, and continue the copy. Return 1 if a turn failed.
+    """Copy a session up to a record to a new session, and continue the new one. Return 1 if a turn failed, else 0.
 
     Raises:
         ConfigurationError: An option does not apply to the agent, or the session does not exist.
@@ -84,15 +87,15 @@ async def fork(options: ReplayOptions, terminal: Terminal) -> int:
     return 0 if view.ok else 1
 
 
-def _check_changes(who: ChatOptions) -> None:
-    """Raise if the options `--system` or `--model` cannot be applied to the agent."""
-    if who.file is None:
+def _check_changes(options: ChatOptions) -> None:
+    """Check that the options `--system` and `--model` can be applied to the agent."""
+    if options.file is None:
         return
-    if who.system is not None:
+    if options.system is not None:
         raise ConfigurationError(
             "--system works only with a plain agent: omit --code, or change the agent's own prompt"
         )
-    if who.model is not None and not is_folder(who.file):
+    if options.model is not None and not is_folder(options.file):
         raise ConfigurationError(
             "--model works only with agent folders: an agent in a Python file chooses its own model"
         )
@@ -101,7 +104,7 @@ def _check_changes(who: ChatOptions) -> None:
 async def _resume(
     agent: Agent, session_id: str, journal: Journal, *, message: str | None, view: "_ForkView"
 ) -> None:
-    """Resume the unfinished turn of a session, then send the message, if there is one."""
+    """Resume the unfinished turn of a session, then send `message` unless it is None."""
     agent.on_session(view.listen)
     async with open_runtime(journal=SingleSessionJournal(journal, session_id)) as runtime:
         await runtime.start(agent)
@@ -114,11 +117,11 @@ async def _resume(
 
 @attrs.define
 class _ForkView:
-    """Prints the deliveries of a session."""
+    """Prints the deliveries of a forked session, and notes failures."""
 
     terminal: Terminal
     ok: bool = True
-    """False after a failed turn."""
+    """True until a turn fails."""
 
     def listen(self, session: Session) -> None:
         shown = ConversationView(self.terminal)

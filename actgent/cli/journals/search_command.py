@@ -12,21 +12,23 @@ WORDS = 160
 """Maximum length of the printed part of a message, in characters."""
 
 
-async def search(location: str, query: str, terminal: Terminal, *, wanted: SearchFilter, limit: int) -> int:
-    """Print the newest messages that match, at most `limit`. Return 1 if there are none.
+async def search(
+    location: str, query: str, terminal: Terminal, *, search_filter: SearchFilter, limit: int
+) -> int:
+    """Print the newest messages that match a search, at most `limit`. Return 1 if no message matches, else 0.
 
     Args:
         location: Journal file or URL.
         query: Words to search for.
         terminal: Output of the command.
-        wanted: Conditions on messages and sessions.
+        search_filter: Conditions on messages and sessions.
         limit: Maximum number of messages.
 
     Raises:
         ConfigurationError: The journal has no index, or the query has no word.
     """
     async with open_read_only(location) as journal, open_index(journal, read_only=True) as index:
-        page = await index.search(query, wanted, limit=limit)
+        page = await index.search(query, search_filter, limit=limit)
         hits = [hit for hit in page.hits if await journal.head(hit.agent, hit.session_id) is not None]
     for hit in hits:
         terminal.line(_describe(hit))

@@ -9,7 +9,9 @@ from .journal_commands import format_part, open_read_only
 
 
 async def audit(location: str, terminal: Terminal, *, code: str | None) -> int:
-    """Print each call of a journal that needed an approval and ran without one. Return 1 if there are any.
+    """Print each recorded tool call that depended on untrusted text and ran without approval.
+
+    Return the exit code: 1 if there are such calls, else 0.
 
     Args:
         location: Journal file or URL.

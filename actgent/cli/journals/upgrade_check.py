@@ -22,18 +22,21 @@ PAGE_SIZE = 100
 
 @attrs.define
 class _Counts:
-    """Counters of the check."""
+    """Counters of sessions in the upgrade check."""
 
     sessions: int = 0
-    """Number of checked sessions."""
+    """Number of unfinished sessions that were checked."""
     changed: int = 0
-    """Number of sessions that would resume differently."""
+    """Number of sessions that would resume differently with the new agents."""
     missing: int = 0
     """Number of unfinished sessions whose agent is not part of the deployment."""
 
 
 async def check_journal(location: str, target: str, terminal: Terminal) -> int:
-    """Print for each unfinished session how it would resume. Return 1 if a session changes or its agent is missing."""
+    """Print for each unfinished session how it would resume with the agents of `target`.
+
+    Return the exit code: 1 if a session would resume differently or its agent is missing, else 0.
+    """
     agents = {agent.name: agent for agent in agents_at(target, needs_model=False)}
     counts = _Counts()
     async with open_read_only(location) as journal:

@@ -29,9 +29,9 @@ MAX_FILES = 20
 
 
 async def serve(options: ACPOptions, terminal: Terminal, shutdown: Shutdown) -> int:
-    """Serve one client until it closes standard input, or until the first signal.
+    """Serve one ACP client until it closes standard input, or until the first signal. Return the exit code.
 
-    Turns that are running then stop, and resume when their session is loaded again.
+    Running turns are then stopped, and resume when their session is loaded again.
 
     Raises:
         ConfigurationError: The target has no agent or several, or an option is invalid.
@@ -56,7 +56,7 @@ def _load(options: ACPOptions) -> Agent:
     if len(agents) > 1:
         names = ", ".join(each.name for each in agents)
         raise ConfigurationError(
-            f"{options.target} has several agents ({names}): name the folder of one, or FILE.py:NAME"
+            f"{options.target} has several agents ({names}): pass the folder of one agent, or FILE.py:NAME"
         )
     return agents[0]
 
@@ -65,10 +65,9 @@ def _load(options: ACPOptions) -> Agent:
 async def _open_journal(
     options: ACPOptions, agent: Agent, terminal: Terminal
 ) -> AsyncGenerator[Journal, None]:
-    """Yield a journal that this process owns.
+    """Acquire and yield the journal of the options.
 
-    Of several processes for one agent and working directory, the first has the default journal, and each other one a file
-    with a number.
+    The first process of an agent and working directory uses the default journal file; further ones use numbered files.
     """
     if options.journal is not None:
         url = options.journal if "://" in options.journal else f"sqlite:///{options.journal}"
@@ -88,11 +87,13 @@ async def _open_journal(
                     )
                 yield journal
                 return
-    raise Fenced(f"{MAX_FILES} processes use {path} already: stop one, or pass --journal FILE")
+    raise Fenced(
+        f"{MAX_FILES} processes already use journals next to {path}: stop one, or pass --journal FILE"
+    )
 
 
 async def _acquire(journal: Journal, seconds: float) -> bool:
-    """Try to acquire the journal for `seconds`. Return False if another process owns it all this time."""
+    """Try for at most `seconds` to acquire a journal. Return False if another process owns it during this time."""
     deadline = trio.current_time() + seconds
     while True:
         try:
@@ -106,9 +107,9 @@ async def _acquire(journal: Journal, seconds: float) -> bool:
 
 
 def default_journal(target: str, name: str) -> Path:
-    """Return the path of the default journal: `$XDG_DATA_HOME/actgent/acp/NAME-DIGEST.db`.
+    """Return the path of the default journal file: `$XDG_DATA_HOME/actgent/acp/NAME-DIGEST.db`.
 
-    The digest is that of the agent's path and of the working directory, in which an editor starts the agent for a project.
+    The digest is a hash of the agent's path and the working directory, in which an editor starts the agent for a project.
     """
     home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     places = f"{Path(target).resolve()}\n{Path.cwd()}"

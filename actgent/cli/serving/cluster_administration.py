@@ -17,7 +17,10 @@ from .cluster_options import ClusterOptions
 
 
 async def show_status(cluster: ClusterOptions, terminal: Terminal, *, json: bool, full: bool) -> int:
-    """Print nodes and partitions. Return 1 if a partition has no owner, or an agent with open sessions has no node."""
+    """Print nodes and partitions of a cluster.
+
+    Return the exit code: 1 if no node owns a partition or hosts an agent with open sessions, else 0.
+    """
     status = await read_cluster_status(cluster.journal_url(), cluster.cluster)
     if json:
         terminal.json_line(orjson.dumps(attrs.asdict(status), option=orjson.OPT_INDENT_2).decode())
@@ -72,7 +75,7 @@ def _line_of(each: PartitionStatus) -> str:
 
 
 async def drain_node(cluster: ClusterOptions, node: str, terminal: Terminal) -> int:
-    """Make a node transfer its partitions to other nodes and stop; wait until it has."""
+    """Make a node transfer its partitions to other nodes and stop. Wait until the node has stopped."""
     name = await drain(cluster.journal_url(), cluster.cluster, node)
     terminal.notice(f"{name} has handed over all its partitions")
     return 0
@@ -86,7 +89,7 @@ async def change_partitions(cluster: ClusterOptions, partitions: int, terminal: 
 
 
 async def release_agent(cluster: ClusterOptions, agent: str, terminal: Terminal) -> int:
-    """Allow another cluster of the same database to host an agent and resume its sessions."""
+    """Release an agent, so that another cluster of the same database can host it and resume its sessions."""
     await release(cluster.journal_url(), cluster.cluster, agent)
     terminal.notice(
         f"released {one_line(agent, 100)}: the next cluster that starts this agent resumes its sessions"
@@ -95,17 +98,14 @@ async def release_agent(cluster: ClusterOptions, agent: str, terminal: Terminal)
 
 
 async def end_upgrade(cluster: ClusterOptions, terminal: Terminal) -> int:
-    """Switch all nodes of the cluster to the record format of this release.
-
-    Older releases cannot join afterwards.
-    """
+    """Switch all nodes of a cluster to the record format of this release. Nodes of older releases cannot join afterwards."""
     form = await finish_upgrade(cluster.journal_url(), cluster.cluster)
     terminal.notice(f"all nodes now write record format {form}; nodes of older releases can no longer join")
     return 0
 
 
 async def list_dead_letters(cluster: ClusterOptions, terminal: Terminal, *, json: bool) -> int:
-    """Print dead-lettered messages, oldest first. Return 1 if one has not been redelivered."""
+    """Print the dead-lettered messages of a cluster, oldest first. Return 1 if one was not redelivered yet, else 0."""
     dead = await read_dead(cluster.journal_url())
     if json:
         terminal.json_line(
@@ -129,7 +129,7 @@ def _line(dead: DeadMessage) -> str:
 async def redeliver_dead_letter(
     cluster: ClusterOptions, message_id: str, terminal: Terminal, *, session: str | None
 ) -> int:
-    """Redeliver a dead-lettered message; print its new id on standard output."""
+    """Send a dead-lettered message to its session again, and print its new id on standard output."""
     again = await retry_dead(cluster.journal_url(), cluster.cluster, message_id, session_id=session)
     terminal.notice(f"{one_line(message_id, 100)} was redelivered with the id")
     terminal.line(again)
@@ -139,7 +139,7 @@ async def redeliver_dead_letter(
 async def drop_dead_letter(
     cluster: ClusterOptions, message_id: str, terminal: Terminal, *, session: str | None
 ) -> int:
-    """Remove a message from the list of dead letters. Its session keeps the message as failed."""
+    """Remove a message from the list of dead letters. In its session the message stays failed."""
     await drop_message(cluster.journal_url(), message_id, session_id=session)
     terminal.notice(f"{one_line(message_id, 100)} was dropped; its session keeps it as failed")
     return 0

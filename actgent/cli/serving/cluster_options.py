@@ -14,7 +14,7 @@ JOURNAL_VARIABLE = "ACTGENT_JOURNAL"
 @Parameter(name="*")
 @attrs.frozen(kw_only=True)
 class ClusterOptions:
-    """Journal and name of a cluster."""
+    """Command-line options that select a cluster."""
 
     journal: str | None = None
     """Journal of the cluster: postgres://HOST/DATABASE. Default: the variable ACTGENT_JOURNAL, which process lists do not show.
@@ -23,10 +23,10 @@ class ClusterOptions:
     """Name of the cluster."""
 
     def journal_url(self) -> str:
-        """Return the journal URL from the option or the environment variable.
+        """Return the URL of the cluster's journal from the option or the environment variable.
 
         Raises:
-            ConfigurationError: Neither is set.
+            ConfigurationError: Neither the option nor the variable is set.
         """
         found = self.journal or os.environ.get(JOURNAL_VARIABLE)
         if not found:

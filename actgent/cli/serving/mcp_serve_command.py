@@ -12,14 +12,14 @@ from .standard_streams import protocol_streams
 
 
 async def serve(options: MCPServeOptions, shutdown: Shutdown) -> int:
-    """Serve one client until it closes standard input, or until the first signal.
+    """Serve one MCP client until it closes standard input, or until the first signal. Return the exit code.
 
     Raises:
         ConfigurationError: The target has no agent, an option is invalid, or the extra `mcp` is missing.
         Fenced: Another process owns the journal.
     """
     if importlib.util.find_spec("mcp") is None:
-        raise ConfigurationError("an MCP server needs the extra: pip install 'actgent[mcp]'")
+        raise ConfigurationError("an MCP server needs the package extra mcp: pip install 'actgent[mcp]'")
     from actgent.interop.mcp import MCPCatalog, serve_mcp  # noqa: PLC0415 - of the extra
     from actgent.interop.mcp.catalog import tools_of  # noqa: PLC0415
 

@@ -35,9 +35,9 @@ _CHECK_CODE = "from actgent.cli.agent_folders import exit_with_load_errors; exit
 
 
 def end_with_parent() -> None:
-    """End this process by SIGTERM when its standard input is closed.
+    """Watch standard input, and end this process by SIGTERM when standard input is closed.
 
-    The parent holds the other end of that pipe, so the server also ends if the parent is killed.
+    The parent process has the other end of this pipe, so the server also ends if the parent is killed.
     """
     threading.Thread(target=_wait_for_parent, daemon=True).start()
 
@@ -52,12 +52,12 @@ def _wait_for_parent() -> None:
 async def serve_with_reload(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -> int:
     """Serve the agents in a child process, and restart the child when a watched file changes.
 
-    A child finishes its running turns before the next one starts. If the changed files cannot be read or run, the error
-    is printed and the present child keeps serving. All children accept the same token.
+    A child finishes its running turns before the next child starts. If the changed files cannot be loaded, the error is
+    printed and the current child continues to serve. All children accept the same token.
     """
     check_extra()
     if options.target is None:
-        raise ConfigurationError("--reload requires the agents whose files it watches")
+        raise ConfigurationError("--reload requires an agent folder or Python file, whose files it watches")
     with TemporaryDirectory(prefix="actgent-") as folder:
         tokens = options.tokens or _write_token(Path(folder), options, terminal)
         command = [sys.executable, "-c", _SERVER_CODE, *attrs.evolve(options, tokens=tokens).to_arguments()]
@@ -85,9 +85,9 @@ def _send(process: trio.Process, number: signal.Signals) -> None:
 
 
 async def _end(process: trio.Process) -> None:
-    """End the child process without waiting for its running turns.
+    """End the child process without waiting for its running turns. Kill it if it has not ended after `KILL_SECONDS`.
 
-    It is killed after `KILL_SECONDS`. Does nothing after the child has ended.
+    Do nothing if the child has already ended.
     """
     with trio.CancelScope(shield=True):
         _send(process, signal.SIGTERM)
@@ -102,9 +102,9 @@ async def _end(process: trio.Process) -> None:
 async def _wait_for_change(
     options: ServeOptions, stamps: dict[str, tuple[int, int]], terminal: Terminal
 ) -> None:
-    """Wait until a watched file has changed and the agents can be loaded from the files.
+    """Wait until a watched file has changed and the agents can be loaded. Print the errors of failed attempts to load them.
 
-    Errors of loading are printed.
+    `stamps` are the modification times and sizes of the files, and are updated.
     """
     target = options.target
     while True:
@@ -118,7 +118,7 @@ async def _wait_for_change(
 
 
 async def _load_error(target: str, *, offline: bool) -> str:
-    """Try to load the agents in a child process, and return its error text. Empty if they can be loaded."""
+    """Try to load the agents in a child process. Return the error text; empty if they can be loaded."""
     done = await trio.run_process(
         [sys.executable, "-c", _CHECK_CODE, target, *(["--offline"] if offline else [])],
         capture_stdout=True,
@@ -130,10 +130,7 @@ async def _load_error(target: str, *, offline: bool) -> str:
 
 
 async def _report_failure(process: trio.Process, shutdown: Shutdown, terminal: Terminal) -> None:
-    """Wait until the child ends, and print a notice if it failed.
-
-    The server then restarts at the next change.
-    """
+    """Wait until the server process ends. If it failed, print that the server restarts at the next change of a file."""
     code = await process.wait()
     if code in _FAILURE_CODES and not shutdown.is_requested:
         terminal.notice("no server is running: it restarts when a file changes")
@@ -150,7 +147,7 @@ def _write_token(folder: Path, options: ServeOptions, terminal: Terminal) -> str
 
 
 def _file_stamps(target: str) -> dict[str, tuple[int, int]]:
-    """Return the modification time (ns) and size (bytes) of each watched file."""
+    """Return modification time in nanoseconds and size in bytes of each watched file, by path."""
     path = Path(target.partition(":")[0])
     folder = path if path.is_dir() else path.parent
     found = {}

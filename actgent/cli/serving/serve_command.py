@@ -20,7 +20,7 @@ from actgent.journal.cluster_interface import check_cluster_extra
 from actgent.runtime.runtime import Runtime, open_runtime
 from actgent.support.tracing_interface import Tracing
 from actgent.web.gateway import NO_WEBHOOKS, check_extra, open_gateway
-from actgent.web.gateway_interface import Datasets, Gateway, OutsideProtocol
+from actgent.web.gateway_interface import Datasets, ExternalProtocol, Gateway
 from actgent.web.gateway_limits import GatewayLimits
 from actgent.web.webhooks.signatures import make_secrets_file
 from actgent.web.webhooks.webhook import EVENTS, Webhook
@@ -36,7 +36,7 @@ REQUEST_GRACE_SECONDS = 5.0
 
 
 async def serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -> int:
-    """Serve the agents until the first signal, or until the node is drained.
+    """Serve agents over HTTP until the first signal, or until the cluster node is drained. Return the exit code.
 
     Raises:
         ConfigurationError: An option is invalid, or the extra `web` is missing.
@@ -93,7 +93,7 @@ async def _serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) 
 
 
 async def _wait_for_journal(options: ServeOptions, terminal: Terminal) -> None:
-    """Wait until the PostgreSQL server of the journal is reachable.
+    """Wait until the PostgreSQL server of the journal is reachable. Return at once for other journals.
 
     Raises:
         JournalFailed: The server is not reachable within `wait_for_journal` seconds, or rejects the user.
@@ -112,18 +112,18 @@ async def _wait_for_journal(options: ServeOptions, terminal: Terminal) -> None:
 
 @attrs.frozen(kw_only=True)
 class _ServedAgents:
-    """Runtime with the started agents."""
+    """Runtime with the started agents that the gateway serves."""
 
     runtime: Runtime
     names: str
-    """Agent names for the startup message."""
+    """Names of the agents, as text for the startup message."""
     drained: trio.Event = attrs.field(factory=trio.Event)
-    """Set when the cluster node has been drained."""
+    """Event that is set when the cluster node has been drained."""
 
 
 @asynccontextmanager
 async def _open_agents(options: ServeOptions) -> AsyncGenerator[_ServedAgents, None]:
-    """Start the agents in a runtime, alone or as a cluster node, and stop them when the block exits.
+    """Start the agents in a runtime, as single server or as cluster node, and stop them when the block exits.
 
     Raises:
         ConfigurationError: Options exclude each other.
@@ -189,8 +189,8 @@ def _open_runtime(
     )
 
 
-def _protocols_of(options: ServeOptions) -> Sequence[OutsideProtocol]:
-    """Return the outside protocols that are served.
+def _protocols_of(options: ServeOptions) -> Sequence[ExternalProtocol]:
+    """Return the interoperability protocols that the options select.
 
     Raises:
         ConfigurationError: `--protocols` names an unknown protocol.
@@ -205,13 +205,13 @@ def _protocols_of(options: ServeOptions) -> Sequence[OutsideProtocol]:
         return ()
     if unknown := [name for name in wanted if name not in known]:
         raise ConfigurationError(
-            f"--protocols {unknown[0]!r:.100} is unknown: use {', '.join(known)}, or none"
+            f"--protocols has an unknown name {unknown[0]!r:.100}: use {', '.join(known)}, or none"
         )
     return [known[name] for name in wanted]
 
 
 def _datasets_of(options: ServeOptions) -> Datasets | None:
-    """Return the datasets of `--datasets`; None without the option.
+    """Return the evaluation datasets in the folder of `--datasets`; None without the option.
 
     Raises:
         ConfigurationError: The folder does not exist.
@@ -227,7 +227,7 @@ def _announce(
     agents_served: _ServedAgents,
     gateway: Gateway,
     terminal: Terminal,
-    protocols: Sequence[OutsideProtocol],
+    protocols: Sequence[ExternalProtocol],
     *,
     is_json: bool,
 ) -> None:
@@ -244,10 +244,7 @@ def _announce(
 
 
 def _notify_service_manager(state: str) -> None:
-    """Send a state, such as `READY=1`, to systemd if it started this process.
-
-    Failures are ignored; see sd_notify(3).
-    """
+    """Send a state such as `READY=1` to systemd, if systemd started this process. Failures are ignored; see sd_notify(3)."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address or os.name == "nt":
         return
@@ -274,7 +271,7 @@ def _tls_context(options: ServeOptions) -> ssl.SSLContext | None:
 
 
 def make_webhooks(options: NotifyOptions) -> tuple[list[Webhook], bool]:
-    """Return the configured webhooks, and True if their file of secrets was created.
+    """Return the webhooks that the options configure, and True if their file of secrets was created.
 
     Raises:
         ConfigurationError: Options exclude each other, or one is invalid.

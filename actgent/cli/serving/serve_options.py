@@ -19,7 +19,7 @@ Rate = Annotated[float | None, Parameter(validator=Number(gt=0))]
 @Parameter(name="*")
 @attrs.frozen(kw_only=True)
 class OperationOptions:
-    """Options for operators: log, startup, shutdown, and limits per token."""
+    """Options for operators of a server: log, startup, shutdown, and limits per token."""
 
     offline: Flag = False
     """Answer from a script instead of the models of agent folders. Needs no API key."""
@@ -40,15 +40,12 @@ class OperationOptions:
     streams: Count | None = None
     """Maximum number of open streams per token. Default: 1000."""
     rate: Rate = None
-    """Maximum requests per second per token. Default: 20."""
+    """Maximum number of requests per second per token. Default: 20."""
     burst: Count | None = None
-    """Requests that one token may send at once above its rate. Default: 100."""
+    """Maximum number of requests that one token may send at once after a pause. Default: 100."""
 
     def limits(self) -> dict[str, Any]:
-        """Return the gateway limits that the options set, by their names in `GatewayLimits`.
-
-        Options without a value are left out.
-        """
+        """Return the gateway limits that the options set, by name in `GatewayLimits`. Options without a value are left out."""
         limits = {name: getattr(self, name) for name in ("streams", "rate", "burst")}
         return {name: value for name, value in limits.items() if value is not None}
 
@@ -56,18 +53,18 @@ class OperationOptions:
 @Parameter(name="*")
 @attrs.frozen(kw_only=True)
 class NotifyOptions:
-    """Options for webhooks."""
+    """Options of `actgent serve` for webhooks."""
 
     notify: Repeated = ()
-    """Webhook URL that receives replies, approvals, failures and closed sessions; may be given several times."""
+    """Webhook URL that is notified of replies, approvals, failures and closed sessions; may be given several times."""
     notify_sessions: Flag = False
     """Also send to webhook URLs that clients set for their sessions."""
     notify_events: Repeated = ()
     """Send only these events: reply, approval, failed, closed; may be given several times."""
     notify_allow: Repeated = ()
-    """Private HOST[:PORT][/PATH] or network that --notify URLs may use; may be given several times."""
+    """Private HOST[:PORT][/PATH] or network to which --notify URLs may lead; may be given several times."""
     notify_sessions_allow: Repeated = ()
-    """Private HOST[:PORT][/PATH] or network that clients' webhook URLs may use; may be given several times."""
+    """Private HOST[:PORT][/PATH] or network to which clients' webhook URLs may lead; may be given several times."""
     notify_secrets: str | None = None
     """File with the secrets that sign webhook requests, one per line, newest first; created if missing."""
 
@@ -90,15 +87,15 @@ class ServeOptions:
     origin: Repeated = ()
     """Website that may send cross-origin requests, e.g. https://app.example.com; may be given several times."""
     host: Repeated = ()
-    """Allowed `Host` header; may be given several times."""
+    """Additional allowed value of the `Host` header; may be given several times."""
     tls_cert: str | None = None
     """TLS certificate file, if no proxy terminates TLS."""
     tls_key: str | None = None
     """Private key file of the certificate."""
     notify: NotifyOptions = attrs.field(factory=NotifyOptions)
-    """Webhooks."""
+    """Webhook options."""
     operation: OperationOptions = attrs.field(factory=OperationOptions)
-    """Log, startup, shutdown and rate limits."""
+    """Options for log, startup, shutdown and rate limits."""
     cluster: str | None = None
     """Name of the cluster; all nodes with this name and journal share their sessions."""
     advertise: str | None = None
@@ -108,15 +105,15 @@ class ServeOptions:
     node: str | None = None
     """Prefix of the node's name. Default: the host name."""
     protocols: str | None = None
-    """Protocols of other clients to serve, separated by commas: openai, ag-ui, vercel, a2a, mcp; or none. Default: all."""
+    """Interoperability protocols to serve, separated by commas: openai, ag-ui, vercel, a2a, mcp; or none. Default: all."""
 
     @property
     def cluster_options(self) -> ClusterOptions | None:
-        """Journal and name of the cluster; None without a cluster."""
+        """Journal and name of the cluster; None if the server is no cluster node."""
         return None if self.cluster is None else ClusterOptions(journal=self.journal, cluster=self.cluster)
 
     def to_arguments(self) -> list[str]:
-        """Return the options as a command line, for the child process of `--reload`."""
+        """Return the options as command-line words, for the child process of `--reload`."""
         return ["serve", self.target, *to_arguments(attrs.evolve(self, target=""))]
 
 
@@ -151,7 +148,7 @@ class MCPServeOptions:
 
 
 def to_arguments(options: Any) -> Iterator[str]:
-    """Return the options that differ from their defaults as command-line words.
+    """Convert an object of options to command-line words. Options with their default value are left out.
 
     Args:
         options: An attrs object whose fields are options: booleans, texts, numbers, tuples of texts, or groups of options.

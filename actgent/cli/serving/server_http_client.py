@@ -26,7 +26,7 @@ UNAUTHORIZED, NOT_FOUND = 401, 404
 
 
 class SessionNotOnServer(UsageError):
-    """The server answered 404: the resource does not exist, or the token cannot access it."""
+    """The server responded with status 404: the resource does not exist, or the token cannot access it."""
 
 
 class RemoteUnreachable(Exception):
@@ -38,33 +38,33 @@ class ServerEvent:
     """One server-sent event."""
 
     name: str
-    """Event type."""
+    """Type of the event, such as `reply`."""
     data: Mapping[str, Any]
-    """Decoded JSON data."""
+    """Decoded JSON data of the event."""
     id: str | None = None
-    """Event id, a record number; None for events that are not recorded, such as tokens."""
+    """Id of the event, a record number; None for events without a record, such as tokens."""
 
 
 class RemoteServer:
-    """Client of a running server."""
+    """HTTP client of a running `actgent serve`."""
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self._client = client
 
     async def get(self, path: str, **query: str | int) -> Any:
-        """Send a GET request and return the decoded JSON answer.
+        """Send a GET request and return the decoded JSON of the response.
 
         Raises:
-            UsageError: The server rejects the request; the message is the server's.
+            UsageError: The server rejects the request; the error has the server's message.
             RemoteUnreachable: The server cannot be reached.
         """
         return await self._request("GET", path, params=query)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Send a POST request with a JSON body and return the decoded JSON answer.
+        """Send a POST request with a JSON body and return the decoded JSON of the response.
 
         Raises:
-            UsageError: The server rejects the request; the message is the server's.
+            UsageError: The server rejects the request; the error has the server's message.
             RemoteUnreachable: The server cannot be reached.
         """
         return await self._request("POST", path, json=dict(body))
@@ -79,10 +79,10 @@ class RemoteServer:
         return _parse_answer(response, response.content)
 
     async def events(self, path: str, after: str) -> AsyncIterator[ServerEvent]:
-        """Yield the events of a stream after an event id, until the connection ends.
+        """Yield the server-sent events of a stream after the event id `after`, until the connection ends.
 
         Raises:
-            UsageError: The server rejects the request; the message is the server's.
+            UsageError: The server rejects the request; the error has the server's message.
             RemoteUnreachable: The server cannot be reached, or the connection broke.
         """
         headers = {"accept": "text/event-stream", "last-event-id": after}
@@ -99,13 +99,16 @@ class RemoteServer:
 
 
 def _describe(error: httpx2.HTTPError) -> str:
-    """Return the error's class, and its text for connection errors only: other texts may quote a header with the token."""
+    """Describe an HTTP error by its class, and for connection errors also by its text.
+
+    Texts of other errors may contain a header with the token.
+    """
     name = type(error).__name__
     return f"{name}: {explained_text(error)}" if isinstance(error, httpx2.ConnectError) else name
 
 
 def path_of(*segments: str) -> str:
-    """Join ids to a URL path. Each id is quoted, so that it stays one segment."""
+    """Join texts such as session ids to a URL path. Each one is quoted, so that it stays one path segment."""
     return "".join(f"/{quote(each, safe='')}" for each in segments)
 
 
@@ -118,7 +121,7 @@ def _parse_answer(response: httpx2.Response, body: bytes) -> Any:
         return document
     if response.status_code == UNAUTHORIZED:
         raise UsageError(
-            f"the server rejected the token (401): it is wrong, expired, or of another server; check {TOKEN_VARIABLE} or --token-file"
+            f"the server rejected the token (401): it is wrong, expired, or belongs to another server; check {TOKEN_VARIABLE} or --token-file"
         )
     detail = document.get("detail") or document.get("title") if isinstance(document, dict) else None
     error = SessionNotOnServer if response.status_code == NOT_FOUND else UsageError
@@ -145,9 +148,7 @@ async def _parse_events(lines: AsyncIterator[str]) -> AsyncIterator[ServerEvent]
 
 @asynccontextmanager
 async def open_remote(options: ServerOptions) -> AsyncGenerator[RemoteServer, None]:
-    """Yield a client of the server that the options name.
-
-    Its access token is sent with each request.
+    """Yield an HTTP client of the server in the options. It sends the access token with each request.
 
     Raises:
         ConfigurationError: The access token is missing.
@@ -160,16 +161,16 @@ async def open_remote(options: ServerOptions) -> AsyncGenerator[RemoteServer, No
 
 
 class Backoff:
-    """Exponential pauses between reconnects."""
+    """Exponentially growing pauses between attempts to reconnect."""
 
     def __init__(self) -> None:
         self._seconds = MIN_BACKOFF_SECONDS
 
     def reset(self) -> None:
-        """Reset the pauses after a successful request: the next pause is the shortest again."""
+        """Set the next pause to the shortest one, after a successful request."""
         self._seconds = MIN_BACKOFF_SECONDS
 
     async def wait(self) -> None:
-        """Sleep before the next reconnect, and double the following pause."""
+        """Sleep for the current pause, and double the next pause."""
         await trio.sleep(self._seconds)
         self._seconds = min(2 * self._seconds, MAX_BACKOFF_SECONDS)

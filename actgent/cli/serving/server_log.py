@@ -21,7 +21,7 @@ _MAX_MESSAGE_CHARACTERS = 8_000
 
 @contextmanager
 def logging_to_stderr(log_format: LogFormat, level: LogLevel) -> Iterator[None]:
-    """Write log records to standard error during the block.
+    """Write log records to standard error during the `with` block.
 
     Loggers of actgent log records from `level` on. Other libraries log from WARNING on, because their records may quote
     URLs with API keys.
@@ -40,13 +40,13 @@ def logging_to_stderr(log_format: LogFormat, level: LogLevel) -> Iterator[None]:
 
 
 def _time_of(record: logging.LogRecord) -> str:
-    """Return the time of a record as RFC 3339 in UTC, with milliseconds."""
+    """Format the time of a log record as RFC 3339 in UTC, with milliseconds."""
     seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
     return f"{seconds}.{int(record.msecs):03d}Z"
 
 
 class _TextFormatter(logging.Formatter):
-    """`TIME LEVEL LOGGER: MESSAGE`; a traceback follows on indented lines."""
+    """Formatter of log records as `TIME LEVEL LOGGER: MESSAGE`; a traceback follows on indented lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         level = record.levelname.lower()
@@ -56,7 +56,7 @@ class _TextFormatter(logging.Formatter):
 
 
 class _JSONFormatter(logging.Formatter):
-    """One JSON object: time, level, logger, message; the fields of an access record; a traceback if there is one."""
+    """Formatter of log records as one JSON object: time, level, logger, message, fields of a request log, and traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         row: dict[str, Any] = {
@@ -72,9 +72,9 @@ class _JSONFormatter(logging.Formatter):
 
 
 def _traceback_of(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    """Return the traceback of a record, indented so that no line of it looks like a record; empty if it has none.
+    """Return the traceback of a log record; empty without one. Lines are indented, so that none looks like a record.
 
-    Loggers of actgent have already escaped and indented theirs (`support/safe_logging.py`).
+    Loggers of actgent have already escaped and indented their tracebacks (`support/safe_logging.py`).
     """
     if record.exc_text:
         return record.exc_text

@@ -24,7 +24,7 @@ TOKEN_VARIABLE = "ACTGENT_TOKEN"  # noqa: S105 - the name of a variable
 @Parameter(name="*")
 @attrs.frozen(kw_only=True)
 class ServerOptions:
-    """Server or journal to read."""
+    """Options that select the server or journal to read."""
 
     at: str = DEFAULT_URL
     """URL of a running server, or a journal to read: a file, or postgres://HOST/DATABASE."""
@@ -41,13 +41,13 @@ class ServerOptions:
         scheme, separator, _ = self.at.partition("://")
         if separator and scheme not in _SCHEMES:
             raise ConfigurationError(
-                f"--at takes http://HOST:PORT, https://HOST, postgres://HOST/DATABASE or a journal file, not {scheme[:20]!r}://..."
+                f"--at must be http://HOST:PORT, https://HOST, postgres://HOST/DATABASE or a journal file, not {scheme[:20]!r}://..."
             )
         return self.at.startswith(("http://", "https://")) or _HOST_AND_PORT.fullmatch(self.at) is not None
 
     @property
     def url(self) -> str:
-        """Base URL of the server. Accepts every form that `actgent serve` prints: with `/v1`, or the dashboard link with its key."""
+        """Base URL of the server, from the address in `at` without `/v1` or the login key of a dashboard link."""
         address = self.at if "://" in self.at else f"http://{self.at}"
         return address.partition("#")[0].rstrip("/").removesuffix("/v1")
 
@@ -55,7 +55,7 @@ class ServerOptions:
         """Return the access token from the file or the environment variable.
 
         Raises:
-            ConfigurationError: The token is missing, unreadable or not ASCII.
+            ConfigurationError: The access token is missing, unreadable or not ASCII.
         """
         try:
             token = (
@@ -68,7 +68,7 @@ class ServerOptions:
             raise ConfigurationError(f"the token cannot be read: {why}: {self.token_file}") from error
         if not token or not token.strip() or not token.strip().isascii():
             raise ConfigurationError(
-                f"{self.url} needs an access token: set {TOKEN_VARIABLE} or use --token-file; `actgent token new` creates one"
+                f"{self.url} requires an access token: set {TOKEN_VARIABLE} or use --token-file; `actgent token new` creates a token"
             )
         return token.strip()
 
@@ -100,7 +100,7 @@ class WatchOptions:
     agent: str | None = None
     """Name of the agent, if several agents have a session with this id."""
     after: Annotated[int, Parameter(validator=Number(gte=0))] = 0
-    """Number of the last event that is already known; 0 starts at the beginning."""
+    """Number of the last event that is already known; later events are shown. 0 shows all events."""
     once: Flag = False
     """Print existing events and exit."""
     json: Flag = False

@@ -9,10 +9,10 @@ import trio
 
 @contextmanager
 def protocol_streams() -> Iterator[tuple[trio.abc.ReceiveStream, trio.abc.SendStream]]:
-    """Yield standard input and output as streams.
+    """Yield standard input and output as byte streams for a protocol.
 
-    Descriptors 0 and 1 become /dev/null and standard error, so that prints of tools and of their programs do not mix with
-    the protocol.
+    Descriptors 0 and 1 become /dev/null and standard error, so that output of tools and their child processes does not mix
+    with the protocol.
     """
     streams = trio.lowlevel.FdStream(os.dup(0)), trio.lowlevel.FdStream(os.dup(1))
     nothing = os.open(os.devnull, os.O_RDONLY)

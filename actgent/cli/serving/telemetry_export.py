@@ -28,7 +28,7 @@ _CONTENT_MODES = ("SPAN_ONLY", "SPAN_AND_EVENT")
 
 @asynccontextmanager
 async def open_telemetry() -> AsyncGenerator[Telemetry, None]:
-    """Yield the telemetry of a server. When the block exits, the last spans and metrics are exported.
+    """Yield the OpenTelemetry setup of a server. When the block exits, the last spans and metrics are exported.
 
     `OTEL_TRACES_EXPORTER` and `OTEL_METRICS_EXPORTER` select exporters; the default is `otlp`. The SDK reads the other
     variables, e.g. `OTEL_SERVICE_NAME`, `OTEL_EXPORTER_OTLP_ENDPOINT` and `OTEL_TRACES_SAMPLER`.

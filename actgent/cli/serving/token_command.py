@@ -11,7 +11,7 @@ from actgent.web.access_tokens import AccessToken, days_from_now, new_token, rea
 def make_token(
     file: str, terminal: Terminal, *, name: str, owner: str, scopes: tuple[str, ...], days: float | None
 ) -> int:
-    """Add a token to the file, and print its secret once.
+    """Create an access token, add its entry to the token file, and print the token once.
 
     Raises:
         ConfigurationError: The file already has a token with this name, or a scope is unknown.
@@ -28,7 +28,7 @@ def make_token(
 
 
 def list_tokens(file: str, terminal: Terminal) -> int:
-    """Print the tokens of the file with owner, scopes and expiry."""
+    """Print the entries of the token file with owner, scopes and expiry."""
     tokens = _read_existing(file)
     if not tokens:
         terminal.notice(f"{file} has no tokens: `actgent token new` creates one")
@@ -39,7 +39,7 @@ def list_tokens(file: str, terminal: Terminal) -> int:
 
 
 def revoke_token(file: str, name: str, terminal: Terminal) -> int:
-    """Remove a token from the file. Running servers reject it within one second.
+    """Remove the entry of a token from the token file. Running servers reject the token within one second.
 
     Raises:
         ConfigurationError: The file has no token with this name.

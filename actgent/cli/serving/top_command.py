@@ -37,11 +37,11 @@ class _Reading:
     at: float
     """Time of the reading in seconds of trio's clock."""
     data: Mapping[str, Any]
-    """Decoded state of the server or journal."""
+    """State of the server or journal as JSON data."""
 
 
 async def top(options: TopOptions, terminal: Terminal, shutdown: Shutdown) -> int:
-    """Show the state until the first signal; print it once with `once` or in a pipe.
+    """Show and refresh the state of a server or journal until the first signal. With `once` or in a pipe, print it once.
 
     Raises:
         UsageError: The server cannot be reached, or rejects the request.
@@ -80,7 +80,7 @@ async def _repeat(
 
 
 async def _read_once(read: Callable[[], Awaitable[Mapping[str, Any]]]) -> Mapping[str, Any]:
-    """Read the state once, and explain an unreachable server.
+    """Call `read` once and return its result. Explain the error if the server is not reachable.
 
     Raises:
         UsageError: The server cannot be reached.
@@ -121,14 +121,14 @@ async def _refresh(
 
 
 async def _read_server(remote: RemoteServer) -> Mapping[str, Any]:
-    """Return statistics and provider limits of a server."""
+    """Read agent statistics and provider limits from a server."""
     statistics = await remote.get("/statistics", totals="true")
     limiters = (await remote.get("/rate-limiters"))["items"]
     return {**statistics, "rate_limiters": limiters}
 
 
 async def _read_journal(journal: Journal) -> Mapping[str, Any]:
-    """Return the number of sessions by state, and the latest sessions of a journal."""
+    """Read the number of sessions by state, and the latest sessions, from a journal."""
     counts = await journal.counts()
     latest = [of_head(head) for head in await journal.page(limit=MAX_SESSIONS) if not is_internal(head)]
     return {"sessions": dict(counts), "latest": latest}
@@ -142,10 +142,7 @@ def _json(now: _Reading, before: _Reading | None) -> str:
 
 
 def _rates(now: _Reading, before: _Reading | None) -> dict[str, float | None]:
-    """Return the turns per second of each agent since the previous reading.
-
-    None for an agent without two readings.
-    """
+    """Return the turns per second of each agent since the previous reading; None for an agent without two readings."""
     found: dict[str, float | None] = {}
     for agent, each in now.data.get("agents", {}).items():
         old = None if before is None else before.data.get("agents", {}).get(agent, {}).get("turns")
@@ -157,7 +154,7 @@ def _rates(now: _Reading, before: _Reading | None) -> dict[str, float | None]:
 
 
 def _render(now: _Reading, before: _Reading | None, width: int) -> RenderableType:
-    """Render the state as tables that fit a terminal of `width` columns."""
+    """Render a reading as tables that fit a terminal of `width` columns. `before` is the previous reading, for rates."""
     data = now.data
     parts: list[RenderableType] = []
     if "problem" in data:
@@ -232,7 +229,7 @@ _GAP = 2
 
 
 def fit_table(rows: Sequence[Mapping[str, Text]], width: int, optional_columns: Sequence[str]) -> Table:
-    """Return a table that fits the terminal: names are truncated, figures are shown completely or their column is dropped.
+    """Return a table that fits the terminal. Names are truncated; numbers are shown completely or their column is dropped.
 
     Args:
         rows: One or more rows with the same columns, in display order. The first column contains names.
@@ -261,10 +258,10 @@ def fit_table(rows: Sequence[Mapping[str, Text]], width: int, optional_columns: 
 
 
 def _figures_width(columns: Sequence[str], widths: Mapping[str, int]) -> int:
-    """Return the width of all columns except the first, with the gaps between them."""
+    """Return the total width of all columns except the first, with the gaps between them, in characters."""
     return sum(widths[name] + _GAP for name in columns[1:])
 
 
 def _min_width(columns: Sequence[str], widths: Mapping[str, int]) -> int:
-    """Return the minimum width of a table with these columns."""
+    """Return the minimum width in characters of a table with these columns."""
     return min(MIN_NAME_COLUMNS, widths[columns[0]]) + _figures_width(columns, widths)

@@ -53,7 +53,7 @@ async def watch_session(options: WatchOptions, terminal: Terminal, shutdown: Shu
                         "access it: check the id and --agent"
                     ) from None
                 except RemoteUnreachable as error:
-                    raise UsageError(f"{error}: check that `actgent serve` runs there") from None
+                    raise UsageError(f"{error}: check that `actgent serve` runs at this address") from None
         else:
             async with open_read_only(options.server.at) as journal:
                 await _show(_journal_events(journal, options), view)
@@ -72,7 +72,7 @@ async def _show(events: AsyncGenerator[ServerEvent, None], view: "_View") -> Non
 async def _server_events(
     remote: RemoteServer, options: WatchOptions, terminal: Terminal
 ) -> AsyncGenerator[ServerEvent, None]:
-    """Yield each event of a session once. Reconnects after lost connections and server restarts."""
+    """Yield each event of a session on a server once. Reconnect after lost connections and server restarts."""
     query = {} if options.agent is None else {"agent": options.agent}
     path, last = f"{path_of('sessions', options.session)}/events", str(options.after)
     if options.once:
@@ -110,7 +110,7 @@ async def _generator(events: AsyncIterator[ServerEvent]) -> AsyncGenerator[Serve
 async def _stored_events(
     remote: RemoteServer, path: str, after: int, query: Mapping[str, str]
 ) -> AsyncGenerator[ServerEvent, None]:
-    """Yield the events that are recorded so far, page by page, and then end."""
+    """Yield the events of a session that the server has recorded so far."""
     while True:
         page = await remote.get(path, after=after, limit=_PAGE_SIZE, **query)
         for each in page["items"]:
@@ -121,7 +121,7 @@ async def _stored_events(
 
 
 async def _journal_events(journal: Journal, options: WatchOptions) -> AsyncGenerator[ServerEvent, None]:
-    """Yield the events of a session from its records, while another process may be writing them."""
+    """Yield the events of a session from its journal records, which another process may be writing."""
     agents = await journal.agents_with_session(options.session)
     key = one_of(agents if options.agent is None else [options.agent], options.session)
     if key is None or await journal.head(*key) is None:
@@ -149,7 +149,7 @@ async def _wait_for_records(journal: Journal, key: SessionKey) -> None:
 
 
 class _View:
-    """Printer of events: as lines of text with streamed answers, or as JSON objects."""
+    """Prints events as lines of text with streamed answers, or as JSON objects."""
 
     def __init__(self, terminal: Terminal, *, is_json: bool) -> None:
         self._terminal = terminal
@@ -182,20 +182,20 @@ class _View:
             self._shown_text += text
 
     def end(self) -> None:
-        """End the line of a partial answer, so that the next event starts on a new line."""
+        """End the line of a printed partial answer, so that the next event starts on a new line."""
         if self._shown_text:
             self._terminal.line()
             self._shown_text = ""
 
 
 def _time(data: Mapping[str, Any]) -> str:
-    """Return the local time of an event; blank if an old record has no time."""
+    """Format the local time of an event; spaces if the event has no time."""
     at = data.get("at")
     return f"{datetime.fromisoformat(at).astimezone():%H:%M:%S}" if at else " " * 8
 
 
 def _style(event: ServerEvent) -> str | None:
-    """Return the style of an event: failures red, approvals yellow, messages plain, all others dim."""
+    """Return the text style of an event: red for failures, yellow for approvals, None for messages, dim for all others."""
     if event.name == "ended" and event.data["failed"]:
         return "red"
     return {"message": None, "reply": None, "approval": "yellow"}.get(event.name, "dim")

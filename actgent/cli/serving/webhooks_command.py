@@ -13,7 +13,7 @@ from .server_or_journal_options import ServerOptions
 
 
 async def list_undelivered(server: ServerOptions, terminal: Terminal) -> int:
-    """Print the webhooks of a server with their dead-lettered deliveries. Return 1 if there are any."""
+    """Print the webhooks of a server with their failed deliveries. Return 1 if there are failed deliveries, else 0."""
     async with _open_server(server) as remote:
         webhooks = (await remote.get("/webhooks"))["items"]
     if not webhooks:
@@ -35,7 +35,10 @@ def _lines(failed: list[Mapping[str, Any]]) -> Iterator[str]:
 
 
 async def redeliver_webhooks(server: ServerOptions, ids: tuple[str, ...], terminal: Terminal) -> int:
-    """Send dead-lettered deliveries again: those with the given ids, or all. Return 1 if an id is not listed."""
+    """Send failed webhook deliveries again: those with the given ids, or all if `ids` is empty.
+
+    Return the exit code: 1 if an id is not one of a failed delivery, else 0.
+    """
     count, unknown = 0, set(ids)
     async with _open_server(server) as remote:
         for webhook in (await remote.get("/webhooks"))["items"]:
@@ -53,14 +56,16 @@ async def redeliver_webhooks(server: ServerOptions, ids: tuple[str, ...], termin
 
 @asynccontextmanager
 async def _open_server(server: ServerOptions) -> AsyncGenerator[RemoteServer, None]:
-    """Yield a client of the server.
+    """Yield an HTTP client of the server in the options.
 
     Raises:
         ConfigurationError: `--at` names a journal, or the access token is missing.
         UsageError: The server cannot be reached, or rejects the request.
     """
     if not server.is_server:
-        raise ConfigurationError(f"webhooks need a running server: --at must be its URL, not {server.at}")
+        raise ConfigurationError(
+            f"webhooks are read from a running server: --at must be the URL of a server, not {server.at}"
+        )
     async with open_remote(server) as remote:
         try:
             yield remote
