@@ -99,7 +99,7 @@ _NAMES = {
         "WrongOwner",
     ),
     "approvals": ("Approval", "Approve", "ApprovalRequest", "Edit", "Reject", "Respond"),
-    "information_flow_labels": ("Label", "Policy"),
+    "information_flow_labels": ("Label", "Labelled", "Policy"),
     "messages": (
         "CallProgress",
         "ChatMessage",

@@ -208,6 +208,7 @@ from .errors import (
 )
 from .information_flow_labels import (
     Label as Label,
+    Labelled as Labelled,
     Policy as Policy,
 )
 from .journal.journal_interface import (

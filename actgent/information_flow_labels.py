@@ -6,8 +6,8 @@ label as text, with commas between sources and an item for the readers, and omit
 """
 
 import functools
-from collections.abc import Iterable
-from typing import Literal, Self, get_args
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Literal, Self, get_args
 from urllib.parse import quote, unquote
 
 import attrs
@@ -94,6 +94,49 @@ class Label(FieldRepr):
 
 TRUSTED = Label()
 """Label of a value that depends on no untrusted source, and that all owners may read."""
+
+
+@attrs.frozen(repr=False, init=False)
+class Labelled:
+    """Value in the result of a tool, with a label of its own: `Labelled(mail.text, Label({"mail:bob"}))`.
+
+    A tool returns it as its result, or inside of lists and dicts at any depth. The rest of the result has the label of the
+    tool. A label can only restrict: a value of an untrusted tool is always untrusted.
+
+    Raises:
+        ConfigurationError: `label` is not a `Label`.
+    """
+
+    value: Any
+    """The value. Its text shows neither in `repr()` nor in `str()`, so that no other conversion loses the label."""
+    label: Label
+    """Untrusted sources and readers of the value."""
+
+    was_made: ClassVar[bool] = False
+    """True if the process has made an instance. Otherwise results are not searched."""
+
+    def __init__(self, value: object, label: Label) -> None:
+        Labelled.was_made = True
+        self.__attrs_init__(value, check_label(label))
+
+    def __repr__(self) -> str:
+        return f"<Labelled value of {self.label}>"
+
+
+def replace_labelled(value: Any, replace: Callable[[Labelled], Any]) -> Any:
+    """Return a value in which the result of `replace` takes the place of each `Labelled`, in lists and dicts at any depth."""
+    if isinstance(value, Labelled):
+        return replace(value)
+    if isinstance(value, list | tuple):
+        return [replace_labelled(each, replace) for each in value]
+    if isinstance(value, dict):
+        return {key: replace_labelled(each, replace) for key, each in value.items()}
+    return value
+
+
+def without_labels(value: Any) -> Any:
+    """Return a value with the plain values in place of each `Labelled`."""
+    return replace_labelled(value, lambda part: without_labels(part.value)) if Labelled.was_made else value
 
 
 @functools.lru_cache(maxsize=1024)

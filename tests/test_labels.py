@@ -3,9 +3,12 @@
 import itertools
 
 import pytest
+import trio
+import trio.testing
 
 from actgent import ConfigurationError, Label, Policy
 from actgent.information_flow_labels import TRUSTED, label_of, source_name, text_of
+from actgent.tools.untrusted_call_sources import reading_text_of, sources_of_text
 
 LABELS = [TRUSTED, Label({"web"}), Label({"mail"}), Label({"web", "mail"}), Label({"*"})]
 
@@ -66,3 +69,24 @@ def test_a_policy_rejects_unknown_values(options):
     """The error names the argument and its values."""
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         Policy(**options)
+
+
+async def test_a_block_that_reads_untrusted_text(nursery):
+    """Nested blocks join their sources. A task that outlives its block has no sources of the block."""
+    ended, found = trio.Event(), trio.Event()
+
+    async def outlive():
+        assert sources_of_text() == "srv, page"
+        await ended.wait()
+        assert sources_of_text() == ""
+        found.set()
+
+    with reading_text_of("srv"):
+        with reading_text_of("page"):
+            nursery.start_soon(outlive)
+            await trio.testing.wait_all_tasks_blocked()
+        assert sources_of_text() == "srv"
+    ended.set()
+    with trio.fail_after(10):
+        await found.wait()
+    assert sources_of_text() == ""

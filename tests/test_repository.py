@@ -67,6 +67,7 @@ FACE = [
     "run_agent_sync",
     "CustomAction",
     "Label",
+    "Labelled",
     "Policy",
     "Store",
     "conversation_text",

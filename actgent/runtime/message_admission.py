@@ -34,7 +34,7 @@ from actgent.support.field_repr import FieldRepr
 from actgent.support.safe_logging import logger_of
 from actgent.support.tracing_interface import Tracing
 from actgent.support.untrusted_text import join_origins
-from actgent.tools.untrusted_call_sources import sources_of_request
+from actgent.tools.untrusted_call_sources import sources_of_request, text_sources
 from actgent.turns.content_guards import Guards
 
 from .sessions.session_lifecycle import SessionLifecycle, stop_if_requested
@@ -221,7 +221,10 @@ class MessageAdmission:
         if self._guards.inputs:
             message = self._guards.admit(context, message)
         if (
-            self._tracing is None and running_turn.get() is None and not sources_of_request.get()
+            self._tracing is None
+            and running_turn.get() is None
+            and not sources_of_request.get()
+            and text_sources.get() is None
         ):  # the usual case
             sender = message.sender
             if not self._labels_senders or (sender.kind == "user" and sender.name == context.owner.name):

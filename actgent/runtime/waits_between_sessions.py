@@ -9,7 +9,12 @@ from actgent.actors.wait_graph import WaitNode, find_cycle, refuse_cycle, waitin
 from actgent.information_flow_labels import TRUSTED, Label, text_of
 from actgent.sessions.session_context import SessionContext, Turn, TurnHost, is_inside, running_turn
 from actgent.support.untrusted_text import join_origins
-from actgent.tools.untrusted_call_sources import running_call, sources_of_request
+from actgent.tools.untrusted_call_sources import (
+    running_call,
+    sources_of_text,
+    sources_outside_of_turns,
+    text_sources,
+)
 
 
 class _RemoteNode(WaitNode):
@@ -38,9 +43,11 @@ def sources_of_caller(target: SessionContext | None = None) -> str:
     """
     caller = running_session()
     if caller is None:
-        return sources_of_request.get()
+        return sources_outside_of_turns()
     running = running_call.get()
     given = running.given if running is not None and running.owner is caller else ""
+    if text_sources.get() is not None:
+        given = join_origins(given, sources_of_text())
     return given if caller is target else join_origins(caller.conversation.sources, given)
 
 

@@ -93,7 +93,7 @@ from actgent.support.fast_init import fast_constructor
 from actgent.support.field_repr import FieldRepr
 from actgent.support.untrusted_text import join_origins
 from actgent.tools.tool_execution import Batch
-from actgent.tools.untrusted_call_sources import running_call, sources_of_request
+from actgent.tools.untrusted_call_sources import running_call, sources_of_text, sources_outside_of_turns
 
 from .conversation import SessionConversation
 from .pending.approval_ledger import APPROVAL_TIMER, ApprovalDeadline, ApprovalLedger, PendingCalls
@@ -1143,10 +1143,10 @@ def _sources_of_writer(context: SessionContext, record: StateChangeRecord) -> st
 def _sources_of_other_turn(turn: Turn | None) -> str:
     """Return the untrusted sources of a turn that changes another session, or of the request that does."""
     if turn is None or not is_inside(turn):
-        return sources_of_request.get()
+        return sources_outside_of_turns()
     running = running_call.get()
     given = running.given if running is not None and running.owner is turn.session else ""
-    return join_origins(turn.session.conversation.sources, given)
+    return join_origins(turn.session.conversation.sources, join_origins(given, sources_of_text()))
 
 
 def host_of(context: SessionContext) -> SessionHost:

@@ -35,7 +35,7 @@ from actgent.errors import (
     ToolError,
     ToolTimeout,
 )
-from actgent.information_flow_labels import Label, text_of, text_of_readers
+from actgent.information_flow_labels import Label, Labelled, replace_labelled, text_of, text_of_readers
 from actgent.messages import Medium, ToolCall, ToolResult, ToolStatus, make_result
 from actgent.support import span_names as names
 from actgent.support.field_repr import FieldRepr
@@ -124,8 +124,16 @@ class ResultIsolation(typing.Protocol):
     """True for a call made by another call. Its result is not sent to the model."""
 
     def sources_of(self, call_id: str) -> str: ...
+    def reference_of(self, index: int) -> str: ...
     def unapproved(self, call: ToolCall) -> Mapping[str, str]: ...
-    def withhold(self, index: int, call: ToolCall, tool: Tool | None, result: ToolResult) -> ToolResult: ...
+    def withhold(
+        self,
+        index: int,
+        call: ToolCall,
+        tool: Tool | None,
+        result: ToolResult,
+        parts: Sequence[tuple[Any, str]],
+    ) -> ToolResult: ...
     def approve(self, call: ToolCall) -> None: ...
     def note_stored(self, call_id: str) -> None: ...
 
@@ -202,9 +210,11 @@ class Batch(FieldRepr):
     maybe_started: frozenset[int] = attrs.field(default=frozenset(), init=False, repr=False)
     """Indexes of calls that may have run before a restart. They run again if their effect permits it."""
     _started: dict[int, tuple[Tool, ToolContext]] = attrs.field(factory=dict, init=False, repr=False)
+    """Tool and context of each started call, by index."""
     _isolated: dict[str, CallSources] = attrs.field(factory=dict, init=False, repr=False)
     """Sources of each isolated call that has started, by call id."""
-    """Tool and context of each started call, by index."""
+    _parts: dict[str, list[tuple[Any, str]]] = attrs.field(factory=dict, init=False, repr=False)
+    """Values and sources of the parts of a result that isolation withholds, by call id. The text has references to them."""
     _finished: dict[int, ToolResult] = attrs.field(factory=dict, init=False, repr=False)
     """Results of finished calls, by index."""
     awaiting_approval: Mapping[int, ApprovalRequired] = attrs.field(
@@ -444,7 +454,8 @@ class Batch(FieldRepr):
         if self.isolation is None:
             return result
         call = self.calls[index]
-        return self.isolation.withhold(index, call, self.registry.get(call.name), result)
+        parts = self._parts.get(call.id, ())
+        return self.isolation.withhold(index, call, self.registry.get(call.name), result, parts)
 
     def _hold_for_approval(self, index: int, question: ApprovalRequired) -> None:
         """Record that a call awaits approval.
@@ -573,7 +584,10 @@ class Batch(FieldRepr):
 
         Delimiters are added if the result may contain their text.
         """
-        if origin := (tool.origin or tool.name) if tool.outside else call_context.origin:
+        origin = call_context.origin
+        if tool.outside:
+            origin = join_origins(tool.origin or tool.name, origin)
+        if origin:
             result = mark_untrusted(result, origin)
         if self.host is not None and (via := _sources_of_call(self.host, call_context)):
             result = attrs.evolve(result, via=join_origins(result.via, via))
@@ -663,6 +677,8 @@ class Batch(FieldRepr):
             else self._run_with_timeout(call, tool, arguments, call_context)
         )
         value = await maybe_started
+        if Labelled.was_made:
+            value = self._take_labels(call, value, call_context)
         if type(value) not in _WITHOUT_MEDIA and has_media(value):
             shown = describe_media(value, call, state=call_context.state, outside=tool.outside)
             if shown.unusable is not None:
@@ -677,10 +693,34 @@ class Batch(FieldRepr):
             and is_json
             and not call_context.origin
             and call_context.readers is None
+            and call.id not in self._parts
             and len(text) <= self.max_characters
         ):
             tool.result_cache.put(key, text)
         return text, ()
+
+    def _take_labels(self, call: ToolCall, value: object, call_context: ToolContext) -> object:
+        """Return the value of a tool without `Labelled`, and add the labels to those of the call.
+
+        With isolation, references take the place of untrusted parts, so that the model can read the rest of the value.
+        """
+        is_withheld = self.isolation is not None and not self.isolation.is_nested
+        reference = "" if self.isolation is None else self.isolation.reference_of(self.calls.index(call))
+
+        def take(part: Labelled, *, is_whole: bool = False) -> object:
+            inner, readers = replace_labelled(part.value, take), part.label.readers
+            if is_withheld and not is_whole and not part.label.is_trusted:
+                parts = self._parts.setdefault(call.id, [])
+                parts.append((inner, text_of(part.label)))
+                return f"{reference}/{len(parts)}"
+            if readers is not None:
+                known = call_context.readers
+                call_context.readers = readers if known is None else readers.intersection(known)
+            sources = text_of(Label(part.label.sources))
+            call_context.origin = join_origins(call_context.origin, sources)
+            return inner
+
+        return take(value, is_whole=True) if isinstance(value, Labelled) else replace_labelled(value, take)
 
     def _convert_to_text(self, call: ToolCall, value: object) -> tuple[str, bool]:
         """Return the text of a tool's value, and False if the text is `str(value)` because JSON cannot represent the value.

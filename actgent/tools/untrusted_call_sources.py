@@ -1,6 +1,7 @@
-"""Untrusted sources of the running tool call: under a policy that isolates untrusted text, or without a session."""
+"""Untrusted sources of the running tool call, of the request of a client, and of text that a function of the program reads."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 import attrs
@@ -50,3 +51,38 @@ sources_of_request: ContextVar[str] = ContextVar("sources_of_request", default="
 """Untrusted sources that the client of an HTTP request named; empty for other work."""
 running_call: ContextVar[CallSources | None] = ContextVar("running_call", default=None)
 """Untrusted sources of the call that the current task runs; None if its session collects them."""
+text_sources: ContextVar["_TextSources | None"] = ContextVar("text_sources", default=None)
+"""Sources of the text that the current block of `reading_text_of` reads; None outside of such blocks."""
+
+
+@attrs.define(eq=False, repr=False)
+class _TextSources(FieldRepr):
+    """Untrusted sources of the text that a block reads."""
+
+    sources: str
+    is_over: bool = False
+    """True after the end of the block. Tasks that the block has started may keep its context variables."""
+
+
+@contextmanager
+def reading_text_of(sources: str) -> Iterator[None]:
+    """Add untrusted sources to the messages that the block sends, because it has read text of these sources."""
+    block = _TextSources(join_origins(sources_of_text(), sources))
+    token = text_sources.set(block)
+    try:
+        yield
+    finally:
+        block.is_over = True
+        text_sources.reset(token)
+
+
+def sources_of_text() -> str:
+    """Return the untrusted sources of the text that the current block of `reading_text_of` has read; empty outside of a block."""
+    block = text_sources.get()
+    return "" if block is None or block.is_over else block.sources
+
+
+def sources_outside_of_turns() -> str:
+    """Return the untrusted sources of the current task if it belongs to no turn: those of its client and of its text."""
+    given = sources_of_request.get()
+    return given if text_sources.get() is None else join_origins(given, sources_of_text())

@@ -245,7 +245,7 @@ class SinkLabels(TypedDict):
     """Names of the owners that may read the value of each checked argument, by argument name; missing if all owners may."""
 
 
-class Labelled(TypedDict):
+class LabelFields(TypedDict):
     """Fields of a text: the untrusted sources on which it depends, and the owners that may read it."""
 
     sources: NotRequired[Sequence[str]]
@@ -430,7 +430,7 @@ class CallPart(ToolCallDocument):
     type: Literal["call"]
 
 
-class ToolResultDocument(Labelled):
+class ToolResultDocument(LabelFields):
     """Result of a tool call."""
 
     id: str
@@ -473,7 +473,7 @@ class SenderDocument(TypedDict):
     """Kind of the sender, such as `user` or `agent`."""
 
 
-class MessageDocument(Labelled):
+class MessageDocument(LabelFields):
     """A message of a session."""
 
     message_id: MessageID
@@ -534,7 +534,7 @@ FailureKind = Annotated[
 ]
 
 
-class MessageOutcome(Labelled):
+class MessageOutcome(LabelFields):
     """Outcome of a message: the last reply to it, or its failure."""
 
     id: str | None
@@ -1300,7 +1300,7 @@ class MessageAcceptedDocument(EventFields, MessageDocument):
     """Event: the session accepted a message."""
 
 
-class AnswerReceived(EventFields, Labelled):
+class AnswerReceived(EventFields, LabelFields):
     """Event: the model has answered."""
 
     message_id: MessageID
@@ -1327,7 +1327,7 @@ class ResultReceived(EventFields, ToolResultDocument):
     """Event: a tool call has its result."""
 
 
-class ReplySent(EventFields, Labelled):
+class ReplySent(EventFields, LabelFields):
     """Event: the agent's reply was delivered."""
 
     id: str
@@ -1342,7 +1342,7 @@ class ReplySent(EventFields, Labelled):
     """Reasoning that the model wrote because the agent's protocol requires it; null without reasoning."""
 
 
-class ApplicationEvent(EventFields, Labelled):
+class ApplicationEvent(EventFields, LabelFields):
     """Event that the agent's protocol defines and the model emitted."""
 
     id: str
@@ -1353,7 +1353,7 @@ class ApplicationEvent(EventFields, Labelled):
     """JSON data of the event; null without data."""
 
 
-class RouteTaken(EventFields, Labelled):
+class RouteTaken(EventFields, LabelFields):
     """Event: the turn ended by routing its message to another agent."""
 
     id: str

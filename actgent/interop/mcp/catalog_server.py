@@ -29,7 +29,7 @@ from actgent.errors import (
     InvalidToolResult,
     ToolError,
 )
-from actgent.information_flow_labels import TRUSTED, Label
+from actgent.information_flow_labels import TRUSTED, Label, without_labels
 from actgent.interop.approval_forms import decision_of, form_of, question_text
 from actgent.messages import CallProgress, ToolCall, ToolResult
 from actgent.support.safe_logging import logger_of
@@ -135,8 +135,9 @@ class _Recorder(WrappedTool):
     value: object = None
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
-        self.value = await self.inner.execute(arguments, context)
-        return self.value
+        value = await self.inner.execute(arguments, context)
+        self.value = without_labels(value)
+        return value
 
 
 @attrs.define

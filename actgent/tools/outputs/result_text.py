@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import InvalidToolResult, ToolError
+from actgent.information_flow_labels import Labelled
 from actgent.support.field_repr import FieldRepr
 from actgent.support.user_code_calls import advice_for, convert_user_error, explained_text, leaves, type_name
 
@@ -42,6 +43,8 @@ def _simplify(value: object) -> Any:
         return _bytes_text(bytes(value))
     if isinstance(value, BaseException):
         return describe(value)
+    if isinstance(value, Labelled):  # its label would be lost
+        raise TypeError("a Labelled value is the result of a tool, or an item of a list or dict in it")
     from .json_safe_values import simplify  # noqa: PLC0415 - loads 20 modules, for values that few tools return
 
     return simplify(value)

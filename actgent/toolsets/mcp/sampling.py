@@ -16,6 +16,7 @@ from actgent.errors.text_escaping import shown
 from actgent.messages import ChatMessage
 from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import convert_user_error
+from actgent.tools.untrusted_call_sources import reading_text_of
 
 Sampling = Callable[[Sequence[ChatMessage], str, int], Awaitable[str]]
 """Function that answers a conversation, given its messages, a system prompt (may be empty) and the maximum tokens of the answer."""
@@ -42,9 +43,11 @@ class _Request:
 class SampledCall:
     """A tool call during which the server may send sampling requests."""
 
-    def __init__(self, answer: Sampling, read: Read) -> None:
+    def __init__(self, answer: Sampling, read: Read, source: str) -> None:
+        """Args: `source` is the name of the server, from which the messages to `answer` come."""
         self._answer = answer
         self._read = read
+        self._source = source
         self._asked = 0
         self._send, self._receive = trio.open_memory_channel[_Request](0)
 
@@ -91,7 +94,8 @@ class SampledCall:
         most = min(params.max_tokens, MAX_SAMPLE_TOKENS)
         try:
             messages = [self._read(message) for message in params.messages]
-            text = await self._answer(messages, params.system_prompt or "", most)
+            with reading_text_of(self._source):
+                text = await self._answer(messages, params.system_prompt or "", most)
             content = mcp_types.TextContent(type="text", text=str(text))
             request.reply = mcp_types.CreateMessageResult(role="assistant", content=content, model="actgent")
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code may raise anything

@@ -23,10 +23,12 @@ from actgent.errors import ApprovalRequired, ConfigurationError, OutcomeUnknown,
 from actgent.errors.text_escaping import counted
 from actgent.messages import ChatMessage, Medium, Text
 from actgent.support.safe_logging import logger_of
+from actgent.support.untrusted_text import join_origins
 from actgent.tools.outputs.result_media import make_medium
 from actgent.tools.outputs.result_text import replace_control_characters
 from actgent.tools.outputs.untrusted_result_delimiters import neutral
 from actgent.tools.schemas import compile_schema
+from actgent.tools.untrusted_call_sources import reading_text_of
 from actgent.toolsets.http import Guard
 
 from .bounded_result_validation import BoundedSession
@@ -71,6 +73,8 @@ class _Call:
     """Question of the server (elicitation) that an approver must answer."""
     sampled: SampledCall | None = None
     """Handles the server's sampling requests during the call; None if sampling is off."""
+    sources: str = ""
+    """Untrusted sources of the turn of the call: a question of the server may repeat the arguments of the call."""
 
 
 @attrs.define(eq=False)
@@ -83,6 +87,8 @@ class MCPConnection:
     """Set when the server reports that its tools have changed; replaced by a new event each time."""
     calls: list[_Call] = attrs.field(factory=list)
     """Running tool calls."""
+    name: str = ""
+    """Name of the toolset: the untrusted source of the server's texts."""
     sampling: Sampling | None = None
     """Function that answers sampling requests; None if sampling is off."""
     answers: Answers | None = None
@@ -156,10 +162,12 @@ class MCPConnection:
         answer: FormAnswer | None = None,
         on_progress: OnProgress | None = None,
         on_meta: Callable[[Mapping[str, Any]], object] | None = None,
+        sources: str = "",
     ) -> str | list[str | Medium]:
         """Run a tool of the server. Cancelling the call notifies the server.
 
-        `on_meta` receives the `_meta` member of the result, also if the tool failed.
+        `on_meta` receives the `_meta` member of the result, also if the tool failed. `sources` has the untrusted sources of the
+        turn of the call.
 
         Raises:
             ApprovalRequired: The server asks a question; the call runs again with the answer.
@@ -167,9 +175,9 @@ class MCPConnection:
             SessionExpired: The server no longer knows the session; the call did not run.
             ToolError: The tool failed.
         """
-        call = _Call(answer)
+        call = _Call(answer, sources=sources)
         if self.sampling is not None:
-            call.sampled = SampledCall(self.sampling, _sampled_message)
+            call.sampled = SampledCall(self.sampling, _sampled_message, self.name)
         self.calls.append(call)
         try:
             report = None if on_progress is None else partial(_forward_progress, on_progress)
@@ -219,7 +227,7 @@ class MCPConnection:
         call = self.calls[0] if len(self.calls) == 1 else None  # the request does not name its call
         if call is None or not isinstance(params, mcp_types.ElicitRequestFormParams):
             return mcp_types.ElicitResult(action="decline")
-        if (result := await self._answer(params)) is not None:
+        if (result := await self._answer(params, call)) is not None:
             return result
         if call.answer is not None:
             answer, call.answer = call.answer, FormAnswer(content={})
@@ -227,7 +235,9 @@ class MCPConnection:
         call.question = call.question or params
         return mcp_types.ElicitResult(action="cancel")
 
-    async def _answer(self, params: mcp_types.ElicitRequestFormParams) -> mcp_types.ElicitResult | None:
+    async def _answer(
+        self, params: mcp_types.ElicitRequestFormParams, call: _Call
+    ) -> mcp_types.ElicitResult | None:
         """Return the result of the user function `answers` for a question of the server.
 
         None if an approver must answer the question.
@@ -235,7 +245,8 @@ class MCPConnection:
         if self.answers is None:
             return None
         try:
-            content = await self.answers(params.message, params.requested_schema)
+            with reading_text_of(join_origins(call.sources, self.name)):
+                content = await self.answers(params.message, params.requested_schema)
         except Exception:  # noqa: BLE001 - a function of the program
             _log.exception("answers= failed: an approver is asked the question of an MCP server")
             return None
@@ -256,7 +267,7 @@ class MCPConnection:
         async def respond(request: mcp_types.InputRequest, current: Round) -> mcp_types.InputResponse:
             match request:
                 case mcp_types.ElicitRequest(params=mcp_types.ElicitRequestFormParams() as params):
-                    if (result := await self._answer(params)) is not None:
+                    if (result := await self._answer(params, call)) is not None:
                         return result
                     if call.answer is None:
                         raise _approval_request(params, state=current.dump())
@@ -361,6 +372,7 @@ class MCPConnection:
 @asynccontextmanager
 async def open_connection(
     *,
+    name: str = "",
     command: ServerCommand | None = None,
     url: str = "",
     headers: Mapping[str, str] | None = None,
@@ -373,7 +385,7 @@ async def open_connection(
 
     Uses revision 2026-07-28 if the server supports it, else the newest revision that both sides support.
     """
-    link = MCPConnection(sampling=sampling, answers=answers)
+    link = MCPConnection(name=name, sampling=sampling, answers=answers)
 
     async def on_message(message: object) -> None:
         await trio.lowlevel.checkpoint()

@@ -22,12 +22,15 @@ import trio
 from actgent.approvals import FormAnswer
 from actgent.errors import ActgentError, ConfigurationError, ToolError, ToolsetUnavailable
 from actgent.errors.text_escaping import shown
+from actgent.information_flow_labels import text_of
 from actgent.messages import ChatMessage
 from actgent.support.misuse_hints import hints_for_servers
 from actgent.support.safe_logging import logger_of
+from actgent.support.untrusted_text import join_origins
 from actgent.support.user_code_calls import leaves
 from actgent.tools.outputs.result_text import error_text
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
+from actgent.tools.untrusted_call_sources import running_call
 from actgent.toolsets.http import Guard, is_http_url
 from actgent.toolsets.toolset import CONNECT_TIMEOUT_SECONDS, ConnectionInfo, Publish, Toolset, check_name
 
@@ -275,6 +278,7 @@ class MCPServer(Toolset):
         if self.command is not None:
             process = ServerCommand(command=self.command, args=self.args, env=self.env, cwd=self.cwd)
         opened = sdk.open_connection(
+            name=self.name,
             command=process,
             url=self.url,
             headers=self.headers,
@@ -417,6 +421,7 @@ class MCPTool(Tool):
             "answer": answer,
             "on_progress": report,
             "on_meta": partial(self._restrict, context),
+            "sources": _sources_of(context),
         }
         link = self._server.connection()
         try:
@@ -443,6 +448,13 @@ class MCPTool(Tool):
             return
         owners = [context.root_owner if each == "private" else each for each in names]
         context.readers = [each for each in owners if isinstance(each, str) and each]
+
+
+def _sources_of(context: ToolContext) -> str:
+    """Return the untrusted sources of the turn that runs a call, and of the arguments of the call."""
+    running = running_call.get()
+    given = "" if running is None else running.given
+    return given if context.session is None else join_origins(text_of(context.session.label), given)
 
 
 def _report(context: ToolContext, done: float, total: float | None, text: str | None) -> None:

@@ -17,7 +17,7 @@ from actgent.sessions.session_context import SessionContext
 from actgent.support.field_repr import FieldRepr
 from actgent.support.strict_json import loads
 from actgent.support.untrusted_text import has_sources, join_origins, split_readers
-from actgent.tools.outputs.result_text import canonical_json
+from actgent.tools.outputs.result_text import canonical_json, to_text
 from actgent.tools.tool_interface import Tool
 from actgent.tools.tool_registry import READ_RESULT, ToolRegistry
 
@@ -107,36 +107,77 @@ class Isolation(FieldRepr):
 
     # --- results -----------------------------------------------------------------------------
 
-    def withhold(self, index: int, call: ToolCall, tool: Tool | None, result: ToolResult) -> ToolResult:
+    def reference_of(self, index: int) -> str:
+        """Return the reference to the result of the call with this index in its batch, such as `@r3`."""
+        return f"@r{self.first + index + 1}"
+
+    def withhold(
+        self,
+        index: int,
+        call: ToolCall,
+        tool: Tool | None,
+        result: ToolResult,
+        parts: Sequence[tuple[Any, str]] = (),
+    ) -> ToolResult:
         """Return a result for the model without any untrusted text; store the untrusted text under the next reference.
 
         A tool may store the text in the session's state, where a prompt or another tool shows it, as a goal does with the results
         of its tasks. So the session of such a call keeps the sources.
+
+        Args:
+            index: Index of the call in its batch.
+            call: The call.
+            tool: Tool of the call; None if the agent has no such tool.
+            result: The result. Its text has references in place of `parts`.
+            parts: Values and sources of the untrusted parts of an otherwise trusted result.
         """
         sources = join_origins(join_origins(result.origin, result.via), self.sources_of(call.id))
+        number = self.first + index + 1
+        if parts:
+            whole = attrs.evolve(result, content=_with_parts(result.content, self.reference_of(index), parts))
+            more = _join(sources for _, sources in parts)
+            if not has_sources(sources):
+                return self._withhold_parts(index, call, result, parts, more)
+            result, sources = whole, join_origins(sources, more)
         if not has_sources(sources):
             return result
         if call.name == READ_RESULT:  # the stored text has the readers of an earlier result
             sources = join_origins(sources, self._readers_of_all())
         if self.is_nested:
             return attrs.evolve(result, via=sources)
-        number = self.first + index + 1
         value = "\n".join(filter(None, (result.error and f"Error: {result.error}", result.content)))
-        parts = () if tool is None else tool.withheld_parts(call.arguments, self.registry)
+        names = () if tool is None else tool.withheld_parts(call.arguments, self.registry)
+        self._store(number, value, sources)
+        return make_result(
+            id=result.id,
+            call_id=result.call_id,
+            tool_name=result.tool_name,
+            content=_announcement(number, call.name, names),
+            native=result.native,
+            via=sources if call.id in self.storing else "",
+        )
+
+    def _withhold_parts(
+        self, index: int, call: ToolCall, result: ToolResult, parts: Sequence[tuple[Any, str]], sources: str
+    ) -> ToolResult:
+        """Store the untrusted parts of a trusted result, and return the result with a notice about them."""
+        value = to_text({str(place): value for place, (value, _) in enumerate(parts, 1)})
+        self._store(self.first + index + 1, value, sources)
+        reference = self.reference_of(index)
+        names = ", ".join(f"{reference}/{place}" for place in range(1, len(parts) + 1))
+        notice = (
+            f"[{names}: parts of a result of {call.name}, withheld; use extract to ask about {reference}]"
+        )
+        via = join_origins(result.via, sources) if call.id in self.storing else result.via
+        return attrs.evolve(result, content=f"{result.content}\n{notice}", via=via)
+
+    def _store(self, number: int, value: str, sources: str) -> None:
         state = self.context.state
         state.dispatch(
             [
                 (f"{_KEY}{number}", {"value": value, "sources": sources}),
                 (_LAST, max(number, state.get(_LAST, 0))),
             ]
-        )
-        return make_result(
-            id=result.id,
-            call_id=result.call_id,
-            tool_name=result.tool_name,
-            content=_announcement(number, call.name, parts),
-            native=result.native,
-            via=sources if call.id in self.storing else "",
         )
 
     def _readers_of_all(self) -> str:
@@ -181,6 +222,16 @@ def filled_reply(context: SessionContext, registry: ToolRegistry, reply: Reply) 
         return reply
     context.conversation.add_revealed_sources(sources)
     return attrs.evolve(reply, text=text, data=data, origin=join_origins(reply.origin, sources))
+
+
+def _with_parts(text: str, reference: str, parts: Sequence[tuple[Any, str]]) -> str:
+    """Return the text of a result with the values of its parts in place of the references to them."""
+
+    def value_of(match: re.Match[str]) -> str:
+        place = int(match[1])
+        return to_text([parts[place - 1][0]])[1:-1] if 0 < place <= len(parts) else match[0]
+
+    return re.sub(rf'"{reference}/(\d+)"', value_of, text)
 
 
 def _announcement(number: int, tool: str, parts: Sequence[str]) -> str:

@@ -179,7 +179,7 @@ def of_labels(approval: Approval) -> json_response_types.SinkLabels:
     return fields
 
 
-def of_label(label: Label) -> json_response_types.Labelled:
+def of_label(label: Label) -> json_response_types.LabelFields:
     """Return a label as the fields `sources` (untrusted sources) and `readers` (permitted readers).
 
     `sources` is left out if no source is untrusted, `readers` if all owners may read.
@@ -190,7 +190,7 @@ def of_label(label: Label) -> json_response_types.Labelled:
     return fields
 
 
-def _of_readers(label: Label) -> json_response_types.Labelled:
+def _of_readers(label: Label) -> json_response_types.LabelFields:
     return {} if label.readers is None else {"readers": sorted(label.readers)}
 
 

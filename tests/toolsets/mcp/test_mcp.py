@@ -26,6 +26,7 @@ from actgent import (
     ToolContext,
     open_runtime,
     open_toolset,
+    tool,
 )
 from actgent.errors import (
     ApprovalRequired,
@@ -672,6 +673,42 @@ async def test_a_server_asks_a_bounded_number_of_times(tmp_path):
         assert await call(tools, "echo", text="on") == "echo: on"
     with pytest.raises(ConfigurationError, match="async function"):
         MCPServer(command="x", sampling=print)
+
+
+@pytest.mark.parametrize("mode", ["samples", "", "rounds"])
+async def test_texts_of_the_server_are_untrusted_in_the_program(tmp_path, mode):
+    """An agent that `sampling=` or `answers=` calls reads text of the server, also if the tool of the call is trusted."""
+    seen = []
+    helper = BareAgent("helper", llm=ScriptedLLM(["ok"], repeat=True))
+
+    @helper.on_message
+    async def note(message):
+        seen.append(message.label)
+
+    async def sample(messages, _system, _most):
+        return str(await helper.run(messages[-1].parts))
+
+    async def answer(question, _schema):
+        await helper.run(question)
+        return {"name": "Ada"}
+
+    @tool(untrusted=True, effect="pure")
+    async def page() -> str:
+        """Read a page."""
+        return "hello"
+
+    name = "sample" if mode == "samples" else "ask"
+    server = faulty(tmp_path, mode, sampling=sample, answers=answer, name="srv").labelled(trusted=(name,))
+    call = ToolCall(name, {"bytes": 1} if mode == "samples" else {})
+    llm = ScriptedLLM([ToolCall("page", {}), call, "ok"])
+    async with open_runtime() as runtime:
+        await runtime.start(helper)
+        agent = await runtime.start(BareAgent("a", llm=llm, tools=[server, page]))
+        await agent.run("go")
+        assert set(seen) == {Label({"page", "srv"})}
+        seen.clear()
+        await helper.run("a message of the program")
+        assert set(seen) == {Label()}
 
 
 # --- prompts, and answers over HTTP -------------------------------------------------------------
