@@ -1,7 +1,7 @@
-"""Actors without a model next to agents: they use `tell` and `ask`, under one supervision.
+"""Run actors without a model together with an agent. They use `tell` and `ask`, and the runtime supervises all of them.
 
-A till counts money, and no model ever does; a clerk asks it by a tool. A postman hands letters to the clerk. What an
-actor gives up is a dead letter, which can be listed and sent again.
+The actor `Till` counts money. The tool of the agent `clerk` asks the till. The actor `Postman` sends letters to the
+clerk. A message that an actor cannot process becomes a dead letter, which the program lists and redelivers.
 """
 
 import trio
@@ -11,9 +11,9 @@ from actgent.actors import Actor, Supervision
 
 
 class Till(Actor):
-    """Adds up what is paid in; a restart begins with what the book says."""
+    """Actor that sums payments. After a restart, the sum of the payments in `book` is the initial total."""
 
-    book: list[int] = []  # noqa: RUF012 - what outlives a restart stands outside of the object
+    book: list[int] = []  # noqa: RUF012 - a class attribute survives the restart of the actor
     is_locked = False
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Till(Actor):
 
 
 class Postman(Actor):
-    """Brings letters to the clerk, one after the other, and says what came of them."""
+    """Actor that sends letters to the clerk in order, and prints each answer."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -41,7 +41,7 @@ class Postman(Actor):
 
 
 def answer(chat: ModelRequest) -> list[ToolCall] | str:
-    """What a model would do: ask the till, and put the number into words."""
+    """Answer as a model would: call the tool, then write a sentence with the amount."""
     last = chat.messages[-1].parts[-1]
     if isinstance(last, ToolResult):
         return f"There are {last.content} crowns in the till."
@@ -49,13 +49,13 @@ def answer(chat: ModelRequest) -> list[ToolCall] | str:
 
 
 async def main() -> None:
-    # one_for_one is the default: an actor that fails restarts alone, at most 5 times in a minute
+    # by default, only the failed actor restarts (one_for_one), at most 5 times per minute
     async with open_runtime(supervision=Supervision(deliveries=1)) as runtime:
         till = await runtime.spawn(Till, name="till")
 
         @tool
         async def look_into_till() -> int:
-            """Say how much money is there."""
+            """Return the amount of money in the till."""
             return int(await till.ask("how much?"))
 
         await runtime.start(BareAgent("clerk", llm=ScriptedLLM(answer), tools=[look_into_till]))

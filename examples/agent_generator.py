@@ -1,7 +1,7 @@
-"""An agent that makes agents: its `Creation` instruction is mapped to a tool that writes a new agent folder.
+"""Generate agents with an agent: its instruction `Creation` is mapped to a tool that writes a new agent folder.
 
-Only an answer that fits the instruction's schema runs the tool. The tool writes into one output folder, never overwrites
-anything, and writes only folders that pass `actgent check`. The model reads why an agent was not made.
+The tool runs only if the answer matches the schema of the instruction. The tool writes into one output folder, never
+overwrites a file, and writes only folders that pass `actgent check`. Otherwise the model receives the error.
 """
 
 import json

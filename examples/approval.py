@@ -1,7 +1,7 @@
-"""Approvals: a call that needs an approval waits for the decision, even across a restart of the process.
+"""Approvals: a tool call waits for the decision of a person, also across a restart of the process.
 
-The first process asks and ends. The second one, which could run a week later, finds what waits, and a person
-approves one payment, changes another and rejects the third; the rule of the agent lets small ones pass.
+The first process requests approvals and exits. The second process, which could start a week later, lists the open
+approvals. A person approves one payment, edits another and rejects the third. Small payments need no approval.
 """
 
 import tempfile
@@ -33,7 +33,7 @@ PERSON: dict[str, Approve | Edit | Reject] = {
 
 
 def answer(chat: ModelRequest) -> str | list[ToolCall]:
-    """A model that pays all bills, and then tells what came of it."""
+    """Answer as a model would: pay all bills, then report the results."""
     results = [part for part in chat.messages[-1].parts if isinstance(part, ToolResult)]
     if not results:
         return [ToolCall("pay", {"what": what, "amount": amount}) for what, amount in BILLS]

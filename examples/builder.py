@@ -1,6 +1,6 @@
-"""One agent in three ways: from a folder, with the builders, and directly.
+"""Create one agent in three ways: from a folder, with the builders, and with the constructor.
 
-The folder is `agent_folder`; `actgent check examples/agent_folder` looks at it, and `actgent run` talks to it.
+The folder is `agent_folder`. `actgent check examples/agent_folder` validates it, and `actgent run` starts a conversation.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ DONE = '{"messageType": "DIRECT_RESPONSE", "content": "Give them 100 litres a we
 
 
 def from_folder() -> Agent:
-    """The files say who it is; the program adds a model and a hook."""
+    """Load the agent from files, and add a model and a hook in code."""
     return (
         AgentBuilder.from_folder(FOLDER)
         .llm(ScriptedLLM([ANSWER, PLAN, DONE]), temperature=0)
@@ -37,13 +37,13 @@ def from_folder() -> Agent:
 
 
 def from_builders() -> Agent:
-    """The same in code, step by step; each step leaves the builder before it as it was."""
+    """Build the agent in code. Each method returns a new builder and does not change its own."""
     builder = AgentBuilder("gardener").role("a gardener").goal("help people to grow what they eat")
     return builder.instructions(ADVICE).protocol("simple").llm(ScriptedLLM([ANSWER])).build()
 
 
 def directly() -> Agent:
-    """Without builders: types from instructions, or written out, and an agent."""
+    """Create the agent with its constructor. Its answer types come from instructions or are written in code."""
     more = Instruction("farewell", "Someone says goodbye.", {"content": "<your goodbye>"})
     types = SchemaBuilder([ADVICE]).add(more).remove("farewell").build()
     written_out = ClassificationType("praise", "Someone shows a harvest.", {"content": "<your praise>"})

@@ -1,6 +1,6 @@
-"""A conversation: one agent, one session, and the session's memory of what was said.
+"""Hold a conversation: one agent, and one session, which remembers the earlier messages.
 
-A script answers here, so no key is needed. With a key, write `llm="openai:gpt-5.2"` or
+A script replaces the model, so the example needs no API key. With a key, write `llm="openai:gpt-5.2"` or
 `llm="anthropic:claude-sonnet-4-5"` instead; nothing else changes.
 """
 
@@ -17,15 +17,15 @@ SCRIPT = [
 
 async def main() -> None:
     coach = BareAgent("coach", role="a patient programming coach", llm=ScriptedLLM(SCRIPT))
-    async with coach:  # the agent lives in this block, and not after it
+    async with coach:  # the agent runs until the block exits
         session = await coach.create_session("Ada")
         session.on_conversation(lambda reply: print("coach:", reply))
         session.on_exception(lambda failure: print("no answer:", failure.error))
 
         for line in ("Good morning, I am Ada.", "I am writing a compiler.", "Who am I?"):
             print("Ada:  ", line)
-            await session.chat(line)  # returns when the inbox has taken it
-            await session.wait_idle()  # returns when it is answered
+            await session.chat(line)  # returns when the inbox has accepted the message
+            await session.wait_idle()  # returns when all messages are answered
 
         print(f"The session remembers {len(session.history)} messages.")
 

@@ -1,4 +1,4 @@
-"""actgent (TypeScript), ported: a ReAct agent from `brain.md`, a mapped tool, a direct tool, and handlers of two sessions."""
+"""Port a program of actgent (TypeScript): a ReAct agent from `brain.md`, a mapped and a direct tool, handlers of two sessions."""
 
 import json
 import tempfile

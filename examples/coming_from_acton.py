@@ -1,4 +1,4 @@
-"""acton-agent, ported: an own client, a class and a function as tools, an own memory, events, conversations and errors."""
+"""Port a program of acton-agent: a custom client, a class and a function as tools, a custom memory, events and errors."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from actgent import FunctionTool, LimitReached, Message, ModelError, StepsAgent
 
 
 class Client:
-    """A client with a script. A real client sends the messages to a provider."""
+    """Client that answers from a script. A real client sends the messages to a provider."""
 
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)
@@ -39,7 +39,7 @@ def weather(city: str) -> str:
 
 
 class LastTwenty:
-    """A memory that shows the newest 20 messages to the model."""
+    """Memory that includes the newest 20 messages in a request."""
 
     def manage_history(self, history: list[Message]) -> list[Message]:
         return history[-20:]

@@ -1,4 +1,4 @@
-"""AppAgent, ported: four modes with their tools, an own mode, state tools, an SQL database, and refused transitions."""
+"""Port a program of AppAgent: four modes with their tools, a custom mode, state tools, an SQL database, refused transitions."""
 
 from typing import Any
 

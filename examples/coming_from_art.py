@@ -1,7 +1,7 @@
-"""The main flow of ART, ported: a thread with its configuration, `process`, and observations while it works.
+"""Port a program of ART: a thread with its configuration, `process`, and observations during the turn.
 
-Three tools are planned: one succeeds, one fails, one is not enabled for the thread. The status of the result is `partial`,
-and the answer says so. Then the model fails: `process` returns a result with the status `error`.
+The model plans three tool calls: one succeeds, one fails, and one tool is not enabled for the thread. The result has the
+status `partial`, and the answer names it. Then the model fails, and `process` returns a result with the status `error`.
 """
 
 import json
@@ -14,13 +14,13 @@ from actgent import ModelError, PlanAgent, ScriptedLLM, Session, open_runtime, t
 
 @tool(effect="pure")
 async def depth(lake: str) -> int:
-    """Tell how deep a lake is, in metres."""
+    """Return the depth of a lake in metres."""
     return {"Baikal": 1642, "Geneva": 310}[lake]
 
 
 @tool(effect="pure")
 async def weather(city: str) -> str:
-    """Tell the weather of a city."""
+    """Return the weather of a city."""
     raise ConnectionError(f"no weather for {city} today")
 
 

@@ -1,6 +1,6 @@
-"""TAgent, ported: `run_agent` with tools from `tagent.tools.py`, a custom action, an output model, a loop, and a replay.
+"""Port a program of TAgent: `run_agent` with tools from `tagent.tools.py`, a custom action, an output model and a replay.
 
-The tools file is written as TAgent documents it. A failed tool and a loop of equal calls lose no results.
+The tools file has the form that TAgent documents. After a failed tool and a loop of equal calls, all results are kept.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""A protocol of your own: a template for the prompt, and a classifier that reads the answer.
+"""Write a protocol: a template for the prompt, and a classifier that reads the answer.
 
-This one works in two stages. First the model gives an outline as JSON, then, with another prompt, the text.
-An outline that cannot be read is asked for again, with the error; the core needs to know nothing of that.
+This protocol has two stages. First the model writes an outline as JSON. Then, with another prompt, the model writes
+the text. If the outline cannot be parsed, the protocol asks the model again, with the error.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from actgent import (
 
 
 class Drafted(Protocol):
-    """An outline, then the text that follows it."""
+    """Protocol with two stages: an outline, then the text."""
 
     name: ClassVar[str] = "drafted"
     template: ClassVar[str] = "You are {{ profile.name }}, {{ profile.role }}."
@@ -46,7 +46,7 @@ class Drafted(Protocol):
 
 
 SCRIPT = [
-    "Sure, I will write about Oslo!",  # no outline: it is asked again
+    "Sure, I will write about Oslo!",  # without a valid outline, the model is asked again
     'Here you are: {"points": ["the fjord", "the hills"]}',
     "Oslo lies at the end of a fjord. Behind it rise the hills.",
 ]

@@ -1,6 +1,6 @@
-"""Delegation: a lead finds agents by what they can do, gives each a part of the work, and goes on meanwhile.
+"""Delegation: the agent `lead` finds agents by their capabilities, and delegates a part of the work to each.
 
-Nobody waits: what a task comes to is a message into the lead's session, an answer or a failure.
+The lead does not wait. The result or failure of a task arrives as a message in the session of the lead.
 """
 
 import re
@@ -31,7 +31,7 @@ WORKERS = {
 
 
 def lead(chat: ModelRequest) -> list[ToolCall] | str:
-    """What a model would do: look for agents, give them tasks, and gather what comes."""
+    """Answer as a model would: find agents, delegate tasks, and collect the results."""
     last = chat.messages[-1]
     told = [part.text for part in last.parts if isinstance(part, Text | ToolResult)]
     if last.role == "user" and "Task" not in told[0]:
@@ -61,7 +61,7 @@ async def main() -> None:
         @session.on_conversation
         def show(reply: Reply) -> None:
             print("lead:", reply)
-            if not session.children:  # each task is a child session until its result is here
+            if not session.children:  # each task is a child session until its result arrives
                 all_told.set()
 
         with trio.fail_after(10):

@@ -1,4 +1,4 @@
-"""What tools work with: given by the program, typed, and never written to a journal."""
+"""Dependencies of tools: the program passes typed objects, which the journal never stores."""
 
 import attrs
 import trio
@@ -12,7 +12,7 @@ LLM = ScriptedLLM(
 
 @attrs.define
 class Purse:
-    """What a customer has, in coins."""
+    """Money of a customer, in coins."""
 
     owner: str
     coins: int
@@ -22,13 +22,13 @@ class Purse:
 async def buy(context: ToolContext[Purse], what: str) -> str:
     """Buy something for three coins."""
     await trio.lowlevel.checkpoint()
-    purse = context.deps  # type checkers know it as a Purse
+    purse = context.deps  # type checkers infer the type Purse
     purse.coins -= 3
     return f"{what} for {purse.owner}, who has {purse.coins} coins left"
 
 
 async def open_purse(session: Session) -> Purse:
-    """Give each session a purse of its own, also after a restart."""
+    """Return a new purse for each session. The runtime calls this function again after a restart."""
     await trio.lowlevel.checkpoint()
     return Purse(session.owner.name, coins=10)
 

@@ -1,6 +1,6 @@
-"""Evaluation: the same cases for two prompts, with checks in Python, and a table of what passed.
+"""Evaluation: run the same cases with two prompts, check the answers in Python, and print a table of the results.
 
-`actgent eval examples/evaluation.py --runs 3 --html report.html` runs it, too, and writes a page.
+`actgent eval examples/evaluation.py --runs 3 --html report.html` runs the same cases and writes an HTML report.
 """
 
 import trio
@@ -12,10 +12,10 @@ from actgent.llm.model_interface import ModelRequest
 
 @tool(thread=False, effect="pure")
 def price(item: str) -> str:
-    """Tell the price of an item.
+    """Return the price of an item.
 
     Args:
-        item: What is to be bought.
+        item: Name of the item.
     """
     return {"lamp": "40 crowns", "chair": "120 crowns"}.get(item, "not for sale")
 
@@ -39,7 +39,7 @@ cases = [
 
 
 def clerk(chat: ModelRequest) -> str | ToolCall:
-    """Answer as a model would: ask for the price, then say it; the prompt decides how."""
+    """Answer as a model would: call the tool, then state the price. The prompt decides the form of the sentence."""
     last = chat.messages[-1].parts[0]
     words = getattr(last, "text", "")
     if chat.messages[-1].role == "user":

@@ -1,6 +1,7 @@
-"""FastAPI under uvicorn, on asyncio: agents live on trio in a thread of their own, behind a portal.
+"""Use agents in FastAPI under uvicorn, on asyncio. The agents run on trio in a background thread, behind a portal.
 
-As a service: `uvicorn fastapi_service:app`; as a script it asks itself. A client that goes away stops its turn.
+`uvicorn fastapi_service:app` starts the service. As a script, the program also sends requests to the service. If a client
+disconnects, its turn is cancelled.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ async def stream(question: str) -> StreamingResponse:
 
 
 async def run_until_disconnect(request: Request, work: Coroutine[Any, Any, Reply]) -> Reply:
-    """Wait for an answer; stop it when the client has gone, which a server tells to those who listen."""
+    """Wait for an answer, and cancel the turn if the client disconnects."""
     answering, leaving = asyncio.create_task(work), asyncio.create_task(wait_gone(request))
     try:
         await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -55,7 +56,7 @@ async def run_until_disconnect(request: Request, work: Coroutine[Any, Any, Reply
         return answering.result()
     finally:
         leaving.cancel()
-        answering.cancel()  # nothing happens if it is done
+        answering.cancel()  # has no effect if the task is done
 
 
 async def wait_gone(request: Request) -> None:

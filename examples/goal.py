@@ -1,7 +1,7 @@
-"""A goal: the agent plans, acts and sums up until an evaluation finds it achieved. Here that takes three tries.
+"""Goal: the agent plans, acts and summarizes until an evaluation finds the goal achieved. Here this takes three attempts.
 
-The tools are functions of the session's state: they return what they change. One of them fails, and nobody has to care:
-the model reads why. The last run comes to its limit and says so, instead of calling what it has a success.
+The tools are functions of the session's state, and return their changes of the state. One tool fails, and the model
+receives the error. The last run reaches its limit, and its result is not a success.
 """
 
 import json
@@ -24,7 +24,7 @@ def depth(_state: Values, args: Values) -> tuple[str, int]:
 
 
 def compare(state: Values, _args: Values) -> tuple[str, int]:
-    """Compare the depths that were looked up."""
+    """Compare the depths that the other tool has found."""
     depths = [value for key, value in state.items() if key.startswith("depth_")]
     if len(depths) != len(DEPTHS):
         raise ValueError("there must be two depths")
@@ -40,7 +40,7 @@ BAIKAL = act("execute", tool="depth", args={"lake": "baikal"})
 FIRST_SUMMARY = act("summarize", summary="Baikal is 1642 m deep.")
 SCRIPT = [
     PLAN,
-    act("execute", tool="compare", args={}),  # too early: the tool says so
+    act("execute", tool="compare", args={}),  # too early: the tool returns an error
     BAIKAL,
     FIRST_SUMMARY,
     act("evaluate", achieved=False, feedback="only one lake", missing_items=["the depth of Tanganyika"]),

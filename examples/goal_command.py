@@ -1,6 +1,6 @@
-"""A goal from the command line: `actgent goal` takes tools and the form of the answer from files of a folder.
+"""Goal from the command line: `actgent goal` loads tools and the type of the answer from the files of a folder.
 
-Here its model is a script on loopback; with a key of a provider, the command alone is enough.
+In this example, the model is a script on loopback. With an API key of a provider, the command needs no other program.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""FastAPI under hypercorn, on trio: the agent lives in the server's own loop, and no portal is needed.
+"""Use an agent in FastAPI under hypercorn, on trio. The agent runs in the event loop of the server, without a portal.
 
-As a service it is started by `hypercorn --worker-class trio hypercorn_service:app`; as a script it asks itself a question
-and ends. A client that goes away stops its turn, since the server cancels what streams.
+`hypercorn --worker-class trio hypercorn_service:app` starts the service. As a script, the program sends one request to
+the service and exits. If a client disconnects, the server cancels the response, and thus the turn.
 """
 
 import urllib.request
@@ -45,7 +45,7 @@ async def stream(question: str) -> StreamingResponse:
 
 
 def fetch(url: str) -> str:
-    with urllib.request.urlopen(url) as answer:  # noqa: S310 - of this process
+    with urllib.request.urlopen(url) as answer:  # noqa: S310 - a URL of this process
         return str(answer.read(), "utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Limits: what a turn may take with everyone who works for it, and a session that has a budget of its own."""
+"""Limits of a turn together with the agents that work for it, and of a whole session."""
 
 import trio
 
@@ -10,7 +10,7 @@ def show(result: ToolResult) -> None:
 
 
 async def lead_a_crowd() -> None:
-    """Eight workers at once, and a limit of five model calls for all: the lead's own is one of them."""
+    """Call eight workers concurrently with a limit of five model calls. The call of the lead counts as well."""
     worker = BareAgent("worker", llm=ScriptedLLM(["a part"], repeat=True), goal="do a part of the work")
     asks = [ToolCall("worker", {"task": f"part {number}"}) for number in range(8)]
     lead = BareAgent("lead", llm=ScriptedLLM([asks]), tools=[worker.as_tool()], limits=Limits(model_calls=5))
@@ -24,7 +24,7 @@ async def lead_a_crowd() -> None:
 
 
 async def talk_with_a_budget() -> None:
-    """A session that may take 200 tokens in all, however many turns it has."""
+    """Limit a session to 200 tokens for all its turns together."""
     async with BareAgent("clerk", llm=ScriptedLLM(["Noted."], repeat=True), max_tokens=20) as clerk:
         session = await clerk.create_session("ada", session_id="notes", limits=Limits(tokens=200))
         for number in range(10):

@@ -1,6 +1,6 @@
-"""Modes: what an agent may do depends on the mode of the moment, and who may change that is a rule, not a plea.
+"""Modes: the current mode of a session decides which tools may run. Rules decide which roles may switch the mode.
 
-All tools stand in the prompt all the time, so it never changes and stays in the provider's cache.
+The prompt always lists all tools. Therefore the prompt does not change, and the provider can cache it.
 """
 
 import trio
@@ -20,7 +20,7 @@ from actgent import (
 
 @tool(effect="pure")
 async def look(service: str) -> str:
-    """Look at a service."""
+    """Return the status of a service."""
     return f"{service} is at version 6"
 
 
@@ -32,12 +32,12 @@ async def deploy(service: str) -> str:
 
 @tool
 async def approve(service: str) -> str:
-    """Approve what was deployed."""
+    """Approve the deployment of a service."""
     return f"{service} is approved"
 
 
 def answer(chat: ModelRequest) -> str | list[ToolCall]:
-    """A model that is too eager: it looks, and then deploys in whatever mode it is."""
+    """Answer as a careless model would: call both tools in every mode."""
     last = chat.messages[-1]
     if last.role == "user" and isinstance(last.parts[0], Text) and "shop" in last.parts[0].text:
         return [ToolCall("look", {"service": "shop"}), ToolCall("deploy", {"service": "shop"})]
@@ -45,7 +45,7 @@ def answer(chat: ModelRequest) -> str | list[ToolCall]:
 
 
 def must_be_ready(_state: object, start: str, end: str) -> str | None:
-    """A guard: nothing is deployed straight after the review."""
+    """Guard that refuses the switch from the review to the mode `act`."""
     return "look at what was found first" if (start, end) == ("review", "act") else None
 
 

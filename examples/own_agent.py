@@ -1,8 +1,8 @@
-"""An agent of your own: a template that asks, a classifier that reads, and a core that does one step in its own way.
+"""Write an agent class with a custom prompt template, classifier and core.
 
-The template's three texts have three lifetimes: the system prompt is the agent's, the assistant prompt the session's, the
-user prompt a pass's. The classifier reads `VERDICT: reason`. The core is the pipeline of every agent; this one keeps a
-ledger of what was decided, beside the conversation.
+The system prompt is rendered once per agent, the assistant prompt once per session, and the user prompt in each pass.
+The classifier parses `VERDICT: reason`. The core is the pipeline of an agent. This core overrides one step, and counts
+the refusals in the state of the session.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ VERDICTS = ("approve", "refuse")
 
 
 class Verdicts(PromptTemplate):
-    """Asks for a verdict and its reason."""
+    """Prompt template that asks for a verdict and its reason."""
 
     name: ClassVar[str] = "verdicts"
     template: ClassVar[str] = """\
@@ -42,7 +42,7 @@ You are {{ profile.name }}, {{ profile.role }}. Answer with a verdict and a reas
 
 
 class VerdictReader(Classifier):
-    """Reads the verdict and its reason."""
+    """Classifier that parses the verdict and its reason."""
 
     def read(self, answer: ModelResponse, view: TurnView) -> list[SendReply]:
         verdict, colon, reason = (part.strip() for part in answer.text.partition(":"))
@@ -52,7 +52,7 @@ class VerdictReader(Classifier):
 
 
 class CountingCore(AgentCore):
-    """The pipeline, with a ledger of verdicts in the session's state."""
+    """Core that counts the refusals in the state of the session."""
 
     async def act(self, context: Any, turn: Any, message: Any, outcomes: Sequence[Any]) -> None:
         if refused := [each for each in outcomes if getattr(each, "message_type", None) == "refuse"]:
@@ -61,7 +61,7 @@ class CountingCore(AgentCore):
 
 
 class Judge(Agent):
-    """An agent that gives verdicts."""
+    """Agent that approves or refuses requests."""
 
     core_type = CountingCore
 

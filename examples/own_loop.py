@@ -1,7 +1,7 @@
-"""A loop of your own, in which two models talk: a cheap one drafts, a strong one judges, until it is content.
+"""Write a loop of two models: a cheap model writes a draft, and a strong model reviews it until it accepts a draft.
 
-Each call names the role of its model, and `models=` says who that is. What the loop has to remember stands in the
-session's state, so with a journal it goes on after a crash. Nothing of actgent had to be changed for it.
+Each request names the role of its model, and `models=` maps roles to models. The loop stores its data in the state of the
+session, so with a journal the loop resumes after a crash.
 """
 
 import json
@@ -23,11 +23,11 @@ from actgent.protocols.protocol_interface import (
 from actgent.structured_output.extract_json import extract_only
 
 ROUNDS = 3
-"""Drafts at most; then the last one counts, with what is still wrong with it."""
+"""Maximum number of drafts. The last draft is sent in any case, together with its flaws."""
 
 
 class Reviewed(Protocol):
-    """Draft, review, draft again."""
+    """Protocol with the stages draft and review, which alternate."""
 
     name: ClassVar[str] = "reviewed"
     template: ClassVar[str] = "You are {{ profile.name }}, {{ profile.role }}."

@@ -1,6 +1,6 @@
-"""A pipeline: two searches side by side, a condition, a draft that is tried again, and a run that goes on from a step.
+"""Pipeline with two concurrent searches, a condition and a retried step. Then the program repeats the run from one step.
 
-Each step is a task for an agent, in a session of its own below that of the run.
+Each step is a task of an agent, in a child session of the run.
 """
 
 import json
@@ -12,14 +12,14 @@ from actgent import BareAgent, ModelRequest, Pipeline, PipelineStep, ScriptedLLM
 
 
 class Source(TypedDict):
-    """Where something stands, and how deep the lake is."""
+    """Address of a source, and the depth of the lake in metres."""
 
     url: str
     depth: int
 
 
 def find(chat: ModelRequest) -> str:
-    """What a model would do: look it up, in the form that was asked for."""
+    """Answer as a model would: return the source as JSON."""
     lake = _told(chat).removeprefix("Find out about ")
     return json.dumps(
         {"url": f"https://lakes.example/{lake}", "depth": {"Baikal": 1642, "Geneva": 310}[lake]}
@@ -27,7 +27,7 @@ def find(chat: ModelRequest) -> str:
 
 
 def write(chat: ModelRequest) -> str:
-    """The same, for words."""
+    """Answer as a model would: repeat the task as a sentence."""
     return f"{_told(chat)}."
 
 
@@ -37,7 +37,7 @@ def _told(chat: ModelRequest) -> str:
 
 
 finder = BareAgent("finder", llm=ScriptedLLM(find))
-# The first try of the writer fails.
+# The first attempt of the writer fails.
 writer = BareAgent(
     "writer", llm=ScriptedLLM([ConnectionError("the line is dead"), write, write, write, write])
 )
@@ -61,7 +61,9 @@ pipeline = Pipeline(
 
 
 async def main() -> None:
-    async with open_runtime() as runtime:  # with journal="sqlite:///runs.db" a run outlives the process
+    async with (
+        open_runtime() as runtime
+    ):  # with journal="sqlite:///runs.db", a run survives a restart of the process
         await runtime.start(pipeline)
         result = await pipeline.process({"lake": "Baikal", "other": "Geneva"}, session_id="monday")
         print(pipeline.draw(result))

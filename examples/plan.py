@@ -1,7 +1,7 @@
-"""A research task with a plan: tools fail in part, and the answer says so.
+"""Plan for a research task: some tools fail, and the answer names the failures.
 
-The model plans three items. The archive is closed, so the item that cannot do without it fails, what depends on
-it is cancelled, and the result is `partial`. A follow-up then refines the plan: what was completed stays done.
+The model plans three items. The archive is closed, so the item that requires the archive fails. The items that depend on
+it are cancelled, and the result is `partial`. Then a follow-up message refines the plan, and completed items stay done.
 """
 
 import json
@@ -22,7 +22,7 @@ def search(topic: str) -> str:
 
 @tool(effect="pure")
 def archive(topic: str) -> str:
-    """Look into the archive."""
+    """Search the archive."""
     raise ConnectionError(f"the archive is closed today, also for {topic}")
 
 
@@ -43,7 +43,7 @@ SCRIPT: list[Any] = [
     ToolCall("search", {"topic": "Lake Baikal"}),
     content("1642 m"),
     ToolCall("archive", {"topic": "Lake Baikal"}),
-    *[REFUSED] * 3,  # it is reminded twice
+    *[REFUSED] * 3,  # the model is reminded twice
     "Lake Baikal is 1642 m deep. The archive is closed, so I could not compare.",
     plan(DEPTH | {"status": "completed"}, {"id": "round", "description": "round it"}),
     content("about 1.6 km"),

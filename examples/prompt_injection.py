@@ -1,7 +1,7 @@
 """Prompt injection: a mail contains an instruction to pay another receiver, and the model obeys.
 
 The tool `read_mail` is declared untrusted. After the model has read its result, a call of `pay` needs an approval
-that shows the value and its source. The second session is never attended, so its policy refuses the call.
+that shows the value and its source. The second session has no approver, so its policy refuses the call.
 """
 
 import trio
@@ -25,14 +25,14 @@ async def pay(to: str, euros: int, note: str = "") -> str:
 
 
 def gullible_model() -> ScriptedLLM:
-    """A model that obeys the mail, and then does what the user asked for."""
+    """Answer as a model that obeys the mail, and then follows the request of the user."""
     obeyed = ToolCall("pay", {"to": "mallory", "euros": 9000})
     asked = ToolCall("pay", {"to": "acme", "euros": 40, "note": "invoice 17"})
     return ScriptedLLM([ToolCall("read_mail", {}), obeyed, asked, "The invoice is paid."])
 
 
 async def attended() -> None:
-    """A person decides, with the value and its source in view."""
+    """Print the approval with the value and its source, and decide it as a person would."""
     agent = BareAgent("clerk", llm=gullible_model(), tools=[read_mail, pay], policy=Policy())
     async with agent:
         session = await agent.create_session("ada")
@@ -50,7 +50,7 @@ async def attended() -> None:
 
 
 async def unattended() -> None:
-    """Nobody is there to approve: the model reads why the call did not run."""
+    """Run the call without an approver. The model receives the reason of the refusal."""
     policy = Policy(violation="refuse")
     async with BareAgent("night", llm=gullible_model(), tools=[read_mail, pay], policy=policy) as agent:
         session = await agent.create_session("ada")

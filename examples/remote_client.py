@@ -1,7 +1,7 @@
-"""Talk to an agent in another process: the same words, over a connection that may break.
+"""Use an agent in another process with the same methods. The connection may break and is then restored.
 
-Run it with `.venv/bin/python examples/remote_client.py`; no key and no network are needed.
-A server begins in this process, so that there is something to talk to; `actgent serve` would be the same.
+Run it with `.venv/bin/python examples/remote_client.py`. It needs no API key and no network.
+The program starts the server in its own process. `actgent serve` starts the same server as a command.
 """
 
 from collections.abc import AsyncGenerator
@@ -30,7 +30,7 @@ async def pay(amount: int) -> str:
 
 @asynccontextmanager
 async def serving() -> AsyncGenerator[tuple[str, str], None]:
-    """A server of one agent; gives its address and a token."""
+    """Run a server of one agent, and yield its URL and a token."""
     llm = ScriptedLLM(["Good day, Ada.", ToolCall("pay", {"amount": 900}), "It is paid."])
     async with open_runtime(journal="memory:") as runtime:
         await runtime.start(BareAgent("clerk", llm=llm, tools=[pay]))
@@ -46,7 +46,9 @@ async def main() -> None:
         session.on_tool_result(lambda result: print(f"tool: {result.content}"))
 
         await session.chat("Good day", message_id="m1")
-        await session.chat("Good day", message_id="m1")  # perhaps it did not arrive: said twice, taken once
+        await session.chat(
+            "Good day", message_id="m1"
+        )  # a retry with the same id: the message is accepted once
         await session.wait_idle()
 
         try:

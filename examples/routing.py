@@ -1,7 +1,7 @@
-"""Routing: a front desk decides who answers, and hands the conversation on.
+"""Routing: the agent `desk` chooses a specialist for each message, and the specialist answers.
 
-A small model can do the routing, and each specialist has its own model, prompt and tools. The specialists
-are started with the router and remember the conversation as long as its session is open.
+A small model is enough for routing. Each specialist has a separate model, prompt and tools. The specialists start together
+with the router, and remember the conversation while its session is open.
 """
 
 import json
@@ -12,7 +12,7 @@ from actgent import BareAgent, Instruction, RouterAgent, ScriptedLLM
 
 
 def to(action: str) -> str:
-    """What a routing model answers."""
+    """Answer as a routing model would: name the intent of the message."""
     return json.dumps({"top_level_intent": "ACTION", "second_level_intent": action, "data": {}})
 
 

@@ -1,7 +1,7 @@
-"""Steps: an agent plans, calls tools and answers, and its growing answer is shown as one object.
+"""Steps: an agent plans, calls tools and answers. The program receives the growing answer as one object.
 
-The model is scripted and streams a few characters at a time. It talks to the agent in JSON; what a program sees of
-that are a plan, tool executions and an answer, marked as incomplete while they grow.
+The model is a script that streams a few characters at a time, as JSON. The program receives a plan, tool executions and
+an answer. Each object is marked as incomplete until its last update.
 """
 
 import trio
@@ -11,13 +11,13 @@ from actgent import AgentAnswer, ScriptedLLM, StepsAgent, StepState, ToolError, 
 
 @tool(effect="pure")
 def distance(start: str, end: str) -> str:
-    """Tell the distance between two cities, in kilometres."""
+    """Return the distance between two cities in kilometres."""
     return {("Oslo", "Bergen"): "463 km", ("Oslo", "Bodø"): "1,190 km"}[start, end]
 
 
 @tool(effect="pure")
 def ferry(harbour: str) -> str:
-    """Tell when the next ferry leaves a harbour."""
+    """Return the time at which the next ferry leaves a harbour."""
     raise ToolError(f"the timetable of {harbour} is not available today")
 
 
@@ -37,7 +37,7 @@ def told(execution: ToolExecution) -> str:
 
 
 def seen(step: StepState) -> str:
-    """Say a step in one line, with an ellipsis while it grows."""
+    """Return a step as one line, with an ellipsis while it is incomplete."""
     match step.step_type:
         case "plan":
             words = step.plan.replace("\n", " / ")

@@ -1,7 +1,7 @@
-"""Streaming: read an answer while it grows, tool calls included, as typed events.
+"""Streaming: receive an answer with its tool calls as typed events, while the model writes it.
 
-The model is a real OpenAI client here. It talks to a provider that `actgent.testing` runs on loopback, as your
-own tests may do.
+The model is a real OpenAI client. It sends its requests to a provider that `actgent.testing` runs on loopback. Your tests
+can use this provider as well.
 """
 
 import trio
@@ -12,7 +12,7 @@ from actgent.testing import ProviderRequest, open_provider
 
 @tool(effect="pure")
 def depth(lake: str) -> int:
-    """Tell how deep a lake is, in metres."""
+    """Return the depth of a lake in metres."""
     return {"Baikal": 1642, "Tanganyika": 1470}[lake]
 
 

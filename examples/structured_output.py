@@ -1,7 +1,7 @@
-"""Structured output: say the type that you want, and get a value of it, or an error, and nothing in between.
+"""Structured output: pass a type, and get a value of this type or an error.
 
-The schema goes to the model, and its answer is checked against it. A wrong answer is asked again with the error:
-the script gives a negative price first.
+The request contains the schema of the type, and the answer is validated. If the answer is invalid, the model is asked
+again with the error. In this example, the first answer has a negative price.
 """
 
 from typing import Annotated
@@ -15,7 +15,7 @@ from actgent import BareAgent, ScriptedLLM
 
 @attrs.frozen
 class Offer:
-    """What someone wants to sell."""
+    """Offer of a seller."""
 
     item: str
     price: Annotated[float, msgspec.Meta(ge=0)]

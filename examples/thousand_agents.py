@@ -1,4 +1,4 @@
-"""A thousand agents in one runtime, all thinking at once: each model call takes half a second, all of them little more."""
+"""Run a thousand agents concurrently in one runtime. A model call takes half a second, and all calls take little longer."""
 
 import trio
 

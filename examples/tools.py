@@ -1,7 +1,7 @@
-"""Tools: plain functions that a model may call. Their schemas come from signatures and docstrings.
+"""Tools: functions that a model may call. Their schemas come from signatures and docstrings.
 
-Calls of pure tools in one answer overlap; a tool that fails is an answer for the model to read, not an exception.
-The script plays a model that calls three tools at once and then says what came of it.
+Calls of pure tools in one answer run concurrently. If a tool fails, the model receives the error, and no exception is
+raised. The script plays a model that calls three tools in one answer, and then reports the results.
 """
 
 import math
@@ -13,7 +13,7 @@ from actgent import BareAgent, ScriptedLLM, ToolCall, ToolResult, tool
 
 @tool(effect="pure")
 def square_root(number: float) -> float:
-    """Take the square root of a number.
+    """Compute the square root of a number.
 
     Args:
         number: At least 0.
@@ -23,8 +23,8 @@ def square_root(number: float) -> float:
 
 @tool(timeout=5, effect="pure")
 async def population(city: str) -> int:
-    """Look up how many people live in a city."""
-    await trio.sleep(0.1)  # a request to some service
+    """Return the number of people who live in a city."""
+    await trio.sleep(0.1)  # stands for a request to a service
     return {"Oslo": 718_000, "Lima": 10_092_000}[city]
 
 

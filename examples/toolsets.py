@@ -1,4 +1,4 @@
-"""Toolsets: groups of tools that connect when the agent starts, many tools in a small prompt, tools that come later."""
+"""Toolsets: tools that share a connection, many tools with a small prompt, and tools that are added while the agent runs."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ def convert(amount: float, currency: str, rate: float = 1.0) -> str:
 
 
 class Shop(Toolset):
-    """A group with a life: it connects, says which tools there are, and closes what it opened."""
+    """Toolset that opens a connection, lists its tools, and closes the connection at the end."""
 
     name = "shop"
 
@@ -45,7 +45,7 @@ def report(number: int) -> Tool:
 
 
 async def main() -> None:
-    money = StaticToolset("money", [convert]).configured(rate=0.92)  # the model never sees the rate
+    money = StaticToolset("money", [convert]).configured(rate=0.92)  # the prompt never contains the rate
     reports = Deferred(StaticToolset("reports", [report(number) for number in range(100)]))
     llm = ScriptedLLM(
         [

@@ -1,6 +1,6 @@
-"""Priorities: an URGENT message stops what its session is doing and goes before everything that waits.
+"""Priorities: an URGENT message interrupts the turn of its session, and precedes all queued messages.
 
-The inbox is full of ordinary work here, and the agent is in the middle of a slow answer.
+In this example, the inbox is full of messages of normal priority, and the agent generates a slow answer.
 """
 
 import trio
@@ -9,7 +9,7 @@ from actgent import BareAgent, InboxFull, ModelRequest, Priority, ScriptedLLM, T
 
 
 async def answer(chat: ModelRequest) -> str:
-    """A model that needs an hour for a report and answers everything else at once."""
+    """Answer as a model that needs an hour for a report, and answers all other messages at once."""
     said = "".join(part.text for part in chat.messages[-1].parts if isinstance(part, Text))
     if said == "Write a report.":
         await trio.sleep(3600)

@@ -1,7 +1,7 @@
-"""The weather as a tool: an HTTP API with a place in its query, of which the model reads what it needs.
+"""HTTP tool: the model asks a weather API, and passes the city in the query.
 
-The server is here, on loopback, so that the example needs no key; with a real one, the address is its own, and so is the key:
-`auth=APIKey(key, query="appid")`. Loopback is no public address, so the tool has to be allowed to go there.
+The example starts the server on loopback, so it needs no API key. For a real server, pass its URL, and the key as
+`auth=APIKey(key, query="appid")`. Loopback is not a public address, so `allow=` must permit it.
 """
 
 import json
@@ -15,7 +15,7 @@ STATIONS = {"Turin": {"sky": "sunny", "celsius": 21.5}, "Oslo": {"sky": "snow", 
 
 
 async def answer(stream: trio.SocketStream) -> None:
-    """Answer requests of one connection: GET /weather?city=NAME."""
+    """Answer one request of a connection: GET /weather?city=NAME."""
     async with stream:
         request = b""
         while b"\r\n\r\n" not in request:
@@ -29,7 +29,7 @@ async def answer(stream: trio.SocketStream) -> None:
 
 
 def weather_tool(address: str) -> Tool:
-    """The tool: what stands in its query is what the model says, and nothing else of the request is."""
+    """Return the tool. The model sets only the parameters of the query; the rest of the request is fixed."""
     return HTTPTool(
         "get_weather_information",
         f"{address}/weather",

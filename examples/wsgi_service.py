@@ -1,7 +1,7 @@
-"""Synchronous views, as in Django or Flask: a WSGI application whose agents live on trio, behind a portal.
+"""Use agents in synchronous views, as in Django or Flask: a WSGI application whose agents run on trio, behind a portal.
 
-Views run in threads of the server, and any number of them may call the portal. A server that forks (gunicorn, uwsgi) opens
-one in each of its processes, after the fork. As a script it asks itself two questions and ends.
+The views run in threads of the server, and any number of threads may call the portal. A server that forks (gunicorn,
+uwsgi) opens one portal in each process, after the fork. As a script, the program sends two requests and exits.
 """
 
 import threading
@@ -18,12 +18,12 @@ agent = BareAgent("clerk", llm=ScriptedLLM(["Good morning, how can I help?"], re
 
 
 def ask(clerk: PortalAgent, question: str) -> Iterator[bytes]:
-    """A view that answers as a whole."""
+    """View that returns the whole answer."""
     yield str(clerk.run(question)).encode()
 
 
 def stream(clerk: PortalAgent, question: str) -> Iterator[bytes]:
-    """A view that answers piece by piece; a client that goes away ends the block, and with it the turn."""
+    """View that streams the answer. If the client disconnects, the block exits, and the turn is cancelled."""
     with clerk.stream(question) as events:
         for event in events:
             if isinstance(event, Token):
@@ -31,7 +31,7 @@ def stream(clerk: PortalAgent, question: str) -> Iterator[bytes]:
 
 
 class Service:
-    """The WSGI application."""
+    """Dispatch a request to its view (the WSGI application)."""
 
     def __init__(self, clerk: PortalAgent) -> None:
         self.clerk = clerk
@@ -43,11 +43,11 @@ class Service:
 
 
 class Server(ThreadingMixIn, WSGIServer):
-    """A thread for each request."""
+    """Server with one thread per request."""
 
 
 class Quiet(WSGIRequestHandler):
-    """Logs nothing."""
+    """Request handler that logs nothing."""
 
     def log_message(self, *_: object) -> None:
         pass

@@ -1,7 +1,7 @@
-"""Two nodes serve one agent, and one of them is killed in the middle of conversations: every message is answered, once.
+"""Run an agent on two nodes, and kill one node during conversations. Each message is answered exactly once.
 
-Run it with `.venv/bin/python examples/cluster`; no key is needed, but a PostgreSQL, on this machine or where
-ACTGENT_JOURNAL names. It uses a separate schema, which is removed at the end.
+Run it with `.venv/bin/python examples/cluster`. It needs no API key, but a PostgreSQL server on this machine or at the
+URL in ACTGENT_JOURNAL. It creates a separate schema, and drops the schema at the end.
 """
 
 import math
@@ -33,19 +33,19 @@ JOURNAL = PLACE._replace(query=urlencode({**OPTIONS, "schema": SCHEMA})).geturl(
 NODES = ("web-1", "web-2")
 SESSIONS = 16
 BEFORE, AFTER = 5, 5
-"""Messages that each session says before the kill, at least, and after it."""
+"""Minimum number of answers in each session before the kill, and number of messages after the kill."""
 
 
 @attrs.define
 class Talk:
-    """A session, as the client sees it."""
+    """Messages and answers of one session, as the client sent and received them."""
 
     said: list[str] = attrs.field(factory=list)
     heard: list[str] = attrs.field(factory=list)
     nodes: list[str] = attrs.field(factory=list)
-    """Who gave each answer."""
+    """Name of the node that gave each answer."""
     times: list[float] = attrs.field(factory=list)
-    """When each answer came."""
+    """Time at which each answer arrived, in seconds of the monotonic clock."""
 
     def hear(self, answer: str) -> None:
         node, _, text = answer.partition(": ")
@@ -56,13 +56,13 @@ class Talk:
 
 @attrs.define
 class Story:
-    """All sessions, and when a node was killed."""
+    """All sessions of the client, and the time at which a node was killed."""
 
     talks: dict[str, Talk] = attrs.field(factory=lambda: {f"desk-{each}": Talk() for each in range(SESSIONS)})
     killed_at: float = 0.0
 
     def served_by(self, node: str) -> list[str]:
-        """The sessions whose last answer is the node's."""
+        """Return the names of the sessions whose last answer came from the node."""
         return [name for name, talk in self.talks.items() if talk.nodes and talk.nodes[-1] == node]
 
     async def talk(self, client: Client, name: str) -> None:
@@ -77,17 +77,17 @@ class Story:
         await session.wait_idle()
 
     def waiting_for(self, node: str) -> int:
-        """The number of sessions that the node serves and that wait for an answer."""
+        """Return the number of sessions of the node that wait for an answer."""
         return sum(len(self.talks[each].said) > len(self.talks[each].heard) for each in self.served_by(node))
 
     def is_in_the_middle(self, node: str) -> bool:
-        """True if both nodes serve sessions, each session has had some answers, and the node has one to give."""
+        """Return True if each session has `BEFORE` answers, both nodes serve sessions, and the node has an open question."""
         has_begun = all(len(each.heard) >= BEFORE for each in self.talks.values())
         return has_begun and all(map(self.served_by, NODES)) and self.waiting_for(node) > 0
 
     async def kill(self, node: str, process: trio.Process) -> None:
         began = time.monotonic()
-        while not self.is_in_the_middle(node):  # noqa: ASYNC110 - what is heard tells it
+        while not self.is_in_the_middle(node):  # noqa: ASYNC110 - only the counts of answers show it
             await trio.sleep(0.05)
         for each in NODES:
             print(f"{each} serves {len(self.served_by(each))} sessions: {', '.join(self.served_by(each))}")
@@ -99,7 +99,7 @@ class Story:
         )
 
     def takeovers(self) -> list[float]:
-        """Seconds from the kill to the first answer of the other node, in each session that the killed one served."""
+        """Return the seconds from the kill to the first answer of the other node, for each session of the killed node."""
         seconds = []
         for talk in self.talks.values():
             answers = list(zip(talk.nodes, talk.times, strict=True))
@@ -110,7 +110,7 @@ class Story:
         return sorted(seconds)
 
     async def check(self, client: Client) -> bool:
-        """Compare what was said, what the client heard, and what the journal has; print it."""
+        """Compare the sent messages, the received answers and the journal, and print the result. Return True if they match."""
         missing, twice, in_order = 0, 0, 0
         for name, talk in self.talks.items():
             session = await client.agent("clerk").open_session(name)
@@ -137,7 +137,7 @@ class Story:
 
 @asynccontextmanager
 async def open_node(name: str, tokens: Path) -> AsyncGenerator[trio.Process, None]:
-    """A node in a process of its own, which is killed at the end of the block."""
+    """Run a node in a separate process, which is killed when the block exits."""
     options = [str(Path(__file__).with_name("clerk.py")), "--cluster", POOL, "--node", name]
     options += ["--bind", "127.0.0.1:0", "--tokens", str(tokens)]
     places = {"ACTGENT_JOURNAL": JOURNAL, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -153,7 +153,7 @@ async def open_node(name: str, tokens: Path) -> AsyncGenerator[trio.Process, Non
 
 
 async def wait_started(name: str, process: trio.Process) -> str:
-    """Return the address of a node, once it answers."""
+    """Wait until a node accepts requests, and return its URL."""
     said = await process.stdout.receive_some() if process.stdout else b""
     if not said:
         sys.exit("a node did not start; the reason is above")
@@ -168,7 +168,7 @@ def ask_database(sql: str) -> None:
 
 
 async def look_for_database() -> None:
-    """End with the code 69 if it is missing."""
+    """Exit with code 69 if PostgreSQL is not reachable."""
     try:
         await trio.to_thread.run_sync(ask_database, "SELECT 1")
     except psycopg.Error as error:
@@ -177,7 +177,7 @@ async def look_for_database() -> None:
 
 
 async def hold_conversations(folder: Path) -> bool:
-    """Have two nodes and one client of both, and kill a node; return True if each message was answered once, in order."""
+    """Run two nodes and a client of both, and kill one node. Return True if each message was answered once, in order."""
     story, tokens = Story(), folder / "tokens.toml"
     token, known = new_token("example", owner="user", scopes=("chat",))
     write_tokens(tokens, [known])

@@ -1,4 +1,4 @@
-"""Use the service as its clients do: send a message, restart the service, decide in another request, read the events."""
+"""Use the service as a client does: send a message, restart the service, decide an approval, and read the events."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from actgent import ScriptedLLM
 
 @asynccontextmanager
 async def serving(journal: str, user: str) -> AsyncGenerator[httpx2.AsyncClient, None]:
-    """Run one process life of the service, with a client of one user."""
+    """Start and stop the service once, with a client of one user."""
     app = make_app(ScriptedLLM(script), journal)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
