@@ -24,9 +24,9 @@ from actgent import (
 )
 from actgent.approvals import Approval, Reject
 from actgent.cli.chat_and_run_commands import load_agent
-from actgent.cli.command_options import ChatOptions
+from actgent.cli.command_options import ReplayOptions
 from actgent.cli.journals import journal_commands as journal_cli
-from actgent.cli.journals.replay_command import ReplayOptions, fork
+from actgent.cli.journals.replay_command import fork
 from actgent.cli.main import main
 from actgent.cli.terminal_io import Terminal
 from actgent.journal.journal_interface import Entry
@@ -196,10 +196,16 @@ async def test_fork_with_another_model(tmp_path, no_keys, capsys):
     await talk(tmp_path)
     no_keys.setenv("OPENAI_API_KEY", "loopback")
     async with open_provider(["Kind regards."]) as provider:
-        who = ChatOptions(
-            model="openai:x", base_url=provider.openai_url, system="Be kind.", message="And now?"
+        options = ReplayOptions(
+            journal=f"{tmp_path}/a.db",
+            session="s1",
+            to=10,
+            fork="f",
+            model="openai:x",
+            base_url=provider.openai_url,
+            system="Be kind.",
+            message="And now?",
         )
-        options = ReplayOptions(journal=f"{tmp_path}/a.db", session="s1", to=10, fork="f", code=who)
         assert await fork(options, Terminal()) == 0
         asked = json.loads(provider.requests[-1].body)["messages"]
     assert capsys.readouterr().out == "Kind regards.\n"
@@ -231,7 +237,7 @@ async def test_fork_shares_the_budget_of_the_original(tmp_path):
     """The usage of each session counts for both, during the fork and later in one runtime."""
     (tmp_path / "clerk.py").write_text(SPENDER)
     options = {"journal": f"{tmp_path}/b.db", "session": "s", "to": None}
-    who = ChatOptions(file=f"{tmp_path}/clerk.py", message="And now?")
+    who = {"code": f"{tmp_path}/clerk.py", "message": "And now?"}
     ended = []
 
     async def begin(agent):
@@ -254,11 +260,11 @@ async def test_fork_shares_the_budget_of_the_original(tmp_path):
                 nursery.start_soon(ask, session)
 
     await in_a_journal(tmp_path, begin)
-    assert await fork(ReplayOptions(fork="f", code=who, **options), Terminal()) == 0
-    assert await fork(ReplayOptions(fork="g", code=who, **options), Terminal()) == 0
+    assert await fork(ReplayOptions(fork="f", **who, **options), Terminal()) == 0
+    assert await fork(ReplayOptions(fork="g", **who, **options), Terminal()) == 0
     await in_a_journal(tmp_path, race)
     assert sorted(ended) == ["fine"] * 6 + ["limit of s"] * 6  # after three before
-    assert await fork(ReplayOptions(fork="h", code=who, **options), Terminal()) == 1
+    assert await fork(ReplayOptions(fork="h", **who, **options), Terminal()) == 1
     async with open_journal(f"sqlite:///{tmp_path}/b.db") as journal:
         await journal.acquire()
         spent = [record for record in await journal.load("s") if isinstance(record, UsageRecord)]
@@ -287,8 +293,8 @@ async def test_fork_of_a_delegated_task_is_independent(tmp_path, capsys):
         )
         await journal.commit(entry, epoch=epoch)
         before = await journal.load("s")
-    who = ChatOptions(file=f"{tmp_path}/clerk.py", message="And now?")
-    options = ReplayOptions(journal=f"{tmp_path}/b.db", session="task", to=None, fork="f", code=who)
+    who = {"code": f"{tmp_path}/clerk.py", "message": "And now?"}
+    options = ReplayOptions(journal=f"{tmp_path}/b.db", session="task", to=None, fork="f", **who)
     assert await fork(options, Terminal()) == 0
     assert capsys.readouterr().out == "fine\n"
     async with open_journal(f"sqlite:///{tmp_path}/b.db") as journal:

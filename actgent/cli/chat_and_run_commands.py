@@ -12,10 +12,9 @@ from actgent.agents.agent import Agent
 from actgent.agents.bare_agent import BareAgent
 from actgent.agents.session import Session
 from actgent.cli.demos.scripted_models import CHUNK_CHARS, TOOLS, answer_with_delay
-from actgent.cli.journals.journal_commands import SingleSessionJournal
+from actgent.cli.journals.journal_commands import SingleSessionJournal, open_or_create
 from actgent.errors import ConfigurationError
 from actgent.journal.journal_interface import Journal
-from actgent.journal.journal_url import open_journal
 from actgent.journal.session_list_queries import SessionFilter
 from actgent.llm.model_interface import LLM
 from actgent.messages import Content, Delivery, Part, Text
@@ -149,10 +148,7 @@ async def _session_of_journal(
 
     `view` shows the deliveries of a turn that the previous process left unfinished, until this turn ends.
     """
-    journal = await stack.enter_async_context(
-        open_journal(location if "://" in location else f"sqlite:///{location}")
-    )
-    await journal.acquire()
+    journal = await stack.enter_async_context(open_or_create(location))
     session_id = await _latest(journal, agent) if options.continue_latest else options.session
     resumed = _ResumedTurnView(view)
     agent.on_session(resumed.listen)

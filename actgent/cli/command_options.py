@@ -242,6 +242,44 @@ class PipelineOptions:
 
 @Parameter(name="*")
 @attrs.frozen(kw_only=True)
+class ReplayOptions:
+    """Options of `actgent replay`."""
+
+    journal: Argument = ""
+    """Journal file or URL."""
+    session: Argument = ""
+    """Id of the recorded session."""
+    agent: str | None = None
+    """Name of the agent, if several agents have a session with this id."""
+    to: Count | None = None
+    """Number of the last record to replay; `actgent inspect --steps` lists the numbers. Default: all records."""
+    code: str | None = None
+    """Agent to run: agent folder, Python file that defines an agent, or FILE.py:NAME."""
+    fork: str | None = None
+    """Id of the new session that continues from the record."""
+    message: str | None = None
+    """With --fork, the message to send. Default: only resume an unfinished turn."""
+    model: str | None = None
+    """With --fork, the model of an agent folder or plain agent."""
+    base_url: str | None = None
+    """With --fork, the URL of the provider's API."""
+    system: str | None = None
+    """With --fork and without --code, the complete system prompt."""
+
+    @property
+    def chat(self) -> ChatOptions:
+        """Options of the agent to run."""
+        return ChatOptions(
+            file=self.code,
+            model=self.model,
+            base_url=self.base_url,
+            system=self.system,
+            message=self.message,
+        )
+
+
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
 class SimulateOptions:
     """Options of `actgent simulate`."""
 

@@ -10,10 +10,9 @@ from typing import Any
 from actgent.agents.agent import Agent
 from actgent.agents.bare_agent import BareAgent
 from actgent.agents.pipelines import Pipeline, PipelineResult, read_definition
-from actgent.cli.journals.journal_commands import SingleSessionJournal, load, open_read_only
+from actgent.cli.journals.journal_commands import SingleSessionJournal, load, open_or_create, open_read_only
 from actgent.errors import ConfigurationError, nearest
 from actgent.errors.text_escaping import counted
-from actgent.journal.journal_url import open_journal
 from actgent.llm.scripted_model import ScriptedLLM
 from actgent.runtime.runtime import open_runtime
 from actgent.sessions.restore import rebuild
@@ -170,9 +169,7 @@ async def _open_runtime(pipeline: Pipeline, location: str, run: str) -> AsyncGen
     Yield True if the run with the id `run` is unfinished.
     """
     async with AsyncExitStack() as stack:
-        url = location if "://" in location else f"sqlite:///{location}"
-        journal = await stack.enter_async_context(open_journal(url))
-        await journal.acquire()
+        journal = await stack.enter_async_context(open_or_create(location))
         is_unfinished = run in await journal.unfinished(pipeline.name)
         runtime = await stack.enter_async_context(open_runtime(journal=SingleSessionJournal(journal, run)))
         await runtime.start(pipeline)

@@ -1,8 +1,9 @@
 """Commands for stored sessions: `inspect`, `replay`, `journal`."""
 
+import attrs
 from cyclopts import App
 
-from actgent.cli.command_options import ChatOptions, Count, Flag
+from actgent.cli.command_options import Count, Flag, ReplayOptions
 from actgent.cli.terminal_io import Terminal
 from actgent.errors import ConfigurationError
 
@@ -57,20 +58,7 @@ def inspect(
 
 
 @app.command(group=SESSIONS)
-def replay(
-    journal: str,
-    session: str,
-    /,
-    *,
-    agent: str | None = None,
-    to: Count | None = None,
-    code: str | None = None,
-    fork: str | None = None,
-    message: str | None = None,
-    model: str | None = None,
-    base_url: str | None = None,
-    system: str | None = None,
-) -> int:
+def replay(journal: str, session: str, /, *, options: ReplayOptions | None = None) -> int:
     """Rebuild a session as it was after any record, without calling models or tools.
 
     The digest identifies history and state: equal digests mean equal content. With --code, an agent's code runs on the
@@ -80,30 +68,24 @@ def replay(
     Args:
         journal: Journal to read: a file, or postgres://HOST/DATABASE. Agents may be using it, except with --fork.
         session: Id of the session.
-        agent: Name of the agent, if several agents have a session with this id.
-        to: Number of the last record to replay; `actgent inspect --steps` lists the numbers. Default: all records.
-        code: Agent to run: agent folder, Python file that defines an agent, or FILE.py:NAME.
-        fork: Id of the new session that continues from the record.
-        message: With --fork, the message to send. Default: only resume an unfinished turn.
-        model: With --fork, the model of an agent folder or plain agent.
-        base_url: With --fork, the URL of the provider's API.
-        system: With --fork and without --code, the complete system prompt.
+        options: Records to replay, and the agent that runs on them or continues a copy.
     """
-    if fork is None and any(given is not None for given in (message, model, base_url, system)):
+    given = attrs.evolve(options or ReplayOptions(), journal=journal, session=session)
+    for_forks = (given.message, given.model, given.base_url, given.system)
+    if given.fork is None and any(each is not None for each in for_forks):
         raise ConfigurationError(
             "--message, --model, --base-url and --system require --fork: a replay calls no model"
         )
-    if code is None and fork is None:
+    if given.code is None and given.fork is None:
         from actgent.cli.journals.journal_commands import replay as rebuild  # noqa: PLC0415
 
-        return run_command(lambda terminal, _: rebuild(journal, session, terminal, agent=agent, to=to))
-    from actgent.cli.journals.replay_command import ReplayOptions, compare, fork as run_fork  # noqa: PLC0415
+        return run_command(
+            lambda terminal, _: rebuild(journal, session, terminal, agent=given.agent, to=given.to)
+        )
+    from actgent.cli.journals.replay_command import compare, fork as run_fork  # noqa: PLC0415 - the SDKs take two seconds
 
-    chat = ChatOptions(file=code, model=model, base_url=base_url, system=system, message=message)
-    options = ReplayOptions(journal=journal, session=session, agent=agent, to=to, fork=fork, code=chat)
-    if fork is None:
-        return run_command(lambda terminal, _: compare(options, terminal))
-    return run_command(lambda terminal, _: run_fork(options, terminal))
+    run = compare if given.fork is None else run_fork
+    return run_command(lambda terminal, _: run(given, terminal))
 
 
 journals = App(

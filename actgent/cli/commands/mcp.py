@@ -135,7 +135,7 @@ def serve_agents(agent: str, /, *, options: MCPServeOptions | None = None) -> in
         agent: Agent folder, folder of agent folders, or Python file that defines agents.
         options: Journal, tools and models.
     """
-    from actgent.cli.serving.mcp_serve_command import serve as serve_host  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.serving.stdio_servers import serve_host  # noqa: PLC0415 - the SDKs take two seconds
 
     given = attrs.evolve(options or MCPServeOptions(), target=agent)
     return run_command(lambda _, shutdown: serve_host(given, shutdown))

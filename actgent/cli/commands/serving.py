@@ -46,7 +46,7 @@ def serve_editor(agent: str, /, *, options: ACPOptions | None = None) -> int:
         agent: Agent folder, or Python file that defines one agent.
         options: Journal and models.
     """
-    from actgent.cli.serving.acp_command import serve as serve_client  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.serving.stdio_servers import serve_editor as serve_client  # noqa: PLC0415 - the SDKs take two seconds
 
     given = attrs.evolve(options or ACPOptions(), target=agent)
     return run_command(lambda terminal, shutdown: serve_client(given, terminal, shutdown))

@@ -73,6 +73,23 @@ async def open_for_writing(location: str) -> AsyncGenerator[Journal, None]:
         yield journal
 
 
+def to_journal_url(location: str) -> str:
+    """Return the URL of the journal that the user gave as a file path or a URL."""
+    return location if "://" in location or location == "memory:" else f"sqlite:///{location}"
+
+
+@asynccontextmanager
+async def open_or_create(location: str) -> AsyncGenerator[Journal, None]:
+    """Yield a journal that this process owns. A missing journal file is created.
+
+    Raises:
+        Fenced: Another process owns the journal.
+    """
+    async with open_journal(to_journal_url(location)) as journal:
+        await journal.acquire()
+        yield journal
+
+
 @asynccontextmanager
 async def open_read_only(location: str) -> AsyncGenerator[Journal, None]:
     """Yield a journal for reading, while other processes may write to it.
@@ -468,9 +485,7 @@ async def import_(location: str, file: str, terminal: Terminal, *, new_ids: bool
     sessions = load_sessions(Path(file))
     if new_ids:
         sessions = with_new_ids(sessions)
-    url = location if "://" in location else f"sqlite:///{location}"
-    async with open_journal(url) as journal:
-        await journal.acquire()
+    async with open_or_create(location) as journal:
         try:
             await write_sessions(journal, sessions)
         except SessionExists as error:

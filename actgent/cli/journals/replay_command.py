@@ -6,7 +6,7 @@ from actgent.agents.agent import Agent
 from actgent.agents.session import Session
 from actgent.cli.agent_folders import is_folder
 from actgent.cli.chat_and_run_commands import arguments_of, open_agent
-from actgent.cli.command_options import ChatOptions
+from actgent.cli.command_options import ChatOptions, ReplayOptions
 from actgent.cli.terminal_io import ConversationView, Terminal
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
@@ -26,24 +26,6 @@ from .journal_commands import (
 )
 
 
-@attrs.frozen(kw_only=True)
-class ReplayOptions:
-    """Options of `actgent replay --code` and `--fork`."""
-
-    journal: str
-    """File or URL of the journal with the recorded session."""
-    session: str
-    """Id of the recorded session."""
-    agent: str | None = None
-    """Name of the session's agent; None if only one agent has a session with this id."""
-    to: int | None
-    """Number of the last record to replay; None replays all."""
-    fork: str | None
-    """Id of the new session that continues from the last replayed record; None only compares."""
-    code: ChatOptions
-    """Options that select the agent to run, and the message to send to a fork."""
-
-
 async def compare(options: ReplayOptions, terminal: Terminal) -> int:
     """Print the rebuilt session, and the first differences to the prompts and behaviour of the agent's current code.
 
@@ -52,7 +34,7 @@ async def compare(options: ReplayOptions, terminal: Terminal) -> int:
     async with open_read_only(options.journal) as journal:
         records = await load(journal, options.session, options.agent)
     rebuilt = await rebuild(records, to=options.to)
-    async with open_agent(options.code, needs_model=False) as agent:
+    async with open_agent(options.chat, needs_model=False) as agent:
         print_rebuilt_session(rebuilt, len(records), terminal)
         recording = Recording(options.session, agent.name, records[: rebuilt.step])
         found = [await recording.compare(agent, prompts=prompts) for prompts in (True, False)]
@@ -72,14 +54,14 @@ async def fork(options: ReplayOptions, terminal: Terminal) -> int:
         Fenced: Another process owns the journal.
     """
     session_id, view = options.fork or "", _ForkView(terminal)
-    _check_changes(options.code)
-    async with open_for_writing(options.journal) as journal, open_agent(options.code) as agent:
+    _check_changes(options.chat)
+    async with open_for_writing(options.journal) as journal, open_agent(options.chat) as agent:
         records = await load(journal, options.session, options.agent)
         step = (await rebuild(records, to=options.to)).step
         (whole,) = await read_sessions(journal, agent=options.agent, session_id=options.session)
         begun = forked(attrs.evolve(whole, records=records[:step]), session_id, agent.name)
         await write_sessions(journal, [begun])
-        await _resume(agent, begun.session_id, journal, message=options.code.message, view=view)
+        await _resume(agent, begun.session_id, journal, message=options.message, view=view)
         count = len(await journal.load(session_id, agent=agent.name))
     terminal.notice(
         f"session {session_id} has {counted(count, 'record')}, {len(begun.records):,} of them from before"

@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from actgent.cli.agent_folders import agents_at
+from actgent.cli.journals.journal_commands import to_journal_url
 from actgent.cli.signal_handling import Shutdown
 from actgent.cli.terminal_io import Terminal, one_line
 from actgent.errors import ConfigurationError
@@ -181,9 +182,8 @@ def _open_runtime(
             index=options.operation.index,
             telemetry=telemetry,
         )
-    location = options.journal or "memory:"
     return open_runtime(
-        journal=location if "://" in location or location == "memory:" else f"sqlite:///{location}",
+        journal=to_journal_url(options.journal or "memory:"),
         index=options.operation.index,
         telemetry=telemetry,
     )

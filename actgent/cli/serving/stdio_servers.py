@@ -1,26 +1,25 @@
-"""`actgent acp`: an agent for editors with ACP support, over standard input and output."""
+"""`actgent acp` and `actgent mcp serve`: agents for an editor (ACP) or an MCP host, over standard input and output."""
 
 import hashlib
+import importlib.util
 import os
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import trio
 
 from actgent.agents.agent import Agent
 from actgent.cli.agent_folders import agents_at
-from actgent.cli.journals.journal_commands import SingleSessionJournal
+from actgent.cli.journals.journal_commands import SingleSessionJournal, open_or_create, to_journal_url
 from actgent.cli.signal_handling import Shutdown
 from actgent.cli.terminal_io import Terminal
 from actgent.errors import ConfigurationError, Fenced
-from actgent.interop.acp import serve_acp
 from actgent.journal.journal_interface import Journal
 from actgent.journal.journal_url import open_journal
 from actgent.runtime.runtime import open_runtime
 
-from .serve_options import ACPOptions
-from .standard_streams import protocol_streams
+from .serve_options import ACPOptions, MCPServeOptions
 
 LOCK_SECONDS = 3.0
 """Time for which an ending process may keep the default journal."""
@@ -28,7 +27,54 @@ MAX_FILES = 20
 """Default journals of one agent and folder, each for one process at a time."""
 
 
-async def serve(options: ACPOptions, terminal: Terminal, shutdown: Shutdown) -> int:
+@contextmanager
+def protocol_streams() -> Iterator[tuple[trio.abc.ReceiveStream, trio.abc.SendStream]]:
+    """Yield standard input and output as byte streams for a protocol.
+
+    Descriptors 0 and 1 become /dev/null and standard error, so that output of tools and their child processes does not mix
+    with the protocol.
+    """
+    streams = trio.lowlevel.FdStream(os.dup(0)), trio.lowlevel.FdStream(os.dup(1))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    os.close(nothing)
+    try:
+        yield streams
+    finally:
+        for stream in streams:
+            stream.close()
+
+
+async def serve_host(options: MCPServeOptions, shutdown: Shutdown) -> int:
+    """Serve one MCP client until it closes standard input, or until the first signal. Return the exit code.
+
+    Raises:
+        ConfigurationError: The target has no agent, an option is invalid, or the extra `mcp` is missing.
+        Fenced: Another process owns the journal.
+    """
+    if importlib.util.find_spec("mcp") is None:
+        raise ConfigurationError("an MCP server needs the package extra mcp: pip install 'actgent[mcp]'")
+    from actgent.interop.mcp import MCPCatalog, serve_mcp  # noqa: PLC0415 - of the extra
+    from actgent.interop.mcp.catalog import tools_of  # noqa: PLC0415
+
+    with protocol_streams() as (receive_stream, send_stream):
+        agents = agents_at(options.target, offline=options.offline)
+        catalog = MCPCatalog(tools=tools_of(agents)) if options.tools else None
+        async with open_runtime(journal=to_journal_url(options.journal or "memory:")) as runtime:
+            async with runtime.starting():
+                for agent in agents:
+                    agent.grace = 0.0
+                    await runtime.start(agent)
+            with shutdown.interruptible():
+                await serve_mcp(runtime, receive_stream, send_stream, catalog=catalog)
+    return 0
+
+
+# --- the editor ------------------------------------------------------------------------------
+
+
+async def serve_editor(options: ACPOptions, terminal: Terminal, shutdown: Shutdown) -> int:
     """Serve one ACP client until it closes standard input, or until the first signal. Return the exit code.
 
     Running turns are then stopped, and resume when their session is loaded again.
@@ -37,6 +83,8 @@ async def serve(options: ACPOptions, terminal: Terminal, shutdown: Shutdown) -> 
         ConfigurationError: The target has no agent or several, or an option is invalid.
         Fenced: Another process owns the journal.
     """
+    from actgent.interop.acp import serve_acp  # noqa: PLC0415 - an MCP host does not need it
+
     with protocol_streams() as (receive_stream, send_stream):
         agent = _load(options)
         agent.grace = 0.0
@@ -70,9 +118,7 @@ async def _open_journal(
     The first process of an agent and working directory uses the default journal file; further ones use numbered files.
     """
     if options.journal is not None:
-        url = options.journal if "://" in options.journal else f"sqlite:///{options.journal}"
-        async with open_journal("memory:" if options.journal == "memory:" else url) as journal:
-            await journal.acquire()
+        async with open_or_create(options.journal) as journal:
             yield journal
         return
     path = default_journal(options.target, agent.name)
