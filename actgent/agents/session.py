@@ -299,7 +299,7 @@ class Session(Generic[DataT_co]):
             context = self._here
         if context.handlers.pop_missed(kind):
             self._agent.core.dispatcher.failure_logger.warn_late_handler(context, kind)
-        context.handlers.add(kind, handler).is_outside = True
+        context.handlers.add(kind, handler).is_from_program = True
         return handler
 
     def remove_handler(self, handler: Handler) -> None:
@@ -346,7 +346,7 @@ class Session(Generic[DataT_co]):
             for kind, handler in given.items():
                 if handler is not None:
                     registration = handlers.add(kind, handler)
-                    registration.is_outside = True
+                    registration.is_from_program = True
                     attached.append(registration)
             yield self
         finally:
@@ -1232,9 +1232,9 @@ async def schedule_in(session: Session, description: str, *, key: str | None, **
         now, steady = running.clock.now(), running.clock.steady()
         schedule = parse_schedule(description, now=now, steady=steady, key=key, **times)
         is_soon = schedule.at - (steady if schedule.is_delay else now) < TREE_WINDOW_SECONDS
-        fund = partial(_funding_of_schedule, running) if is_soon else lambda: None
+        find_funding = partial(_funding_of_schedule, running) if is_soon else lambda: None
         via = sources_of_caller(context)
-        return await set_schedule(context, schedule, running.propagation.take, fund, via=via)
+        return await set_schedule(context, schedule, running.propagation.capture, find_funding, via=via)
 
 
 def _funding_of_schedule(running: AgentActor) -> Funding | None:

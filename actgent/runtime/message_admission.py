@@ -121,7 +121,7 @@ class MessageAdmission:
             self._start_at_once(context, acceptance)
         if future is not None and context.suspension is not None:
             self._handle_suspended_session(context, future)
-        if once and not (future is not None and future.is_sent_away):
+        if once and not (future is not None and future.is_withdrawn):
             context.add_accepted_id(message.id)
         if context.log is None:  # journal writes already give other tasks time to run
             await self._inbox.yield_to_turns()
@@ -304,7 +304,7 @@ class MessageAdmission:
         if self._lifecycle.events.watched:
             self._publish(acceptance.message)
         self._runner.start(context, acceptance)
-        if context.unwanted is not None:
+        if context.cancellations is not None:
             stop_if_requested(self._lifecycle, context, acceptance.message.id)
 
     def _count_sending(self, context: SessionContext, acceptance: QueuedMessage) -> None:
@@ -347,8 +347,8 @@ class MessageAdmission:
     ) -> None:
         """Record a message durably. If the session or agent can no longer accept it, record the rejection durably before raising."""
         future, propagation = acceptance.future, self._propagation
-        take = propagation.capture_storable if is_granted else propagation.take
-        baggage = take(acceptance.variables) if propagation.variables else NOTHING
+        capture = propagation.capture_storable if is_granted else propagation.capture
+        baggage = capture(acceptance.variables) if propagation.variables else NOTHING
         options = acceptance.options if future is None else future.options.journal_form
         acceptance.log = log
         await log.accept(acceptance.message, funding=acceptance.funding, options=options, baggage=baggage)
@@ -362,7 +362,7 @@ class MessageAdmission:
 
     def _enqueue(self, context: SessionContext, acceptance: QueuedMessage, place: Place[Message]) -> None:
         """Put an accepted message into its inbox place; its turn starts as soon as possible."""
-        acceptance.is_in = True
+        acceptance.is_accepted = True
         acceptance.mark_done()
         if self._drains and self._belongs_to_next_owner(context, acceptance.message):
             self._inbox.fill(place)
@@ -375,7 +375,7 @@ class MessageAdmission:
         else:
             self._inbox.fill(place)
             self._announce(context, acceptance.message)
-        if context.unwanted is not None:
+        if context.cancellations is not None:
             stop_if_requested(self._lifecycle, context, acceptance.message.id)
 
     def _belongs_to_next_owner(self, context: SessionContext, message: Message) -> bool:
@@ -383,7 +383,7 @@ class MessageAdmission:
 
         Messages to child sessions, and messages that a caller has stopped, are still processed here.
         """
-        is_unwanted = message.id in (context.unwanted or ())
+        is_unwanted = message.id in (context.cancellations or ())
         return context.parent is None and not is_unwanted and self._lifecycle.eviction.is_held(context.id)
 
     def _start(self, context: SessionContext, acceptance: QueuedMessage) -> None:
@@ -443,7 +443,7 @@ class MessageAdmission:
             InboxFull: The other message got no room before the deadline of this message.
             SessionClosed, NotRunning: The session or agent no longer accepts messages.
         """
-        while (first := context.find_message(message.id)) is not None and not first.is_in:
+        while (first := context.find_message(message.id)) is not None and not first.is_accepted:
             message = await self._wait_settled(context, message, first)
             self._check_reachable(context)
         # Ids chosen by callers are remembered from the start; an id of this process is searched when it is
@@ -479,7 +479,7 @@ class MessageAdmission:
             caller = None
         if caller is None or caller.turn is None:
             return None if limits is None else Funding(limits.shared)
-        funding = self._runner.turn_lifecycle.accounts.lead(caller.turn, caller.agent)
+        funding = self._runner.turn_lifecycle.accounts.fund_awaited_turn(caller.turn, caller.agent)
         if (
             funding.depth == _RING_LEVELS
         ):  # one level only: ordinary calls cost no search, and a cycle is logged once
@@ -526,7 +526,7 @@ class MessageAdmission:
         impatient = [guest for guest in acceptance.joined_futures if not guest.is_patient]
         withdrawn = [_WithdrawnCaller(guest, message_id, error, is_refused=False) for guest in impatient]
         acceptance.joined_futures = tuple(guest for guest in acceptance.joined_futures if guest.is_patient)
-        is_waiting = acceptance.is_in and acceptance.ending is None
+        is_waiting = acceptance.is_accepted and acceptance.ending is None
         if future is None or not is_waiting or future.is_patient:
             return withdrawn
         context.release_accepted_id(message_id)
@@ -534,7 +534,7 @@ class MessageAdmission:
             self._inbox.take_out(acceptance.place)
         acceptance.place = None
         self._release_rejected(context, acceptance)
-        future.is_sent_away = True
+        future.is_withdrawn = True
         sent = [
             _WithdrawnCaller(each, message_id, error, is_refused=True)
             for each in (future, *acceptance.joined_futures)
@@ -635,7 +635,7 @@ class _WithdrawnCaller(FieldRepr):
         if context.has_moved:
             end_waits_as_moved((self.future,), self.message_id, SessionMoved(context.agent, context.id))
         elif self.is_refused:
-            self.future.send_away(self.message_id, self.error)
+            self.future.withdraw(self.message_id, self.error)
         else:
             self.future.suspend(self.error)
 

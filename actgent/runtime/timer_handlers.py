@@ -123,9 +123,9 @@ def _message(session_id: str, timer: ScheduleTimer) -> Message:
 
 async def _funding(running: AgentActor, timer: ScheduleTimer) -> Funding | None:
     """Return the budgets that pay for a schedule's turn; None if only the budget of the session itself pays."""
-    if not timer.within:
+    if not timer.account_keys:
         return None
-    accounts = timer.accounts or await running.runner.turn_lifecycle.accounts.find_all(timer.within)
+    accounts = timer.accounts or await running.runner.turn_lifecycle.accounts.find_all(timer.account_keys)
     return Funding(accounts=accounts, depth=timer.depth, deepest=timer.deepest)
 
 

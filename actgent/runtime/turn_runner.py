@@ -454,7 +454,7 @@ class TurnRunner:
 
     def _drop_unclaimed(self, context: SessionContext) -> None:
         """End the restored child sessions whose tasks the resumed turn has not requested again."""
-        for child in context.children.pop_unclaimed() if context.children else ():
+        for child in context.children.find_unclaimed() if context.children else ():
             child.closed = True
             host_of(child).resume_if_superseded(child)
             if child.turn is not None:
@@ -658,7 +658,7 @@ class TurnRunner:
 
 def _queued(context: SessionContext) -> list[TurnFuture]:
     """Return the futures of callers whose messages are queued and who accept waiting for approvals."""
-    futures = [each.future for each in (context.acceptances or {}).values() if each.is_in]
+    futures = [each.future for each in (context.acceptances or {}).values() if each.is_accepted]
     return [each for each in futures if each is not None and each.is_patient and not each.abandoned]
 
 

@@ -55,7 +55,7 @@ def take_sources(target: SessionContext) -> None:
     """Add the untrusted sources of session `target` to the caller, because the caller has read its answer."""
     caller = running_session()
     if caller is not target:
-        note_sources(caller, join_origins(target.conversation.sources, target.conversation.given))
+        note_sources(caller, join_origins(target.conversation.sources, target.conversation.revealed))
 
 
 def take_remote_sources(label: Label) -> None:

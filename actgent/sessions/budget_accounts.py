@@ -29,12 +29,12 @@ from .session_record_writer import SessionLog
 
 @attrs.define(eq=False, repr=False)
 class BudgetAccounts(FieldRepr):
-    """Budget accounts of one runtime. Each account exists once while it is in use."""
+    """Budget accounts of one runtime, which count usage against limits. Each account exists once while it is in use."""
 
     journal: Journal | None = None
     """Journal of the runtime; None if it has none."""
     owners: QuotaAccounts | None = None
-    """Accounts of the owners' quotas; None without quotas."""
+    """Accounts for the quotas of users that own sessions; None without quotas."""
     _accounts: WeakValueDictionary[AccountKey, Account] = attrs.field(factory=WeakValueDictionary)
     """Accounts in use, by key."""
 
@@ -46,10 +46,10 @@ class BudgetAccounts(FieldRepr):
         log: SessionLog | None,
         spent: Amounts = NOTHING,
     ) -> Account:
-        """Return the account with this key. If it does not exist, create it with the amounts `spent` so far.
+        """Return the account with this key. If it does not exist, create it with these limits and the usage `spent` so far.
 
-        Without a journal, each call creates an account, because no other session looks it up. An account that
-        was created before its session was loaded receives the session's log here.
+        Without a journal, each call creates an account, because no other session looks it up. An account that was created
+        before its session was loaded receives the session's log, which records its usage.
         """
         if self.journal is None:  # without a journal no other session looks it up
             return Account(key, limits, spent)
@@ -72,7 +72,7 @@ class BudgetAccounts(FieldRepr):
     def drop_moved(self, has_moved: Callable[[str], bool]) -> None:
         """Remove the accounts of sessions that another process owns now; `has_moved` selects the sessions by id.
 
-        Usage that is still counted here is not recorded.
+        Usage that this process still counts for them is not recorded.
         """
         for key, account in list(self._accounts.items()):
             if key.agent != QUOTA_AGENT and has_moved(key.session_id):
@@ -88,12 +88,12 @@ class BudgetAccounts(FieldRepr):
 
         `spent` is the usage of the session so far.
         """
-        above = () if context.parent is None else context.parent.accounts
+        inherited = () if context.parent is None else context.parent.accounts
         own = []
         if limits:
             key = AccountKey(session_id=context.id, agent=agent)
             own = [self.open(key, limits, log=context.log, spent=spent)]
-        context.open_tree().accounts = tuple(dict.fromkeys((*own, *context.accounts, *above)))
+        context.open_tree().accounts = tuple(dict.fromkeys((*own, *context.accounts, *inherited)))
 
     async def restore(self, context: SessionContext, agent: str, restored: RestoredSession) -> None:
         """Set the accounts of a session that was loaded from the journal, and the budget sources of its queued messages."""
@@ -108,7 +108,7 @@ class BudgetAccounts(FieldRepr):
             )
 
     async def find_all(self, keys: Iterable[AccountKey]) -> tuple[Account, ...]:
-        """Return the accounts that exist among these keys, loading them from the journal if necessary."""
+        """Return the accounts with these keys, from memory or from the journal. Keys without an account are omitted."""
         return tuple([account for key in keys if (account := await self.find(key)) is not None])
 
     async def find(self, key: AccountKey) -> Account | None:
@@ -139,18 +139,18 @@ class BudgetAccounts(FieldRepr):
     # --- turns -----------------------------------------------------------------------------
 
     def begin(self, turn: Turn, agent: str, *, fundings: Sequence[Funding | None]) -> None:
-        """Set the budget of a starting or resumed turn, if any limit applies. A resumed turn keeps its usage so far.
+        """Set the budget of a turn that starts or resumes, if any limit applies. A resumed turn keeps its usage so far.
 
         Args:
-            turn: The turn; its `budget`, depth and maximum depth are set.
+            turn: The turn; its `budget`, `depth` and `deepest` (maximum depth) are set.
             agent: Name of the session's agent.
             fundings: Budget sources of the messages that the turn answers; the last one belongs to the turn's own
                 message.
         """
         context = turn.session
-        limits_asked = None if (last := fundings[-1]) is None else last.limits
+        call_limits = None if (last := fundings[-1]) is None else last.limits
         resume = turn.checkpoint
-        limits = turn.limits.shared if limits_asked is None else limits_asked
+        limits = turn.limits.shared if call_limits is None else call_limits
         if resume is not None and resume.limits:
             limits = resume.limits
         accounts = [account for each in fundings if each is not None for account in each.accounts]
@@ -173,7 +173,7 @@ class BudgetAccounts(FieldRepr):
             )
         key = AccountKey(session_id=context.id, turn=turn.message.id, agent=agent)
         own = self.open(key, limits, log=context.log, spent=spent)
-        own.is_of_call = limits_asked is not None
+        own.is_of_call = call_limits is not None
         turn.budget = gather(own, shared, accounts)
 
     def budget_outside_turns(self, context: SessionContext) -> Budget | None:
@@ -187,8 +187,8 @@ class BudgetAccounts(FieldRepr):
 
     # --- trees -----------------------------------------------------------------------------
 
-    def lead(self, turn: Turn, agent: str) -> Funding:
-        """Return the budget sources for a message that this turn sends to another session and waits for.
+    def fund_awaited_turn(self, turn: Turn, agent: str) -> Funding:
+        """Return the budget sources for a message that a turn of `agent` sends to another session and waits for.
 
         Raises:
             LimitReached: The chain of agents that ask agents would exceed the maximum depth.
@@ -201,9 +201,9 @@ class BudgetAccounts(FieldRepr):
         return Funding(accounts=budget.accounts, depth=depth, deepest=deepest)
 
     def fund_caused_turn(self, turn: Turn, agent: str) -> Funding:
-        """Return the budget sources for a message that this turn sends without waiting, such as a task or a schedule.
+        """Return the budget sources for a message that a turn of `agent` sends without waiting, such as a task or a schedule.
 
-        The turn of the message counts for the same tree of turns, at the same depth.
+        The turn that answers the message counts for the same tree of turns, at the same depth.
 
         Raises:
             LimitReached: The tree of turns has no model call left.
@@ -240,7 +240,10 @@ class BudgetAccounts(FieldRepr):
 
 
 def funding_of_result(child: SessionContext) -> Funding | None:
-    """Return the budget sources for the turn that a task's result starts: tree accounts of the delegating turn."""
+    """Return the budget sources for the turn that the result of a child's task starts; None if no limit applies.
+
+    They are the accounts of the tree of turns to which the delegating turn belongs.
+    """
     turn = child.turn
     if turn is None or turn.budget is None:
         return None
@@ -270,12 +273,12 @@ def too_deep(deepest: int, agent: str, session_id: str) -> LimitReached:
 
 
 def _is_looser(trees: Sequence[Account], name: str, bound: float) -> bool:
-    """Return True if no tree account has a limit `name` that is at most `bound`."""
+    """Return True if none of the tree accounts limits the amount `name`, such as `model_calls`, to at most `bound`."""
     return all(tree.limits.get(name, math.inf) > bound for tree in trees)
 
 
 def _tool_calls(record: Sequence[Message], turn: str) -> int:
-    """Return the number of tool calls in the answers of turn `turn`.
+    """Return the number of tool calls in the answers of the turn with the id `turn`.
 
     Calls that a model wrote as text are counted by their results.
     """

@@ -38,43 +38,43 @@ class Propagation(FieldRepr):
     """Context variables that are copied from a sender to the turn of its message."""
 
     variables: Mapping[str, ContextVar[Any]] = NOTHING  # type: ignore[assignment]
-    """Registered variables by name."""
+    """Context variables that the program registered with `open_runtime(context=)`, by name."""
     base: Context = attrs.field(factory=copy_context)
-    """Context of the program at the time when the runtime was opened."""
+    """Copy of all context variables of the program, made when the runtime was opened."""
     _unknown: set[str] = attrs.field(factory=set)
-    """Unregistered variable names for which a warning was logged."""
+    """Names of unregistered variables in the journal for which a warning was logged."""
 
-    def take(self, sender: Context) -> Mapping[str, Any]:
-        """Return the values of the registered variables from the context of a message's sender.
+    def capture(self, sender: Context) -> Mapping[str, Any]:
+        """Return the values of the registered variables in the context of a message's sender, by name.
 
         Raises:
             NotSerializable: A value is not plain data, or the values are too large together.
         """
-        taken = {name: sender[variable] for name, variable in self.variables.items() if variable in sender}
-        if taken:
-            _check_size(taken)
-        return taken
+        captured = {name: sender[variable] for name, variable in self.variables.items() if variable in sender}
+        if captured:
+            _check_size(captured)
+        return captured
 
     def capture_storable(self, sender: Context) -> Mapping[str, Any]:
-        """Return the values of the registered variables that can be stored. Log and omit the others.
+        """Return those values of registered variables in the sender's context that can be stored. Log and omit the others.
 
-        Used for messages that cannot be rejected, such as results of tasks.
+        It is for messages that cannot be rejected, such as results of tasks.
         """
-        taken: dict[str, Any] = {}
+        captured: dict[str, Any] = {}
         for name, variable in self.variables.items():
             if variable in sender:
                 try:
-                    _check_size({**taken, name: sender[variable]})
-                    taken[name] = sender[variable]
+                    _check_size({**captured, name: sender[variable]})
+                    captured[name] = sender[variable]
                 except NotSerializable as error:
                     _log.warning("a message is processed without the context variable %r: %s", name, error)
-        return taken
+        return captured
 
     def restore(self, baggage: Mapping[str, Any], trace: str | None) -> Context:
-        """Return the context variables for the turn of a message loaded from the journal.
+        """Return the context variables for the turn of a message that was loaded from the journal.
 
-        These are the base context, the stored variables and the trace. Stored variables that are not
-        registered are logged.
+        These are the context of the program, the stored variables in `baggage`, and the W3C trace. Stored variables that are
+        not registered are logged.
         """
         variables = self.base.copy()
         if (trace := valid_traceparent(trace)) is not None:
@@ -87,7 +87,7 @@ class Propagation(FieldRepr):
         return variables
 
     def restore_all(self, acceptances: Iterable[QueuedMessage]) -> None:
-        """Set the context of each message that was loaded from the journal."""
+        """Set the context variables of queued messages that were loaded from the journal."""
         for acceptance in acceptances:
             acceptance.variables = self.restore(acceptance.baggage, acceptance.message.traceparent)
 
@@ -102,7 +102,7 @@ class Propagation(FieldRepr):
 
 
 def propagation_of(context: Iterable[ContextVar[Any]]) -> Propagation:
-    """Create the propagation of these registered variables.
+    """Create the `Propagation` for the context variables in the argument `open_runtime(context=)`.
 
     Raises:
         ConfigurationError: A value is not a `ContextVar`, or two variables have the same name.
@@ -110,20 +110,20 @@ def propagation_of(context: Iterable[ContextVar[Any]]) -> Propagation:
     variables: dict[str, ContextVar[Any]] = {}
     for variable in context:
         if not isinstance(variable, ContextVar):
-            raise ConfigurationError(f"context= takes ContextVars, not {variable!r:.200}")
+            raise ConfigurationError(f"context= must contain ContextVar objects, not {variable!r:.200}")
         check_id("context", variable.name)
         if variables.setdefault(variable.name, variable) is not variable:
             raise ConfigurationError(f"context= has two variables named {variable.name!r}: rename one")
     return Propagation(variables)
 
 
-def _check_size(taken: Mapping[str, Any]) -> None:
-    size = len(WIRE.encode([StateChangeRecord(changes=taken)], Record))
+def _check_size(captured: Mapping[str, Any]) -> None:
+    size = len(WIRE.encode([StateChangeRecord(changes=captured)], Record))
     if size > MAX_BAGGAGE_BYTES:
-        names = ", ".join(taken)
+        names = ", ".join(captured)
         raise NotSerializable(
             f"the context variables {names}",
-            f"they have {size} bytes together, and a message carries at most {MAX_BAGGAGE_BYTES}",
+            f"they have {size} bytes together, and a message may carry at most {MAX_BAGGAGE_BYTES}",
         )
 
 
@@ -144,9 +144,9 @@ async def run_with(variables: Context, work: Coroutine[Any, Any, T]) -> T:
 
 @types.coroutine
 def _step(variables: Context, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-    """Run a coroutine step by step in the given context variables, and pass its traps to trio.
+    """Run a coroutine in the current task, but with the context variables `variables`.
 
-    A separate task could have the variables too, but would wrap exceptions in a group.
+    Each step runs inside the context, and its requests go to trio. A separate task would wrap exceptions in a group.
     """
     resume_work: Callable[[Any], Any] = work.send
     value: Any = None

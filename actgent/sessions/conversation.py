@@ -30,7 +30,7 @@ DIGEST_BYTES = 8
 
 
 class EarlierMessages(typing.Protocol):
-    """Source of the messages that only the journal has, by position from 0."""
+    """Interface that reads older messages of a session from the journal, by position from 0."""
 
     async def read(self, first: int, end: int) -> Sequence[Message]: ...
     def read_blocking(self, first: int, end: int) -> Sequence[Message]: ...
@@ -41,7 +41,7 @@ class MessagePage(FieldRepr):
     """A page of a session's messages, in order."""
 
     messages: tuple[Message, ...]
-    """Messages of the page."""
+    """Messages of the page, oldest first."""
     first: int
     """Position of the first message of the page, from 0. Pass it as `before` to get the previous page."""
     total: int
@@ -66,26 +66,28 @@ class RecordedMessages(Sequence[Message]):
     Access by index loads all messages.
     """
 
-    def __init__(self, missing: int, held: Iterable[Message], earlier: EarlierMessages | None = None) -> None:
+    def __init__(
+        self, missing: int, newest: Iterable[Message], earlier: EarlierMessages | None = None
+    ) -> None:
         self.missing = missing
         """Number of messages, from the oldest, that are not in memory."""
-        self._held = list(held)
+        self._held = list(newest)
         self._earlier = earlier
 
     def append(self, message: Message) -> None:
-        """Append a message."""
+        """Append a new message, which stays in memory."""
         self._held.append(message)
 
-    def forget(self, kept: int) -> None:
-        """Keep only the `kept` newest messages in memory. The journal has the others."""
-        gone = max(0, len(self._held) - kept)
-        self.missing += gone
-        del self._held[:gone]
+    def trim(self, count: int) -> None:
+        """Keep only the `count` newest messages in memory. The journal has the others."""
+        excess = max(0, len(self._held) - count)
+        self.missing += excess
+        del self._held[:excess]
 
     async def read(self, first: int, end: int) -> tuple[Message, ...]:
         """Return the messages from position `first` to `end - 1`.
 
-        Missing ones are read from the journal and not kept in memory.
+        Messages that are not in memory are read from the journal, and not kept.
         """
         await trio.lowlevel.checkpoint()
         missing, earlier = self.missing, self._earlier
@@ -119,14 +121,14 @@ class RecordedMessages(Sequence[Message]):
         if missing:
             yield from reversed(self._from(0)[:missing])
 
-    def _from(self, place: int) -> list[Message]:
-        """Return all messages in memory, after loading the older messages if `place` is before the first one in memory.
+    def _from(self, position: int) -> list[Message]:
+        """Return all messages in memory. Load the older messages first if the message at `position` is not in memory.
 
         Loading blocks the event loop. The index of a message in the result is its position minus `missing`.
         """
-        if place < self.missing:
+        if position < self.missing:
             if self._earlier is None:
-                raise LookupError(f"message {place} is not in memory")
+                raise LookupError(f"message {position} of the session is not in memory")
             self._held = [*self._earlier.read_blocking(0, self.missing), *self._held]
             self.missing = 0
         return self._held
@@ -134,12 +136,12 @@ class RecordedMessages(Sequence[Message]):
 
 @attrs.define(eq=False, repr=False)
 class OfferedTools(FieldRepr):
-    """Tools that a session's model receives with each request. They stay the same, so that the provider can cache the prompt."""
+    """Tools that the model of a session receives with each request. They never change, so the provider can cache the prompt."""
 
     specs: tuple[ToolSpec, ...]
     """Descriptions of the tools."""
     version: int = -1
-    """Version of the agent's tools that the model was last notified of."""
+    """Version of the agent's tools that the last notice to the model described; -1 before the first notice."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -166,11 +168,13 @@ class SessionConversation(FieldRepr):
     origin: str = ""
     """Sources of all untrusted text in the conversation, such as `page, memories`; empty if there is none."""
     via: str = ""
-    """Untrusted sources that influenced the conversation without being repeated in it; empty if there are none."""
+    """Names of untrusted sources that influenced the conversation although it does not contain their text, e.g. of a
+    calling session; empty if there are none.
+    """
     unrecorded: str = ""
-    """Sources of answers of other sessions that no record of this session contains yet; empty if there are none."""
-    given: str = ""
-    """Sources of withheld text that answers of this process contained. The model has not read that text."""
+    """Names of untrusted sources, from answers of other sessions, that no record of this session names yet; empty if none."""
+    revealed: str = ""
+    """Names of untrusted sources whose withheld text was put into answers in this process, unseen by the model."""
     last_message: Message | None = None
     """Last message that is not a notice; None if there is none."""
     last_answer: AgentMessageRecord | None = None
@@ -179,13 +183,13 @@ class SessionConversation(FieldRepr):
     """
     _call_ids: set[str] | None = None
     _notices: dict[str, str] | None = None
-    """Mark of the last notice of each source; None without notices."""
+    """Mark of the last notice (system message) from each source; None without notices. See `notices`."""
     _history: tuple[Message, ...] = ()
     """Cached result of `history`."""
     recent: RecentRecords | None = None
     """Newest records of the session, for observations; None if a journal stores the session."""
     _unseen: Message | None = None
-    """Last answer, if it is not part of the view yet; else None. Many last answers are never shown to a model."""
+    """Last answer, if it is not in the memory view yet; else None. Many last answers are never shown to a model."""
 
     def describe(self, message: Message) -> None:
         """Set the description of the session to the beginning of a message's text."""
@@ -194,7 +198,7 @@ class SessionConversation(FieldRepr):
     def add_child_usage(self, usage: Usage) -> None:
         """Add the usage of a child session, or of another call made for this session.
 
-        It is recorded with the next answer or tool results.
+        The usage is recorded with the next answer or the next tool results.
         """
         self.usage = self.usage.with_child(usage)
         self.unwritten = usage if self.unwritten is None else self.unwritten + usage
@@ -210,10 +214,10 @@ class SessionConversation(FieldRepr):
         return taken
 
     def append(self, message: Message, *, answered: bool = False) -> None:
-        """Append a message to the history and the memory view, and add its untrusted sources to the conversation's.
+        """Append a message to the history and the memory view, and add its untrusted sources to those of the conversation.
 
-        An answer enters the view with the next message. `answered` is True if the turn will answer this
-        message now, or has answered it.
+        An answer is added to the view together with the next message. `answered` is True if the current turn answers this
+        message, or has answered it.
         """
         self.messages.append(message)
         kind = message.sender.kind
@@ -238,7 +242,7 @@ class SessionConversation(FieldRepr):
             self._notices = {**(self._notices or {}), message.sender.name: message.causation_id or ""}
 
     def note(self, entry: Entry) -> None:
-        """Add an entry to the records in memory that observers read. Does nothing if the session has a journal."""
+        """Add an entry to the recent records in memory, from which observers read. Do nothing if the session has a journal."""
         recent = self.recent
         if recent is not None:
             recent.append(entry)
@@ -251,20 +255,20 @@ class SessionConversation(FieldRepr):
 
     def add_revealed_sources(self, sources: str) -> None:
         """Add the untrusted sources of withheld values that a reply has revealed to its receiver, but not to the model."""
-        self.given = join_origins(self.given, sources)
+        self.revealed = join_origins(self.revealed, sources)
 
     def add_via(self, sources: str) -> None:
-        """Add untrusted sources that influenced the conversation without their text being repeated in it."""
+        """Add names of untrusted sources that influence the conversation although it does not contain their text."""
         self.via = join_origins(self.via, sources)
 
     def add_unrecorded_via(self, sources: str) -> None:
-        """Add the untrusted sources of an answer of another session, which the next record of the state must contain."""
+        """Add the names of untrusted sources in an answer of another session. The next record of a state change must name them."""
         self.add_via(sources)
         self.unrecorded = join_origins(self.unrecorded, sources)
 
     @property
     def sources(self) -> str:
-        """All untrusted sources on which the next request to the model depends; empty if there are none."""
+        """Names of all untrusted sources on which the next request to the model depends; empty if there are none."""
         return join_origins(self.origin, self.via)
 
     @property
@@ -307,7 +311,7 @@ class SessionConversation(FieldRepr):
 
     @property
     def history(self) -> tuple[Message, ...]:
-        """All messages as a tuple, cached until the next message is appended."""
+        """All messages of the session as a tuple, which is cached until the next message is appended."""
         if len(self._history) != len(self.messages):
             self._history = tuple(self.messages)
         return self._history
@@ -317,7 +321,7 @@ class SessionConversation(FieldRepr):
     ) -> MessagePage:
         """Return a page of at most `limit` messages: the newest, or those before or after a position. See `Session.messages`."""
         total = len(self.messages)
-        first, end = _places(total, limit, before, after)
+        first, end = _page_bounds(total, limit, before, after)
         if isinstance(self.messages, RecordedMessages):
             found = await self.messages.read(first, end)
         else:
@@ -327,15 +331,18 @@ class SessionConversation(FieldRepr):
 
     @property
     def notices(self) -> Mapping[str, str]:
-        """Mark of the last notice from each source, by source name. A mark shows which change the model was notified of."""
+        """Mark of the last notice (system message to the model) from each source, by source name.
+
+        A mark identifies the change that the notice described.
+        """
         return self._notices or {}
 
     def restore_notices(self, notices: Mapping[str, str]) -> None:
-        """Set the marks of the last notices from a snapshot."""
+        """Set the marks of the last notices, as read from a snapshot."""
         self._notices = dict(notices) or None
 
     def last_notice(self, source: str) -> str | None:
-        """Return the mark of the last notice from this source; None if there is none."""
+        """Return the mark of the last notice from the source; None if the source has sent no notice."""
         return None if self._notices is None else self._notices.get(source)
 
     def reserve_call_ids(self, ids: Iterable[str]) -> None:
@@ -369,7 +376,10 @@ class SessionConversation(FieldRepr):
         return parts, tuple(calls)
 
     def assign_call_id(self, call: ToolCall, otherwise: str = "") -> ToolCall:
-        """Return the call with an id that is unique in the session: the provider's id if unused, else `otherwise` or a new id."""
+        """Return the tool call with an id that is unique in the session.
+
+        It is the provider's id if that is unused, else `otherwise`, or a new id if `otherwise` is empty.
+        """
         if self._call_ids is None:
             self._call_ids = set()
         theirs = call.provider_id if call.provider_id is not None else call.id
@@ -406,8 +416,11 @@ def _digest(call_id: str) -> bytes:
     return hashlib.blake2b(call_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
-def _places(total: int, limit: int, before: int | None, after: int | None) -> tuple[int, int]:
-    """Return the positions of a page of a history with `total` messages: its first message, and the position after its last."""
+def _page_bounds(total: int, limit: int, before: int | None, after: int | None) -> tuple[int, int]:
+    """Return the first position of a page, and the position after its last message, in a history of `total` messages.
+
+    `limit`, `before` and `after` select the page as in `SessionConversation.read`.
+    """
     at_least_one("limit", limit)
     if before is not None and after is not None:
         raise ConfigurationError("before= and after= cannot both be positions: pass one of them")

@@ -55,11 +55,13 @@ class LabelledMessage(ChatMessage):
 
 
 def check_history(history: Iterable[ImportedMessage], *, via: str = "") -> tuple[ChatMessage, ...]:
-    """Return the validated messages of `history=`. `via` has the untrusted sources of the turn that passes them.
+    """Validate the messages in `history=` of a new session, and return them.
 
-    Call ids are unique in the result: a repeated or empty call id is replaced, also in the call's result. All
-    results of a message's calls are in the one message after it. System messages of another session's history, such
-    as notices, are omitted.
+    `via` names the untrusted sources of the turn that passes them; empty outside of turns.
+
+    Ids of tool calls are unique in the result: a repeated or empty id is replaced, also in the result of the call. All
+    results of the calls in a message are in the one message after it. System messages of another session, such as notices,
+    are omitted.
 
     Raises:
         ConfigurationError: A message is invalid. The text has the index of the message, from 0, and the reason.
@@ -67,18 +69,18 @@ def check_history(history: Iterable[ImportedMessage], *, via: str = "") -> tuple
     if isinstance(history, str | bytes | Mapping) or not isinstance(history, Iterable):
         raise ConfigurationError(f"history= must be a list of messages, not {history!r:.100}")
     pairing = _CallPairing()
-    for place, given in enumerate(history):
-        if not _is_system(given):
-            sources = join_origins(_sources_of(given), via)
-            for message in _read(place, given):
+    for position, item in enumerate(history):
+        if not _is_system(item):
+            sources = join_origins(_sources_of(item), via)
+            for message in _read(position, item):
                 if sources and message.role != "tool":  # each result has its own sources
                     message = LabelledMessage(message.role, message.parts, sources)  # noqa: PLW2901
-                pairing.add(place, message)
+                pairing.add(position, message)
     return pairing.close()
 
 
 def add_history(context: SessionContext, history: Sequence[ChatMessage], *, now: float) -> None:
-    """Append the messages to a new session, and to the records of its next journal batch."""
+    """Append imported messages to a new session, and to the records of its next journal batch. `now` is Unix time in seconds."""
     senders = {"user": context.owner, "assistant": Sender(context.agent, "assistant"), "tool": _TOOLS}
     for each in history:
         message = Message(
@@ -94,29 +96,29 @@ def add_history(context: SessionContext, history: Sequence[ChatMessage], *, now:
             context.log.add(AgentMessageRecord(message=message))
 
 
-def _sources_of(given: ImportedMessage) -> str:
+def _sources_of(item: ImportedMessage) -> str:
     """Return the untrusted sources of an imported message; empty if there are none."""
-    if isinstance(given, Message):
-        return join_origins(given.origin, given.via)
-    return given.sources if isinstance(given, LabelledMessage) else ""
+    if isinstance(item, Message):
+        return join_origins(item.origin, item.via)
+    return item.sources if isinstance(item, LabelledMessage) else ""
 
 
-def _is_system(given: ImportedMessage) -> bool:
-    return isinstance(given, Message) and given.sender.kind == "system"
+def _is_system(item: ImportedMessage) -> bool:
+    return isinstance(item, Message) and item.sender.kind == "system"
 
 
-def _read(place: int, given: ImportedMessage) -> Iterator[ChatMessage]:
-    """Yield the messages of the item at index `place` of `history=`, split so that each role fits its parts.
+def _read(position: int, item: ImportedMessage) -> Iterator[ChatMessage]:
+    """Convert the item at index `position` of `history=` to messages: none, one or two.
 
-    Anthropic's API puts tool results and the user's next text into one message. An assistant message without
-    content is skipped, because some providers send one before a message with calls.
+    A user message with tool results and text, as Anthropic's API has it, becomes a message of tool results and a message of
+    the user. An assistant message without content is skipped, because some providers send one before a message with calls.
     """
-    role, content = _role_and_content(place, given)
+    role, content = _role_and_content(position, item)
     try:
         parts = to_parts(content)  # type: ignore[arg-type] # to_parts raises a TypeError for other types
     except TypeError as error:
-        raise _wrong(place, str(error)) from None
-    if isinstance(given, Message) and given.cut:  # its calls never ran
+        raise _wrong(position, str(error)) from None
+    if isinstance(item, Message) and item.cut:  # its calls never ran
         parts = tuple(part for part in parts if not isinstance(part, ToolCall))
     if role == "user" and any(isinstance(part, ToolResult) for part in parts):
         results = tuple(part for part in parts if isinstance(part, ToolResult))
@@ -124,34 +126,37 @@ def _read(place: int, given: ImportedMessage) -> Iterator[ChatMessage]:
         parts = tuple(part for part in parts if not isinstance(part, ToolResult))
         if not parts:
             return
-    role = _known(place, role)
+    role = _known(position, role)
     for part in parts:
         if not isinstance(part, _TAKEN[role]):
-            raise _wrong(place, f"a message of the role {role} has no {type(part).__name__}")
+            raise _wrong(
+                position,
+                f"a message of the role {role} cannot have a part of the class {type(part).__name__}",
+            )
     if not any(_says_something(part) for part in parts):
         if role == "assistant":
             return
-        raise _wrong(place, "it has no content")
+        raise _wrong(position, "it has no content: add text or another part, or omit the message")
     yield ChatMessage(role, parts)
 
 
-def _known(place: int, role: object) -> Role:
+def _known(position: int, role: object) -> Role:
     for known in _TAKEN:
         if role == known:
             return known
-    hint = "; a system prompt is prompt= or system_prompt=" if role in ("system", "developer") else ""
-    raise _wrong(place, f"its role is {role!r:.50}, not one of {', '.join(_TAKEN)}{hint}")
+    hint = "; pass a system prompt as prompt= or system_prompt=" if role in ("system", "developer") else ""
+    raise _wrong(position, f"its role must be one of {', '.join(_TAKEN)}, not {role!r:.50}{hint}")
 
 
-def _role_and_content(place: int, given: object) -> tuple[object, object]:
-    if isinstance(given, Message):
-        return _BY_KIND[given.sender.kind], given.parts
-    if isinstance(given, ChatMessage):
-        return given.role, given.parts
-    if isinstance(given, Mapping) and given.keys() == {"role", "content"}:
-        return given["role"], given["content"]
+def _role_and_content(position: int, item: object) -> tuple[object, object]:
+    if isinstance(item, Message):
+        return _BY_KIND[item.sender.kind], item.parts
+    if isinstance(item, ChatMessage):
+        return item.role, item.parts
+    if isinstance(item, Mapping) and item.keys() == {"role", "content"}:
+        return item["role"], item["content"]
     raise _wrong(
-        place, f"it is a ChatMessage, a Message or {{'role': ..., 'content': ...}}, not {given!r:.100}"
+        position, f"it must be a ChatMessage, a Message or {{'role': ..., 'content': ...}}, not {item!r:.100}"
     )
 
 
@@ -161,31 +166,31 @@ def _says_something(part: Part) -> bool:
 
 @attrs.define(repr=False)
 class _CallPairing(FieldRepr):
-    """Pairs tool calls with the results that follow them, and makes the call ids unique."""
+    """Builder of an imported history that pairs tool calls with the results after them, and makes the call ids unique."""
 
     _messages: list[ChatMessage] = attrs.field(factory=list)
     _open: list[tuple[str, ToolCall]] = attrs.field(factory=list)
-    """Calls without a result yet, each with its id in the imported history."""
+    """Tool calls without a result so far, each after the id that it has in the imported history."""
     _ids: set[str] = attrs.field(factory=set)
 
-    def add(self, place: int, message: ChatMessage) -> None:
-        """Add the message at index `place` of `history=`.
+    def add(self, position: int, message: ChatMessage) -> None:
+        """Add a message from index `position` of `history=`.
 
         Raises:
             ConfigurationError: The message has a result for an unknown call, or precedes the results of open calls.
         """
         if message.role == "tool":
-            self._add_results(place, message)
+            self._add_results(position, message)
             return
         if self._open:
-            raise self._unpaired(place, ())
+            raise self._unpaired(position, ())
         self._messages.append(attrs.evolve(message, parts=tuple(map(self._unique, message.parts))))
 
     def close(self) -> tuple[ChatMessage, ...]:
-        """Return all messages. Raise if calls of the last message have no results.
+        """Return all added messages.
 
         Raises:
-            ConfigurationError: The last calls have no results.
+            ConfigurationError: The history ends with tool calls that have no results.
         """
         if self._open:
             ids = [recorded for recorded, _ in self._open]
@@ -195,22 +200,22 @@ class _CallPairing(FieldRepr):
             )
         return tuple(self._messages)
 
-    def _add_results(self, place: int, message: ChatMessage) -> None:
-        """Add a message of tool results. Consecutive result messages after one message of calls become one message."""
+    def _add_results(self, position: int, message: ChatMessage) -> None:
+        """Add a message of tool results. Consecutive messages of results become one message."""
         results = [part for part in message.parts if isinstance(part, ToolResult)]
-        named = [self._answer(place, result, results) for result in results]
+        named = [self._answer(position, result, results) for result in results]
         if self._messages and self._messages[-1].role == "tool":
             named = [*self._messages.pop().parts, *named]
         self._messages.append(ChatMessage("tool", tuple(named)))
 
-    def _answer(self, place: int, result: ToolResult, results: Iterable[ToolResult]) -> Part:
+    def _answer(self, position: int, result: ToolResult, results: Iterable[ToolResult]) -> Part:
         for index, (recorded, call) in enumerate(self._open):
             if recorded == result.call_id:
                 del self._open[index]
                 if call.id == recorded:
                     return result
                 return attrs.evolve(result, call_id=call.id, id=f"{call.id}/result")
-        raise self._unpaired(place, results)
+        raise self._unpaired(position, results)
 
     def _unique(self, part: Part) -> Part:
         if not isinstance(part, ToolCall):
@@ -223,11 +228,11 @@ class _CallPairing(FieldRepr):
         self._open.append((part.id, call))
         return call
 
-    def _unpaired(self, place: int, results: Iterable[ToolResult]) -> ConfigurationError:
+    def _unpaired(self, position: int, results: Iterable[ToolResult]) -> ConfigurationError:
         due = [recorded for recorded, _ in self._open]
         came = [result.call_id for result in results]
-        return _wrong(place, f"results of the calls {due} are due here, and {came} came")
+        return _wrong(position, f"results of the calls {due} are due here, and {came} came")
 
 
-def _wrong(place: int, why: str) -> ConfigurationError:
-    return ConfigurationError(f"history[{place}]: {why}")
+def _wrong(position: int, why: str) -> ConfigurationError:
+    return ConfigurationError(f"history[{position}]: {why}")

@@ -25,7 +25,7 @@ class Wakeable(Protocol):
 
 
 class RecentRecords(list[Entry]):
-    """Newest entries of a session without a journal, numbered from 1. At least the newest `MAX_RECORDS` entries are kept.
+    """Newest records and messages of a session without a journal, numbered from 1. At least `MAX_RECORDS` are kept.
 
     `SessionConversation.note` appends the entries of a turn. Every session without a journal has such a list. It is a
     single object because separate objects for entries, readers and appending cost 4 % of a turn.
@@ -33,8 +33,8 @@ class RecentRecords(list[Entry]):
 
     __slots__ = ("dropped", "is_closed", "readers")
     TRIM_AT: ClassVar = MAX_RECORDS + 250
-    """Number of entries above which old entries are dropped. Then all but the newest `MAX_RECORDS` are dropped at
-    once, so that the list is rarely moved.
+    """Number of entries above which all but the newest `MAX_RECORDS` are dropped. Dropping many at once keeps the list from
+    being moved often.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class RecentRecords(list[Entry]):
         return self.dropped + len(self)
 
     def add_record(self, record: Record) -> None:
-        """Append a record with the current time, and wake the readers."""
+        """Append a journal record with the current time, and wake the readers."""
         self.append((time.time(), record))
         self.note_growth()
 
@@ -77,6 +77,6 @@ class RecentRecords(list[Entry]):
         self.wake()
 
     def wake(self) -> None:
-        """Wake the readers."""
+        """Wake all registered readers, so that they check for new entries."""
         for reader in self.readers:
             reader.wake()

@@ -40,7 +40,7 @@ from .session_context import SessionContext, Turn
 
 
 def check_busy(context: SessionContext, message: Message) -> None:
-    """Raise if a message has the rule `reject` and its session is busy.
+    """Check that a message may be sent now: raise if it has the rule `reject` and its session is busy.
 
     Raises:
         SessionBusy: The session is busy.
@@ -62,7 +62,7 @@ MAX_REMEMBERED_OUTCOMES = 100
 
 
 def remember_outcome(context: SessionContext, message_id: str, outcome: Outcome) -> None:
-    """Keep the outcome of an accepted message for callers that send it again under its id; the oldest one is dropped.
+    """Keep the outcome of a message for callers that send a message with the same id again. Drop the oldest kept outcome.
 
     A failure after which the turn may still continue is not kept.
     """
@@ -77,7 +77,7 @@ def remember_outcome(context: SessionContext, message_id: str, outcome: Outcome)
 
 
 def remember_turn_outcome(turn: Turn, outcome: Outcome) -> None:
-    """Keep the outcome of a turn for each message that the turn answered."""
+    """Keep the outcome of a turn for each message that the turn answered. See `remember_outcome`."""
     context = turn.session
     for message in (*turn.joined, turn.message):
         remember_outcome(context, message.id, outcome)
@@ -108,10 +108,10 @@ def add_joined_futures(turn: Turn, joined_futures: Iterable[TurnFuture]) -> None
 
 
 def join(context: SessionContext, message_id: str, future: TurnFuture) -> None:
-    """Let a caller that repeats a message id wait for the outcome of the accepted message, or give it the stored outcome.
+    """Connect the future of a caller that repeats a message id to the outcome of the accepted message.
 
-    If the session is suspended and the caller does not wait for approvals, its wait ends with `Suspended`;
-    this call does not raise it.
+    A stored outcome is set at once. If the session is suspended and the caller does not wait for approvals, the future ends
+    with `Suspended`; this function does not raise it.
 
     Raises:
         DuplicateMessage: The message has ended, and its outcome is no longer stored.
@@ -134,7 +134,7 @@ def join(context: SessionContext, message_id: str, future: TurnFuture) -> None:
 
 
 def end_waits_as_moved(listeners: Iterable[TurnFuture], message_id: str, error: SessionMoved) -> None:
-    """End the waits of these callers with `error`, because another process owns the session of their message."""
+    """End the waits of these callers for message `message_id` with `error`, because its session moved to another process."""
     for listener in listeners:
         listener.detach()
         _finish_future(listener, Outcome(failure=message_failure(message_id, "moved", error)))

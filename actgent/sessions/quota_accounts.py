@@ -28,16 +28,16 @@ class QuotaAccounts(FieldRepr):
     """Quota accounts of all owners for the current periods."""
 
     quotas: Quotas
-    """Configured quotas."""
+    """Quotas for users, as the runtime was configured."""
     journal: Journal | None
     """Journal of the runtime; None if it has none."""
     now: Callable[[], float]
-    """Function that returns Unix time in seconds."""
+    """Function that returns the current Unix time in seconds."""
     _periods: dict[Unit, Period] = attrs.field(factory=dict)
     _accounts: dict[tuple[Unit, str], Account] = attrs.field(factory=dict)
-    """Accounts by unit and owner name."""
+    """Accounts of the current periods, by unit (day or month) and owner name."""
     _spent: dict[str, Amounts] = attrs.field(factory=dict)
-    """Usage that earlier processes recorded, by session id of the account."""
+    """Usage that earlier processes have recorded, by the session id under which the account is stored."""
 
     async def load(self) -> None:
         """Read the usage of the current periods from the journal, and erase the accounts of past periods."""

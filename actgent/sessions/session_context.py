@@ -116,14 +116,14 @@ UNWANTED_IDS = 100
 
 @attrs.define(eq=False, repr=False)
 class MessageEnding(FieldRepr):
-    """The end of queued messages without a turn."""
+    """Ending of queued messages that never get a turn, e.g. because the session was closed."""
 
     recorded: trio.Event = attrs.field(factory=trio.Event)
-    """Event that is set when the failure of the messages is recorded, or cannot be recorded."""
+    """Event that is set after the failure of the messages was written to the journal, or could not be written."""
     ended: trio.Event = attrs.field(factory=trio.Event)
-    """Event that is set when handlers and callers of the messages were notified."""
+    """Event that is set after handlers and callers of the messages have received the failure."""
     error: Exception | None = None
-    """Error of the messages, or the journal's error if the failure could not be recorded; None before `recorded`."""
+    """Error that ends the messages, or the journal's error if the failure could not be written; None before `recorded`."""
 
 
 class QueuedMessage:
@@ -132,21 +132,24 @@ class QueuedMessage:
     # Not made by attrs: a turn that starts at once needs none of the defaults, and setting them costs it half a percent.
 
     baggage: Mapping[str, Any] = NOTHING
-    """Stored context variables, if the message was loaded from the journal; empty for messages of this process."""
+    """Values of the sender's context variables, by name, that the journal stores with the message.
+
+    Empty if the message was sent in this process, because `variables` has all of them.
+    """
     options: TurnOptions | None = None
     """Stored model options of the message's turn, if the message was loaded from the journal; None without options."""
     place: Place[Message] | None = None
-    """Reserved or occupied entry in the agent's inbox; None before the reservation."""
+    """Entry of the message in the agent's inbox, reserved or occupied; None before the reservation."""
     log: SessionLog | None = None
     """Session log that may have recorded the message; None without a journal."""
-    is_in: bool = False
-    """True if the message was accepted."""
+    is_accepted: bool = False
+    """True if the inbox and the journal have accepted the message."""
     settled: trio.Event | None = None
     """Event that is set when the message is accepted or rejected; None if no caller waits for that."""
     joined_futures: tuple[TurnFuture, ...] = ()
     """Futures of callers that sent a message with the same id."""
     ending: MessageEnding | None = None
-    """End of the message without a turn; None unless the message is being ended."""
+    """Ending of the message without a turn; None unless the message is being ended."""
     failed: FailureRecord | None = None
     """Recorded failure of the message that its handlers may not have received yet; None if the message has not
     failed.
@@ -165,9 +168,10 @@ class QueuedMessage:
         self.future = future
         """Future of the caller that waits for the outcome; None if no caller waits."""
         self.funding = funding
+        """Budget sources of the message's turn; None if the sender passed none."""
 
     def __repr__(self) -> str:
-        return f"<QueuedMessage of {self.message.id!r}, {'in' if self.is_in else 'on its way'}>"
+        return f"<QueuedMessage of {self.message.id!r}, {'in' if self.is_accepted else 'on its way'}>"
 
     async def wait_settled(self) -> None:
         """Wait until another task has accepted or rejected this message."""
@@ -222,7 +226,7 @@ class Turn:
     session: "SessionContext"
     """Session of the turn."""
     message: Message
-    """Outside message that the turn answers."""
+    """Message that the turn answers, from a user, another agent or a schedule."""
     options: CallOptions
     """Model options of the turn."""
     started: float
@@ -236,7 +240,7 @@ class Turn:
     limits: Limits = DEFAULT_LIMITS
     """Limits of the turn."""
     reported: int = 0
-    """Number of history messages that `on_message` handlers have received."""
+    """Number of messages of the history, from the oldest, that `on_message` handlers have received."""
     host: TurnHost | None = None
     """The running agent of the session."""
     checkpoint: TurnCheckpoint | None = None
@@ -246,19 +250,19 @@ class Turn:
     turn.
     """
     batch: Batch | None = None
-    """Running tool calls; None if there are none."""
+    """Tool calls that the turn is running; None if there are none."""
     budget: Budget | None = None
     """Budget accounts that the turn draws on; None if no shared limit applies."""
     depth: int = 0
-    """Number of turns before this one in the chain of agents that ask agents."""
+    """Number of turns above this one in the chain of agents that wait for other agents; 0 for a user's message."""
     deepest: int = 0
-    """Maximum depth of that chain, by the limits of those turns; 0 means unlimited."""
+    """Maximum `depth` in that chain, by the limits of the turns above; 0 means unlimited."""
     results: list[ToolResult] = attrs.field(factory=list)
     """Tool results that no handler has received yet."""
     pending_approvals: PendingCalls | None = None
     """Tool calls that wait for approvals, after all other calls of the same answer are done; None if there are none."""
     progress: TurnProgress = attrs.field(factory=fast_constructor(TurnProgress))
-    """Counters of the turn."""
+    """Counters of the turn, such as model calls and tool calls so far."""
     state: TurnState = "running"
     """State of the turn; see `TRANSITIONS`."""
     task: trio.lowlevel.Task | None = None
@@ -271,12 +275,12 @@ class Turn:
     """Function that ends a suspended turn after `stop_with`; None if the turn is not suspended."""
     timer: TimerHandle | None = None
     """Timer that stops the turn at its time limit; None without a limit."""
-    over: float = math.inf
-    """End of the turn's time limit, on trio's clock; infinite without a limit."""
+    time_limit_at: float = math.inf
+    """Time at which the turn's time limit ends, in seconds of trio's clock; infinite without a limit."""
     is_cut: bool = False
-    """True if the agent failed during the turn. The turn then only has to end."""
+    """True if the agent failed during the turn. The next task of the turn then only ends it."""
     ended: trio.Event | None = None
-    """Event that is set at the end of the turn; None if no caller waits for it."""
+    """Event that is set at the end of the turn; None if no task waits for the end."""
     error: Exception | None = None
     """Exception that ended the turn; None if the turn has not failed."""
     reply: Reply | None = None
@@ -286,11 +290,11 @@ class Turn:
     failure: Failure | None = None
     """Failure that callers receive; None if the turn has not failed."""
     is_recorded: bool = False
-    """True if the journal has the failure as the outcome of the turn's messages."""
+    """True if the failure is in the journal as the outcome of the turn's messages."""
     blame: str = "internal"
-    """Failure kind for exceptions whose class does not determine the kind."""
+    """Failure kind of the turn for exceptions whose class does not determine the kind."""
     answer_id: str = ""
-    """Id of the current answer in the history."""
+    """Id of the message in the history that holds the turn's current answer."""
     answer_metadata: Mapping[str, Any] = NO_METADATA
     """Metadata of the current answer: the stage of the protocol, if the protocol has stages."""
     is_paused: bool = False
@@ -308,12 +312,12 @@ class Turn:
 
     None if no guard runs.
     """
-    is_only_read: bool = False
-    """True if only readers of the journal receive the answer, and no receiver in this process."""
+    has_journal_readers_only: bool = False
+    """True if no handler or caller in this process receives the answer, so it is only read from the journal."""
     aside: str = ""
-    """Text that query pre-processors add to the next model call."""
+    """Text that `on_query` functions add to the next model call, without adding it to the history."""
     fitting: Fitting | None = None
-    """How the last request was shortened to fit the context window; None if the request was sent in full."""
+    """How the last model request was shortened to fit the context window; None if it was sent in full."""
 
     def __repr__(self) -> str:
         name = shown(f"{self.message.id} in {self.message.session_id}")
@@ -328,7 +332,7 @@ class Turn:
         return "running" if self.state == "exposed" else self.state
 
     def expose(self) -> None:
-        """Allow an interruption or timeout to cancel the turn's task immediately, from now until `cover`.
+        """From now until `cover`, let an interruption or timeout cancel the turn's task immediately.
 
         Raises:
             Interrupted, ModelTimeout, ...: The turn was stopped before this call.
@@ -339,7 +343,7 @@ class Turn:
             self.state = "exposed"
 
     def cover(self) -> None:
-        """Forbid the immediate cancellation of the turn's task until `expose`, for steps that must complete, such as writes."""
+        """From now until `expose`, protect the turn's task from cancellation, for steps that must complete, such as writes."""
         if self.state == "exposed":
             self.state = "running"
 
@@ -389,11 +393,11 @@ class Turn:
         self.state = TRANSITIONS[event].get(self.state, self.state)
 
     def keep_results(self, results: Iterable[ToolResult], asking: Iterable[str]) -> None:
-        """Keep the results of finished calls while the calls with the ids `asking` wait for approvals.
+        """Store the results of finished tool calls in the checkpoint while other calls of the answer wait for approvals.
 
         Args:
-            results: Results of the answer's calls.
-            asking: Ids of calls that wait for an approval. They no longer count as started.
+            results: Results of the finished calls.
+            asking: Ids of the calls that wait for an approval. They no longer count as started.
         """
         if self.checkpoint is None:
             self.checkpoint = TurnCheckpoint(self.message.id)
@@ -407,7 +411,7 @@ class Turn:
     def deadline(self) -> float:
         """Return the latest time, on trio's clock, until which any caller waits for the outcome."""
         waits = max((listener.deadline() for listener in self.listeners), default=math.inf)
-        return min(self.over, waits)
+        return min(self.time_limit_at, waits)
 
     def add_listener(self, listener: TurnFuture) -> None:
         """Add the future of a caller that waits for the outcome."""
@@ -420,9 +424,9 @@ class Turn:
         listener.detach()
 
     def leave(self, listener: TurnFuture) -> None:
-        """Remove the future of a caller that stops waiting. Stop the turn if no other caller waits for its outcome.
+        """Remove the future of a caller that stops waiting, and stop the turn if no other caller waits for its outcome.
 
-        A caller that repeated the message never stops the turn. A caller that joined a suspended turn does
+        A caller that repeated the id of an earlier message never stops the turn. A caller that joined a suspended turn does
         not stop the turn while it is suspended.
         """
         if listener not in self.listeners:
@@ -431,7 +435,7 @@ class Turn:
         is_suspended = self.on_stop is not None
         if listener.is_joined:
             return
-        if not self.listeners and not (listener.is_guest and is_suspended):
+        if not self.listeners and not (listener.joined_suspended_turn and is_suspended):
             self.interrupt("the caller is gone")
 
     def interrupt(self, reason: str) -> None:
@@ -444,7 +448,7 @@ class Turn:
         return self.stop is not None or (self.host is not None and self.host.has_failed)
 
     def check(self) -> None:
-        """Raise the error of a requested stop, if there is one.
+        """Raise the error with which the turn was stopped. Do nothing if it was not stopped.
 
         Raises:
             Interrupted: The turn was interrupted.
@@ -459,27 +463,27 @@ class Suspension(FieldRepr):
     """A suspended turn, which waits for approvals and has no task."""
 
     message: Message
-    """Outside message of the turn."""
+    """Message that the suspended turn answers."""
     turn: Turn | None = None
     """The turn; None if the turn was suspended by an earlier process and resumes from `SessionContext.checkpoint`."""
     joined_futures: tuple[TurnFuture, ...] = ()
     """Futures of callers that joined while `turn` was None."""
     messages: int = 1
-    """Number of outside messages that the turn answers."""
+    """Number of messages that the turn answers."""
 
-    def add_joined_future(self, guest: TurnFuture) -> None:
+    def add_joined_future(self, future: TurnFuture) -> None:
         """Add the future of a caller that waits for the outcome of the suspended turn."""
-        guest.is_guest = True
+        future.joined_suspended_turn = True
         if self.turn is None:
-            self.joined_futures = (*self.joined_futures, guest)
+            self.joined_futures = (*self.joined_futures, future)
         else:
-            self.turn.add_listener(guest)
+            self.turn.add_listener(future)
 
-    def remove_joined_future(self, guest: TurnFuture) -> None:
-        """Remove the future of a caller that stopped waiting."""
-        self.joined_futures = tuple(each for each in self.joined_futures if each is not guest)
-        if guest.turn is not None:
-            guest.turn.remove_listener(guest)
+    def remove_joined_future(self, future: TurnFuture) -> None:
+        """Remove the future of a caller that stopped waiting for the suspended turn."""
+        self.joined_futures = tuple(each for each in self.joined_futures if each is not future)
+        if future.turn is not None:
+            future.turn.remove_listener(future)
 
 
 running_turn: ContextVar[Turn | None] = ContextVar("running_turn", default=None)
@@ -508,22 +512,22 @@ class SessionHost(typing.Protocol):
 
 @attrs.define(eq=False)
 class SessionContext:
-    """One session in memory. An idle session has no task, cancel scope, channel or lock."""
+    """Internal data of one session in memory. An idle session has no task, cancel scope, channel or lock."""
 
     id: str
     """Id of the session, unique for its agent."""
     owner: Sender
     """Owner of the session."""
     conversation: SessionConversation
-    """Messages of the session."""
+    """Messages of the session, with their usage and memory view."""
     agent: str = ""
     """Name of the agent."""
     host: SessionHost | None = None
     """The running agent of the session; None if the session is only read."""
     on_busy: OnBusy = "queue"
-    """Default handling of messages that arrive during a turn."""
+    """Rule for messages that arrive during a turn and set no other rule."""
     reducers: Mapping[str, Reducer] | None = None
-    """Reducers of the agent's state by key; None without reducers."""
+    """Functions that combine the old and the new value of a state key, by key; None without such functions."""
     state_check: StateCheck | None = None
     """Function that can reject a state change; None accepts all changes."""
     tree: "SessionTree[SessionContext] | None" = None
@@ -535,9 +539,9 @@ class SessionContext:
     handlers: Handlers = attrs.field(factory=Handlers)
     """Handlers of the session."""
     public_session: object = None
-    """The public `Session` object, which handlers and tools receive; None while the session is not loaded.
+    """The public `Session` object, which handlers and tools receive; None if the session was evicted from memory.
 
-    After the end of the session: a weak reference, see `release_public_session`.
+    After the end of the session, it is a weak reference; see `release_public_session`.
     """
     turn: Turn | None = None
     """The running turn; None between turns."""
@@ -552,7 +556,7 @@ class SessionContext:
     suspension: Suspension | None = None
     """The suspended turn; None if no turn waits for approvals."""
     is_transient: bool = False
-    """True if the session closes after its last pending message."""
+    """True if the session serves a single request, and closes after its last pending message."""
     has_moved: bool = False
     """True if another process owns the session, or is about to own it."""
     is_left: bool = False
@@ -562,30 +566,30 @@ class SessionContext:
     is_forwarded: bool = False
     """True if queued messages were passed to another process, so this process must not close the session."""
     pending: int = 0
-    """Number of outside messages that are being sent, queued or processed."""
+    """Number of messages to the session that are being sent, queued or processed."""
     pins: int = 0
-    """Number of callers that currently prevent the eviction of the session from memory."""
+    """Number of blocks of code that currently need the session in memory and so prevent its eviction."""
     acceptances: dict[str, QueuedMessage] | None = None
     """Queued messages by message id; None if there are none."""
     outcomes: dict[str, Outcome] | None = None
     """Outcomes of ended messages that callers may send again, by message id; None if there are none."""
     unwritten_turn: TurnCheckpoint | None = None
     """Checkpoint of the last turn, if the journal failed during the turn. The turn resumes when its message is sent again."""
-    is_only_read: bool = False
-    """True if only readers of the journal may receive the next answer."""
-    unwanted: dict[str, str] | None = None
-    """Cancellation reasons of messages that have not arrived, by message id; None if there are none."""
+    has_journal_readers_only: bool = False
+    """True if the last answer is only read from the journal, because no handler or caller in this process received it."""
+    cancellations: dict[str, str] | None = None
+    """Reasons for cancelling messages that have not arrived yet, by message id; None if there are none."""
     opening_task: trio.lowlevel.Task | None = None
     """Task that calls `on_session` of the restored session, whose queued messages wait for it; None otherwise."""
     due_index: DueIndex | None = None
-    """Index of the agent's sessions by next timer; None while the session is not loaded."""
+    """Index of the agent's sessions by the time of their next timer; None if the session was evicted from memory."""
     _accepted: dict[str, None] | None = None
     _idle: trio.lowlevel.ParkingLot | None = None
     """Tasks in `wait_idle`; None if no task waits."""
     _timers: SessionTimers | None = None
     _state: Store | None = None
     seen_state: Mapping[str, Any] = _NO_STATE
-    """State for reading: the store, or an empty mapping as long as the session has no store."""
+    """State of the session for reading: the state store, or an empty mapping as long as the session has no store."""
     annotations: SessionAnnotations = NO_ANNOTATIONS
     """Tags and metadata of the session."""
 
@@ -636,7 +640,7 @@ class SessionContext:
 
     @property
     def description(self) -> str:
-        """Text that the session was created with; empty if it was created without a message."""
+        """Beginning of the session's first message; empty if the session was created without a message."""
         return self.conversation.description
 
     @property
@@ -655,11 +659,11 @@ class SessionContext:
 
     @property
     def state_number(self) -> int:
-        """Number of state changes so far."""
+        """Number of changes of the session's state so far."""
         return 0 if self._state is None else self._state.number
 
     def state_at(self, number: int) -> Mapping[str, Any]:
-        """Return the state after `number` changes.
+        """Return the session's state as it was after `number` changes.
 
         If that version was rolled back or is no longer stored, return the newest state.
         """
@@ -727,7 +731,7 @@ class SessionContext:
     # --- ids that were given by callers ---------------------------------------------------
 
     def has_accepted(self, message_id: str) -> bool:
-        """Return True if a message with this id was accepted before, so that another one is a repetition.
+        """Return True if a message with this id was accepted before, so that a new message with the id is a repetition.
 
         Only the newest ids are remembered.
         """
@@ -758,46 +762,46 @@ class SessionContext:
     # --- messages that were stopped before they were in -----------------------------------
 
     def cancel_on_arrival(self, message_id: str, reason: str) -> bool:
-        """Cancel a message by its id before it arrives, while it is being sent, or while it is queued.
+        """Note that the message with this id is cancelled, before it arrives or while it is queued.
 
-        An ended message is ignored. Return True if the message was not cancelled before. Old cancellations
-        are dropped.
+        Return True if the cancellation is new; False if the message has ended or was cancelled before. Above the maximum
+        number of noted cancellations, the oldest is dropped.
         """
         has_ended = self.has_accepted(message_id) and self.find_message(message_id) is None
-        if has_ended or message_id in (self.unwanted or ()):
+        if has_ended or message_id in (self.cancellations or ()):
             return False
-        if self.unwanted is None:
-            self.unwanted = {}
-        self.unwanted[message_id] = reason
-        if len(self.unwanted) > UNWANTED_IDS:
-            del self.unwanted[next(iter(self.unwanted))]
+        if self.cancellations is None:
+            self.cancellations = {}
+        self.cancellations[message_id] = reason
+        if len(self.cancellations) > UNWANTED_IDS:
+            del self.cancellations[next(iter(self.cancellations))]
         return True
 
     def cancellation_reason(self, message_id: str) -> str | None:
-        """Return the reason why the message was cancelled; None if it was not cancelled."""
-        return None if self.unwanted is None else self.unwanted.get(message_id)
+        """Return the noted reason for cancelling a message; None if the message was not cancelled."""
+        return None if self.cancellations is None else self.cancellations.get(message_id)
 
     def drop_cancellation(self, message_id: str) -> None:
-        """Forget the cancellation of a message that has ended."""
-        if self.unwanted is not None:
-            self.unwanted.pop(message_id, None)
-            self.unwanted = self.unwanted or None
+        """Remove the noted cancellation of a message that has ended."""
+        if self.cancellations is not None:
+            self.cancellations.pop(message_id, None)
+            self.cancellations = self.cancellations or None
 
     # --- messages -------------------------------------------------------------------------
 
     def add_message(self, acceptance: QueuedMessage) -> None:
-        """Add a message that is being sent, and count it as pending."""
+        """Add a message that is being sent to the table of queued messages, and count it as pending."""
         self.pending += 1
         self.restore_message(acceptance)
 
     def restore_message(self, acceptance: QueuedMessage) -> None:
-        """Add a queued message that is already counted as pending or will be counted later, e.g. after loading the session."""
+        """Add a message to the table of queued messages without counting it as pending, e.g. while the session is loaded."""
         if self.acceptances is None:
             self.acceptances = {}
         self.acceptances[acceptance.message.id] = acceptance
 
     def forget_message(self, message_id: str, *, is_refused: bool) -> None:
-        """Remove a queued message that ended before the restart.
+        """Remove a queued message whose records show that it ended before the restart.
 
         If it was rejected (`is_refused`), its id can be used again.
         """
@@ -814,7 +818,7 @@ class SessionContext:
     @property
     def waiting_messages(self) -> Iterator[Message]:
         """Accepted messages that wait for their turn, in the order in which they were sent."""
-        return (each.message for each in (self.acceptances or {}).values() if each.is_in)
+        return (each.message for each in (self.acceptances or {}).values() if each.is_accepted)
 
     def remove_rejected(self, acceptance: QueuedMessage) -> None:
         """Remove a rejected message, and allow its id again."""
@@ -839,7 +843,7 @@ class SessionContext:
         return self.is_transient and not (self.pending or self.is_forwarded)
 
     def finish_messages(self, count: int = 1) -> None:
-        """Subtract ended messages from the number of pending messages, and wake the tasks in `wait_idle` at zero."""
+        """Reduce the number of pending messages by `count` ended messages. At zero, wake the tasks in `wait_idle`."""
         self.pending -= count
         if not self.pending and self._idle is not None:
             self._idle.unpark_all()
@@ -858,10 +862,10 @@ class SessionContext:
         metadata: Mapping[str, Any] | None = None,
         via: str = "",
     ) -> Message:
-        """Create a message to this session, without sending it. The default sender is the owner of the session, as a user.
+        """Create a message to this session, without sending it. None as sender is the owner of the session, as a user.
 
-        `deadline` is the maximum time in seconds to wait for room in the inbox. `via` has the untrusted sources
-        of the sender.
+        `deadline` is the maximum time in seconds to wait for room in the inbox. `via` names the untrusted sources of the
+        sender.
 
         Raises:
             ConfigurationError: The content is empty, or an argument is invalid.
@@ -872,7 +876,7 @@ class SessionContext:
         elif isinstance(sender, str):
             sender = Sender.named(sender)
         elif not isinstance(sender, Sender):
-            raise ConfigurationError(f"sender= takes a name or a Sender, not {sender!r}")
+            raise ConfigurationError(f"sender= must be a name or a Sender, not {sender!r}")
         trace = traceparent.get()
         return make_message(
             id=message_id or new_id(),
@@ -888,9 +892,9 @@ class SessionContext:
         )
 
     def append_unanswered(self, message: Message) -> None:
-        """Append a message to the history that no turn answers, such as one imported later.
+        """Append a message to the history that no turn answers, e.g. from an earlier conversation.
 
-        It is durable soon after.
+        The message is written to the journal in the background.
         """
         self.conversation.append(message)
         if self.log is not None:
@@ -898,7 +902,7 @@ class SessionContext:
             self.log.flush_soon()
 
     def set_system(self, prompt: str) -> None:
-        """Replace the system prompt, effective from the next model call on."""
+        """Replace the system prompt of the session, from the next model call on."""
         turn = running_turn.get()
         via = "" if turn is not None and turn.session is self else _sources_of_other_turn(turn)
         self.conversation.system = prompt
@@ -944,7 +948,7 @@ class SessionContext:
             self.report_next_timer()
 
     def report_next_timer(self) -> None:
-        """Pass the time of the session's next timer to the session's log and to the agent's index."""
+        """Write the time of the session's next timer to the session's log and to the agent's index of timers."""
         if self.log is not None:
             self.log.set_timer(first_time(self.timers))
         if self.due_index is not None:
@@ -985,7 +989,7 @@ class SessionContext:
 
     @property
     def wait_node(self) -> WaitNode | None:
-        """Node of the session in the wait graph; None if it neither waits nor is waited for."""
+        """Node of the session in the graph of sessions that wait for each other; None if the session takes part in no wait."""
         return None if self.tree is None else self.tree.wait_node
 
     @property
@@ -1002,7 +1006,7 @@ class SessionContext:
         return self.owner.name if self.tree is None else self.root_owner.name
 
     def add_child(self, child: "SessionContext") -> None:
-        """Add a child session."""
+        """Add a new child session to the children of this session."""
         tree = self.open_tree()
         if tree.children is None:
             tree.children = Children()
@@ -1019,18 +1023,18 @@ class SessionContext:
 
     @property
     def reports_due(self) -> int:
-        """Number of delegated tasks of this session that have not reported their outcome."""
+        """Number of tasks that this session delegated and whose outcome it has not received."""
         return len(self.children.reporting) if self.children else 0
 
     def remove_child(self, child: "SessionContext") -> None:
-        """Remove a child session; an unknown child is ignored."""
+        """Remove a child session from the children of this session; an unknown child is ignored."""
         if self.children is not None:
             self.children.drop(child)
 
     def release_public_session(self) -> None:
-        """Replace the reference to the public `Session` by a weak one if this session and all its children have ended.
+        """Replace the reference to the public `Session` by a weak reference, if this session and all its children have ended.
 
-        Otherwise the two objects would stay in memory until the garbage collector runs.
+        With a strong reference, both objects would stay in memory until the garbage collector runs.
         """
         has_ended = self.closed and self.due_index is None and not (self.pending or self.pins)
         weak_handle = getattr(self.public_session, "__actgent_weak_handle__", None)
@@ -1044,9 +1048,13 @@ class SessionContext:
         return waits or bool(self.children and self.children.asking)
 
     def mark_approvals_open(self) -> None:
-        """Mark this session in all its parents, because it or a descendant may have open approvals."""
+        """Mark this session in its direct and indirect parents, because it or a descendant may have open approvals."""
         child, parent = self, self.parent
-        while parent is not None and parent.children is not None and parent.children.mark_asking(child):
+        while (
+            parent is not None
+            and parent.children is not None
+            and parent.children.mark_may_have_approvals(child)
+        ):
             child, parent = parent, parent.parent
 
     # --- idleness ------------------------------------------------------------------------
@@ -1062,7 +1070,9 @@ class SessionContext:
             self._idle.unpark_all()
 
     def check_not_inside(self, call: str) -> None:
-        """Raise if the calling task would wait for itself by waiting for this session. `call` names the call in the error.
+        """Check that the current task may wait for this session, i.e. is not part of its turn.
+
+        `call` is the name of the public method for the error.
 
         Raises:
             WouldDeadlock: The caller is inside the session's turn, or in an `on_session` handler of it.
@@ -1072,7 +1082,7 @@ class SessionContext:
             raise WouldDeadlock(call, self.id)
 
     async def wait_idle(self) -> None:
-        """Wait until no message is pending, or until the turn is suspended and no decision is being written.
+        """Wait until no message is pending, or until the turn is suspended and no decision about it is being written.
 
         Raises:
             SessionMoved: Another process owns the session.
@@ -1084,7 +1094,7 @@ class SessionContext:
                 self._idle = trio.lowlevel.ParkingLot()
             await self._idle.park()
         self._idle = None  # frees its memory; another task that waits keeps the lot
-        if self.log is not None and self.is_only_read:
+        if self.log is not None and self.has_journal_readers_only:
             with suppress(
                 JournalError, Fenced
             ):  # the records stay queued, or another process owns the session
@@ -1094,11 +1104,14 @@ class SessionContext:
 
 
 def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
-    """Return a function that records state changes of the session. The function refers to the session only weakly."""
-    known, patcher = weakref.ref(context), StatePatcher()
+    """Return the function with which the state store of a session records its changes.
+
+    The function does not keep the session in memory.
+    """
+    reference, patcher = weakref.ref(context), StatePatcher()
 
     def write(record: StateRecord) -> None:
-        found = known()
+        found = reference()
         if found is None:
             return
         running = running_call.get()
@@ -1109,7 +1122,7 @@ def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
         if found.log is not None:
             if type(record) is StateChangeRecord:
                 record = patcher.patch(record, found.state.shared_values)
-            found.log.change(record)
+            found.log.record_state_change(record)
             if not isinstance(record, ActionFailureRecord):
                 patcher.note(record)
         elif (recent := found.conversation.recent) is not None:
@@ -1119,10 +1132,10 @@ def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
 
 
 def _sources_of_writer(context: SessionContext, record: StateChangeRecord) -> str:
-    """Return the untrusted sources of a change of a session's state that its other records may not contain after a crash.
+    """Return the names of untrusted sources that the record of a state change must contain, because no other record does yet.
 
-    These are the sources of answers and running calls of the session's own turn. A turn of another session also adds its
-    sources to the session.
+    These are the sources of answers and running calls in the session's own turn. If a turn of another session makes the
+    change, its sources are returned, and also added to this session.
     """
     turn = running_turn.get()
     if turn is None or turn.session is not context:
@@ -1141,7 +1154,10 @@ def _sources_of_writer(context: SessionContext, record: StateChangeRecord) -> st
 
 
 def _sources_of_other_turn(turn: Turn | None) -> str:
-    """Return the untrusted sources of a turn that changes another session, or of the request that does."""
+    """Return the names of the untrusted sources of a turn that changes another session.
+
+    Outside of a turn, they are the sources of the current request.
+    """
     if turn is None or not is_inside(turn):
         return sources_outside_of_turns()
     running = running_call.get()
@@ -1153,7 +1169,7 @@ def host_of(context: SessionContext) -> SessionHost:
     """Return the running agent of a session.
 
     Raises:
-        NotRunning: The session is only read.
+        NotRunning: The session was loaded only for reading, without its agent.
     """
     if context.host is None:
         raise NotRunning(context.agent)
@@ -1161,7 +1177,7 @@ def host_of(context: SessionContext) -> SessionHost:
 
 
 def can_resume(messages: Sequence[Message], message_id: str) -> bool:
-    """Return True if a failed turn can resume after the last message of its session.
+    """Return True if the failed turn of message `message_id` can resume after the last message of its session.
 
     It must start again if that message is truncated, or if all tool calls of the turn were cancelled.
     """
@@ -1187,7 +1203,7 @@ def checkpoint_of(turn: Turn, messages: Sequence[Message], *, state_number: int)
 
 
 def is_inside(turn: Turn | None) -> bool:
-    """Return True if the calling task belongs to this turn, so that waiting for the turn would be waiting for itself.
+    """Return True if the current task belongs to the turn, so that waiting for the turn would never end.
 
     Tools and handlers of the turn, and turns that they wait for, belong to it.
     """

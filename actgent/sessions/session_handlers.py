@@ -34,15 +34,15 @@ _BITS: dict[HandlerKind, int] = {"conversation": 1, "event": 2, "tool_result": 4
 
 @attrs.define(eq=False, weakref_slot=False, repr=False)
 class HandlerRegistration(FieldRepr):
-    """A registered handler. `remove` and `drop` change this object, so a running dispatch skips the handler."""
+    """Registration of a handler. `remove` and `drop` change this object, so a running dispatch skips the handler."""
 
     handler: Handler
     """The handler function."""
     takes_session: bool
-    """True if the handler also receives the session."""
-    is_outside: bool = False
-    """True if a program registered the handler in this process. False for handlers of `Agent.on_session`, which are
-    registered again in each process.
+    """True if the handler receives the session as its second argument."""
+    is_from_program: bool = False
+    """True if the program registered the handler on the session. False if an `Agent.on_session` function registered it,
+    which each process repeats.
     """
 
 
@@ -81,9 +81,9 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
         each = (attached for group in self.values() for attached in group)
         self.drop([attached for attached in each if attached.handler == handler])
 
-    def drop(self, gone: list[HandlerRegistration]) -> None:
-        """Remove registrations that `add` returned, also from a running dispatch: handlers not called yet are not called."""
-        for attached in gone:
+    def drop(self, registrations: list[HandlerRegistration]) -> None:
+        """Remove registrations that `add` returned. A running dispatch does not call their handlers any more."""
+        for attached in registrations:
             attached.handler, attached.takes_session = _ignore, False
         for kind, group in tuple(self.items()):
             if kept := tuple(attached for attached in group if attached.handler is not _ignore):
@@ -91,16 +91,17 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
             else:
                 del self[kind]
 
-    def settle(self) -> None:
-        """Mark all current handlers as registered in `Agent.on_session`, so that `outside` omits them."""
+    def mark_agent_handlers(self) -> None:
+        """Mark all current handlers as registered by `Agent.on_session` functions, so that `from_program` omits them."""
         for group in self.values():
             for attached in group:
-                attached.is_outside = False
+                attached.is_from_program = False
 
-    def outside(self) -> "Handlers | None":
-        """Return a copy with only the handlers that programs registered; None if there are none."""
+    def from_program(self) -> "Handlers | None":
+        """Return a copy with only the handlers that the program registered on the session; None if there are none."""
         found = {
-            kind: tuple(attached for attached in group if attached.is_outside) for kind, group in self.items()
+            kind: tuple(attached for attached in group if attached.is_from_program)
+            for kind, group in self.items()
         }
         handlers = Handlers()
         handlers.update({kind: group for kind, group in found.items() if group})
@@ -110,12 +111,12 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
         """Return True if a handler of one of these kinds is registered."""
         return bool(self) and not self.keys().isdisjoint(kinds)
 
-    def miss(self, kind: HandlerKind) -> None:
-        """Record that an item of this kind was dropped, because no handler of this kind was ever registered."""
+    def note_missed(self, kind: HandlerKind) -> None:
+        """Note that a delivery of this kind was dropped, because no handler of this kind was registered so far."""
         self._missed |= _BITS.get(kind, 0) & ~self._had
 
     def pop_missed(self, kind: HandlerKind) -> bool:
-        """Return True once for a kind if its items were dropped before the first handler was registered, for a warning."""
+        """Return True if deliveries of this kind were dropped before a handler was registered. Later calls return False."""
         if not self._missed:
             return False
         bit = _BITS.get(kind, 0)
@@ -196,16 +197,16 @@ def takes_session(handler: Handler) -> bool:
 
 
 def check_called(name: str, handler: Handler, *, is_alone: bool = False) -> None:
-    """Raise if a value cannot serve as handler or hook. `name` is the argument's name for the error.
+    """Check that a value can serve as handler or hook. `name` is the name of the argument for the error.
 
-    With `is_alone`, the function receives only the session, so it must not require a second argument.
+    With `is_alone`, the function is called with the session only, so it must not require a second argument.
 
     Raises:
         ConfigurationError: The value is not callable, is a generator function, or takes the wrong number of
             arguments.
     """
     if not callable(handler):
-        raise ConfigurationError(f"{name} takes a function, not {handler!r:.200}")
+        raise ConfigurationError(f"{name} needs a function, not {handler!r:.200}")
     if is_generator_function(handler):
         raise ConfigurationError(f"{name}, {name_of(handler)}: {GENERATOR_REJECTED}")
     if takes_session(handler) and is_alone:
@@ -224,7 +225,7 @@ def _required(function: FunctionType) -> int:
 def _takes_session(handler: Handler, taken: int, required: int) -> bool:
     """Return True if a handler also receives the session, because it has two required positional parameters.
 
-    `taken` is the number of its positional parameters, and `required` the number of those without a default.
+    `taken` is the number of its positional parameters; `required` is the number of those without a default.
 
     Raises:
         ConfigurationError: The handler cannot be called with one or two arguments.
@@ -241,7 +242,7 @@ def _takes_session(handler: Handler, taken: int, required: int) -> bool:
 
 
 def _check_parameter_order(handler: Handler) -> None:
-    """Raise if a handler has its two parameters in the wrong order.
+    """Check that a handler does not have its two parameters in the wrong order.
 
     Raises:
         ConfigurationError: The first of the two parameters is named `session`, and the second is not.
@@ -276,7 +277,7 @@ def _inspected(handler: Handler) -> bool:
 
 
 def to_awaitable(result: object) -> Awaitable[object] | None:
-    """Return the awaitable that an async handler returned; None for the result of a sync handler.
+    """Return the result of a handler if it is an awaitable, as from an async handler; None for other results.
 
     Raises:
         TypeError: The handler returned a generator, which would never run.
@@ -291,5 +292,5 @@ def to_awaitable(result: object) -> Awaitable[object] | None:
 
 
 def name_of(handler: Handler) -> str:
-    """Return the name of a handler, for errors and logs."""
+    """Return the qualified name of a handler function, for errors and logs."""
     return getattr(handler, "__qualname__", None) or type(handler).__name__

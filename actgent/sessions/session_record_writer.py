@@ -56,15 +56,15 @@ class SessionLog(FieldRepr):
     _epoch: int
     _pending: list[Record] = attrs.field(factory=list)
     _finished: set[str] = attrs.field(factory=set)
-    """Ids of the current answer's calls whose results are recorded."""
+    """Ids of those tool calls of the current answer whose results are recorded."""
     _steps: int = 0
     """Number of batches passed to the journal."""
     _durable: int = 0
     """Number of batches that are known to be durable. They are the first ones."""
-    _is_over: bool = False
+    _has_stopped: bool = False
     _is_closed: bool = False
     is_unused: bool = False
-    """True if no caller received the session, so its id can be used again after the close."""
+    """True if no caller received the new session, so its id can be used again after the close."""
     has_withdrawn_child: bool = False
     """True if the journal may have a child session that is not in memory, because its creation failed or was cancelled."""
     is_temporary: bool = False
@@ -75,7 +75,7 @@ class SessionLog(FieldRepr):
     written.
     """
     grown: int = 0
-    """Number of records that were written since the last snapshot."""
+    """Number of records of the session that were written since its last snapshot."""
     on_snapshot_due: "Callable[[SessionLog], object] | None" = None
     """Function that is called at the end of a turn if `SNAPSHOT_RECORDS` records were written since the last snapshot."""
     on_fenced: "Callable[[SessionLog], object] | None" = None
@@ -87,13 +87,13 @@ class SessionLog(FieldRepr):
     creation: Creation | None = None
     """State of the creation of a new session; None for a session that was loaded from the journal."""
 
-    def begin(self, opened: SessionCreatedRecord) -> None:
+    def record_creation(self, opened: SessionCreatedRecord) -> None:
         """Add the record that creates a new session. If another session has the id, the journal rejects the batch."""
         self.creation = Creation()
         self.add(opened)
 
     def set_timer(self, at: float) -> None:
-        """Add a record with the Unix time (seconds) of the session's next timer to the next batch, if the time has changed."""
+        """Add the time of the session's next timer, in Unix seconds, to the next batch, if the time has changed."""
         if at != self.due:
             self.due = at
             if self._pending and isinstance(self._pending[-1], NextTimerRecord):
@@ -101,7 +101,7 @@ class SessionLog(FieldRepr):
             self.add(NextTimerRecord(at=at))
 
     def add(self, record: Record) -> None:
-        """Add a record to the next batch, without writing it."""
+        """Add a record to the next batch, without writing the batch."""
         self._pending.append(record)
 
     async def accept(
@@ -124,12 +124,11 @@ class SessionLog(FieldRepr):
 
     @trio.lowlevel.enable_ki_protection
     async def write(self, *records: Record, timeout_seconds: float | None = None) -> None:
-        """Write a batch with the collected records and the given ones. The records are durable on return.
+        """Write a batch with the collected records and `records`. They are durable on return.
 
         Raises:
             JournalSlow: The write takes longer than `timeout_seconds` seconds. The batch is written later, or not at all.
-            JournalError: The batch could not be written. The collected records go into the next batch, the given
-                ones do not.
+            JournalError: The batch could not be written. The collected records go into the next batch; `records` do not.
             SessionExists: The batch creates the session, and another session has the id. No record is written.
         """
         if self._opened is not None:
@@ -163,7 +162,7 @@ class SessionLog(FieldRepr):
             self._pending += dates[-1:]
 
     def _begin_opening(self) -> None:
-        """Hold back other records while the batch that creates the session is being written."""
+        """Start to hold back other records, because the batch that creates the session is being written."""
         self._is_paused, self._opened = True, trio.Event()
 
     def _end_opening(self) -> None:
@@ -175,7 +174,7 @@ class SessionLog(FieldRepr):
             self.flush_soon()
 
     async def _wait_opened(self, timeout_seconds: float | None = None) -> float | None:
-        """Wait until the batch that creates the session is finished. Return the remaining time in seconds.
+        """Wait until the batch that creates the session was written or failed. Return the rest of `timeout_seconds`.
 
         Raises:
             JournalSlow: The batch was not finished within `timeout_seconds` seconds.
@@ -196,7 +195,7 @@ class SessionLog(FieldRepr):
         Outcomes that were recorded before a restart are skipped.
         """
         for outcome in outcomes:
-            if checkpoint is None or outcome.id not in checkpoint.told:
+            if checkpoint is None or outcome.id not in checkpoint.recorded_outcomes:
                 self.add(outcome)
 
     def record_result_soon(self, result: ToolResult) -> None:
@@ -212,38 +211,40 @@ class SessionLog(FieldRepr):
                 self._finished.add(result.call_id)
 
     def note_recorded_result(self, call_id: str) -> None:
-        """Record that the result of a call was recorded before a restart."""
+        """Note that the result of a tool call is in the journal already, from before a restart."""
         self._finished.add(call_id)
 
     def record_results(self, record: AgentMessageRecord) -> None:
-        """Add the record of the message with all results of an answer's calls. Each result is recorded once."""
+        """Add the record of the message with all tool results of an answer. Results that are recorded already are left out."""
         if self._finished:
             self.add_results(record.message.tool_results)
             record = refer(record)
             self._finished.clear()
         self.add(record)
 
-    def end(
+    def record_end(
         self,
         *message_ids: str,
         failed: str | None,
         error: str = "",
-        words: str = "",
+        error_text: str = "",
         closes: bool = False,
         is_urgent: bool = False,
     ) -> None:
         """Record the end of the messages that one turn answered, and queue the batch.
 
         Args:
-            message_ids: Ids of the messages.
+            message_ids: Ids of the ended messages.
             failed: Failure kind; None if the messages were answered.
             error: Class name of the exception; empty without one.
-            words: Text of the exception; empty without one.
+            error_text: Text of the exception; empty without one.
             closes: True also records the close of the session.
             is_urgent: True starts the write at once, because readers wait for the records.
         """
         for message_id in message_ids:
-            self.add(make_message_end_record(message_id=message_id, failed=failed, error=error, words=words))
+            self.add(
+                make_message_end_record(message_id=message_id, failed=failed, error=error, words=error_text)
+            )
         if closes:
             self.note_closed()
         self.flush_soon(is_urgent=is_urgent)
@@ -251,12 +252,12 @@ class SessionLog(FieldRepr):
             self.request_snapshot()
 
     def request_snapshot(self) -> None:
-        """Call `on_snapshot_due` if `SNAPSHOT_RECORDS` records were written since the last snapshot."""
+        """Call `on_snapshot_due`, because `SNAPSHOT_RECORDS` records were written since the last snapshot."""
         if self.grown >= SNAPSHOT_RECORDS and self.on_snapshot_due is not None:
             self.on_snapshot_due(self)
 
     def record_rejection(self, message_id: str) -> None:
-        """Add a record that ends a rejected message, which may have been recorded as accepted."""
+        """Add a record that ends a rejected message, because the journal may have the message as accepted."""
         self.add(MessageEndRecord(message_id=message_id, failed=REFUSED))
 
     def note_closed(self) -> None:
@@ -281,7 +282,7 @@ class SessionLog(FieldRepr):
         if is_first := _opens(noted):
             self._begin_opening()
         try:
-            await self._commit(() if self._is_over else noted, is_retried=True)
+            await self._commit(() if self._has_stopped else noted, is_retried=True)
         finally:
             if is_first:
                 self._end_opening()
@@ -295,7 +296,7 @@ class SessionLog(FieldRepr):
         """
         if self._pending and not self._is_paused:
             step, self._pending = self._pending, []
-            if not self._is_over:
+            if not self._has_stopped:
                 self._enqueue_write(step, is_urgent=is_urgent)
 
     @property
@@ -319,11 +320,11 @@ class SessionLog(FieldRepr):
 
     def close(self) -> None:
         """Stop writing records, because the session is about to be erased."""
-        self._is_over = True
+        self._has_stopped = True
 
-    def leave(self) -> None:
-        """Stop writing and drop the collected records, because another process owns the session."""
-        self._is_over = self.has_moved = True
+    def abandon(self) -> None:
+        """Stop writing for good and drop the collected records, because another process owns the session."""
+        self._has_stopped = self.has_moved = True
         self._pending.clear()
 
     def withdraw(self) -> bool:
@@ -333,20 +334,20 @@ class SessionLog(FieldRepr):
         """
         creation = self.creation
         is_refused = creation is not None and creation.is_refused
-        is_there = bool(self._steps) and not (self.has_moved or is_refused)
-        if is_there:
+        may_exist = bool(self._steps) and not (self.has_moved or is_refused)
+        if may_exist:
             self.is_unused = True
             self.note_closed()
             with suppress(JournalError):  # the caller needs the error that prevented the creation
                 self.flush_soon()
-        self._is_over = True
+        self._has_stopped = True
         if creation is not None and not creation.is_written:
             self.is_temporary = False  # the id may belong to another session, which must not be erased
-        return is_there
+        return may_exist
 
     @trio.lowlevel.enable_ki_protection
-    def change(self, record: StateRecord) -> None:
-        """Queue the record of a state change, after the collected records.
+    def record_state_change(self, record: StateRecord) -> None:
+        """Queue the record of a state change for writing, after the collected records.
 
         Raises:
             NotSerializable: A value is not plain data. This record is not written; all others are.
@@ -355,7 +356,7 @@ class SessionLog(FieldRepr):
         """
         if self.has_moved:
             raise SessionMoved(self.agent, self.session_id)
-        if self._is_over:
+        if self._has_stopped:
             raise SessionClosed(self.session_id)
         if self._is_paused:
             WIRE.encode([record], Record)  # raise here, so that a bad record does not fail the batch
@@ -378,7 +379,7 @@ class SessionLog(FieldRepr):
     ) -> None:
         self._steps = step = self._steps + 1
         is_written = False
-        if self._is_over and records and not self.has_moved:
+        if self._has_stopped and records and not self.has_moved:
             raise SessionClosed(self.session_id)  # a record would recreate the erased session
         try:
             if not self.has_moved:
@@ -387,7 +388,7 @@ class SessionLog(FieldRepr):
                 )
                 is_written = True
         except SessionNotFound as error:
-            self._is_over = True
+            self._has_stopped = True
             raise SessionClosed(self.session_id) from error
         except Fenced:
             if self.on_fenced is None:
@@ -402,7 +403,7 @@ class SessionLog(FieldRepr):
     def _find_moved(self, on_fenced: "Callable[[SessionLog], object]") -> None:
         """Stop writing, because a write showed that another process owns the session, and call `on_fenced` with this log."""
         if not self.has_moved:
-            self.leave()
+            self.abandon()
             on_fenced(self)
 
     def _entry(
@@ -431,7 +432,7 @@ class SessionLog(FieldRepr):
 
 @contextmanager
 def unless_written() -> Iterator[None]:
-    """Suppress `SessionMoved` in the block if the records were written, because the new owner continues from them."""
+    """Suppress `SessionMoved` in a `with` block if the records were written, because the new owner continues from them."""
     try:
         yield
     except SessionMoved as moved:
@@ -440,7 +441,7 @@ def unless_written() -> Iterator[None]:
 
 
 def _opens(records: Sequence[Record]) -> bool:
-    """Return True if these records create a session."""
+    """Return True if these records contain the creation of a session."""
     return bool(records) and isinstance(records[0], SessionCreatedRecord)
 
 
@@ -450,7 +451,10 @@ def accepted_record(
     options: TurnOptions | None = None,
     baggage: Mapping[str, Any] = NO_BAGGAGE,
 ) -> MessageAcceptedRecord:
-    """Return the record of an accepted message with its budget sources, model options and context variables."""
+    """Return the journal record of an accepted message with its budget sources, model options and context variables.
+
+    `baggage` has the values of the context variables that the journal stores, by name.
+    """
     if funding is None:
         return make_message_accepted_record(message=message, options=options, baggage=baggage)
     return MessageAcceptedRecord(

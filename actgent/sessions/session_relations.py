@@ -29,7 +29,7 @@ C = TypeVar("C", bound=Child)
 
 
 class Children(dict[SessionKey, C], Generic[C]):
-    """Open child sessions of a session by key, in order of creation, with indexes of the children that need attention."""
+    """Open child sessions of a session by key, in order of creation, with indexes of children with tasks and approvals."""
 
     __slots__ = ("asking", "reporting", "unclaimed")
 
@@ -58,8 +58,8 @@ class Children(dict[SessionKey, C], Generic[C]):
         self.unclaimed.pop(child.key, None)
         self.asking.pop(child.key, None)
 
-    def mark_asking(self, child: C) -> bool:
-        """Mark a child as a session that may have open approvals, so that searches visit it.
+    def mark_may_have_approvals(self, child: C) -> bool:
+        """Mark a child as a session that may have open approvals, so that searches for approvals visit it.
 
         Return False if the child is already marked or unknown.
         """
@@ -79,10 +79,10 @@ class Children(dict[SessionKey, C], Generic[C]):
             child.task.reports = False
         self.reporting.discard(child.key)
 
-    def pop_unclaimed(self) -> list[C]:
-        """Return the child sessions restored for tasks that no resumed turn has requested again.
+    def find_unclaimed(self) -> list[C]:
+        """Return the restored child sessions whose tasks no resumed turn has requested again.
 
-        Forget the claimed ones.
+        Children whose tasks were requested again are removed from the index first.
         """
         self.unclaimed = {key: child for key, child in self.unclaimed.items() if _is_unclaimed(child)}
         return list(self.unclaimed.values())
@@ -109,4 +109,4 @@ class SessionTree(FieldRepr, Generic[C]):
     accounts: tuple[Account, ...] = ()
     """Budget accounts of the session's own limits and of its parents' limits."""
     wait_node: WaitNode | None = None
-    """Node of the session in the wait graph; None if it neither waits nor is waited for."""
+    """Node of the session in the graph of sessions that wait for each other; None if the session takes part in no wait."""

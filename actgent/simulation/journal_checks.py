@@ -49,7 +49,7 @@ async def check_snapshot(journal: Journal, key: SessionKey, records: Sequence[Re
     """Return each difference between a session that is restored from its snapshot and from all its records."""
     memory = ShortTermMemory()
     loaded = await load_session(journal, key, memory, lookback=0)
-    if loaded.beginning is None:
+    if loaded.snapshot is None:
         return []
     facts = [await _restore(journal, key, each, records) for each in (loaded, LoadedSession(records))]
     return [

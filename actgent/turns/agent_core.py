@@ -1,4 +1,4 @@
-"""`AgentCore`: the pipeline of a turn. Each message is remembered, sent to the model, read, acted on and answered."""
+"""`AgentCore`: the pipeline of a turn. Each message is added to the history, sent to the model, read, acted on and answered."""
 
 import hashlib
 import json
@@ -98,7 +98,7 @@ Router = Callable[[Turn, Route], Awaitable[Reply | None]]
 
 
 class HandoffResponder(Protocol):
-    """Answers messages of sessions that are handed off to another agent."""
+    """Interface of an object that lets another agent answer the messages of handed-off sessions."""
 
     def must_answer(self, turn: Turn) -> bool:
         """Return True if another agent has to answer the turn's message."""
@@ -113,13 +113,13 @@ class HandoffResponder(Protocol):
 class AgentCore(FieldRepr):
     """Runs each message of a session through memory, prompts, model, classifier and handlers.
 
-    A pass has five steps: `remember` the message, `ask` the model, `read` its answer, `act` on the outcomes, and `reply`.
+    A turn has one or more passes, each with a model call. A pass has five steps: `remember` the message, `ask` the model, `read` its answer, `act` on the outcomes, and `reply`.
     A subclass overrides a step and calls the inherited method with the same arguments; see `Agent.core_type`.
     """
 
     profile: Profile
     memory: Memory
-    """Opens the memory of a session, which selects the messages that the model receives."""
+    """Memory of the agent, which selects the messages that the model receives."""
     prompts: PromptManager
     """Renders the system prompt and the notes around the conversation."""
     models: ModelCaller
@@ -132,14 +132,17 @@ class AgentCore(FieldRepr):
     modes: Modes | None = None
     guards: Guards = attrs.field(factory=Guards)
     bring_summary: Callable[[Turn], object] | None = None
-    """Adds finished summaries to a conversation, also between the rounds of a turn; None if the agent makes no summaries."""
+    """Function that adds finished summaries to the conversation of a turn; None if the agent makes no summaries."""
     receivers: HandoffResponder | None = None
-    """Agents to which sessions can be handed off; None if the agent has no handoffs."""
+    """Object with which other agents answer handed-off sessions; None if the agent hands off no sessions."""
 
     # --- the turn ------------------------------------------------------------------------
 
     async def run_turn(self, turn: Turn) -> None:
-        """Run all passes of a turn, from its message to its last outcome. An error is stored in `turn.error`."""
+        """Run a turn to its end: all model calls and tool calls, until the reply is delivered or approvals are needed.
+
+        An error is stored in `turn.error`, and not raised.
+        """
         context = turn.session
         message: Message | None = turn.message
         try:
@@ -165,10 +168,10 @@ class AgentCore(FieldRepr):
             turn.error = convert_user_error(raised, "turn of session", context.id)
 
     async def _request_guard_approval(self, turn: Turn, needed: ApprovalNeeded) -> None:
-        """Request the approval that a guard needs, after which the turn can be suspended.
+        """Request the approval that a guard of messages or answers needs. The turn can be suspended afterwards.
 
-        When the approval is decided, the turn resumes after its last recorded message. An error of the
-        request ends the turn.
+        When the approval is decided, the turn resumes after its last recorded message. If the request fails, the turn ends
+        with the error.
         """
         context = turn.session
         former, messages = turn.checkpoint, context.conversation.messages
@@ -184,7 +187,10 @@ class AgentCore(FieldRepr):
             turn.pending_approvals = PendingCalls(turn.message, (), None)
 
     async def _resume(self, turn: Turn, resume: TurnCheckpoint) -> Message | None:
-        """Continue a turn at its checkpoint after a restart. Return the next message to process, or None."""
+        """Continue a turn at its checkpoint after a restart.
+
+        Return the next message to process; None if the turn has ended or waits for approvals.
+        """
         context = turn.session
         last = context.conversation.last_message
         assert last is not None  # noqa: S101 - the turn began with a message
@@ -227,7 +233,7 @@ class AgentCore(FieldRepr):
     async def _rerun_after_approval(self, turn: Turn, pending: PendingCalls) -> Message | None:
         """Run the tool calls of an answer again after their approvals were decided.
 
-        Return the turn's next message, or None.
+        Return the message with the results, which the turn processes next; None if calls wait for approvals again.
         """
         context = turn.session
         results = await self.calling.run(turn, pending.message, pending.calls, stage=pending.stage)
@@ -238,7 +244,7 @@ class AgentCore(FieldRepr):
         return self.inbox.next_followup(context.id)
 
     def close_calls(self, turn: Turn) -> None:
-        """Complete the conversation of a failing turn: append the truncated answer and a result for each open tool call."""
+        """Complete the conversation of a failing turn: append the truncated answer, and a result for each tool call without one."""
         self.models.keep_partial(turn)
         self.calling.close_open(turn)
 
@@ -340,7 +346,7 @@ class AgentCore(FieldRepr):
     # --- remember ------------------------------------------------------------------------
 
     def remember(self, context: SessionContext, turn: Turn, message: Message) -> None:
-        """Append a message to the conversation and the journal. Tool results are already in the conversation and are skipped."""
+        """Append a message to the conversation and the journal. Tool results are skipped, because they were appended before."""
         if context.conversation.last_message is not message:
             context.conversation.append(message, answered=True)
             if context.log is not None:
@@ -354,12 +360,12 @@ class AgentCore(FieldRepr):
             self.observer.begin_pass(context, message)
 
     def _remember_joined(self, turn: Turn) -> None:
-        """Append the other messages that this turn also answers, before the turn's main message."""
+        """Append the other messages that the turn answers together with its main message, before the main message."""
         context = turn.session
-        for place, message in enumerate(turn.joined):
+        for index, message in enumerate(turn.joined):
             context.conversation.append(message, answered=True)
             if context.log is not None:
-                context.log.add(MessageAppendedRecord(message_id=message.id, joins=place > 0, at=time.time()))
+                context.log.add(MessageAppendedRecord(message_id=message.id, joins=index > 0, at=time.time()))
 
     def _view(self, turn: Turn, message: Message) -> TurnView:
         context = turn.session
@@ -421,7 +427,7 @@ class AgentCore(FieldRepr):
     def read(
         self, turn: Turn, view: TurnView, answer: ModelResponse, calls: tuple[ToolCall, ...]
     ) -> Sequence[Outcome]:
-        """Interpret an answer as outcomes. Native tool calls take precedence over text, in every protocol."""
+        """Convert a model answer to the outcomes of the protocol. Native tool calls take precedence over text, in every protocol."""
         if turn.budget is not None and turn.budget.cut is not None:
             raise turn.budget.cut
         if answer.stop != "end":
@@ -432,7 +438,7 @@ class AgentCore(FieldRepr):
         if turn.is_paused:
             return [Continue(view.stage)]
         if _is_empty(answer):
-            raise EmptyAnswer("it was empty")
+            raise EmptyAnswer("the answer was empty")
         classifier: Classifier = turn.options.protocol
         outcomes = classifier.read(answer, view)
         for outcome in outcomes:
@@ -441,7 +447,7 @@ class AgentCore(FieldRepr):
         return outcomes
 
     def _repair(self, turn: Turn, message: Message, error: AnswerError) -> None:
-        """Retry with the validation error as feedback, up to the limit of repairs; after that, raise the error."""
+        """Let the model retry an invalid answer with the validation error as feedback. Above the limit of retries, raise the error."""
         if turn.progress.repairs >= turn.limits.output_retries:
             raise _exhausted_retries_error(error, turn.progress.repairs)
         turn.progress.repairs += 1
@@ -456,13 +462,13 @@ class AgentCore(FieldRepr):
     async def act(
         self, context: SessionContext, turn: Turn, message: Message, outcomes: Sequence[Outcome]
     ) -> None:
-        """Apply the outcomes of an answer in order: state, events, routing, conversation, and the next step of the turn."""
+        """Apply the outcomes of an answer to `message`: change the state, deliver events, routes and replies, continue the turn."""
         further = []
-        for place, outcome in enumerate(outcomes):
+        for index, outcome in enumerate(outcomes):
             if type(outcome) is SendReply:
                 continue
             if isinstance(outcome, UpdateState):  # `once`: the change may have been applied before a restart
-                context.state.dispatch(outcome.action, once=f"{turn.answer_id}/{place}")
+                context.state.dispatch(outcome.action, once=f"{turn.answer_id}/{index}")
             elif isinstance(outcome, (CallTools, Continue, Finish)):
                 further.append(outcome)
         if len(further) < len(outcomes) and (
@@ -481,7 +487,7 @@ class AgentCore(FieldRepr):
     async def reply(self, context: SessionContext, turn: Turn, deliveries: Sequence[Delivery]) -> None:
         """Record the deliveries of an answer, then call the session's handlers and let routed agents answer.
 
-        Before that, withheld values are filled into replies, and answer guards check the replies.
+        Before that, withheld values are filled into replies, and the answer guards check the replies.
         """
         policy = self.calling.policy
         if policy is not None and policy.untrusted == "isolate":
@@ -513,13 +519,13 @@ class AgentCore(FieldRepr):
         message: Message,
         further: Sequence[CallTools | Continue | Finish],
     ) -> None:
-        """Create the turn's next message from the remaining outcomes of an answer, unless one of them finishes the turn.
+        """Create the turn's next message from the outcomes `further` of an answer, unless one of them finishes the turn.
 
         Tool calls take precedence over `Continue`.
         """
         context = turn.session
-        if turn.is_only_read and context.log is not None:
-            turn.is_only_read = False
+        if turn.has_journal_readers_only and context.log is not None:
+            turn.has_journal_readers_only = False
             await context.log.flush()
         due = further[0] if len(further) == 1 else _first_due(further)
         if isinstance(due, CallTools):
@@ -605,14 +611,15 @@ def _check_stop(answer: ModelResponse) -> None:
             raise ContentFiltered("the provider's content filter removed the answer", answer.text)
         case "length":
             raise TruncatedAnswer(
-                "the answer was cut at the token limit: raise max_tokens, or ask for less", answer.text
+                "the answer was cut off at the token limit: set a higher max_tokens=, or request a shorter answer",
+                answer.text,
             )
 
 
 def _first_due(further: Sequence[CallTools | Continue | Finish]) -> CallTools | Continue | Finish:
-    """Return the outcome that decides the next step of the turn.
+    """Return the one outcome of an answer that decides the next step of the turn.
 
-    It is a `Finish`, else all tool calls combined, else the first `Continue`.
+    It is a `Finish`, else a `CallTools` with the calls of all outcomes, else the first `Continue`.
     """
     if ends := [outcome for outcome in further if isinstance(outcome, Finish)]:
         return ends[0]
@@ -626,7 +633,8 @@ async def _write_answer(
 ) -> None:
     """Record the deliveries of an answer durably before they are delivered.
 
-    If only readers of the journal receive them, the write is not awaited, and includes the end of the turn.
+    If no handler or caller receives them, the write is not awaited, and the same batch has the end of the turn.
+    `is_watched` is True if an `on_message` handler receives the answer.
     """
     context = turn.session
     answer = context.conversation.last_message
@@ -640,12 +648,12 @@ async def _write_answer(
         or context.task is not None
         or log.is_relaxed
     )
-    turn.is_only_read = not (is_heard or any(isinstance(each, Route) for each in deliveries))
-    if turn.is_only_read:
+    turn.has_journal_readers_only = not (is_heard or any(isinstance(each, Route) for each in deliveries))
+    if turn.has_journal_readers_only:
         log.flush_soon()
     else:
         await log.flush()
-        context.is_only_read = False
+        context.has_journal_readers_only = False
 
 
 def _is_plain_reply(deliveries: Sequence[Delivery], answer: Message) -> bool:
@@ -659,10 +667,7 @@ def _is_plain_reply(deliveries: Sequence[Delivery], answer: Message) -> bool:
 
 
 def _exhausted_retries_error(error: AnswerError, repairs: int) -> AnswerError:
-    """Return the error of an answer that is still invalid after `repairs` retries.
-
-    Its `reason` describes the last answer.
-    """
+    """Return the error for an answer that is still invalid after `repairs` retries. `error` is that of the last answer."""
     tries = "once" if not repairs else f"{repairs + 1} times"
     answered = f", and answered at last {quoted(error.raw)}" if error.raw else ""
     text = (
@@ -674,7 +679,7 @@ def _exhausted_retries_error(error: AnswerError, repairs: int) -> AnswerError:
 
 
 def _entry_record(message: Message, turn: Turn) -> MessageAppendedRecord | AgentMessageRecord:
-    """Build the journal record of a message that enters the conversation."""
+    """Build the journal record of a message that a turn adds to the conversation."""
     if message is turn.message:
         limits = NO_LIMITS if turn.budget is None else turn.budget.own.limits
         return make_message_appended_record(
@@ -723,8 +728,8 @@ def _told(
 ) -> OutcomeRecord:
     answer_text, data = answer.text, to_json_text(delivery.data)
     quoted = "" if text is None else json.dumps(text, ensure_ascii=False)[1:-1]
-    plain_at = _place_of(text, answer_text)
-    text_at, data_at = plain_at or _place_of(quoted, answer_text), _place_of(data, answer_text)
+    plain_at = _text_range(text, answer_text)
+    text_at, data_at = plain_at or _text_range(quoted, answer_text), _text_range(data, answer_text)
     return OutcomeRecord(
         id=delivery.id,
         kind=kind,
@@ -741,13 +746,16 @@ def _told(
 
 
 def sources_besides(delivery: Reply | Event | Route, answer: Message) -> str:
-    """Return the label of a delivery in the format of the journal; empty if the answer has the same label."""
+    """Return the information-flow label of a delivery in the format of the journal.
+
+    It is empty if the model's answer has the same label.
+    """
     if (delivery.origin, delivery.via) == (answer.origin, answer.via):
         return ""
     return join_origins(delivery.origin, delivery.via)
 
 
-def _place_of(text: str | None, answer_text: str) -> tuple[int, ...]:
+def _text_range(text: str | None, answer_text: str) -> tuple[int, ...]:
     """Return the start and end index of a text in an answer, which the record stores in place of the text.
 
     The result is empty if the answer does not contain the text, or the text is too short to save space.
@@ -763,11 +771,9 @@ MAX_NAMED_TOOLS = 50
 
 
 def offer_tools(turn: Turn, registry: ToolRegistry) -> None:
-    """Store the tools that a session offers to the model at its first turn.
+    """At the first turn of a session, store the tools that its model gets. Later, notify the model of changed tools.
 
-    Later, notify the model of changed tools.
-
-    The stored list stays equal, so that providers can cache the prompt.
+    The stored list never changes, so that providers can cache the prompt.
     """
     context = turn.session
     offered = context.conversation.offered
@@ -781,7 +787,7 @@ def offer_tools(turn: Turn, registry: ToolRegistry) -> None:
 
 @attrs.frozen(repr=False)
 class ToolNotices(FieldRepr, NoticeSource):
-    """Compares the current tools with the tools that a session was offered."""
+    """Source of notices to the model about tools that were added or removed since the session's first turn."""
 
     name = "toolsets"
     _registry: ToolRegistry
@@ -823,7 +829,9 @@ def _line(text: str, names: Sequence[str]) -> str:
 def add_notices(
     context: SessionContext, sources: Sequence[NoticeSource], *, calls: int = 0, repairs: int = 0
 ) -> bool:
-    """Append the due notices of all sources to a conversation and its journal. Return True if a notice was due.
+    """Append the due notices (system messages) of all sources to a conversation and its journal.
+
+    Return True if a notice was due.
 
     `calls` and `repairs` are counters of the running turn, stored with each record.
     """

@@ -38,10 +38,10 @@ class Guards(FieldRepr):
     """Guards of one agent, in the order in which they were added."""
 
     messages: list[tuple[Handler, bool]] = attrs.field(factory=list)
-    """Message guards; the flag is True if the guard takes the session as an argument."""
+    """Message guards, each with True if it takes the session as its second argument."""
     answers: list[tuple[Handler, bool]] = attrs.field(factory=list)
     inputs: list[tuple[Handler, bool]] = attrs.field(factory=list)
-    """Input guards, which check messages before they reach inbox and journal; the flag is True if the guard takes the session."""
+    """Input guards, which check messages before inbox and journal, each with True if it takes the session as second argument."""
 
     def add(self, guard: Handler, kind: GuardedKind) -> None:
         """Register a guard for messages, answers or inputs.
@@ -51,7 +51,7 @@ class Guards(FieldRepr):
         """
         if kind not in get_args(GuardedKind):
             raise ConfigurationError(
-                f"on={kind!r} is not a kind of guard: {nearest(str(kind), get_args(GuardedKind))}"
+                f"on={kind!r} is not one of the kinds of guards: {nearest(str(kind), get_args(GuardedKind))}"
             )
         added = (guard, takes_session(guard))
         if kind == "message":
@@ -60,7 +60,7 @@ class Guards(FieldRepr):
             self.answers = [*self.answers, added]
         elif inspect.iscoroutinefunction(guard):
             raise ConfigurationError(
-                f"the guard {name_of(guard)} of inputs is async: write a sync function, which decides at once, or use "
+                f"the input guard {name_of(guard)} must not be async: write a sync function, which decides at once, or use "
                 "guard(on='message'), which runs concurrently with the model call"
             )
         else:
@@ -98,7 +98,7 @@ class Guards(FieldRepr):
             elif verdict is not None:
                 raise HandlerFailed(
                     name_of(guard),
-                    f"it returned {verdict!r:.100}, but a guard of inputs returns None, a string or Refuse",
+                    f"it returned {verdict!r:.100}, but an input guard must return None, a string or Refuse(reason)",
                 )
         return message
 
@@ -158,7 +158,7 @@ class Guards(FieldRepr):
                         raise dispatcher.unusable(
                             guard,
                             verdict,
-                            "a guard of messages returns None, ApprovalRequest(question) or Refuse(reason)",
+                            "a guard of messages must return None, ApprovalRequest(question) or Refuse(reason)",
                         )
 
     # --- answers -----------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Guards(FieldRepr):
                 raise dispatcher.unusable(
                     guard,
                     verdict,
-                    "a guard of answers returns None, a string, ApprovalRequest(question) or Refuse(reason)",
+                    "a guard of answers must return None, a string, ApprovalRequest(question) or Refuse(reason)",
                 )
         return GuardDecisionRecord(message_id=turn.message.id, answer=reply.id, text=text)
 
@@ -210,7 +210,7 @@ class _RunningGuards(FieldRepr):
     _turn: Turn
     _dispatcher: Dispatcher
     error: Exception | None = None
-    """Error with which the guards rejected the messages; None while they have not."""
+    """Error with which a guard rejected the messages; None if no guard has rejected them so far."""
     _calling: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
     def __attrs_post_init__(self) -> None:
@@ -262,7 +262,7 @@ class ApprovalNeeded(Exception):
 def _find_decision(
     context: SessionContext, guard: Handler, about: Message | Reply, ask: ApprovalRequest
 ) -> Refuse | str | None:
-    """Return the approver's decision about a message or an answer: None accepts it, a `Refuse` rejects it.
+    """Return the approver's decision about the message or answer `about`: None accepts it, a `Refuse` rejects it.
 
     A string replaces the text of the answer. An expired or withdrawn approval rejects.
 
@@ -305,9 +305,9 @@ def _with_text(message: Message, text: str) -> Message:
 
 
 def _recorded_decision(turn: Turn, answer: str) -> GuardDecisionRecord | None:
-    """Return the guard decision that was recorded before a restart; None if there is none.
+    """Return the guard decision that the journal has from before a restart; None if there is none.
 
-    `answer` is the id of the judged answer; an empty id selects the decision about the messages.
+    `answer` is the id of the checked answer; an empty id selects the decision about the messages of the turn.
     """
     return None if turn.checkpoint is None else turn.checkpoint.guarded.get(answer)
 

@@ -33,15 +33,15 @@ _log = logger_of(__name__)
 
 @attrs.define(eq=False, kw_only=True)
 class SummaryMaker:
-    """Creates and adds the conversation summaries of one agent."""
+    """Writer of conversation summaries for one agent. It adds them to the conversations when they are finished."""
 
     agent: str
     llm: LLM
     start_soon: Callable[..., bool]
-    """Starts a background task; returns False if it cannot be started."""
+    """Function that starts a background task; it returns False if the agent is stopping."""
     metered: MeteredModelCaller
     budget_of: Callable[[SessionContext], Budget | None]
-    """Returns the budget that pays for a session's summaries; None if the session has no limits."""
+    """Function that returns the budget for a session's summaries; its result is None if the session has no limits."""
 
     def bring(self, turn: Turn) -> None:
         """Append a finished summary to the conversation, and start the next summary if it is due."""
@@ -52,8 +52,8 @@ class SummaryMaker:
     def start_if_due(self, context: SessionContext) -> None:
         """Start a model call for a new summary in the background, if the conversation has grown enough.
 
-        Does nothing while another summary is being written or was not added yet. Called between model calls
-        and after a turn.
+        Do nothing while another summary is being written or was not added yet. It is called between model calls and after a
+        turn.
         """
         view = context.conversation.current_view()
         if not isinstance(view, SummarizingView) or view.is_making or view.ready or context.closed:
@@ -107,7 +107,7 @@ class SummaryMaker:
         if isinstance(error, ModelError):
             raise error
         reason = "it took too long" if error is None else error_text(error)
-        raise ModelError(f"no summary: {reason}", model=self.llm.name)
+        raise ModelError(f"the model wrote no summary: {reason}", model=self.llm.name)
 
     async def _paid(self, context: SessionContext, chat: ModelRequest) -> ModelResponse:
         budget = self.budget_of(context)
@@ -119,7 +119,7 @@ class SummaryMaker:
 def add_summary(turn: Turn) -> None:
     """Append a finished summary to the conversation and the journal, from which later requests begin.
 
-    Does nothing while tool calls are open, because their results must follow directly.
+    Do nothing while tool calls are open, because their results must follow directly.
     """
     context = turn.session
     view = context.conversation.current_view()

@@ -113,7 +113,7 @@ class Watch:
         self._is_alive = True
 
     def _find_holder(self) -> _BlockingCode | None:
-        """Return the user code that the loop's thread runs at this moment; None if the loop waits or runs actgent code."""
+        """Return the user code that the thread of the event loop runs now; None if the loop waits or runs actgent code."""
         foreign: FrameType | None = None
         frame = frames_by_thread().get(self._thread)
         while frame is not None:

@@ -195,7 +195,7 @@ class FailureLogger(FieldRepr):
         return f"{named} ({advice})" if advice else named
 
     def _trace(self, error: BaseException) -> _Traced | None:
-        """Return the error with its traceback from the first frame outside of actgent; None without such a frame."""
+        """Return the error with its traceback from the first frame outside of actgent; None if all frames are in actgent."""
         error = _user_exception(error)
         trace = None if self.is_redacted else error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
@@ -210,7 +210,7 @@ def _user_exception(error: BaseException) -> BaseException:
 
 
 def _is_of_provider(error: BaseException) -> bool:
-    """Return True for a model error that was not raised by user code, so that a traceback explains nothing."""
+    """Return True if an error is a model error that no user code raised, so that its traceback explains nothing."""
     return isinstance(error, ModelError) and not error.client_error
 
 

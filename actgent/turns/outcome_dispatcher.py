@@ -54,8 +54,8 @@ def to_deliveries(
 ) -> list[Delivery]:
     """Convert an answer's outcomes to deliveries for handlers: events first, then routing, then conversation.
 
-    Delivery ids derive from the answer id, so a repetition after a crash has the same ids. The first reply
-    has the id of the answer itself. `origin` and `via` are the untrusted sources of the answer.
+    Delivery ids derive from the answer id, so a repetition after a crash has the same ids. The first reply has the id of the
+    answer. `origin` names the untrusted sources whose text the answer may repeat, `via` those that only influenced it.
     """
     deliveries: list[Delivery] = []
     replies = 0
@@ -109,8 +109,8 @@ class Dispatcher(FieldRepr):
         kind = HANDLER_KINDS[type(delivery)]
         handlers = context.handlers.get(kind, ())
         if not handlers and (turn is None or not turn.listeners):
-            context.handlers.miss(kind)
-        for place, attached in enumerate(handlers):
+            context.handlers.note_missed(kind)
+        for position, attached in enumerate(handlers):
             handler = attached.handler
             try:
                 result = self._call(context, attached, delivery)
@@ -120,7 +120,7 @@ class Dispatcher(FieldRepr):
                 error = convert_user_error(raised, "handler", name_of(handler))
             else:
                 continue
-            await self._report(context, handler, delivery, error, place=place)
+            await self._report(context, handler, delivery, error, position=position)
 
     async def consult(
         self,
@@ -129,13 +129,13 @@ class Dispatcher(FieldRepr):
         message: Message,
         *,
         takes_session: bool,
-        wanted: str = "",
-        place: int | str = 0,
+        required: str = "",
+        position: int | str = 0,
     ) -> object:
-        """Return the result of a hook for a message; None if the hook fails, which is reported like a failed handler.
+        """Call a hook with a message and return its result; None if the hook fails, which is reported like a failed handler.
 
-        If `wanted` is set, a result that is neither a string nor None is a failure with `wanted` as its text.
-        `place` identifies the hook in the failure id.
+        If `required` is set, a result that is neither a string nor None is a failure with `required` as its text.
+        `position` identifies the hook in the id of the failure.
         """
         try:
             result = self._call(context, HandlerRegistration(hook, takes_session), message)
@@ -144,10 +144,10 @@ class Dispatcher(FieldRepr):
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
             error = convert_user_error(raised, "hook", name_of(hook))
         else:
-            if not wanted or isinstance(value, str | None):
+            if not required or isinstance(value, str | None):
                 return value
-            error = self.unusable(hook, value, wanted)
-        await self._report(context, hook, message, error, place=place)
+            error = self.unusable(hook, value, required)
+        await self._report(context, hook, message, error, position=position)
         return None
 
     async def judge(
@@ -168,9 +168,9 @@ class Dispatcher(FieldRepr):
             raise error
         raise HandlerFailed(name_of(guard), error_text(error)) from error
 
-    def unusable(self, guard: Handler, value: object, wanted: str) -> HandlerFailed:
-        """Return the error of a guard or hook that returned an invalid value; `wanted` lists the valid ones."""
-        return HandlerFailed(name_of(guard), f"it returned {value!r:.100}, but {wanted}")
+    def unusable(self, guard: Handler, value: object, required: str) -> HandlerFailed:
+        """Return the error of a guard or hook that returned an invalid value; `required` is a text with the valid values."""
+        return HandlerFailed(name_of(guard), f"it returned {value!r:.100}, but {required}")
 
     async def deliver(self, turn: Turn, delivery: Delivery) -> None:
         """Deliver an outcome to the callers and handlers of a turn, and record the delivery.
@@ -238,13 +238,13 @@ class Dispatcher(FieldRepr):
         delivery: Delivery | Message,
         error: Exception,
         *,
-        place: int | str = 0,
+        position: int | str = 0,
     ) -> None:
         """Deliver a handler's error as a failure to the exception handlers.
 
         The error is logged if there are none, or if an exception handler failed itself. Repeated errors for
-        the tokens of one reply are reported once. `place` gives each handler of a delivery a separate failure
-        id.
+        the tokens of one reply are reported once. `position` gives each handler of a delivery a separate
+        failure id.
         """
         turn = context.turn
         if turn is not None and isinstance(delivery, (Token, CallProgress)):
@@ -260,7 +260,7 @@ class Dispatcher(FieldRepr):
             cause = error.__cause__
             self.failure_logger.log_handler_error(context, handler, error if cause is None else cause)
             return
-        failure_id = f"{delivery_id(delivery)}/handler" + (f"/{place}" if place else "")
+        failure_id = f"{delivery_id(delivery)}/handler" + (f"/{position}" if position else "")
         failure = Failure(id=failure_id, kind="handler", error=error, message_id=message_id)
         await self.dispatch(context, failure)
 

@@ -42,7 +42,7 @@ from .turn_spans import TurnSpans
 
 
 class _Place(TypedDict):
-    """Fields that all events of a session share."""
+    """Fields that identify session and turn in all events of a session."""
 
     agent: str
     session_id: str
@@ -56,9 +56,9 @@ class Observer(FieldRepr):
     agent: str
     stream: EventStream
     spans: TurnSpans | None = None
-    """Spans of the turns; None without telemetry."""
+    """OpenTelemetry spans of the turns; None without telemetry."""
     is_redacted: bool = False
-    """True if errors are published by class name only."""
+    """True if errors are published only by their class name, because the runtime redacts texts."""
 
     def begin_activation(self, turn: Turn) -> None:
         """Begin the span of a turn that starts or resumes in the calling task."""
@@ -81,7 +81,7 @@ class Observer(FieldRepr):
             self.spans.drop_moved(has_moved)
 
     def interrupt(self, turn: Turn, by: Message) -> None:
-        """Link the span of an interrupted turn to the interrupting message."""
+        """Link the span of an interrupted turn to the message `by` that interrupts it."""
         if self.spans is not None:
             self.spans.note_interruption(turn, by)
 
@@ -141,9 +141,9 @@ class Observer(FieldRepr):
             )
 
     def watch_call(self, context: SessionContext, message: Message, model: str) -> CallWatch | None:
-        """Publish the start of a model call, and return an observer for its retries and failures.
+        """Publish the start of a model call, and return an observer of its retries and failures.
 
-        Return None if neither events nor the journal need it.
+        `message` is the answered message. Return None if neither events nor the journal need an observer.
         """
         if self.stream.active:
             if self.stream.watched:
@@ -245,9 +245,9 @@ class Observer(FieldRepr):
     def fail(
         self, context: SessionContext, message: Message, error: Exception, blame: str = "internal"
     ) -> None:
-        """Store the failure of a message for `Runtime.failures`.
+        """Store the failure of a message for `Runtime.failures`. Interrupted, stopped and moved messages are not stored.
 
-        Interrupted, stopped and moved messages are not failures.
+        `blame` is the failure kind of errors whose class does not determine the kind.
         """
         kind = kind_of(error, blame)
         if kind in ("interrupted", "stopped", "moved"):

@@ -1,4 +1,4 @@
-"""Hooks of an agent's turns: query pre-processors and conversation listeners."""
+"""Hooks of an agent's turns: the functions registered with `on_query` and `on_message`."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,14 +18,14 @@ _ADDED = "a function of on_query returns None, or a string"
 
 @attrs.define(eq=False, repr=False)
 class Hooks(FieldRepr):
-    """Query pre-processors and conversation listeners of one agent."""
+    """Functions of one agent that were registered with `on_query` and `on_message`."""
 
     queries: list[tuple[Handler, bool]] = attrs.field(factory=list)
-    """Query pre-processors in registration order; the flag is True if the hook takes the session as an argument."""
+    """Functions of `on_query` in registration order, each with True if it takes the session as its second argument."""
     staged: list[tuple[str, Handler, bool]] = attrs.field(factory=list)
-    """Query pre-processors that run in one protocol stage only: stage name, hook, and True if the hook takes the session."""
+    """Functions of `on_query(stage=)`: stage of the protocol, function, and True if the function takes the session."""
     listeners: list[tuple[float, Handler, bool]] = attrs.field(factory=list)
-    """Conversation listeners, lowest priority value first: priority, hook, and True if the hook takes the session."""
+    """Functions of `on_message`, lowest priority value first: priority, function, and True if it takes the session."""
 
     def add_query(self, hook: Handler, stage: str | None = None) -> None:
         if stage is None:
@@ -34,7 +34,7 @@ class Hooks(FieldRepr):
             self.staged = [*self.staged, (stage, hook, takes_session(hook))]
 
     def add_listener(self, hook: Handler, priority: float | None) -> None:
-        """Register a conversation listener. None as priority places it last; equal priorities keep the registration order."""
+        """Register a function of `on_message`. None as priority places it last; equal priorities keep the registration order."""
         entry = (LAST if priority is None else priority, hook, takes_session(hook))
         self.listeners = sorted((*self.listeners, entry), key=lambda entry: entry[0])
 
@@ -45,18 +45,23 @@ class Hooks(FieldRepr):
         self.listeners = [entry for entry in self.listeners if entry[1] != hook]
 
     async def context_of(self, context: SessionContext, message: Message, dispatcher: Dispatcher) -> str:
-        """Run the query pre-processors on a message. Return their texts, joined; failed hooks add nothing."""
+        """Call the `on_query` functions with a message, and return their joined texts. Failed functions add nothing."""
         texts = [
             await dispatcher.consult(
-                context, entry[0], message, takes_session=entry[1], wanted=_ADDED, place=f"query/{place}"
+                context,
+                entry[0],
+                message,
+                takes_session=entry[1],
+                required=_ADDED,
+                position=f"query/{position}",
             )
-            for place, entry in enumerate(self.queries)
+            for position, entry in enumerate(self.queries)
             if entry in self.queries  # an earlier hook may have removed this one
         ]
         return _join_texts(texts)
 
     async def gather_for(self, turn: Turn, view: TurnView, dispatcher: Dispatcher) -> None:
-        """Run the query functions of the current protocol stage, such as `synthesis`, before a model call of that stage.
+        """Call the `on_query` functions of the current protocol stage, such as `synthesis`, before a model call of that stage.
 
         Their texts are added to that call. Failed functions add nothing. Nothing runs for messages that are
         not from a user, or for retries of an invalid answer.
@@ -72,22 +77,22 @@ class Hooks(FieldRepr):
                 entry[1],
                 turn.message,
                 takes_session=entry[2],
-                wanted=_ADDED,
-                place=f"{stage}/{place}",
+                required=_ADDED,
+                position=f"{stage}/{position}",
             )
-            for place, entry in enumerate(self.staged)
+            for position, entry in enumerate(self.staged)
             if entry[0] == stage and entry in self.staged  # an earlier hook may have removed this one
         ]
         turn.aside = "\n\n".join(filter(None, (turn.aside, _join_texts(texts))))
         turn.check()
 
     async def call_listeners(self, turn: Turn, dispatcher: Dispatcher) -> None:
-        """Call the conversation listeners with each new message, after the message is written to the journal.
+        """Call the `on_message` functions with each new message of a turn, after the message is written to the journal.
 
-        System messages are skipped. A failing listener does not prevent the call of the next listener.
+        System messages are skipped. If a function fails, the next functions are still called.
 
         Raises:
-            JournalError: The messages cannot be written; the listeners are not called.
+            JournalError: The messages cannot be written; the functions are not called.
         """
         context = turn.session
         if (
@@ -101,22 +106,25 @@ class Hooks(FieldRepr):
             turn.reported += 1
             if message.sender.kind == "system":
                 continue
-            for place, entry in enumerate(self.listeners):
+            for position, entry in enumerate(self.listeners):
                 if entry in self.listeners:  # an earlier hook may have removed this one
                     await dispatcher.consult(
-                        context, entry[1], message, takes_session=entry[2], place=f"message/{place}"
+                        context, entry[1], message, takes_session=entry[2], position=f"message/{position}"
                     )
 
 
 def _has_own(messages: Sequence[Message], reported: int) -> bool:
-    """Return True if a message after the first `reported` messages was written by the agent; outside messages are already in the journal."""
+    """Return True if the agent wrote one of the messages after the first `reported` ones.
+
+    Messages of users and other agents are already in the journal.
+    """
     return any(
-        messages[place].sender.kind in ("assistant", "tool", "agent")
-        for place in range(reported, len(messages))
+        messages[position].sender.kind in ("assistant", "tool", "agent")
+        for position in range(reported, len(messages))
     )
 
 
 def _join_texts(texts: Iterable[object]) -> str:
-    """Join the texts of query pre-processors into one context text for the model; empty if there are none."""
+    """Join the texts that `on_query` functions returned into one text for the model; empty if there are none."""
     joined = "\n\n".join(text for text in texts if isinstance(text, str) and text.strip())
     return f"Context: {joined}" if joined else ""

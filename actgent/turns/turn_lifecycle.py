@@ -60,9 +60,9 @@ _NOTHING = Context()
 
 
 class DepsMissingCheck(typing.Protocol):
-    """Function that returns the error of a session whose tools lack deps, or None.
+    """Function that returns the error of a session whose tools lack deps; None if the session needs none or has them.
 
-    `was_given` is True if the session or its run had deps before a restart; the journal does not store deps.
+    `was_given` is True if the session or its run had deps before a restart. The journal does not store deps.
     """
 
     def __call__(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None: ...
@@ -81,19 +81,19 @@ class TurnLifecycle(FieldRepr):
     timer: Timer
     accounts: BudgetAccounts
     close_calls: Callable[[Turn], object]
-    """Called when a turn fails: closes open tool calls in the conversation."""
+    """Function that appends results for the open tool calls of a failed turn."""
     deliver_rest: Callable[[Turn], Awaitable[object]]
-    """Called after a failed turn is recorded: delivers results and messages that handlers did not receive yet."""
+    """Function that delivers the results and messages of a failed, recorded turn that handlers did not receive yet."""
     tools: ToolRegistry
     deps_missing: DepsMissingCheck
-    _silence: float | None = None
-    """Deadline of all shutdown handlers together, in seconds of `trio.current_time()`; None before the first
-    handler.
+    _shutdown_deadline: float | None = None
+    """Time until which all shutdown handlers together may run, in seconds of `trio.current_time()`; None before the
+    first one.
     """
 
     def begin(self) -> None:
-        """Allow shutdown handlers their full time again, when the agent starts or restarts."""
-        self._silence = None
+        """Give shutdown handlers their full time again, because the agent starts or restarts."""
+        self._shutdown_deadline = None
 
     # --- begin ---------------------------------------------------------------------------
 
@@ -159,9 +159,9 @@ class TurnLifecycle(FieldRepr):
             turn.stop_with(missing)
 
     def _resume_turn(self, turn: Turn, unwritten_turn: TurnCheckpoint) -> None:
-        """Resume a turn at its checkpoint if its message is sent again after the journal failed to record the outcome.
+        """Resume a turn at the checkpoint `unwritten_turn`, whose outcome the journal failed to record, if its message was sent again.
 
-        If the turn starts with another message, the checkpoint is dropped.
+        If the turn answers another message, the checkpoint is dropped.
         """
         context = turn.session
         context.unwritten_turn = None
@@ -170,7 +170,7 @@ class TurnLifecycle(FieldRepr):
             context.log.add(MessageAppendedRecord(message_id=turn.message.id, again=True, at=time.time()))
 
     def _resume_checkpoint(self, turn: Turn, resume: TurnCheckpoint) -> None:
-        """Restore the joined messages and the counters of a turn from its checkpoint after a restart."""
+        """Restore the joined messages and the counters of a turn from its checkpoint `resume` after a restart."""
         context = turn.session
         turn.checkpoint, context.checkpoint = resume, None
         turn.joined, turn.progress = resume.joined, resume.progress
@@ -204,7 +204,7 @@ class TurnLifecycle(FieldRepr):
     # --- end -----------------------------------------------------------------------------
 
     async def record_failure(self, turn: Turn, error: Exception) -> Exception:
-        """Write the failure of a turn to the journal before anybody is notified. Return the error to report.
+        """Write the failure of a turn to the journal, before handlers and callers are notified. Return the error to report.
 
         The returned error is `error`, or the journal's error if the failure cannot be written; then the turn's outcome is not
         final. If this call is cancelled, the turn has not ended and has notified no caller.
@@ -291,7 +291,7 @@ class TurnLifecycle(FieldRepr):
         turn.error = error = Stopped(self.agent)
         if turn.budget is not None:
             self._stop_clock(turn, turn.budget)
-        is_over = context.log is None
+        is_final = context.log is None
         _leave_to_next_start(context)
         try:
             self.close_calls(turn)
@@ -299,22 +299,22 @@ class TurnLifecycle(FieldRepr):
             try:
                 if turn.has_stream_listener() or context.handlers.any_of("exception", "tool_result"):
                     with self.shutdown_scope():
-                        await self._notify_failure(turn, error, with_results=is_over)  # noqa: ASYNC102
+                        await self._notify_failure(turn, error, with_results=is_final)  # noqa: ASYNC102
                 else:  # a shielded scope is expensive if thousands of turns stop
-                    await self._notify_failure(turn, error, with_results=is_over)  # noqa: ASYNC102
+                    await self._notify_failure(turn, error, with_results=is_final)  # noqa: ASYNC102
             finally:
                 self.end_turn(turn)
 
     def shutdown_scope(self) -> trio.CancelScope:
         """Return a cancel scope for shutdown handlers. It is shielded and has one second for all handlers together."""
-        if self._silence is None:
-            self._silence = trio.current_time() + SHUTDOWN_HANDLER_SECONDS
-        return trio.CancelScope(deadline=self._silence, shield=True)
+        if self._shutdown_deadline is None:
+            self._shutdown_deadline = trio.current_time() + SHUTDOWN_HANDLER_SECONDS
+        return trio.CancelScope(deadline=self._shutdown_deadline, shield=True)
 
     async def record_unstarted(
         self, context: SessionContext, messages: Sequence[Message], error: Exception
     ) -> Exception:
-        """Write the failure of messages whose turns did not begin to the journal, before anybody is notified.
+        """Write the failure of messages whose turns did not begin to the journal, before handlers and callers are notified.
 
         Return the error to report: `error`, or the journal's error if the failures cannot be written.
         """
@@ -416,7 +416,7 @@ class TurnLifecycle(FieldRepr):
         if context.approvals is not None:
             _close_approvals(context, context.approvals)
         if context.log is not None:
-            context.is_only_read |= turn.is_only_read
+            context.has_journal_readers_only |= turn.has_journal_readers_only
             self._write_end(
                 context,
                 context.log,
@@ -424,7 +424,7 @@ class TurnLifecycle(FieldRepr):
                 turn.message,
                 error=turn.error,
                 blame=turn.blame,
-                is_urgent=turn.is_only_read,
+                is_urgent=turn.has_journal_readers_only,
             )
             if turn.error is not None and kind_of(turn.error) == NOT_KEPT:
                 context.unwritten_turn = checkpoint_of(
@@ -449,7 +449,10 @@ class TurnLifecycle(FieldRepr):
         blame: str = "internal",
         is_urgent: bool = False,
     ) -> None:
-        """Record the end of messages. If their session closes after them, the same write records the close."""
+        """Record the end of messages that a turn answered. If their session closes after them, the same batch records the close.
+
+        `blame` is the failure kind of errors whose class does not determine the kind. `is_urgent` starts the write at once.
+        """
         task = None if context.tree is None else context.tree.task
         if task is not None and task.message_id == messages[-1].id:
             said = context.conversation
@@ -458,19 +461,19 @@ class TurnLifecycle(FieldRepr):
         if failed == NOT_KEPT:  # the journal has no outcome, so the message may be sent again
             for message in messages:
                 context.release_accepted_id(message.id)
-        elif context.unwanted is not None:
+        elif context.cancellations is not None:
             for message in messages:
                 context.drop_cancellation(message.id)
         closes = context.is_transient and context.should_close and not context.reports_due
         ids = [message.id for message in messages]
         if error is None:
-            log.end(*ids, failed=None, closes=closes, is_urgent=is_urgent)
+            log.record_end(*ids, failed=None, closes=closes, is_urgent=is_urgent)
             return
-        log.end(
+        log.record_end(
             *ids,
             failed=failed,
             error=type(error).__name__,
-            words=observer_error_text(error),
+            error_text=observer_error_text(error),
             closes=closes,
             is_urgent=is_urgent,
         )
@@ -478,16 +481,16 @@ class TurnLifecycle(FieldRepr):
     # --- the seconds that it may take ------------------------------------------------------
 
     def start_clock(self, turn: Turn, budget: Budget) -> None:
-        """Start to count the seconds of a turn, and stop the turn when its budget has none left."""
+        """Start to charge the seconds of a turn to its budget, and stop the turn when the budget has no seconds left."""
         now = trio.current_time()
-        over, account = budget.start_clock(now)
+        time_limit_at, account = budget.start_clock(now)
         if account is None:
             return
-        if over <= now:
+        if time_limit_at <= now:
             turn.stop_with(account.reached("seconds"))
         else:
-            turn.over = over
-            turn.timer = self.timer.call_at(over, partial(self._run_out, turn, budget, account))
+            turn.time_limit_at = time_limit_at
+            turn.timer = self.timer.call_at(time_limit_at, partial(self._run_out, turn, budget, account))
 
     def _run_out(self, turn: Turn, budget: Budget, account: Account) -> None:
         budget.tick(trio.current_time())
@@ -496,12 +499,12 @@ class TurnLifecycle(FieldRepr):
     def _stop_clock(self, turn: Turn, budget: Budget) -> None:
         if turn.timer is not None:
             turn.timer.cancel()
-            turn.over = math.inf
+            turn.time_limit_at = math.inf
         budget.stop_clock(trio.current_time())
 
 
 def _close_approvals(context: SessionContext, ledger: ApprovalLedger) -> None:
-    """Record that the turn is no longer suspended, and withdraw the approvals of its guards."""
+    """Record that the session's turn is no longer suspended, and withdraw the approvals that its guards requested."""
     if ledger.is_suspended:
         context.record_approval(ResumptionRecord())
     if ledger.withdraw_guard_approvals():
@@ -533,7 +536,7 @@ def _join(future: TurnFuture, turn: Turn) -> None:
 
 
 def failed_record(message_id: str, kind: str, error: Exception) -> FailureRecord:
-    """Build the journal record of a message's failure."""
+    """Build the journal record of the failure of a message."""
     words = observer_error_text(error)
     fields = plain_fields(error) if words else {}
     return FailureRecord(
@@ -550,8 +553,8 @@ def _chain_errors(lost: Exception, error: Exception) -> Exception:
 def _end_at_once(turn: Turn, failed: FailureRecord | None) -> None:
     """Mark a new turn so that it ends without a model call.
 
-    With `failed`, the turn ends with this failure from before a restart, since its handlers may not have
-    received it. Otherwise the session is closing.
+    The turn ends with `failed`, a failure from before a restart that its handlers may not have received. None as `failed`
+    means that the session is closing.
     """
     context = turn.session
     if failed is None:

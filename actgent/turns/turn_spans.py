@@ -29,11 +29,11 @@ Key = tuple[str, str]
 
 @attrs.define(eq=False, repr=False)
 class _Activation(FieldRepr):
-    """The span of a turn's newest activation."""
+    """OpenTelemetry span of a turn's newest activation (start, or resume after an approval or restart)."""
 
     span: OpenSpan
     ended_as: Activation | None = None
-    """Kind of the next activation, set when this one has ended; None while it runs."""
+    """Kind of the next activation of the turn, set when this one has ended; None while it runs."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -43,10 +43,10 @@ class TurnSpans(FieldRepr):
     agent: str
     tracing: Tracing
     operation: str = names.INVOKE_AGENT
-    """Operation name of the turns: `invoke_agent`, or `invoke_workflow` for pipelines."""
+    """OpenTelemetry operation name of the turns: `invoke_agent`, or `invoke_workflow` for pipelines."""
     _turns: dict[Key, _Activation] = attrs.field(factory=dict)
     _deciders: dict[str, dict[str, str]] = attrs.field(factory=dict)
-    """Session id of a suspended turn -> call id -> trace context of the request that decided the call's approval."""
+    """Trace contexts of the requests that decided approvals of suspended turns, by session id and call id."""
 
     def begin(self, turn: Turn) -> None:
         """Begin the span of a turn that starts or resumes in the calling task."""
@@ -117,7 +117,7 @@ class TurnSpans(FieldRepr):
 
         `has_moved` returns True for the id of such a session.
 
-        Spans of running turns end normally.
+        A later activation in this process does not link to them. Spans of running turns end normally.
         """
         for key in [each for each, turn in self._turns.items() if turn.ended_as and has_moved(each[0])]:
             del self._turns[key]
@@ -125,7 +125,7 @@ class TurnSpans(FieldRepr):
             del self._deciders[session_id]
 
     def note_decision(self, session_id: str, call_id: str) -> None:
-        """Remember the trace context of an approval decision.
+        """Store the current trace context as that of an approval decision about a tool call.
 
         The spans of the resumed turn and of the tool call link to it.
         """
@@ -133,7 +133,7 @@ class TurnSpans(FieldRepr):
             self._deciders.setdefault(session_id, {})[call_id] = decider
 
     def note_interruption(self, turn: Turn, by: Message) -> None:
-        """Link the span of a turn to the message that interrupts it."""
+        """Link the span of a turn to the message `by` that interrupts the turn."""
         if (activated := self._turns.get(_key(turn.message))) is not None:
             activated.span.link(by.traceparent)
 
@@ -152,7 +152,7 @@ class TurnSpans(FieldRepr):
 
 
 async def ask_as_plan(agent: str, answered: Awaitable[T]) -> T:
-    """Await a model call that makes a plan, inside a `plan` span of the agent."""
+    """Await a model call that makes a plan, inside an OpenTelemetry span `plan` of the agent."""
     with begin_operation(names.PLAN, f"{names.PLAN} {agent}"):
         return await answered
 
@@ -162,6 +162,6 @@ def _key(message: Message) -> Key:
 
 
 def _why_stopped(turn: Turn) -> str:
-    """Return the error type that cancels a turn; "stopped" if its agent stops."""
+    """Return the error type of a cancelled turn for its span: the class of the stop error, or "stopped" if its agent stops."""
     stop = turn.stop
     return "stopped" if stop is None else error_type(stop)

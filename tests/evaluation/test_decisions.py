@@ -210,7 +210,7 @@ async def test_answers_that_fail_or_cannot_be_used(autojump_clock):
     assert "too many requests" in report.decisions[0].text
     assert "no answer within 120 s" in report.decisions[1].text
     assert "the model declined to answer: I cannot." in report.decisions[2].text
-    assert "it was empty" in report.decisions[3].text
+    assert "the answer was empty" in report.decisions[3].text
 
 
 def written(message_type: str, content: object) -> str:

@@ -89,7 +89,7 @@ def test_a_turn_that_ends_ends_whole(press, monkeypatch, tmp_path):
 async def begun(journal):
     """Return the log of a session whose first record is written. A journal rejects further records of a session without it."""
     log = SessionLog("s", "clerk", journal, await journal.acquire())
-    log.begin(SessionCreatedRecord(owner=Sender("ada"), created_at=1.0))
+    log.record_creation(SessionCreatedRecord(owner=Sender("ada"), created_at=1.0))
     await log.flush()
     return log
 
@@ -131,7 +131,7 @@ def test_a_date_or_state_change_is_written_despite_ctrl_c(press, is_date):
                 if is_date:
                     await log.write(changed)
                 else:
-                    log.change(changed)
+                    log.record_state_change(changed)
                 await trio.lowlevel.checkpoint()
             await log.flush()
             return await journal.load("s")

@@ -180,7 +180,7 @@ PLANTED_FAULTS: dict[str, Fault] = {
         "turn.cover(); turn.error = error; self.turn_lifecycle.close_calls(turn)",
     ),
     "a stopped turn delivers results that are not recorded": _fault(
-        "stop", _TURN, "        is_over = context.log is None\n", "        is_over = True\n"
+        "stop", _TURN, "        is_final = context.log is None\n", "        is_final = True\n"
     ),
     "a failed message is answered after a restart": _fault(
         "stop",
@@ -421,7 +421,7 @@ PLANTED_FAULTS: dict[str, Fault] = {
         "turn", _CALLS, "        turn.cover()\n        await log.flush()\n        turn.expose()\n", ""
     ),
     "an idempotent call that may have run is treated as new": _fault(
-        "turn", _CALLS, "                batch.maybe_started |= {place}", "                pass"
+        "turn", _CALLS, "                batch.maybe_started |= {index}", "                pass"
     ),
     "results are delivered before they are recorded": _fault(
         "turn",
@@ -438,7 +438,7 @@ PLANTED_FAULTS: dict[str, Fault] = {
     "a result that is recorded runs again": _fault(
         "turn",
         _CALLS,
-        "                batch.set_result(place, resume.finished[call.id])",
+        "                batch.set_result(index, resume.finished[call.id])",
         "                pass",
     ),
     "model calls are counted from zero after a restart": _fault(

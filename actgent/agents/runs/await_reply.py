@@ -48,7 +48,7 @@ async def _outcome(context: SessionContext, future: TurnFuture, message: Message
     the session moved to another process, the error gets the message id.
     """
     try:
-        if future.is_sent_away and (log := context.log) is not None:
+        if future.is_withdrawn and (log := context.log) is not None:
             await log.flush()  # so that a restart does not resume the cancelled message
         return future.outcome()
     except SessionMoved as moved:

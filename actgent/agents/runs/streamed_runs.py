@@ -95,7 +95,7 @@ async def _reading(
         await future.leave(host_of(context))  # noqa: ASYNC102 - one shielded checkpoint
         raise
     except UsageError:
-        if not future.is_guest:
+        if not future.joined_suspended_turn:
             future.abandon()
         raise
     except BaseException:

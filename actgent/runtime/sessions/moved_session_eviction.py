@@ -103,7 +103,7 @@ class SessionEviction(FieldRepr):
         """
         context.has_moved = context.closed = True
         if context.log is not None:
-            context.log.leave()
+            context.log.abandon()
         context.due_index = None
         self.timers.set(context.id, 0)
         self._ends[context.id] = trio.Event()
@@ -168,7 +168,7 @@ class SessionEviction(FieldRepr):
 
         Handlers that `Agent.on_session` attached do not count, because the new owner attaches them again.
         """
-        outside = context.handlers.outside()
+        outside = context.handlers.from_program()
         if outside is None:
             return False
         context.handlers = outside

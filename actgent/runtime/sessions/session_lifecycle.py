@@ -190,7 +190,7 @@ class SessionLifecycle:
             turn.interrupt(newer)
         for message in messages:
             _end_failed(self, context, message.id)
-        if context.unwanted is not None:
+        if context.cancellations is not None:
             for message in messages:
                 stop_if_requested(self, context, message.id)
         self.runner.pump()
@@ -328,7 +328,7 @@ class SessionLifecycle:
         elif acceptance is not None and acceptance.ending is not None:  # another caller stopped it
             await acceptance.ending.recorded.wait()
             lost = _journal_error([acceptance.ending.error])
-        elif acceptance is None or acceptance.place is None or not acceptance.is_in:
+        elif acceptance is None or acceptance.place is None or not acceptance.is_accepted:
             self.eviction.check_stays(context.id)  # as above
             if context.cancel_on_arrival(message_id, reason) and context.log is not None:
                 context.log.add(CancellationRecord(message_id=message_id, reason=reason))

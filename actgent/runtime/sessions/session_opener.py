@@ -157,7 +157,9 @@ class SessionOpener(FieldRepr):
             self.running.runner.turn_lifecycle.accounts.open_session(context, self.running.name, bounds)
         if context.log is not None:
             given = FirstRecordFields(deps is not None, tuple(notify), is_transient, is_described, asker)
-            context.log.begin(opened_record(context, bounds, on_busy, given, self.running.clock.now()))
+            context.log.record_creation(
+                opened_record(context, bounds, on_busy, given, self.running.clock.now())
+            )
             context.log.is_temporary = is_transient and task is None
         if history:
             add_history(
@@ -297,7 +299,7 @@ class SessionOpener(FieldRepr):
             for fn in tuple(self.on_session):
                 if fn in self.on_session:  # an earlier function may have removed it
                     await _call_with(fn, context.public_session)
-        context.handlers.settle()
+        context.handlers.mark_agent_handlers()
 
     # --- those that are there --------------------------------------------------------------
 

@@ -293,7 +293,7 @@ async def list_observations(
         if not steps:
             break
         for step in steps:
-            for item in names.name(step, after):
+            for item in names.number_records(step, after):
                 found += filter(observation_filter.takes, view.read(item))
         after = steps[-1].last
     return tuple(found[:limit])
@@ -309,7 +309,7 @@ async def _preload(journal: Journal, key: SessionKey, view: ObservationView, num
         else await journal.read_steps(key.session_id, agent=key.agent, after=begin, limit=number - begin)
     )
     for step in steps:
-        for item in names.name(step, begin):
+        for item in names.number_records(step, begin):
             if item.number <= number:
                 deque(view.read(item), maxlen=0)
     return names

@@ -222,7 +222,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
             key.session_id, agent=key.agent, after=self.cursor, limit=PAGE_RECORDS
         )
         for step in steps:
-            self._ready.extend(self._names.name(step, self.cursor))
+            self._ready.extend(self._names.number_records(step, self.cursor))
         self._is_behind = bool(steps)
 
     async def _read_feed(self) -> None:
@@ -265,7 +265,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         elif item.first > last + 1 or self._names is None or not item.records:
             self._is_behind = True
         elif item.last > last:
-            self._ready.extend(self._names.name(item, last))
+            self._ready.extend(self._names.number_records(item, last))
 
     def _take_new_text(self) -> PartialText | CallProgress | None:
         live = self._live
@@ -330,7 +330,7 @@ async def read_past(
         if not steps:
             return
         for step in steps:
-            for item in list(names.name(step, after)):
+            for item in list(names.number_records(step, after)):
                 if item.number > last:
                     return
                 yield item

@@ -56,25 +56,25 @@ class PendingCalls(FieldRepr):
     """The tool calls of one answer, some of which wait for approvals."""
 
     message: Message
-    """Outside message of the turn that waits."""
+    """Message that the waiting turn answers."""
     calls: tuple[ToolCall, ...]
-    """All calls of the answer."""
+    """All tool calls of the answer."""
     stage: str | None
     """Stage of the protocol; None if the protocol has no stages."""
 
 
 @attrs.frozen(repr=False)
 class PendingDecision(FieldRepr):
-    """A decision about a tool call that has no result yet."""
+    """An approver's decision about a tool call that has no result yet."""
 
     approval: Approval
     """The decided approval."""
     decision: Decision
-    """The decision."""
+    """Decision of the approver: approve, edit, reject, respond, or that the approval has expired."""
 
     @property
     def grant(self) -> Grant | None:
-        """Decision, if it allows the call to run; None if the decision itself is the result of the call."""
+        """The decision if it allows the tool call to run; None if the decision itself is the result of the call."""
         decision = self.decision
         if isinstance(decision, Edit):
             return decision
@@ -91,7 +91,7 @@ class PendingDecision(FieldRepr):
 
     @property
     def result(self) -> tuple[str, str | None]:
-        """Content and error text of a call that does not run, for the model."""
+        """Content and error text that the model receives as the result of a call that does not run. The error may be None."""
         match self.decision:
             case Approve(reason):
                 answer = {"approved": True, "reason": reason} if reason else {"approved": True}
@@ -127,37 +127,37 @@ class ApprovalLedger(FieldRepr):
     open: dict[str, Approval] = attrs.field(factory=dict)
     """Approvals without a recorded decision by approval id, oldest first."""
     is_suspended: bool = False
-    """True if the turn is recorded as suspended."""
+    """True if the journal shows the session's turn as suspended."""
     _writing: dict[str, trio.Event] = attrs.field(factory=dict)
-    """Events of decisions that are being written, by approval id. They are set when the write ends."""
+    """Events for decisions that are being written to the journal, by approval id. An event is set when the write ends."""
     _verdicts: dict[str, PendingDecision] = attrs.field(factory=dict)
-    """Decisions about calls that have no result yet, by call id."""
+    """Decisions about tool calls that have no result yet, by call id."""
     _decisions: dict[str, Decision] = attrs.field(factory=dict)
-    """Remembered decisions by approval id, oldest first."""
+    """Newest recorded decisions by approval id, oldest first."""
 
     def apply(
         self, record: ApprovalRequestRecord | ApprovalDecisionRecord | SuspensionRecord | ResumptionRecord
     ) -> None:
         """Update the open approvals and decisions from one journal record.
 
-        The decision of a withdrawn approval is ignored. A new request of a call replaces the earlier decision
+        The decision about a withdrawn approval is ignored. A new approval request for a call replaces the earlier decision
         about the call.
         """
         match record:
             case ApprovalRequestRecord(approval=approval):
                 self.open[approval.id] = approval
                 self._verdicts.pop(approval.call_id, None)  # the call requests a new approval
-            case ApprovalDecisionRecord(approval_id=known, decision=decision):
-                decided = self.open.pop(known, None) or self._decided(known)
-                self._end_writing(known)
+            case ApprovalDecisionRecord(approval_id=approval_id, decision=decision):
+                decided = self.open.pop(approval_id, None) or self._decided(approval_id)
+                self._end_writing(approval_id)
                 if decided is not None:  # None if the approval was withdrawn
                     self._verdicts[decided.call_id] = PendingDecision(decided, decision)
-                    self._remember(known, decision)
+                    self._remember(approval_id, decision)
             case SuspensionRecord() | ResumptionRecord():
                 self.is_suspended = isinstance(record, SuspensionRecord)
 
     def _decided(self, approval_id: str) -> Approval | None:
-        """Return the approval with this id if its decision is known already; else None.
+        """Return the approval with this id if a decision about it is known already; else None.
 
         This happens if the journal has the decision although the write reported a failure.
         """
@@ -165,7 +165,7 @@ class ApprovalLedger(FieldRepr):
         return next((approval for approval in each if approval.id == approval_id), None)
 
     def close(self, call_ids: Iterable[str]) -> None:
-        """Forget the decisions about calls that have results, and withdraw their open approvals."""
+        """Forget the decisions about the calls with these ids, which have results now, and withdraw their open approvals."""
         closed = set(call_ids)
         for call_id in closed:
             self._verdicts.pop(call_id, None)
@@ -193,11 +193,11 @@ class ApprovalLedger(FieldRepr):
 
     @property
     def decisions(self) -> Mapping[str, Decision]:
-        """Remembered decisions by approval id, oldest first."""
+        """Newest recorded decisions by approval id, oldest first."""
         return self._decisions
 
     def restore_decisions(self, decisions: Mapping[str, Decision]) -> None:
-        """Set the remembered decisions from a snapshot of the session."""
+        """Set the newest decisions, as read from a snapshot of the session."""
         self._decisions = dict(decisions)
 
     # --- for turns -----------------------------------------------------------
@@ -212,7 +212,9 @@ class ApprovalLedger(FieldRepr):
         """Open approvals for which no decision is being written."""
         if not self._writing:
             return tuple(self.open.values())
-        return tuple(approval for known, approval in self.open.items() if known not in self._writing)
+        return tuple(
+            approval for approval_id, approval in self.open.items() if approval_id not in self._writing
+        )
 
     @property
     def is_deciding(self) -> bool:
@@ -220,7 +222,7 @@ class ApprovalLedger(FieldRepr):
         return bool(self._writing) and not self.undecided
 
     def suspended(self) -> Suspended:
-        """Return the error for callers that do not wait for approvals: it names the open approvals."""
+        """Return the error `Suspended` with the open approvals, for callers that do not wait for approvals."""
         return Suspended(tuple(self.open), [approval.tool_name for approval in self.open.values()])
 
     @property
@@ -241,9 +243,9 @@ class ApprovalLedger(FieldRepr):
         return self._verdicts.get(call_id)
 
     def reuse_decision(self, approval_id: str) -> bool:
-        """Use an existing decision again for a repeated call with the same question, without asking an approver.
+        """Apply the existing decision about an approval to a repeated call with the same question.
 
-        Return False if no decision exists.
+        No approver is asked. Return False if no decision about the approval exists.
         """
         for call_id, verdict in self._verdicts.items():
             if verdict.approval.id == approval_id:
@@ -255,11 +257,13 @@ class ApprovalLedger(FieldRepr):
     # --- decisions ---------------------------------------------------------------------
 
     def knows(self, approval_id: str) -> bool:
-        """Return True if an approval with this id is open, or is among the remembered decisions."""
+        """Return True if an approval with this id is open, or if its decision is among the newest decisions."""
         return approval_id in self.open or approval_id in self._decisions
 
-    def find(self, asked: Approval | str, session_id: str) -> Approval:
-        """Return the open approval for a decision, given as an approval or its id.
+    def find(self, requested: Approval | str, session_id: str) -> Approval:
+        """Return the open approval that an approver decides on, given as an `Approval` or its id.
+
+        `session_id` is the id of the session for the errors.
 
         Raises:
             NotSuspended: The session has no open approval, and the id is unknown.
@@ -267,34 +271,34 @@ class ApprovalLedger(FieldRepr):
             ApprovalMismatch: The approval object was altered.
             ApprovalAlreadyDecided: The approval was decided, withdrawn or expired.
         """
-        known = asked if isinstance(asked, str) else asked.id
-        if (decision := self._decisions.get(known)) is not None:
-            raise ApprovalAlreadyDecided(known, decision, decision_name(decision))
-        approval = self.open.get(known)
+        approval_id = requested if isinstance(requested, str) else requested.id
+        if (decision := self._decisions.get(approval_id)) is not None:
+            raise ApprovalAlreadyDecided(approval_id, decision, decision_name(decision))
+        approval = self.open.get(approval_id)
         if approval is None:
-            raise (ApprovalNotFound(known, session_id) if self.has_open else NotSuspended(session_id))
+            raise (ApprovalNotFound(approval_id, session_id) if self.has_open else NotSuspended(session_id))
         if (
-            not isinstance(asked, Approval) or asked == approval
+            not isinstance(requested, Approval) or requested == approval
         ):  # an approval redacted in the journal is not genuine
             return approval
-        if not (asked.is_genuine and asked.call_id == approval.call_id):
-            raise ApprovalMismatch(known)
+        if not (requested.is_genuine and requested.call_id == approval.call_id):
+            raise ApprovalMismatch(approval_id)
         return approval
 
     async def wait_written(self, approval_id: str) -> None:
-        """Wait until no decision about this approval is being written."""
+        """Wait until no decision about this approval is being written to the journal."""
         while (writing := self._writing.get(approval_id)) is not None:
             await writing.wait()
 
     def begin(self, approval: Approval) -> None:
-        """Mark that a decision about the approval is being written.
+        """Note that a decision about the approval is being written to the journal.
 
-        Other decisions about it wait for the end of the write.
+        Other decisions about the approval wait for the end of this write.
         """
         self._writing[approval.id] = trio.Event()
 
     def undo(self, approval: Approval) -> None:
-        """Unmark an approval after the write of its decision failed, so that it can be decided again."""
+        """Note that the write of a decision about the approval failed, so that the approval can be decided again."""
         self._end_writing(approval.id)
 
     def _end_writing(self, approval_id: str) -> None:

@@ -28,12 +28,12 @@ _MAX_ID_CHARACTERS = 200
 
 @attrs.define(eq=False, repr=False)
 class Task(FieldRepr):
-    """Task that a session works on for its parent session."""
+    """Task that a child session works on for its parent session."""
 
     message_id: str
     """Id of the message that contains the task."""
     future: TurnFuture
-    """Future of the task's outcome."""
+    """Future that receives the outcome of the task."""
     parent_agent: str
     """Name of the parent session's agent."""
     parent_id: str
@@ -41,11 +41,11 @@ class Task(FieldRepr):
     reports: bool = False
     """True if the outcome is sent to the parent session as a message."""
     name: str = ""
-    """Task id that the parent session chose; empty uses the session id."""
+    """Task id that the parent session chose; empty if the id of the child session is the task id."""
     is_unclaimed: bool = False
-    """True if the task was restored after a restart and the resumed turn of the parent has not requested it again."""
+    """True if the task was restored after a restart, and the resumed turn of the parent has not requested it again yet."""
     is_answered: bool = False
-    """True if the outcome was recorded before a restart, and the session has further messages."""
+    """True if the outcome was recorded before a restart, and the child session still has messages to answer."""
     deadline: float = 0.0
     """Unix time in seconds at which the task is stopped; 0 means no deadline."""
     seconds: float = 0.0
@@ -74,7 +74,7 @@ class TaskDeadline(DurableTimer):
 
 
 def id_below(session_id: str, name: str) -> str:
-    """Return the id for a session named `name` in the tree of the session `session_id`.
+    """Return the id of a descendant session with the name `name` in the tree of the session `session_id`.
 
     Ids in one tree begin with the id of the topmost session and `/`, so one process owns them all.
     """
@@ -82,20 +82,20 @@ def id_below(session_id: str, name: str) -> str:
 
 
 def child_id_of(key: str) -> str:
-    """Return the session id for a key: the key itself, or a shortened key with a digest if the key is too long."""
+    """Return the session id for the key of a child session: the key, or its beginning with a digest if it is too long."""
     if len(key) <= _MAX_ID_CHARACTERS:
         return key
     return f"{key[:_MAX_ID_CHARACTERS]}/{hashlib.blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
 
 
 def task_key(scope: str, task_id: str) -> str:
-    """Return the key of a delegated task: scope of the parent session and task id."""
+    """Return the key of a delegated task, made of the scope (id prefix) of the parent session and the task id."""
     return f"{scope}/%task/{task_id}"
 
 
 def report_id_of(name: str) -> str:
     """Return the id of the message that reports a task's outcome.
 
-    `name` is the scope of the task's session (its id in old journals).
+    `name` is the scope (id prefix) of the session that works on the task; in old journals, the id of that session.
     """
     return f"{name}/result"

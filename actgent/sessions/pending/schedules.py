@@ -43,7 +43,7 @@ schedule each other. Later schedules are bounded by time: an agent may schedule 
 
 
 def _of_schedule(value: Callable[[Schedule], T]) -> T:
-    """Return an attrs default that `value` computes from the timer's schedule."""
+    """Return a default for a field of `ScheduleTimer`, which the function `value` computes from the timer's schedule."""
     return attrs.Factory(lambda timer: value(timer.schedule), takes_self=True)
 
 
@@ -52,25 +52,25 @@ class ScheduleTimer(DurableTimer):
     """Durable timer for the next time of a schedule."""
 
     schedule: Schedule
-    """The schedule."""
+    """Schedule whose next time the timer waits for."""
     last_id: str = ""
     """Id of the last message that the schedule sent; empty before the first."""
     variables: Context | None = None
     """Context variables of the code that set the schedule; None if the schedule was loaded from the journal."""
     baggage: Mapping[str, Any] = NOTHING
-    """Context variables as stored in the journal."""
+    """Context variables of the code that set the schedule, in the form that the journal stores."""
     traceparent: str | None = None
     """W3C Trace Context of the code that set the schedule; None without a trace."""
-    within: tuple[AccountKey, ...] = ()
+    account_keys: tuple[AccountKey, ...] = ()
     """Keys of the budget accounts of the turn that set the schedule. The schedule's first turn draws on these accounts."""
     depth: int = 0
     """Number of turns in the chain of requests that led to the schedule."""
     deepest: int = 0
     """Lowest limit of `depth` among the turns of that chain; 0 means unlimited."""
     accounts: tuple[Account, ...] = ()
-    """Budget accounts with the keys `within`; empty if the schedule was loaded from the journal."""
+    """Budget accounts with these keys; empty if the schedule was loaded from the journal."""
     via: str = ""
-    """Untrusted sources of the session whose turn set this schedule in another session; empty if none."""
+    """Names of the untrusted sources of another session whose turn set this schedule; empty if there are none."""
     id: str = attrs.field(init=False, default=_of_schedule(lambda schedule: _timer_id(schedule.id)))
     at: float = attrs.field(init=False, default=_of_schedule(lambda schedule: schedule.at))
     is_delay: bool = attrs.field(init=False, default=_of_schedule(lambda schedule: schedule.is_delay))
@@ -87,7 +87,7 @@ def schedule_timers(context: SessionContext) -> dict[str, ScheduleTimer]:
 
 
 def schedules(context: SessionContext) -> tuple[Schedule, ...]:
-    """Return the schedules of a session, sorted by next time."""
+    """Return the schedules that are set in a session, sorted by their next time."""
     return tuple(
         sorted((each.schedule for each in schedule_timers(context).values()), key=lambda each: each.at)
     )
@@ -99,46 +99,47 @@ def schedules(context: SessionContext) -> tuple[Schedule, ...]:
 async def set_schedule(
     context: SessionContext,
     schedule: Schedule,
-    take: Callable[[Context], Mapping[str, Any]],
-    fund: Callable[[], Funding | None],
+    capture: Callable[[Context], Mapping[str, Any]],
+    find_funding: Callable[[], Funding | None],
     *,
     via: str = "",
 ) -> Schedule:
-    """Set a schedule, and return it. It is durable on return. If its id is known, return the existing schedule instead.
+    """Set a schedule in a session, and return it. The schedule is durable on return.
 
-    A concurrent call with the same id waits for the first call, and sets the schedule if the first call fails.
+    If the session has had a schedule with this id, return that one instead. A concurrent call with the same id waits for the
+    first call, and sets the schedule if the first call fails.
 
     Args:
-        context: Session that will receive the message.
-        schedule: The schedule. Its message gets the context variables of the caller.
-        take: Returns the context variables that the journal stores.
-        fund: Returns the budget sources of the schedule's first turn.
-        via: Untrusted sources of the calling session.
+        context: Session that will receive the schedule's messages.
+        schedule: Schedule to set. Its message gets the context variables of the caller.
+        capture: Function that returns the values of a context that the journal stores.
+        find_funding: Function that returns the budget sources of the schedule's first turn; None for none.
+        via: Names of the untrusted sources of the calling session.
 
     Raises:
-        LimitReached: `fund` raised it.
+        LimitReached: `find_funding` raised this error, because the limits of the calling turn are used up.
         TooManySchedules: The session has the maximum number of schedules.
-        UsageError: The session closes with the running turn.
+        UsageError: The session serves a single request and closes after it, so it can have no schedules.
         JournalError: The schedule could not be written, and is not set.
     """
     schedules = context.schedules
     while schedule.id in schedules.writing:
         await schedules.writing[schedule.id].wait()
-    known = schedules.scheduled.get(schedule.id)
-    if known is not None:
+    existing = schedules.scheduled.get(schedule.id)
+    if existing is not None:
         await trio.lowlevel.checkpoint()
-        return known
+        return existing
     _check_schedules_allowed(context)
-    funding = fund() or Funding()
+    funding = find_funding() or Funding()
     variables = copy_context()
-    baggage = NOTHING if context.log is None else take(variables)
+    baggage = NOTHING if context.log is None else capture(variables)
     trace = valid_traceparent(traceparent.get())
     timer = ScheduleTimer(
         schedule,
         variables=variables,
         baggage=baggage,
         traceparent=trace,
-        within=tuple(account.key for account in funding.accounts),
+        account_keys=tuple(account.key for account in funding.accounts),
         depth=funding.depth,
         deepest=funding.deepest,
         accounts=funding.accounts,
@@ -163,7 +164,7 @@ async def _set(context: SessionContext, timer: ScheduleTimer) -> None:
 
 
 async def is_set(context: SessionContext, timer: ScheduleTimer) -> bool:
-    """Return True if the schedule is set, after waiting for a running write of it."""
+    """Return True if the schedule of a timer is still set. Wait first while the schedule is being written."""
     while (writing := context.schedules.writing.get(timer.schedule.id)) is not None:
         await writing.wait()
     return context.timers.get(timer.id) is timer
@@ -171,7 +172,7 @@ async def is_set(context: SessionContext, timer: ScheduleTimer) -> bool:
 
 @contextmanager
 def _being_set(context: SessionContext, schedule_id: str) -> Iterator[None]:
-    """Mark a schedule id as being written during the block. Concurrent calls with the id wait."""
+    """Mark a schedule id as being written during a `with` block. Concurrent calls with the same id wait."""
     writing = context.schedules.writing
     done = writing[schedule_id] = trio.Event()
     try:
@@ -184,14 +185,14 @@ def _being_set(context: SessionContext, schedule_id: str) -> Iterator[None]:
 def _check_schedules_allowed(context: SessionContext) -> None:
     if context.is_transient:
         raise UsageError(
-            "a session without an id ends with its answer, so it cannot have schedules: use create_session()"
+            "a session that run() creates ends with its answer, so it cannot have schedules: create the session with create_session()"
         )
     if len(schedule_timers(context)) >= MAX_SCHEDULES:
         raise TooManySchedules(context.id, MAX_SCHEDULES)
 
 
 async def unset_schedule(context: SessionContext, schedule_id: str) -> bool:
-    """Remove a schedule. The removal is durable on return. Return False if the schedule is not set.
+    """Remove a schedule from a session. The removal is durable on return. Return False if the schedule is not set.
 
     Raises:
         JournalError: The removal could not be written, and the schedule is still set.
@@ -240,7 +241,7 @@ def _record(timer: ScheduleTimer) -> ScheduleRecord:
         baggage=timer.baggage,
         traceparent=timer.traceparent,
         delay=schedule.is_delay,
-        within=timer.within,
+        within=timer.account_keys,
         depth=timer.depth,
         deepest=timer.deepest,
         metadata=schedule.metadata,
@@ -279,9 +280,9 @@ def schedules_in(records: Iterable[Record]) -> tuple[Schedule, ...]:
 
 
 def is_over_by_time(records: Iterable[Record], schedule_id: str) -> bool:
-    """Return True if a schedule has ended because it fired, according to the last record of the schedule.
+    """Return True if the last record about a schedule in these records is a firing, so that the schedule has ended.
 
-    For a repeating schedule, a last record of any firing returns True.
+    A repeating schedule has not ended, but also gives True after a firing.
     """
     last: Record | None = None
     for record in records:
@@ -297,7 +298,7 @@ def is_over_by_time(records: Iterable[Record], schedule_id: str) -> bool:
 
 @attrs.frozen(kw_only=True, repr=False)
 class SavedSchedule(FieldRepr):
-    """A schedule in a session snapshot."""
+    """One schedule, in the form that a session snapshot stores."""
 
     record: ScheduleRecord
     """Record that set the schedule, with the next time."""
@@ -307,16 +308,16 @@ class SavedSchedule(FieldRepr):
 
 @attrs.frozen(kw_only=True, repr=False)
 class SavedSchedules(FieldRepr):
-    """The schedules of a session in a session snapshot."""
+    """All schedules of a session, in the form that a session snapshot stores."""
 
     due: tuple[SavedSchedule, ...] = ()
-    """Schedules that are set."""
+    """Schedules that are set and will fire."""
     known: tuple[ScheduleRecord, ...] = ()
-    """Schedules whose ids are remembered, oldest first. They cannot be set again."""
+    """Earlier schedules whose ids are remembered, oldest first. A schedule with such an id cannot be set again."""
 
 
 def save_schedules(context: SessionContext) -> SavedSchedules:
-    """Return the schedules of a session for a snapshot."""
+    """Return the schedules of a session in the form that a snapshot stores."""
     timers = schedule_timers(context).values()
     known = context.schedules.scheduled.values()
     return SavedSchedules(
@@ -326,7 +327,7 @@ def save_schedules(context: SessionContext) -> SavedSchedules:
 
 
 def restore_schedules(context: SessionContext, saved: SavedSchedules) -> None:
-    """Set the schedules of a session from a snapshot."""
+    """Set the schedules of a session, as read from a snapshot."""
     for record in saved.known:
         context.schedules.scheduled[record.schedule_id] = _schedule(record)
     for each in saved.due:
@@ -352,7 +353,7 @@ def _timer(record: ScheduleRecord) -> ScheduleTimer:
         _schedule(record),
         baggage=record.baggage,
         traceparent=record.traceparent,
-        within=record.within,
+        account_keys=record.within,
         depth=record.depth,
         deepest=record.deepest,
         via=record.via,
@@ -360,9 +361,9 @@ def _timer(record: ScheduleRecord) -> ScheduleTimer:
 
 
 def enter(context: SessionContext, timer: ScheduleTimer) -> None:
-    """Add a schedule to the session and set its timer.
+    """Add the schedule of a timer to a session, and set the timer.
 
-    Its id is remembered, so that a repeated key sets no second schedule.
+    The id of the schedule is remembered, so that a repeated key sets no second schedule.
     """
     known = context.schedules.scheduled
     known[timer.schedule.id] = timer.schedule
@@ -372,7 +373,7 @@ def enter(context: SessionContext, timer: ScheduleTimer) -> None:
 
 
 def apply_fired(context: SessionContext, fired: ScheduleFiredRecord) -> None:
-    """Set the next time of a schedule that fired; remove the schedule if it does not repeat.
+    """Apply the record of a fired schedule: set its next time, or remove the schedule if it does not repeat.
 
     Later turns of the schedule do not count for the budget of the turn that set it.
     """
@@ -385,5 +386,7 @@ def apply_fired(context: SessionContext, fired: ScheduleFiredRecord) -> None:
     following = attrs.evolve(found.schedule, at=fired.following)
     last_id = fired.message_id or found.last_id
     context.set_timer(
-        attrs.evolve(found, schedule=following, last_id=last_id, within=(), accounts=(), depth=0, deepest=0)
+        attrs.evolve(
+            found, schedule=following, last_id=last_id, account_keys=(), accounts=(), depth=0, deepest=0
+        )
     )

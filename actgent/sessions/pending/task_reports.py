@@ -24,11 +24,11 @@ def outcome_of(
     """Return the record of a task's outcome, with a text for the model of the parent session.
 
     Args:
-        task: The task.
+        task: The task that has ended.
         error: Exception of a failed task; None if the task was answered.
         blame: Failure kind if the exception does not determine it.
-        origin: Sources of untrusted text that the answer may repeat.
-        via: Untrusted sources that influenced the answer without being repeated in it.
+        origin: Names of untrusted sources whose text the answer may repeat.
+        via: Names of untrusted sources that influenced the answer, although it does not repeat their text.
     """
     if error is not None:
         return TaskOutcomeRecord(
@@ -55,9 +55,9 @@ def outcome_of(
 
 
 def with_shortfall(text: str, shortfall: str) -> str:
-    """Return the text of an answer with its status for the model in front if the answer is incomplete, e.g.
+    """Return the text of an answer, after a line with its status for the model if the answer is incomplete.
 
-    `partial`.
+    `shortfall` is the status, such as `partial`; it is empty for a complete answer.
     """
     return f"Status: {shortfall} (not all that was asked for was done)\n\n{text}" if shortfall else text
 
@@ -83,7 +83,7 @@ def is_accepted(records: Sequence[Record], message_id: str) -> bool:
 
 
 def report_text(agent: str, task_id: str, answered: TaskOutcomeRecord) -> str:
-    """Return the report about a task for the parent session. Untrusted text in it is enclosed in delimiters."""
+    """Return the text that reports a task's outcome to the parent session. Untrusted text is enclosed in delimiters."""
     text = fence(answered.text, answered.origin) if answered.origin else answered.text
     if answered.failed is None and answered.shortfall:
         return (

@@ -24,12 +24,12 @@ def approval_for(
     timeout: float,
     is_former: bool = False,
 ) -> Approval:
-    """Create the approval of a tool call from the question that needs to be answered.
+    """Create the approval request of a tool call from the question for the approver.
 
     Args:
-        call: The tool call.
+        call: Tool call that waits for the approval.
         question: Question of the tool or of the approval rule.
-        session_id: Id of the session.
+        session_id: Id of the session of the call.
         agent: Name of the session's agent.
         owner: Name of the owner who is responsible for the session.
         now: Current Unix time in seconds.
@@ -59,7 +59,7 @@ def approval_for(
 
 
 def grants_of(ledger: ApprovalLedger, calls: Iterable[ToolCall]) -> Mapping[str, Grant]:
-    """Return the decisions that allow calls to run, by call id. Calls without such a decision are omitted."""
+    """Return the approvers' decisions that allow tool calls to run, by call id. Calls without such a decision are omitted."""
     verdicts = [(call.id, ledger.verdict(call.id)) for call in calls]
     return {
         call_id: verdict.grant
@@ -69,6 +69,6 @@ def grants_of(ledger: ApprovalLedger, calls: Iterable[ToolCall]) -> Mapping[str,
 
 
 def edited(call: ToolCall, grants: Mapping[str, Grant]) -> ToolCall:
-    """Return the call with the arguments of its `Edit` decision; the unchanged call if there is no such decision."""
+    """Return the tool call with the arguments of its `Edit` decision; the unchanged call if `grants` has none for it."""
     grant = grants.get(call.id)
     return attrs.evolve(call, arguments=grant.arguments) if isinstance(grant, Edit) else call

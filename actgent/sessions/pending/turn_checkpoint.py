@@ -31,7 +31,7 @@ class TurnProgress(FieldRepr):
     tool_calls: int = 0
     """Number of finished tool calls so far."""
     repairs: int = 0
-    """Number of consecutive answers that could not be parsed."""
+    """Number of consecutive model answers that could not be parsed."""
     usage: Usage = NO_USAGE
     """Tokens and cost of the turn so far."""
     last_call: ToolCall | None = None
@@ -39,12 +39,12 @@ class TurnProgress(FieldRepr):
     identical: int = 0
     """Number of consecutive tool calls that are identical to `last_call`, including that call."""
     called: list[ToolCall] | None = None
-    """Recent finished tool calls in order, to detect cycles; None if there are none."""
+    """Recent finished tool calls in order, to detect repeated cycles of calls; None if there are none."""
     counted: str = ""
-    """Id of the answer whose tool calls were counted last."""
+    """Id of the last model answer whose tool calls are included in `tool_calls`."""
 
     def count_calls(self, calls: Iterable[ToolCall]) -> None:
-        """Count finished tool calls, and update the length of the current series of identical calls for loop detection."""
+        """Add finished tool calls to the counters, including the length of the current series of identical calls."""
         for call in calls:
             self.tool_calls += 1
             self.identical = self.identical + 1 if is_same(call, self.last_call) else 1
@@ -52,7 +52,7 @@ class TurnProgress(FieldRepr):
             self.remember((call,))
 
     def remember(self, calls: Iterable[ToolCall]) -> None:
-        """Append tool calls to the recent calls, in which loop detection searches for cycles."""
+        """Append tool calls to the recent calls, in which loop detection searches for repeated cycles."""
         if self.called is None:
             self.called = []
         self.called.extend(calls)
@@ -63,45 +63,45 @@ class TurnCheckpoint(FieldRepr):
     """Progress of an unfinished turn, read from its records."""
 
     message_id: str
-    """Id of the outside message of the turn."""
+    """Id of the message that the turn answers."""
     joined: tuple[Message, ...] = ()
-    """Earlier messages that the turn answers together with that message."""
+    """Earlier messages that the turn answers together with the message `message_id`."""
     progress: TurnProgress = attrs.field(factory=TurnProgress)
     """Counters of the turn."""
     stop: str = ""
-    """Stop reason of the last answer; empty if the next step of the turn is a model call."""
+    """Stop reason of the turn's last model answer; empty if the next step of the turn is a model call."""
     state_number: int = 0
     """Number of state changes of the session at the last message of the turn."""
     delivered: set[str] = attrs.field(factory=set)
-    """Ids of the outcomes that handlers have received."""
-    told: set[str] = attrs.field(factory=set)
-    """Ids of the outcomes that the journal has recorded."""
+    """Ids of the outcomes, such as replies, that handlers have received."""
+    recorded_outcomes: set[str] = attrs.field(factory=set)
+    """Ids of the outcomes, such as replies, that are in the journal."""
     started: set[str] = attrs.field(factory=set)
-    """Ids of the calls of the last answer that were started and may have run."""
+    """Ids of those tool calls of the last answer that were started and may have run."""
     finished: dict[str, ToolResult] = attrs.field(factory=dict)
-    """Results of the last answer's calls, by call id."""
+    """Recorded results of the last answer's tool calls, by call id."""
     limits: Mapping[str, float] = NO_LIMITS
-    """Usage limits of the turn."""
+    """Usage limits of the turn, by name of the amount."""
     spent: Amounts = NOTHING
-    """Usage that was recorded for the turn."""
+    """Recorded usage of the turn, which counts against its limits."""
     tree_limits: Mapping[str, float] = NO_LIMITS
-    """Limits for the turn and all turns that it causes; empty if the turn caused no other turn."""
+    """Usage limits for the turn and all turns that it causes; empty if the turn caused no other turn."""
     tree_spent: Amounts = NOTHING
     """Recorded usage of the turn and all turns that it caused."""
     charged: set[str] = attrs.field(factory=set)
-    """Ids of the answers whose tool calls are counted in the usage."""
+    """Ids of the model answers whose tool calls are counted in the recorded usage."""
     guarded: dict[str, GuardDecisionRecord] = attrs.field(factory=dict)
-    """Decisions of the guards by answer id; the decision with the empty id is about the outcome of the turn."""
+    """Decisions of the guards by the id of the checked answer; the empty id has the decision about the outcome of the turn."""
     is_redacted: bool = False
-    """True if the journal has a redacted text of the turn's last message."""
-    _asked: tuple[ToolCall, ...] = ()
+    """True if the text of the turn's last message was redacted in the journal."""
+    _last_calls: tuple[ToolCall, ...] = ()
     """Tool calls of the last answer."""
 
     def apply_message(self, record: AgentMessageRecord, *, state_number: int) -> None:
-        """Update the checkpoint from the record of an answer or of tool results in this turn.
+        """Update the checkpoint from the record of a model answer or of tool results in this turn.
 
-        Results complete the calls of the answer, so their separate records are dropped. `state_number` is the
-        number of state changes at this record.
+        `state_number` is the number of state changes of the session at this record. Tool results complete the calls of the
+        answer, so the separate results in `finished` are dropped.
         """
         progress = self.progress
         self.state_number = state_number
@@ -109,11 +109,11 @@ class TurnCheckpoint(FieldRepr):
         progress.calls, progress.repairs = record.calls, record.repairs
         progress.usage += record.usage
         if record.stop:
-            self._asked = record.message.tool_calls
+            self._last_calls = record.message.tool_calls
         if record.message.tool_results:  # all calls of the answer have results
             self.started.clear()
             self.finished.clear()
-            progress.count_calls(self._asked)
+            progress.count_calls(self._last_calls)
             if record.last_call is not None:
                 progress.last_call, progress.identical = record.last_call, record.identical
                 progress.remember(record.called or (record.last_call,))
@@ -130,7 +130,7 @@ class TurnCheckpoint(FieldRepr):
 
     @property
     def unsettled(self) -> set[str]:
-        """Ids of the calls that may have run and have no recorded result."""
+        """Ids of the tool calls that may have run and have no recorded result."""
         return self.started - self.finished.keys()
 
     def apply(
@@ -142,7 +142,7 @@ class TurnCheckpoint(FieldRepr):
         | GuardDecisionRecord
         | ApprovalRequestRecord,
     ) -> None:
-        """Update the checkpoint from one record: calls that started or finished, deliveries made, or guard decisions."""
+        """Update the checkpoint from one other record: started or finished calls, outcomes, deliveries, or guard decisions."""
         match record:
             case ApprovalRequestRecord(
                 approval=approval
@@ -153,7 +153,7 @@ class TurnCheckpoint(FieldRepr):
             case CallFinishedRecord(result=result):
                 self.finished[result.call_id] = result
             case OutcomeRecord(id=outcome):
-                self.told.add(outcome)
+                self.recorded_outcomes.add(outcome)
             case DeliveryRecord(ids=ids):
                 self.delivered.update(ids)
             case GuardDecisionRecord(answer=answer):

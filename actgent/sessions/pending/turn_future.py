@@ -20,12 +20,12 @@ from actgent.tools.pausable_time_limits import TimeLimit, time_limits
 
 @attrs.frozen(kw_only=True, repr=False)
 class CallOptions(FieldRepr):
-    """Options of the model calls of one turn."""
+    """Options of one turn: protocol, model, prompt, limits, and tools of the caller."""
 
     protocol: Protocol
     """Protocol of the turn: writes the prompt and parses the model's answers."""
     model: str | None = None
-    """Role of the model for all calls of the turn; If None, the protocol chooses."""
+    """Role of the model for all calls of the turn; None lets the protocol choose."""
     temperature: float | None = None
     """Sampling temperature; None is the default of the provider."""
     max_tokens: int | None = None
@@ -54,13 +54,13 @@ class AwaitedTurn(typing.Protocol):
     @property
     def listeners(self) -> "tuple[TurnFuture, ...]": ...
     @property
-    def over(self) -> float: ...
+    def time_limit_at(self) -> float: ...
     def leave(self, listener: "TurnFuture") -> None: ...
     def remove_listener(self, listener: "TurnFuture") -> None: ...
     def stop_with(self, error: Exception) -> None: ...
 
 
-class AskingSession(typing.Protocol):
+class CallingSession(typing.Protocol):
     """Interface of a session whose turn waits for another turn."""
 
     @property
@@ -76,16 +76,16 @@ class Stoppable(typing.Protocol):
 
 @attrs.frozen(repr=False)
 class Outcome(FieldRepr):
-    """Outcome of an ended message, kept for callers that send the message again."""
+    """Outcome of an ended message, kept for callers that send a message with the same id again."""
 
     reply: Reply | None = None
-    """The reply; None if the message failed."""
+    """Reply to the message; None if the message failed."""
     failure: Failure | None = None
-    """The failure; None if there is a reply."""
+    """Failure of the message; None if it was answered."""
 
 
 def reply_of_event(event: Event | None) -> Reply:
-    """Return the reply for a turn without one: the data and the sources of its last event, or an empty reply."""
+    """Return a reply for a turn that gave none: made from the turn's last event, or empty if `event` is None."""
     if event is None:
         return Reply(text="")
     return Reply(
@@ -99,7 +99,7 @@ def reply_of_event(event: Event | None) -> Reply:
 
 
 class TurnFuture:
-    """Outcome of one outside message, for one caller that waits for it."""
+    """Outcome of one sent message, for one caller that waits for it."""
 
     def __init__(self, options: CallOptions, *, is_patient: bool = False) -> None:
         self.options = options
@@ -113,15 +113,15 @@ class TurnFuture:
         self.failure: Failure | None = None
         self.turn: AwaitedTurn | None = None
         self.abandoned = False
-        self.is_sent_away = False
+        self.is_withdrawn = False
         """True if the message of the caller was withdrawn from the inbox."""
-        self.is_guest = False
+        self.joined_suspended_turn = False
         """True if the caller joined a turn that was waiting for approvals."""
         self.is_joined = False
         """True if the caller repeated the id of an earlier message. Its cancellation then does not stop the turn."""
         self.suspended: SuspendedError | None = None
         """Error with the ids of the pending approvals if the turn was suspended; None otherwise."""
-        self._asker: AskingSession | None = None
+        self._caller: CallingSession | None = None
         self._limits: tuple[TimeLimit, ...] = ()
         self._until = math.inf
         """Deadline of the caller's own cancel scope, in seconds of `trio.current_time()`; infinity without one."""
@@ -137,9 +137,10 @@ class TurnFuture:
             self.turn.leave(self)
 
     async def leave(self, host: Stoppable) -> None:
-        """Stop waiting after the waiting task was cancelled. If no other caller waits, the turn is stopped.
+        """Stop waiting after the waiting task was cancelled. The turn is stopped if no other caller waits for it.
 
-        If the agent `host` of the waiting code is stopping, the turn is not stopped: the next start resumes it.
+        If the agent `host` of the waiting code is stopping, the turn is not stopped, because the agent's next start resumes
+        it.
         """
         await (
             trio.lowlevel.cancel_shielded_checkpoint()
@@ -169,9 +170,9 @@ class TurnFuture:
         self.turn = None
         self.finish()
 
-    def send_away(self, message_id: str, error: SuspendedError) -> None:
+    def withdraw(self, message_id: str, error: SuspendedError) -> None:
         """Finish the wait with `error`, because the message was withdrawn from the inbox of a session with a suspended turn."""
-        self.is_sent_away = True
+        self.is_withdrawn = True
         self.failure = message_failure(message_id, "suspended", error, is_outcome=False)
         self.finish()
 
@@ -193,16 +194,16 @@ class TurnFuture:
         self.abandon()
         self.finish()
 
-    def pause_tool_timeout(self, asker: AskingSession | None) -> None:
+    def pause_tool_timeout(self, caller: CallingSession | None) -> None:
         """Connect the wait to the time limits of the calling code, such as tool timeouts.
 
-        They are paused while the awaited turn is suspended for an approval. `asker` is the calling session,
-        None outside of turns.
+        These limits are paused while the awaited turn is suspended for an approval. `caller` is the calling session; None
+        outside of turns.
         """
         if self._holds:
             for each in self._resume_time_limits():
                 each.release()
-        self._asker = asker
+        self._caller = caller
         self._limits = time_limits.get()
         until = trio.current_effective_deadline()
         self._until = until if all(until < limit.deadline for limit in self._limits) else math.inf
@@ -215,10 +216,10 @@ class TurnFuture:
         self._until = min(self._until, deadline)
 
     def deadline(self) -> float:
-        """Return the latest time until which the outcome is useful, in seconds of trio's clock.
+        """Return the time until which the outcome is useful, in seconds of trio's clock.
 
-        It is the caller's own deadline, or the latest deadline of the callers that wait for the caller's
-        turn, if earlier.
+        It is the earlier one of two times: the caller's deadline, and the latest deadline of the callers that wait for the
+        caller's turn.
         """
         until, above = math.inf, [self]
         while len(above) == 1:  # callers of callers
@@ -228,21 +229,24 @@ class TurnFuture:
     @property
     def own_deadline(self) -> float:
         """Time on trio's clock until which this caller waits, regardless of the callers that wait for its own turn."""
-        turn = self._asker.turn if self._asker is not None else None
-        over = math.inf if turn is None else turn.over
-        return min((self._until, over, *(limit.deadline for limit in self._limits)))
+        turn = self._caller.turn if self._caller is not None else None
+        turn_deadline = math.inf if turn is None else turn.time_limit_at
+        return min((self._until, turn_deadline, *(limit.deadline for limit in self._limits)))
 
     def hold(self) -> None:
-        """Pause the time limits of this caller, of the callers that wait for its turn, and so on.
+        """Pause the time limits of this caller and of all direct and indirect callers that wait for its turn.
 
-        Called when the awaited turn is suspended for an approval.
+        It is called when the awaited turn is suspended for an approval.
         """
         held = [self]
         while held:
             held += held.pop().pause_own_timeouts()
 
     def pause_own_timeouts(self) -> "tuple[TurnFuture, ...]":
-        """Pause the time limits of this caller. Return the futures of the callers that wait for its turn."""
+        """Pause the time limits of this caller, and return the futures of the callers that wait for its turn.
+
+        If the limits are paused already, only count the pause and return nothing.
+        """
         self._holds += 1
         return self._stop_time() if self._holds == 1 else ()
 
@@ -253,7 +257,10 @@ class TurnFuture:
             released += released.pop().resume_own_timeouts()
 
     def resume_own_timeouts(self) -> "tuple[TurnFuture, ...]":
-        """Resume the time limits of this caller. Return the futures of the callers that wait for its turn."""
+        """Undo one pause of this caller's time limits. After the last one, resume the limits.
+
+        Then return the futures of the callers that wait for its turn; otherwise return nothing.
+        """
         if not self._holds:
             return ()
         self._holds -= 1
@@ -284,8 +291,8 @@ class TurnFuture:
         return held
 
     def above(self) -> "tuple[TurnFuture, ...]":
-        """Return the futures of the callers that wait for the turn in which this caller waits; empty outside of a turn."""
-        turn = self._asker.turn if self._asker is not None else None
+        """Return the futures of the callers that wait for this caller's own turn; empty if the caller is not in a turn."""
+        turn = self._caller.turn if self._caller is not None else None
         return turn.listeners if turn is not None else ()
 
     def outcome(self) -> Reply:

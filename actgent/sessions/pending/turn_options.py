@@ -23,7 +23,10 @@ def turn_options(
     deps: bool,
     tools: tuple[ToolSpec, ...] = (),
 ) -> TurnOptions | None:
-    """Return the record form of the options of one turn; None if no option is set. Of `deps`, only the presence is recorded."""
+    """Return the options that were set for one turn in the form that the journal stores; None if no option is set.
+
+    `deps` is True if deps were passed for the turn; the deps themselves are not stored.
+    """
     options = (output, model, temperature, max_tokens, system)
     if options == (None, None, None, None, None) and not (tail or deps or tools):
         return None

@@ -74,7 +74,7 @@ class TurnReader(trio.abc.ReceiveChannel[T], Generic[T]):
             self._readers.unpark()
 
     def put_latest(self, item: T, is_older: Callable[[T], bool]) -> None:
-        """Add a delivery, replacing the unread delivery for which `is_older` returns True, if there is one."""
+        """Add a delivery. If an unread delivery exists for which `is_older` returns True, replace that one instead."""
         for place, waiting in enumerate(self._items):
             if is_older(waiting):
                 self._items[place] = item
@@ -87,13 +87,13 @@ class TurnReader(trio.abc.ReceiveChannel[T], Generic[T]):
             await self._writers.park()
 
     def end(self) -> None:
-        """Mark the end: after the buffered deliveries, the reader gets `trio.EndOfChannel`."""
+        """Mark the end of the deliveries: after the buffered ones, `receive` raises `trio.EndOfChannel`."""
         self._ended = True
         self._readers.unpark_all()
 
 
 def mark_reported(deliveries: trio.abc.ReceiveChannel[Any]) -> None:
-    """Mark a stream whose reader shows failures and approvals to users, so that actgent does not log them."""
+    """Note that the reader of a stream shows failures and approvals to users, so that actgent does not log them."""
     if isinstance(deliveries, TurnReader):
         deliveries.is_heeded = True
 
@@ -119,8 +119,8 @@ class TurnStream(TurnFuture):
     async def wait_capacity(self) -> None:
         await self._reader.wait_capacity()
 
-    def send_away(self, message_id: str, error: SuspendedError) -> None:
-        super().send_away(message_id, error)
+    def withdraw(self, message_id: str, error: SuspendedError) -> None:
+        super().withdraw(message_id, error)
         self._reader.put(self.failure)
 
     def finish(self) -> None:

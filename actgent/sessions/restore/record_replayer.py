@@ -59,9 +59,9 @@ TOOLS = Sender("tools", "tool")
 
 
 def close_calls(answer: Message, calls: Iterable[ToolCall], turn: TurnCheckpoint) -> Message:
-    """Return the message with a result for each of these calls of an answer, whose turn has ended.
+    """Return the tool message that closes these calls of a model answer, because their turn has ended.
 
-    A recorded result is used. Without one, the result states whether the call may have run.
+    It has a result for each call: the recorded result, or else an error that says if the call may have run.
     """
     batch = Batch(tuple(calls), ToolRegistry())
     for place, call in enumerate(batch.calls):
@@ -81,10 +81,10 @@ def close_calls(answer: Message, calls: Iterable[ToolCall], turn: TurnCheckpoint
 
 @attrs.frozen(repr=False)
 class RestoredSession(FieldRepr):
-    """Facts about a session that was restored from its records."""
+    """Facts about a restored session that its `SessionContext` does not store."""
 
     opened: SessionCreatedRecord
-    """First record of the session."""
+    """First record of the session, which created it."""
     owner: Sender
     """Owner of the session."""
     parent_id: str | None
@@ -96,18 +96,18 @@ class RestoredSession(FieldRepr):
     due: float
     """Unix time in seconds of the next timer; see `SessionLog.due`."""
     spent: Amounts
-    """Usage that counts for the whole session."""
+    """Usage that counts for the limits of the whole session."""
     bounded: tuple[MessageAcceptedRecord, ...]
     """Acceptance records of the waiting messages that have their own limits or budget accounts."""
 
 
 def is_unused(records: Sequence[Record]) -> bool:
-    """Return True if the session was removed before any caller received it, so that its id is free."""
+    """Return True if these records show that the session was withdrawn before any caller received it, so its id is free."""
     return any(isinstance(record, SessionClosedRecord) and record.unused for record in reversed(records))
 
 
 def owner_of(records: Sequence[Record]) -> SessionCreatedRecord | None:
-    """Return the record that created the session, which names its owner; None if the record is missing."""
+    """Return the record that created the session, which names the session's owner; None if the record is missing."""
     return next((record for record in records if isinstance(record, SessionCreatedRecord)), None)
 
 
@@ -143,7 +143,7 @@ class RecordReplayer:
         return tuple(self._waiting.values())
 
     def read(self, record: Record) -> None:
-        """Apply the next record to the context.
+        """Apply the next record to the session's context.
 
         Raises:
             JournalDamaged: An earlier record that this record refers to is missing.
@@ -182,7 +182,7 @@ class RecordReplayer:
                 self._read_aside(record)
 
     def _read_aside(self, record: Record) -> None:
-        """Apply a record that does not belong to a turn."""
+        """Apply a record that does not belong to a turn, such as a schedule or a changed tag."""
         match record:
             case ApprovalRequestRecord() | ApprovalDecisionRecord() | SuspensionRecord() | ResumptionRecord():
                 self._read_approval(record)
@@ -243,7 +243,7 @@ class RecordReplayer:
         if record.limits or record.within or record.depth:
             self._bounded[message.id] = record
         acceptance = QueuedMessage(message, Context())
-        acceptance.options, acceptance.baggage, acceptance.is_in = record.options, record.baggage, True
+        acceptance.options, acceptance.baggage, acceptance.is_accepted = record.options, record.baggage, True
         self._context.restore_message(acceptance)
 
     def _end(self, message_id: str, failed: str | None) -> None:
@@ -263,14 +263,14 @@ class RecordReplayer:
             self._turn = None
 
     def _fail(self, record: FailureRecord) -> None:
-        """Store the failure of a message that has not ended: its handlers may not have received the failure."""
+        """Store the recorded failure of a message that has not ended, because its handlers may not have received the failure."""
         acceptance = self._context.find_message(record.message_id)
         if acceptance is not None:
             acceptance.failed = record
             self.failed[record.message_id] = record
 
     def _close_calls(self, turn: TurnCheckpoint) -> None:
-        """Append results for the unanswered calls of an ended turn."""
+        """Append results for the tool calls of an ended turn that have none."""
         if self._asking is not None:
             results = close_calls(self._asking, self._asking.tool_calls, turn)
             self._asking = None
@@ -309,8 +309,8 @@ class RecordReplayer:
     def result(self, opened: SessionCreatedRecord) -> RestoredSession:
         """Finish the restore after the last record, and return the facts that the context does not store.
 
-        An unfinished turn becomes the checkpoint of the context, and its message comes first in the waiting
-        messages.
+        `opened` is the record that created the session. An unfinished turn becomes the checkpoint of the context, and its
+        message is the first of the waiting messages.
         """
         if self._context.approvals is not None:
             self._context.update_approval_timer()

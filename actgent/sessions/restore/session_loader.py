@@ -28,7 +28,7 @@ from actgent.sessions.session_context import SessionContext
 from actgent.support.field_repr import FieldRepr
 
 from .record_replayer import RecordReplayer, RestoredSession, owner_of
-from .snapshot import BEGINNING, RECENT, Mark, SessionSnapshot, decode_snapshot, put
+from .snapshot import BEGINNING, RECENT, Mark, SessionSnapshot, decode_snapshot, restore_snapshot
 
 SLICE = 1000
 """Number of records that are applied before the event loop gets a checkpoint."""
@@ -38,12 +38,12 @@ LARGE = 100_000
 
 @attrs.frozen(repr=False)
 class DecodedSnapshot(FieldRepr):
-    """A decoded session snapshot with its memory view."""
+    """A decoded session snapshot, together with the memory view that was restored from it."""
 
-    taken: SessionSnapshot
-    """Data of the session."""
+    data: SessionSnapshot
+    """Data of the session in the snapshot."""
     view: ModelView
-    """Memory view: the messages that models see."""
+    """Restored memory view, which selects the messages that models see."""
     records: int
     """Number of records that the snapshot covers."""
 
@@ -54,13 +54,13 @@ class LoadedSession(FieldRepr):
 
     records: Sequence[Record] = ()
     """Records after the snapshot; all records without a snapshot."""
-    beginning: DecodedSnapshot | None = None
+    snapshot: DecodedSnapshot | None = None
     """The decoded snapshot; None if all records were loaded."""
 
     @property
     def opened(self) -> SessionCreatedRecord | None:
         """Record that created the session; None if the session does not exist."""
-        return owner_of(self.records) if self.beginning is None else self.beginning.taken.opened
+        return owner_of(self.records) if self.snapshot is None else self.snapshot.data.opened
 
 
 async def load_session(
@@ -80,37 +80,42 @@ async def load_session(
     tail = await journal.load_tail(key.session_id, agent=key.agent)
     if tail.snapshot is None:
         return LoadedSession(tail.records)
-    beginning = await read_beginning(tail.snapshot, memory)
-    if beginning is None:
+    snapshot = await decode_with_view(tail.snapshot, memory)
+    if snapshot is None:
         return LoadedSession(await journal.load(key.session_id, agent=key.agent))
-    return LoadedSession(tail.records, beginning)
+    return LoadedSession(tail.records, snapshot)
 
 
-async def read_beginning(kept: Snapshot, memory: Memory) -> DecodedSnapshot | None:
-    """Decode a snapshot, in a worker thread if it is large. Return None if this version or this memory cannot read it."""
-    if len(kept.body) < LARGE:
-        return _read_beginning(kept, memory)
-    return await trio.to_thread.run_sync(_read_beginning, kept, memory)
+async def decode_with_view(stored: Snapshot, memory: Memory) -> DecodedSnapshot | None:
+    """Decode a stored snapshot and restore its memory view, in a worker thread if the snapshot is large.
+
+    Return None if this version of actgent or this memory cannot read the snapshot.
+    """
+    if len(stored.body) < LARGE:
+        return _decode_with_view(stored, memory)
+    return await trio.to_thread.run_sync(_decode_with_view, stored, memory)
 
 
-def _read_beginning(kept: Snapshot, memory: Memory) -> DecodedSnapshot | None:
-    taken = decode_snapshot(kept)
-    view = None if taken is None else memory.restore_view(taken.view)
-    return None if taken is None or view is None else DecodedSnapshot(taken, view, kept.records)
+def _decode_with_view(stored: Snapshot, memory: Memory) -> DecodedSnapshot | None:
+    data = decode_snapshot(stored)
+    view = None if data is None else memory.restore_view(data.view)
+    return None if data is None or view is None else DecodedSnapshot(data, view, stored.records)
 
 
-def begin(reader: RecordReplayer, beginning: DecodedSnapshot, journal: Journal, key: SessionKey) -> None:
-    """Initialize a new replayer with a decoded snapshot, so that it continues with the records after the snapshot."""
-    taken, reader.number = beginning.taken, beginning.records
-    end = Mark(messages=taken.messages, records=beginning.records)
-    put(taken, reader, beginning.view, JournalMessages(journal, key, taken.marks, end))
+def apply_snapshot(
+    reader: RecordReplayer, snapshot: DecodedSnapshot, journal: Journal, key: SessionKey
+) -> None:
+    """Set up a new replayer from a decoded snapshot, so that it can continue with the records after the snapshot."""
+    data, reader.number = snapshot.data, snapshot.records
+    end = Mark(messages=data.messages, records=snapshot.records)
+    restore_snapshot(data, reader, snapshot.view, JournalMessages(journal, key, data.marks, end))
 
 
 async def restore_loaded(loaded: LoadedSession, context: SessionContext, journal: Journal) -> RestoredSession:
     """Restore a new session context from the snapshot and the records that `load_session` has read."""
     reader = RecordReplayer(context)
-    if loaded.beginning is not None:
-        begin(reader, loaded.beginning, journal, context.key)
+    if loaded.snapshot is not None:
+        apply_snapshot(reader, loaded.snapshot, journal, context.key)
     return await _read_all(reader, loaded.records, loaded.opened)
 
 
@@ -124,7 +129,7 @@ async def _read_all(
 ) -> RestoredSession:
     if opened is None:
         raise ValueError(
-            "these are not the records of a session: they do not begin with SessionCreatedRecord"
+            "the records are not those of a whole session: they must begin with a SessionCreatedRecord"
         )
     for number, record in enumerate(records):
         reader.read(record)
@@ -159,9 +164,9 @@ class RebuiltSession(FieldRepr):
 async def rebuild(
     records: Sequence[Record], *, to: int | None = None, session_id: str = ""
 ) -> RebuiltSession:
-    """Restore a session from its records up to number `to`, or from all of them, and return its content for inspection.
+    """Restore the content of a session from its records up to number `to`, for inspection. None as `to` uses all records.
 
-    The code is that of crash recovery.
+    The code is that of the restore after a crash.
 
     Raises:
         ConfigurationError: The session has no record with this number, or the records do not begin with the
@@ -175,7 +180,7 @@ async def rebuild(
         )
     if owner_of(records[:1]) is None:
         raise ConfigurationError(
-            "these are not the records of a session: the first record is not its creation"
+            "the records are not those of a whole session: the first record must be the creation of the session"
         )
     context = SessionContext(session_id, Sender("nobody"), SessionConversation(ShortTermMemory().open_view()))
     restored = await restore(records[:step], context)
@@ -210,13 +215,16 @@ _WIDE = 10_000
 
 @attrs.frozen(repr=False)
 class _Part(FieldRepr):
-    """The records between two marks, and the messages that they contain."""
+    """Range of journal records between two marks (positions at which reading can start)."""
 
     begin: Mark
     end: Mark
 
     def messages_between(self, messages: Sequence[Message], first: int, end: int) -> Sequence[Message]:
-        """Return the messages of this part whose positions are in a range."""
+        """Return those messages of this range whose positions are from `first` to `end - 1`.
+
+        `messages` are all messages of the range.
+        """
         return messages[max(0, first - self.begin.messages) : max(0, end - self.begin.messages)]
 
 
@@ -229,9 +237,9 @@ class JournalMessages(FieldRepr):
     key: SessionKey
     """Key of the session."""
     marks: tuple[Mark, ...]
-    """Record positions at which reading can start."""
+    """Positions between turns at which reading of records can start, from the snapshot."""
     end: Mark
-    """Position of the snapshot."""
+    """Position of the snapshot, where the messages in memory begin."""
 
     async def read(self, first: int, end: int) -> Sequence[Message]:
         """Return the messages from position `first` to position `end - 1`.

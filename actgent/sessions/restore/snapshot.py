@@ -43,12 +43,12 @@ RECENT = 32
 
 @attrs.frozen(kw_only=True, repr=False)
 class Mark(FieldRepr):
-    """Position between two turns, without waiting messages, at which reading of records can start."""
+    """Position in a session at which reading of records can start: between two turns, without waiting messages."""
 
     messages: int
-    """Number of messages before the position."""
+    """Number of messages of the session before the position."""
     records: int
-    """Number of records before the position."""
+    """Number of journal records of the session before the position."""
 
 
 BEGINNING = Mark(messages=0, records=0)
@@ -68,17 +68,17 @@ class SessionSnapshot(FieldRepr):
     recent: tuple[Message, ...]
     """The newest messages."""
     marks: tuple[Mark, ...]
-    """Positions at which reading of older records can start."""
+    """Positions between turns at which reading of older records can start."""
     usage: Usage = NO_USAGE
     """Tokens and cost of the session."""
     system: str | None = None
     """System prompt of the session; None uses the system prompt of the agent."""
     notices: Mapping[str, str]
-    """Mark of the last notice of each source."""
+    """Mark of the last notice to the model from each source, by source name."""
     call_ids: bytes
-    """Digests of all call ids, sorted."""
+    """Digests of the ids of all tool calls of the session, sorted and joined."""
     accepted: tuple[str, ...]
-    """Ids of accepted messages, oldest first."""
+    """Ids of the newest accepted messages, oldest first, to recognize repetitions."""
     waiting: tuple[MessageAcceptedRecord, ...]
     """Records of the accepted messages that have not ended."""
     failed: tuple[FailureRecord, ...] = ()
@@ -86,23 +86,23 @@ class SessionSnapshot(FieldRepr):
     unwanted: Mapping[str, str] = attrs.field(factory=dict)
     """Reasons of cancellations for messages that have not arrived, by message id."""
     spent: Amounts = NOTHING
-    """Usage that counts for the whole session."""
+    """Usage that counts for the limits of the whole session."""
     due: float = 0.0
     """Unix time in seconds of the next timer; 0 without a timer."""
     has_ledger: bool = False
     """True if the session ever had an approval."""
     decided: tuple[ApprovalDecisionRecord, ...]
-    """Remembered decisions about approvals."""
+    """Newest decisions about approvals."""
     schedules: SavedSchedules
     """Schedules of the session."""
     state: SavedStore | None = None
     """State of the session; None if it has no state."""
     description: str = ""
-    """Description of the session."""
+    """Beginning of the session's first message; empty without one."""
     origin: str = ""
-    """Sources of untrusted text in the conversation."""
+    """Names of the sources of untrusted text in the conversation; empty if there is none."""
     via: str = ""
-    """Untrusted sources that influenced the conversation without being repeated in it."""
+    """Names of untrusted sources that influenced the conversation, although it does not contain their text."""
     tags: tuple[str, ...] = ()
     """Tags of the session."""
     metadata: Mapping[str, str] = NO_SESSION_METADATA
@@ -123,33 +123,33 @@ _WIRE = TaggedCodec(
 )
 
 
-def encode_snapshot(taken: SessionSnapshot, records: int) -> Snapshot:
-    """Encode a snapshot that covers this number of records.
+def encode_snapshot(data: SessionSnapshot, records: int) -> Snapshot:
+    """Encode the data of a session as a stored snapshot that covers the first `records` records.
 
     Raises:
         NotSerializable: A value is not plain data.
     """
-    body = zlib.compress(_WIRE.encode([taken], SessionSnapshot), 1)
+    body = zlib.compress(_WIRE.encode([data], SessionSnapshot), 1)
     return Snapshot(records=records, version=VERSION, body=body)
 
 
-def decode_snapshot(kept: Snapshot | None) -> SessionSnapshot | None:
-    """Decode a stored snapshot. Return None if there is none, or if this version cannot read it."""
-    if kept is None or kept.version != VERSION:
+def decode_snapshot(stored: Snapshot | None) -> SessionSnapshot | None:
+    """Decode a stored snapshot. Return None if `stored` is None, or if this version of actgent cannot read it."""
+    if stored is None or stored.version != VERSION:
         return None
     try:
-        taken: SessionSnapshot = _WIRE.decode(zlib.decompress(kept.body), SessionSnapshot)[0]
+        data: SessionSnapshot = _WIRE.decode(zlib.decompress(stored.body), SessionSnapshot)[0]
     except (WireError, zlib.error, IndexError):
         return None
-    return taken
+    return data
 
 
-def take(
+def take_snapshot(
     reader: RecordReplayer, opened: SessionCreatedRecord, marks: tuple[Mark, ...]
 ) -> SessionSnapshot | None:
-    """Return a snapshot of the session that a replayer has restored so far; None if its memory view cannot be saved.
+    """Return the data for a snapshot of the session that a replayer has restored so far.
 
-    Call it only between two turns.
+    Call it only between two turns. The result is None if the memory view of the session cannot be saved.
     """
     context, conversation = reader.context, reader.context.conversation
     view, ledger = conversation.current_view().save(), context.approvals
@@ -168,7 +168,7 @@ def take(
         accepted=context.accepted_ids,
         waiting=reader.accepted,
         failed=tuple(reader.failed.values()),
-        unwanted=context.unwanted or {},
+        unwanted=context.cancellations or {},
         spent=reader.spent,
         due=reader.due,
         has_ledger=ledger is not None,
@@ -190,36 +190,39 @@ def _decided(decisions: Mapping[str, Decision]) -> tuple[ApprovalDecisionRecord,
     )
 
 
-def put(
-    taken: SessionSnapshot, reader: RecordReplayer, view: ModelView, earlier: EarlierMessages | None
+def restore_snapshot(
+    data: SessionSnapshot, reader: RecordReplayer, view: ModelView, earlier: EarlierMessages | None
 ) -> None:
-    """Restore a new replayer and its session context from a snapshot."""
+    """Set up a new replayer and its session context from the data of a snapshot.
+
+    `view` is the restored memory view. `earlier` reads the messages from before the snapshot.
+    """
     context, conversation = reader.context, reader.context.conversation
     conversation.replace_view(view)
-    conversation.replace_messages(RecordedMessages(taken.messages - len(taken.recent), taken.recent, earlier))
-    conversation.usage, conversation.system = taken.usage, taken.system
-    conversation.description, conversation.origin = taken.description, taken.origin
-    conversation.via = taken.via
-    if taken.tags or taken.metadata:
-        context.annotations = SessionAnnotations(tags=taken.tags, metadata=taken.metadata)
-    conversation.add_origins(taken.recent)
-    conversation.restore_notices(taken.notices)
-    conversation.former_ids = taken.call_ids
-    context.restore_accepted_ids(taken.accepted)
-    context.unwanted = dict(taken.unwanted) or None
-    for accepted in taken.waiting:
+    conversation.replace_messages(RecordedMessages(data.messages - len(data.recent), data.recent, earlier))
+    conversation.usage, conversation.system = data.usage, data.system
+    conversation.description, conversation.origin = data.description, data.origin
+    conversation.via = data.via
+    if data.tags or data.metadata:
+        context.annotations = SessionAnnotations(tags=data.tags, metadata=data.metadata)
+    conversation.add_origins(data.recent)
+    conversation.restore_notices(data.notices)
+    conversation.former_ids = data.call_ids
+    context.restore_accepted_ids(data.accepted)
+    context.cancellations = dict(data.unwanted) or None
+    for accepted in data.waiting:
         reader.read(accepted)
-    for failed in taken.failed:
+    for failed in data.failed:
         reader.read(failed)
-    reader.spent, reader.due = taken.spent, taken.due
-    _restore_pending(taken, context)
+    reader.spent, reader.due = data.spent, data.due
+    _restore_pending(data, context)
 
 
-def _restore_pending(taken: SessionSnapshot, context: SessionContext) -> None:
-    """Restore the approvals, schedules and state of the session."""
-    if taken.has_ledger:
-        context.ledger().restore_decisions({each.approval_id: each.decision for each in taken.decided})
-    if taken.schedules != SavedSchedules():
-        restore_schedules(context, taken.schedules)
-    if taken.state is not None:
-        context.state.load(taken.state)
+def _restore_pending(data: SessionSnapshot, context: SessionContext) -> None:
+    """Restore the approvals, schedules and state of a session from the data of a snapshot."""
+    if data.has_ledger:
+        context.ledger().restore_decisions({each.approval_id: each.decision for each in data.decided})
+    if data.schedules != SavedSchedules():
+        restore_schedules(context, data.schedules)
+    if data.state is not None:
+        context.state.load(data.state)

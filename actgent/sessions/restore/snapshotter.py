@@ -22,8 +22,8 @@ from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import error_text
 
 from .record_replayer import RecordReplayer
-from .session_loader import begin, read_beginning
-from .snapshot import BEGINNING, RECENT, Mark, encode_snapshot, take
+from .session_loader import apply_snapshot, decode_with_view
+from .snapshot import BEGINNING, RECENT, Mark, encode_snapshot, take_snapshot
 
 MARK_MESSAGES = 256
 """Minimum number of messages between two marks of a snapshot."""
@@ -40,7 +40,7 @@ _log = logger_of(__name__)
 
 @attrs.define(eq=False, repr=False)
 class SessionSnapshotter(FieldRepr):
-    """Creates snapshots of one agent's long sessions in the background, one at a time."""
+    """Background service that creates snapshots of one agent's long sessions, one at a time."""
 
     journal: Journal
     """Journal of the sessions."""
@@ -51,16 +51,16 @@ class SessionSnapshotter(FieldRepr):
     start_soon: Callable[..., bool]
     """Function that starts a background task; it returns False if the agent is stopping."""
     _making: set[str] = attrs.field(factory=set)
-    _one: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(1))
+    _one_at_a_time: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(1))
 
     def snapshot_in_background(self, log: SessionLog) -> None:
         """Start to create a snapshot of a session in the background, unless one is being created."""
-        if log.session_id not in self._making and self.start_soon(self._keep, log):
+        if log.session_id not in self._making and self.start_soon(self._make_snapshot, log):
             self._making.add(log.session_id)
 
-    async def _keep(self, log: SessionLog) -> None:
+    async def _make_snapshot(self, log: SessionLog) -> None:
         try:
-            async with self._one:
+            async with self._one_at_a_time:
                 grown, log.grown = log.grown, 0
                 epoch = self.journal.epoch_of(log.session_id)
                 maker = SnapshotBuilder(self.journal, SessionKey(self.agent, log.session_id), self.memory)
@@ -80,7 +80,7 @@ class SessionSnapshotter(FieldRepr):
 
 
 class SnapshotBuilder:
-    """Reads the records of a session after its last snapshot, and stores the next snapshot."""
+    """Builder of one session's next snapshot. It reads the records after the last snapshot, and stores the new one."""
 
     def __init__(self, journal: Journal, key: SessionKey, memory: Memory) -> None:
         self._journal = journal
@@ -96,9 +96,9 @@ class SnapshotBuilder:
         self._number = 0
 
     async def make(self, *, slack: int, epoch: int) -> bool:
-        """Create and store a snapshot that omits at most `slack` newest records.
+        """Create and store a snapshot that covers all records except at most the `slack` newest ones.
 
-        Return False if no snapshot can be made.
+        `epoch` is the ownership period in which the write is valid. Return False if no snapshot can be made.
 
         Raises:
             JournalError: The journal cannot be read or written.
@@ -118,18 +118,19 @@ class SnapshotBuilder:
         )
 
     async def _begin(self) -> None:
-        """Restore the replayer from the last snapshot, if there is one."""
-        kept = await self._journal.find_snapshot(self._key.session_id, agent=self._key.agent)
-        beginning = None if kept is None else await read_beginning(kept, self._memory)
-        if beginning is not None:
-            begin(self._reader, beginning, self._journal, self._key)
-            self._opened, self._marks = beginning.taken.opened, list(beginning.taken.marks)
-            self._number = beginning.records
+        """Restore the replayer from the session's last snapshot, if there is one."""
+        stored = await self._journal.find_snapshot(self._key.session_id, agent=self._key.agent)
+        snapshot = None if stored is None else await decode_with_view(stored, self._memory)
+        if snapshot is not None:
+            apply_snapshot(self._reader, snapshot, self._journal, self._key)
+            self._opened, self._marks = snapshot.data.opened, list(snapshot.data.marks)
+            self._number = snapshot.records
 
     async def _read_until(self, last: int, slack: int) -> Snapshot | None:
-        """Read records up to the first end of a turn that leaves at most `slack` records before record `last`.
+        """Read records up to the end of a turn, and return a snapshot at that position.
 
-        Return the snapshot at that position; None if the session has no such position.
+        It is the first end of a turn with at most `slack` records between it and the record number `last`. The result is
+        None if there is no such position.
         """
         while self._number < last:
             page = await self._journal.read(
@@ -148,7 +149,7 @@ class SnapshotBuilder:
                         return await self._take()
                 if number % SLICE == SLICE - 1:
                     await trio.lowlevel.checkpoint()
-            self._messages.forget(RECENT)
+            self._messages.trim(RECENT)
         return None
 
     @property
@@ -156,7 +157,7 @@ class SnapshotBuilder:
         return self._reader.context.conversation.messages
 
     def _mark(self) -> None:
-        """Add a mark at the current position, if enough messages follow the last mark."""
+        """Add a mark (a position at which reading can start) here, if enough messages follow the last mark."""
         messages = len(self._messages)
         since = messages - (self._marks or [BEGINNING])[-1].messages
         if since >= MARK_MESSAGES and not self._reader.accepted:
@@ -166,9 +167,9 @@ class SnapshotBuilder:
         if self._opened is None or self._opened.transient:
             return None
         if len(self._messages) < SMALL:
-            return self._taken(self._opened)
-        return await trio.to_thread.run_sync(self._taken, self._opened)
+            return self._encode(self._opened)
+        return await trio.to_thread.run_sync(self._encode, self._opened)
 
-    def _taken(self, opened: SessionCreatedRecord) -> Snapshot | None:
-        taken = take(self._reader, opened, tuple(self._marks))
-        return None if taken is None else encode_snapshot(taken, self._number)
+    def _encode(self, opened: SessionCreatedRecord) -> Snapshot | None:
+        data = take_snapshot(self._reader, opened, tuple(self._marks))
+        return None if data is None else encode_snapshot(data, self._number)

@@ -37,9 +37,9 @@ class FollowedRecord(FieldRepr):
     at: float | None
     """Unix time in seconds at which the record was written; None for records of earlier versions."""
     turn: str
-    """Id of the outside message whose turn the record belongs to; empty if it belongs to no turn."""
+    """Id of the turn that the record belongs to, which is the id of the answered message; empty if it belongs to no turn."""
     record: Record
-    """The record."""
+    """The journal record."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -47,15 +47,15 @@ class PartialText(FieldRepr):
     """New text of a partial answer, for display. It has no record number; the record of the final answer replaces it."""
 
     turn: str
-    """Id of the outside message whose turn produces the answer. The turn's records may arrive later."""
+    """Id of the turn that produces the answer, which is the id of the answered message. Its records may arrive later."""
     reply_id: str
     """Id of the answer that the text belongs to."""
     attempt: int = 0
-    """Number of the attempt, from 0. A new attempt discards the text of earlier attempts."""
+    """Number of the model call's attempt, from 0. A new attempt discards the text of earlier attempts."""
     begin: int = 0
     """Length in characters of the text that was sent before; 0 at the start of an attempt."""
     text: str
-    """The new text."""
+    """New text of the answer, from position `begin` on."""
 
 
 FollowedItem = FollowedRecord | PartialText | CallProgress
@@ -71,11 +71,11 @@ class LiveText(FieldRepr):
     """Partial answer and tool progress of a session, shared by all followers of the session."""
 
     turn: str = ""
-    """Id of the outside message of the running turn."""
+    """Id of the running turn, which is the id of the answered message; empty between turns."""
     reply_id: str = ""
-    """Id of the partial answer."""
+    """Id of the partial answer; empty if no answer is being received."""
     attempt: int = 0
-    """Number of the attempt, from 0."""
+    """Number of the attempt of the model call that produces the answer, from 0."""
     progress: dict[str, CallProgress] = attrs.field(factory=dict)
     """Latest progress report of each running tool call, by call id."""
     _growth: PartialAnswer | None = None
@@ -89,7 +89,7 @@ class LiveText(FieldRepr):
 
     @property
     def answer(self) -> object:
-        """Object that identifies the current attempt at an answer; a new attempt has another object."""
+        """Object that identifies the current attempt at an answer. Each new attempt has another object."""
         return self._text
 
     @property
@@ -101,11 +101,11 @@ class LiveText(FieldRepr):
 
     @property
     def size(self) -> int:
-        """Number of received characters."""
+        """Number of received characters of the partial answer."""
         return self._text.tell()
 
     def read(self, begin: int) -> str:
-        """Return the received text from character index `begin` on."""
+        """Return the received text of the partial answer from character index `begin` on."""
         self._text.seek(begin)
         return self._text.read()
 
@@ -118,7 +118,7 @@ class LiveText(FieldRepr):
             self._thinkers.append(waker)
 
     def remove(self, waker: "WakeableReader") -> bool:
-        """Remove a reader. Return True if no reader remains."""
+        """Remove a reader that `add` has registered. Return True if no reader remains."""
         self._wakers.remove(waker)
         if waker in self._thinkers:
             self._thinkers.remove(waker)
@@ -204,26 +204,26 @@ class WakeableReader:
 
 
 class TurnAssigner:
-    """Finds the turn of each record, from the records before it."""
+    """Assigns each record of a session to its turn, from the records before it."""
 
     def __init__(self, turn: str = "") -> None:
-        """Args: `turn` is the id of the turn that is open before the first record; empty if none is open."""
+        """Start with the id of the turn that is open before the first record; empty if none is open."""
         self._turn = turn
         self._messages = {turn}
         """Ids of the messages that the open turn answers."""
 
-    def name(self, step: Written, after: int) -> Iterator[FollowedRecord]:
-        """Yield the records of a journal step that have a number above `after`, each with its number, time and turn id."""
+    def number_records(self, step: Written, after: int) -> Iterator[FollowedRecord]:
+        """Yield the records of a written batch that have a number above `after`, each with its number, time and turn id."""
         for number, (record, turn) in enumerate(self.turns(step), step.first):
             if number > after:
                 yield FollowedRecord(number=number, at=step.at, turn=turn, record=record)
 
     def turns(self, step: Written) -> list[tuple[Record, str]]:
-        """Return the records of a journal step, each with the id of its turn; the id is empty outside of turns."""
+        """Return the records of a written batch, each with the id of its turn; the id is empty outside of turns."""
         records, found = step.records, list[tuple[Record, str]]()
-        for place, record in enumerate(records, 1):
+        for following, record in enumerate(records, 1):
             if type(record) is MessageAppendedRecord:
-                self._begin(record, records[place:])
+                self._begin(record, records[following:])
             turn = (
                 self._turn_of(record)
                 if type(record) in (MessageAcceptedRecord, MessageEndRecord)
@@ -243,13 +243,13 @@ class TurnAssigner:
                 return message_id
         return self._turn
 
-    def _begin(self, record: MessageAppendedRecord, behind: Iterable[Record]) -> None:
-        """Start a turn at its first record. Its id is that of the last message that the turn answers.
+    def _begin(self, record: MessageAppendedRecord, later_records: Iterable[Record]) -> None:
+        """Start a turn at its first record. The id of the turn is that of the last message that the turn answers.
 
-        `behind` are the following records, which may add further messages to the turn.
+        The following `later_records` may add further messages to the turn.
         """
         joins = itertools.takewhile(
-            lambda each: isinstance(each, MessageAppendedRecord) and each.joins, behind
+            lambda each: isinstance(each, MessageAppendedRecord) and each.joins, later_records
         )
         ids = [
             record.message_id,

@@ -52,7 +52,7 @@ class RecentHistory:
             records=tuple(records),
         )
         self._number = step.last
-        return list(self._names.name(step, 0))
+        return list(self._names.number_records(step, 0))
 
     def _record_of(self, entry: Entry, *, joins: bool) -> Record:
         if isinstance(entry, Message):
@@ -67,10 +67,10 @@ class RecentHistory:
 
     def _record_of_message(self, message: Message, *, joins: bool) -> Record:
         if message.correlation_id is None:
-            is_outside = message.causation_id is None and message.sender.kind != "assistant"
+            starts_turn = message.causation_id is None and message.sender.kind != "assistant"
             return (
                 MessageAppendedRecord(message_id=message.id, joins=joins)
-                if is_outside
+                if starts_turn
                 else AgentMessageRecord(message=message)
             )
         if message.sender.kind not in ("assistant", "agent"):

@@ -46,7 +46,7 @@ class MessageFilter(FieldRepr):
         after: int | datetime | None,
         roles: Collection[SenderKind] | None,
     ) -> "MessageFilter":
-        """Create the filter from the arguments of `Session.messages`.
+        """Create the filter from the arguments `before=`, `after=` and `roles=` of `Session.messages`.
 
         Raises:
             ConfigurationError: Both arguments are positions, a date has no time zone, or a role is unknown.
@@ -68,8 +68,8 @@ class MessageFilter(FieldRepr):
             self.since is not None and self.until is None and self.before is None
         )
 
-    def wants(self, message: Message) -> bool:
-        """Return True if sender and time of a message match the filter. Positions are not checked."""
+    def matches(self, message: Message) -> bool:
+        """Return True if the sender and the time of a message match the filter. The position is not checked."""
         at = message.created_at
         if (self.until is not None and at >= self.until) or (self.since is not None and at <= self.since):
             return False
@@ -91,16 +91,17 @@ def _checked_roles(roles: Collection[SenderKind]) -> frozenset[SenderKind]:
         )
     for role in roles:
         if role not in _ROLES:
-            raise ConfigurationError(f"unknown role {role!r}:  {nearest(str(role), _ROLES)}")
+            raise ConfigurationError(f"roles= has an unknown role {role!r}: {nearest(str(role), _ROLES)}")
     return frozenset(roles)
 
 
 async def read_matching(
-    conversation: SessionConversation, wanted: MessageFilter, *, limit: int
+    conversation: SessionConversation, message_filter: MessageFilter, *, limit: int
 ) -> MessagePage:
-    """Return at most `limit` messages that match the filter: the first after a position or date, otherwise the newest.
+    """Return a page of at most `limit` messages that match the filter.
 
-    If the filter has roles, intermediate answers are omitted, so the result is the conversation as a user sees it.
+    They are the first ones after the position or date of the filter, if it has one, otherwise the newest. If the filter has
+    roles, intermediate answers are omitted, so the result is the conversation as a user sees it.
 
     Raises:
         ConfigurationError: `limit` is less than 1.
@@ -108,20 +109,20 @@ async def read_matching(
     at_least_one("limit", limit)
     found: list[tuple[int, Message]] = []
     total = len(conversation.messages)
-    begin = 0 if wanted.after is None else min(max(0, wanted.after + 1), total)
-    end = total if wanted.before is None else min(max(0, wanted.before), total)
+    begin = 0 if message_filter.after is None else min(max(0, message_filter.after + 1), total)
+    end = total if message_filter.before is None else min(max(0, message_filter.before), total)
     while begin < end and len(found) < limit:
-        place = {"after": begin - 1} if wanted.is_forward else {"before": end}
-        page = await conversation.read(limit=min(PAGE, end - begin), **place)
+        bound = {"after": begin - 1} if message_filter.is_forward else {"before": end}
+        page = await conversation.read(limit=min(PAGE, end - begin), **bound)
         left_out = frozenset[str]()
-        if wanted.roles is not None and "assistant" in wanted.roles:
+        if message_filter.roles is not None and "assistant" in message_filter.roles:
             left_out = await _intermediate_in(conversation, page)
         here = [
-            (place, each)
-            for place, each in enumerate(page, page.first)
-            if wanted.wants(each) and each.id not in left_out
+            (position, each)
+            for position, each in enumerate(page, page.first)
+            if message_filter.matches(each) and each.id not in left_out
         ]
-        if wanted.is_forward:
+        if message_filter.is_forward:
             begin, found = page.first + len(page), [*found, *here][:limit]
         else:
             end, found = page.first, [*here, *found][-limit:]
@@ -181,22 +182,22 @@ async def _intermediate_in(conversation: SessionConversation, page: MessagePage)
 
 @attrs.frozen(kw_only=True, repr=False)
 class MessageTrace(FieldRepr):
-    """Links of one message to the other messages, calls, results and observations of its turn."""
+    """A message with its links to the other messages, tool calls, results and observations of its turn."""
 
     message: Message
-    """The message itself."""
+    """The message whose links these are."""
     turn: str
-    """Id of the outside message that started the turn."""
+    """Id of the message that started the turn, from a user, another agent or a schedule."""
     traceparent: str | None
     """W3C Trace Context of the turn's sender; None without a trace."""
     cause: str | None
-    """Id of the message that caused this one; None for an outside message."""
+    """Id of the message that caused this one; None for a message that started a turn."""
     effects: tuple[str, ...]
     """Ids of the messages that this one caused, oldest first."""
     calls: tuple[ToolCall, ...]
     """Tool calls of the message, including calls written as text. If `is_whole_turn`: all tool calls of the turn."""
     results: tuple[ToolResult, ...]
-    """Results of `calls`, as far as they exist."""
+    """Tool results of the calls in `calls`, as far as they exist."""
     steps: tuple[Message, ...] = ()
     """If `is_whole_turn`: the messages between the user's message and the final answer, in order. Otherwise empty."""
     is_whole_turn: bool = False
@@ -210,7 +211,7 @@ class MessageTrace(FieldRepr):
         return None if self.traceparent is None else self.traceparent.split("-")[1]
 
     def concerns(self, observed: Observed) -> bool:
-        """Return True if an observation of the turn is about this message."""
+        """Return True if an observation of the turn belongs to this message, its calls or its results."""
         if self.is_whole_turn:
             return True
         ids = {self.message.id, *(call.id for call in self.calls)}
@@ -218,7 +219,7 @@ class MessageTrace(FieldRepr):
 
 
 async def find_links(conversation: SessionConversation, message_id: str) -> MessageTrace:
-    """Return the links of a message, without observations.
+    """Return the links of a message to the rest of its turn, without observations.
 
     Raises:
         ConfigurationError: The history has no message with this id.
@@ -262,7 +263,7 @@ def _is_final(message: Message, known: Sequence[Message]) -> bool:
 
 
 def _steps(of_turn: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the messages on the way to a turn's answer: all of its messages except final answers and empty messages."""
+    """Return the intermediate messages of a turn: all of its messages except final answers and empty messages."""
     steps = intermediate_answers(of_turn)
     return tuple(
         each for each in of_turn if each.parts and (each.sender.kind != "assistant" or each.id in steps)
@@ -270,17 +271,17 @@ def _steps(of_turn: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _with_results(message: Message, of_turn: Sequence[Message]) -> Sequence[Message]:
-    """Return the message. If the next message contains results of its calls, return that as well."""
+    """Return the message, and the next message of its turn if that contains the results of its tool calls."""
     if message.sender.kind != "assistant" or message not in of_turn:
         return (message,)
-    behind = of_turn[of_turn.index(message) + 1 :]
-    return (message, behind[0]) if behind and behind[0].sender.kind == "tool" else (message,)
+    later = of_turn[of_turn.index(message) + 1 :]
+    return (message, later[0]) if later and later[0].sender.kind == "tool" else (message,)
 
 
 def _begins(each: Message, message_id: str, known: Sequence[Message]) -> bool:
-    """Return True if `each` is the message from outside to which the turn of message `message_id` responds.
+    """Return True if `each` is the message that started the turn of the message `message_id`.
 
-    `known` are the messages among which that message is searched.
+    `known` are the messages in which the message `message_id` is searched.
     """
     found = next((one for one in known if one.id == message_id), None)
     return found is not None and each.id == (found.correlation_id or found.id)

@@ -73,9 +73,9 @@ class Observed(FieldRepr):
     at: float | None
     """Unix time in seconds of the observation's record; None if unknown, and for a partial observation."""
     turn: str
-    """Id of the outside message whose turn the observation belongs to."""
+    """Id of the turn that the observation belongs to, which is the id of the answered message."""
     parent: str
-    """Id of the parent: for a tool result the id of the call's observation, otherwise the id of the turn."""
+    """Id of the parent observation: for a tool result that of the tool call, otherwise the id of the turn."""
     content: Any = None
     """Text or data of the observation."""
     metadata: Mapping[str, Any] = attrs.field(factory=dict)

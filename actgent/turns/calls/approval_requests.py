@@ -29,14 +29,14 @@ class GuardApproval(FieldRepr):
 
     guard: str
     subject: str
-    """Id of the checked message or answer."""
+    """Id of the message or answer that the guard checked."""
     text: str
     ask: ApprovalRequest
     is_message: bool
 
     @property
     def call_id(self) -> str:
-        """Id of the approval's pseudo tool call; built from guard and subject, so it stays equal after a restart."""
+        """Id that stands for a tool call in the approval; built from guard and subject, so it stays equal after a restart."""
         return f"{GUARDED}{self.guard}/{self.subject}"
 
 
@@ -61,46 +61,46 @@ class ApprovalRequests(FieldRepr):
         return None if self.rule is None else partial(approval_question, self.rule, tool_context)
 
     def apply_decisions(self, ledger: ApprovalLedger, batch: Batch) -> None:
-        """Give each rejected or answered call its result from the recorded decision, and mark calls with open approvals.
+        """Set the results of those tool calls in a batch that an approver has rejected or answered, from the recorded decisions.
 
-        Approved calls are not changed here.
+        Calls whose approval is still open are marked as waiting. Approved calls are not changed.
         """
-        for place, call in enumerate(batch.calls):
+        for index, call in enumerate(batch.calls):
             verdict = ledger.verdict(call.id)
             if verdict is not None and verdict.grant is None:
                 content, error = verdict.result
-                batch.supply_result(place, content=content, error=error)
+                batch.supply_result(index, content=content, error=error)
             elif ledger.open_of(call.id) is not None:
-                batch.awaiting_approval = {**batch.awaiting_approval, place: ApprovalRequired("")}
+                batch.awaiting_approval = {**batch.awaiting_approval, index: ApprovalRequired("")}
 
     # --- when all others have run --------------------------------------------------------------
 
     async def ask(self, turn: Turn, batch: Batch) -> None:
-        """Record the approval requests of a batch in the journal, then deliver them to handlers and callers.
+        """Record the approval requests for the waiting calls of a batch in the journal, then deliver them to handlers and callers.
 
         The turn can be suspended after this call, unless a handler decided all requests immediately.
         """
         context = turn.session
         asked = self._approvals(turn, batch)
         self._write(context, asked)
-        turn.keep_results(batch.finished(), [batch.calls[place].id for place in batch.awaiting_approval])
+        turn.keep_results(batch.finished(), [batch.calls[index].id for index in batch.awaiting_approval])
         context.conversation.open_calls = tuple(batch.source_calls or batch.calls)
         if context.log is not None:
             context.log.add_results(batch.finished())
             await context.log.flush()
         await self._deliver_requests(turn, asked)
 
-    async def ask_about(self, turn: Turn, asked: GuardApproval) -> None:
+    async def ask_about(self, turn: Turn, request: GuardApproval) -> None:
         """Record and deliver the approval request of a guard about a message or an answer.
 
         The turn can be suspended after this call, unless a handler decided the request immediately.
         """
         context = turn.session
-        call = ToolCall(asked.guard, {"text": asked.text}, id=asked.call_id)
-        about = "message" if asked.is_message else "answer"
-        question = asked.ask.question or f"May this {about} pass the guard {asked.guard!r}?"
+        call = ToolCall(request.guard, {"text": request.text}, id=request.call_id)
+        about = "message" if request.is_message else "answer"
+        question = request.ask.question or f"May this {about} pass the guard {request.guard!r}?"
         wish = ApprovalRequired(
-            question, form=asked.ask.form, again=False, timeout=asked.ask.timeout, risk=asked.ask.risk
+            question, form=request.ask.form, again=False, timeout=request.ask.timeout, risk=request.ask.risk
         )
         approvals = [self._approval(turn, call, wish)]
         self._write(context, approvals)
@@ -108,20 +108,20 @@ class ApprovalRequests(FieldRepr):
             await context.log.flush()
         await self._deliver_requests(turn, approvals)
 
-    def _write(self, context: SessionContext, asked: Sequence[Approval]) -> None:
-        for approval in asked:
+    def _write(self, context: SessionContext, approvals: Sequence[Approval]) -> None:
+        for approval in approvals:
             if approval.id not in context.ledger().open:
                 context.record_approval(ApprovalRequestRecord(approval=approval))
 
-    async def _deliver_requests(self, turn: Turn, asked: Sequence[Approval]) -> None:
-        """Deliver recorded approval requests to observers, handlers, callers and parent sessions.
+    async def _deliver_requests(self, turn: Turn, approvals: Sequence[Approval]) -> None:
+        """Deliver recorded approval requests of a turn to observers, handlers, callers and parent sessions.
 
         Calls of the caller's own tools are delivered to the waiting callers only. If requests remain
         undecided afterwards, the turn is recorded as suspended.
         """
         context = turn.session
         ledger = context.ledger()
-        for approval in asked:
+        for approval in approvals:
             turn.check()
             if approval.for_caller:
                 for listener in turn.listeners:
@@ -141,15 +141,15 @@ class ApprovalRequests(FieldRepr):
                 context.log.flush_soon()
 
     def _approvals(self, turn: Turn, batch: Batch) -> list[Approval]:
-        """Return the approvals to request for the waiting calls of a batch, in call order.
+        """Return the approvals to request for the waiting calls of a batch, in the order of the calls.
 
-        A call that asks the same question again gets its earlier decision, and is omitted.
+        A call whose question was decided before gets the earlier decision, and is omitted.
         """
         context = turn.session
         ledger = context.ledger()
         asked = []
-        for place, question in sorted(batch.awaiting_approval.items(), key=itemgetter(0)):
-            call = batch.calls[place]
+        for index, question in sorted(batch.awaiting_approval.items(), key=itemgetter(0)):
+            call = batch.calls[index]
             approval = ledger.open_of(call.id) or self._approval(turn, call, question)
             if not ledger.reuse_decision(approval.id):
                 asked.append(approval)

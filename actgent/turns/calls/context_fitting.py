@@ -51,7 +51,7 @@ class ContextFitter(FieldRepr):
     def note(self, context: SessionContext, llm: LLM, chat: ModelRequest, answer: ModelResponse) -> None:
         """Remember the prompt token count that the provider reported, to estimate the size of later requests.
 
-        Does nothing for models without a known context window.
+        Do nothing for models without a known context window.
         """
         if llm.context_window is None:
             return
@@ -85,15 +85,15 @@ class ContextFitter(FieldRepr):
     def _restore_count(
         self, context: SessionContext, llm: LLM, chat: ModelRequest
     ) -> window.CountedRequest | None:
-        """Rebuild the token count of the last request from the journal after a restart; None if it cannot be rebuilt.
+        """Rebuild the token count of the session's last request from the journal after a restart; None if it is unknown.
 
-        So requests are shortened as they would have been without the restart.
+        With this count, requests are shortened as they would have been without the restart.
         """
         last_answer = context.conversation.last_answer
         if last_answer is None:
             return None
         context.conversation.last_answer = None
-        answers = [place for place, each in enumerate(chat.messages) if each.role == "assistant"]
+        answers = [index for index, each in enumerate(chat.messages) if each.role == "assistant"]
         is_shortened = last_answer.fitting is not None and last_answer.fitting.shortened
         is_other = last_answer.model and not last_answer.model.startswith(llm.name)
         if not answers or is_shortened or is_other:
@@ -129,7 +129,7 @@ class ContextFitter(FieldRepr):
         return counted
 
     def compact(self, turn: Turn, llm: LLM, chat: ModelRequest, assemble: Assemble) -> ModelRequest | None:
-        """Return a request of half the size after its provider rejected it as too long; None if it cannot be shortened.
+        """Return a request of about half the size, because the provider rejected `chat` as too long; None if that is impossible.
 
         `assemble` returns the messages again after the memory view was shortened.
         """
@@ -175,20 +175,20 @@ class ContextFitter(FieldRepr):
         return chat
 
 
-def _share(view: ModelView, chat: ModelRequest, wanted: float) -> float:
-    """Return the fraction of the conversation to keep so that the request has about `wanted` estimated tokens.
+def _share(view: ModelView, chat: ModelRequest, target_tokens: float) -> float:
+    """Return the fraction of the conversation to keep, so that the request has about `target_tokens` estimated tokens.
 
-    System prompt and tools are not shortened, so the conversation makes up for them.
+    System prompt and tools are not shortened, so the conversation must become smaller instead.
     """
     shown = window.conversation_tokens(view.messages())
     others = window.estimate_request(chat) - shown
-    return min(max((wanted - others) / shown, 0.0), MAX_SHARE) if shown else 0.0
+    return min(max((target_tokens - others) / shown, 0.0), MAX_SHARE) if shown else 0.0
 
 
 def with_short_results(turn: Turn, chat: ModelRequest, limit: int) -> list[ChatMessage]:
-    """Return the messages with tool results cut to `limit` characters.
+    """Return the messages of a request with tool results cut to `limit` characters.
 
-    If the model has the tool `read_result`, a cut result is stored for that tool. Otherwise its end is lost.
+    If the model has the tool `read_result`, a cut result is stored for that tool. Otherwise the end of the result is lost.
     """
     context = turn.session
     can_read = any(tool.name == ReadResult.name for tool in chat.tools)
@@ -221,7 +221,7 @@ def fitter_for(models: Iterable[LLM]) -> ContextFitter | None:
 
 
 def overflow_of(llm: LLM, chat: ModelRequest, refused: BadRequest) -> ContextOverflow:
-    """Return the ContextOverflow error for a shortened request that its provider rejected with error `refused`."""
+    """Return the ContextOverflow error for a shortened request that its provider rejected as too long, with error `refused`."""
     size, parts = int(window.estimate_request(chat)), _largest(chat)
     text = (
         "the provider finds the request too long, also after what can be left out was left out: "

@@ -30,11 +30,11 @@ MAX_UNSEEN_TOKENS = 1000
 
 @attrs.define(eq=False, repr=False)
 class MeteredModelCaller(FieldRepr):
-    """Caller of models that charges the calls to budgets."""
+    """Caller of models that charges each call to a budget of a turn or session."""
 
     _estimator: PromptEstimator = attrs.field(factory=PromptEstimator)
     _unseen: dict[str, int] = attrs.field(factory=dict)
-    """Model name -> tokens by which the last measured prompt exceeded its estimate."""
+    """Tokens by which the last measured prompt exceeded its estimate, by model name."""
 
     async def complete(
         self, turn: Turn, budget: Budget, llm: LLM, chat: ModelRequest, *, on_text: OnText | None
@@ -105,7 +105,7 @@ class MeteredModelCaller(FieldRepr):
 
 
 async def _begin(turn: Turn, budget: Budget) -> None:
-    """Count the model call of the turn, after its reservation is durable if the budget requires it.
+    """Count the next model call of a turn. First write its reservation to the journal, if the budget requires it.
 
     An interruption does not cancel the write.
     """
@@ -123,7 +123,7 @@ async def _write_all(budget: Budget) -> None:
 
 
 def _free(_prompt: int, _answer: int) -> float:
-    """Return 0. It replaces the price function of a model if the budget has no cost limit."""
+    """Return 0 as the price of a call, for budgets without a cost limit."""
     return 0.0
 
 
@@ -143,7 +143,7 @@ def _price_of(llm: LLM) -> Price:
 
 
 def _charged_amounts(usage: Usage, llm: LLM, reserved: Amounts) -> Amounts:
-    """Return the amounts to charge for a call: the provider's usage, or the reservation if it reports no tokens."""
+    """Return the amounts to charge for a model call: the reported usage, or the reservation if no tokens were reported."""
     tokens = usage.input_tokens + usage.output_tokens
     if not tokens:
         return reserved

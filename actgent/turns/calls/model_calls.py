@@ -40,7 +40,7 @@ from .metered_calls import MeteredModelCaller
 
 @attrs.define(eq=False, repr=False)
 class AnswerStream(FieldRepr):
-    """Stream of one model answer: receives text deltas, and emits the part that the protocol shows to users."""
+    """Receiver of one streamed model answer. It emits the part of the text that the protocol shows to users."""
 
     _dispatcher: Dispatcher
     _turn: Turn
@@ -66,7 +66,7 @@ class AnswerStream(FieldRepr):
     async def finish(self, text: str) -> None:
         """Emit the text that was held back until the end of the answer. `text` is the complete answer.
 
-        Does nothing if the model did not stream the whole answer.
+        Do nothing if the model did not stream the whole answer.
         """
         growth = self._turn.growth
         if growth is not None and growth.text.size == len(text) and (delta := growth.finish()):
@@ -84,10 +84,10 @@ class AnswerStream(FieldRepr):
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class ModelCaller(FieldRepr):
-    """Calls the models of one agent."""
+    """Caller of one agent's models, with limits, timeout and streaming. It records the answers in the conversation."""
 
     sender: Sender
-    """The agent, as the sender that its recorded answers name."""
+    """Sender of the recorded answers: the agent's name with the kind assistant."""
     models: Mapping[str, LLM]
     dispatcher: Dispatcher
     observer: Observer
@@ -95,7 +95,7 @@ class ModelCaller(FieldRepr):
     metered: MeteredModelCaller = attrs.field(factory=MeteredModelCaller)
     guards: Guards = attrs.field(factory=Guards)
     fitter: ContextFitter | None = None
-    """Fits requests into context windows; None if no model needs it."""
+    """Fitter that shortens requests to the models' context windows; None if no model needs it."""
 
     async def ask_fitting(
         self,
@@ -200,7 +200,7 @@ class ModelCaller(FieldRepr):
         raise error
 
     def check_limit(self, turn: Turn) -> None:
-        """Raise if the turn has reached the protocol's limit of model calls, or the default limit.
+        """Check that the turn may make another model call by the protocol's limit, or by the default limit.
 
         The default limit applies if neither the protocol nor `Limits(model_calls=)` sets one. The turn's budget checks
         `Limits(model_calls=)` itself.
@@ -239,7 +239,7 @@ class ModelCaller(FieldRepr):
     def keep_partial(self, turn: Turn) -> None:
         """Append the received text of an interrupted answer to the conversation, marked as truncated.
 
-        Does nothing without text.
+        Do nothing if no text was received.
         """
         context = turn.session
         growth, turn.growth, turn.first_at = turn.growth, None, None
@@ -292,16 +292,21 @@ class ModelCaller(FieldRepr):
             self.observer.take_answer(context, message, answer, turn.asked_at, first_at)
         return calls
 
-    def _make_message(self, turn: Turn, parts: tuple[Part, ...], to: Message, stop: StopReason) -> Message:
-        """Return the message for an answer to the message `to`. Its text is marked as cut if the answer stopped by its length."""
+    def _make_message(
+        self, turn: Turn, parts: tuple[Part, ...], answered: Message, stop: StopReason
+    ) -> Message:
+        """Return the history message for a model answer with these parts to the message `answered`.
+
+        It is marked as cut if the answer ended at the token limit.
+        """
         context = turn.session
         return make_message(
             id=turn.answer_id,
             session_id=context.id,
             sender=self.sender,
             parts=parts,
-            correlation_id=to.correlation_id or to.id,
-            causation_id=to.id,
+            correlation_id=answered.correlation_id or answered.id,
+            causation_id=answered.id,
             cut=stop == "length",
             metadata=turn.answer_metadata,
             origin=context.conversation.origin,
@@ -310,7 +315,7 @@ class ModelCaller(FieldRepr):
 
 
 async def _show_later(gate: trio.Event, show: OnText, text: str, attempt: int) -> None:
-    """Pass a text delta to `show` after the message guards have accepted the message, which sets `gate`.
+    """Wait for `gate`, which is set when the message guards have accepted the message, then pass a text delta to `show`.
 
     The model stream waits until then.
     """
@@ -337,7 +342,10 @@ def add_to_parents(context: SessionContext, usage: Usage) -> None:
 
 
 def _written(context: SessionContext, answer: ModelResponse) -> Usage:
-    """Return the token usage to record with an answer: its own, and that of child sessions not recorded yet."""
+    """Return the token usage to record with an answer: that of the answer, and unrecorded usage of child sessions.
+
+    The usage of the child sessions is reset.
+    """
     if context.conversation.unwritten is None:
         return answer.usage
     return answer.usage + context.conversation.take_unwritten()

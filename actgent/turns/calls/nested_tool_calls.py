@@ -39,15 +39,15 @@ class NestedCalls(FieldRepr):
     """Tool calls that run on behalf of a running tool call (the outer call)."""
 
     outer: ToolCall
-    """The running tool call that makes the nested calls."""
+    """The running tool call (outer call) that makes the nested calls."""
     turn: Turn
     registry: ToolRegistry
     new_batch: NewBatch = attrs.field(repr=False)
-    """Creates the batch that executes a nested call."""
+    """Function that creates the batch that executes a nested call."""
     now: Callable[[], float] = attrs.field(repr=False)
-    """Returns the Unix time in seconds."""
+    """Function that returns the current Unix time in seconds."""
     _sources: str = ""
-    """Untrusted sources of the results of all finished nested calls."""
+    """Names of the untrusted sources of the results of all finished nested calls, separated by commas."""
     _running: list[Batch] = attrs.field(factory=list, init=False)
     """Batches of the running nested calls."""
     _count: int = 0
@@ -61,7 +61,7 @@ class NestedCalls(FieldRepr):
 
     @property
     def sources(self) -> str:
-        """Untrusted sources of the results of all nested calls so far; empty if there are none."""
+        """Names of the untrusted sources of the results of all nested calls so far, running ones included; empty if none."""
         sources = self._sources
         for batch in self._running:
             sources = join_origins(sources, batch.running_sources())
@@ -109,7 +109,7 @@ class NestedCalls(FieldRepr):
         known = self.turn.session.state.get(_KEY + call.id)
         if known is not None and known["call"] != _digest(call):
             raise ToolError(
-                f"call {self._count} differs from the call of the earlier run, so the run cannot resume"
+                f"nested call number {self._count} differs from that of the earlier run, so the run cannot resume"
             )
         if known is None or "result" not in known:
             known = await self._run(call, tool, has_begun=known is not None)
@@ -145,10 +145,12 @@ class NestedCalls(FieldRepr):
         if (question := batch.awaiting_approval.get(0)) is not None:
             raise self._question(batch.calls[0], question)
         has_run = tool.effect == "pure" and result.status == "success"
-        return self._keep(call, result, checked if has_run else {})
+        return self._store(call, result, checked if has_run else {})
 
     def _note_for_audit(self, batch: Batch) -> Mapping[str, Any]:
-        """Return the call of a batch and its untrusted sources, for the audit of the journal; empty if it has none.
+        """Return state changes that describe the nested call of a batch and its untrusted sources, for audits of the journal.
+
+        They are empty if the call has no untrusted sources.
 
         The journal has no other record of the arguments of a nested call.
         """
@@ -163,7 +165,7 @@ class NestedCalls(FieldRepr):
         return {"name": call.name, "arguments": call.arguments, "depends_on": sources}
 
     def _sources_of_outer(self) -> str:
-        """Return the untrusted sources that the outer call has read: in its arguments, and in answers of agents.
+        """Return the names of the untrusted sources that the outer call has read: in its arguments, and in answers of agents.
 
         The text is empty unless the session withholds untrusted text from the model.
         """
@@ -175,9 +177,9 @@ class NestedCalls(FieldRepr):
     async def _begin(
         self, call: ToolCall, checked: Mapping[str, Any], batch: Batch, places: Sequence[int]
     ) -> None:
-        """Record that a nested call with side effects starts, so that a restart can detect it.
+        """Record the start of a nested call with side effects in the journal, so that a restart can detect it.
 
-        The write is not cancellable.
+        An interruption does not cancel the write. `checked` are the state changes for the audit.
         """
         if self.turn.session.log is None or not all(map(batch.can_start, places)):
             return
@@ -186,8 +188,8 @@ class NestedCalls(FieldRepr):
         await self.turn.session.log.flush()
         self.turn.expose()
 
-    def _keep(self, call: ToolCall, result: ToolResult, checked: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Store the result of a nested call in the session state.
+    def _store(self, call: ToolCall, result: ToolResult, checked: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Store the result of a nested call in the session state, and return the stored form of the result.
 
         Raises:
             ToolError: The stored results of the outer call exceed 4,000,000 characters.
@@ -195,7 +197,7 @@ class NestedCalls(FieldRepr):
         self._kept += len(result.content)
         if self._kept > MAX_STORED_CHARS:
             raise ToolError(
-                f"the results of the calls in one run have more than {MAX_STORED_CHARS:,} characters"
+                f"the results of the nested calls in one run have more than {MAX_STORED_CHARS:,} characters: make fewer or smaller calls"
             )
         kept = {"content": result.content, "error": result.error, "status": result.status}
         if sources := join_origins(result.origin, result.via):
@@ -205,7 +207,7 @@ class NestedCalls(FieldRepr):
         return known
 
     def _delete_completed(self) -> None:
-        """Delete the stored nested results of all other outer calls, because outer calls run one at a time."""
+        """Delete the stored nested results of all earlier outer calls, which have ended, because outer calls run one at a time."""
         state, mine = self.turn.session.state, f"{_KEY}{self.outer.id}/"
         others = [key for key in state if key.startswith(_KEY) and not key.startswith(mine)]
         if left := [key for key in others if state[key] is not None]:
@@ -253,18 +255,18 @@ def call_reference(outer: str, call: ToolCall) -> str:
 
 @attrs.frozen(repr=False)
 class NestedCall(FieldRepr):
-    """A recorded call that another call made after the session had read untrusted text."""
+    """A recorded nested call (a tool call that another tool call made) that depends on untrusted text."""
 
     call: ToolCall
     """The nested call; its id begins with the id of the outer call."""
     sources: str
-    """Untrusted sources on which the call depends."""
+    """Names of the untrusted sources on which the nested call depends, separated by commas."""
     has_effect: bool
-    """True if the journal has the start of the call, as it has for tools with an effect."""
+    """True if the journal has a record of the start of the call, which it has for tools with an effect."""
 
 
 def nested_call_of(key: str, value: object) -> NestedCall | None:
-    """Return the nested call in a key of the session state; None if the key has no call with untrusted sources."""
+    """Return the nested call that a key of the session state describes; None if the key describes none with untrusted sources."""
     if not key.startswith(_KEY) or not isinstance(value, Mapping) or "depends_on" not in value:
         return None
     call = ToolCall(value["name"], value["arguments"], id=key.removeprefix(_KEY))

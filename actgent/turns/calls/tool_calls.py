@@ -73,14 +73,14 @@ def _results_record(results: Message, turn: Turn, usage: Usage) -> AgentMessageR
 
 
 def _calls_of_results(results: Message, turn: Turn) -> tuple[ToolCall, ...]:
-    """Return the calls of these results; empty for a single call, which the record stores elsewhere."""
+    """Return the tool calls to which these results belong; empty for a single call, which the record stores elsewhere."""
     count, called = len(results.tool_results), turn.progress.called
     return tuple(called[-count:]) if called and count > 1 else ()
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class ToolCaller(FieldRepr):
-    """Runs the tool calls of an answer, records their results and delivers them to handlers."""
+    """Caller of one agent's tools: it runs the calls of an answer, records their results and delivers them to handlers."""
 
     agent: str
     registry: ToolRegistry
@@ -115,7 +115,7 @@ class ToolCaller(FieldRepr):
         known = self._with_call_ids(turn, calls)
         batch = self._batch(turn, known)
         results = None
-        is_over = False
+        is_final = False
         try:
             turn.check()
             is_counted = (
@@ -138,15 +138,15 @@ class ToolCaller(FieldRepr):
                 turn.cover()
                 await self.approvals.ask(turn, batch)
                 turn.pending_approvals = PendingCalls(message, tuple(known), stage)
-            is_over = True
+            is_final = True
         except Exception:  # e.g. a limit or a journal failure: the turn fails, but the process continues
-            is_over = True
+            is_final = True
             raise
         finally:
             turn.batch = None
             turn.cover()
             if turn.pending_approvals is None:
-                results = self._close(turn, message, batch, stage, is_over=is_over)
+                results = self._close(turn, message, batch, stage, is_final=is_final)
         if results is None:
             return None
         if context.log is not None:
@@ -157,14 +157,14 @@ class ToolCaller(FieldRepr):
         return results
 
     def close_open(self, turn: Turn) -> None:
-        """Append results for tool calls that will not run, because providers reject calls without results."""
+        """Append a result for each tool call of the turn that will not run, because providers reject calls without results."""
         context = turn.session
         if context.conversation.open_calls:
             batch = self._batch(turn, self._resolve_calls(context.conversation.open_calls))
-            self._close(turn, turn.message, batch, None, is_over=True)
+            self._close(turn, turn.message, batch, None, is_final=True)
 
     async def deliver(self, turn: Turn) -> None:
-        """Deliver tool results to the handlers, in call order."""
+        """Deliver the turn's tool results that handlers have not received yet, in the order of the calls."""
         context = turn.session
         while turn.results:
             result = turn.results.pop(0)
@@ -175,7 +175,7 @@ class ToolCaller(FieldRepr):
             await self.dispatcher.deliver(turn, result)
 
     def _prepare(self, turn: Turn, batch: Batch) -> None:
-        """Attach the turn's observers to a batch.
+        """Attach the turn's observers and records to a batch of tool calls before it runs.
 
         With a journal, calls with side effects are recorded before they start.
         """
@@ -210,7 +210,7 @@ class ToolCaller(FieldRepr):
             listener.receive_calls(calls)
 
     def _resolve_calls(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
-        """Replace `call_tool` calls by calls of the tools that they name."""
+        """Return the calls, in which each call of the tool `call_tool` is replaced by the call of the tool that it names."""
         return [self.registry.resolve(call) for call in calls] if self.registry.has_toolsets else calls
 
     def _with_call_ids(self, turn: Turn, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
@@ -223,8 +223,8 @@ class ToolCaller(FieldRepr):
         else:  # results of native calls already have ids
             return calls
         return [
-            call if call.id else context.conversation.assign_call_id(call, f"{turn.answer_id}/call/{place}")
-            for place, call in enumerate(calls)
+            call if call.id else context.conversation.assign_call_id(call, f"{turn.answer_id}/call/{index}")
+            for index, call in enumerate(calls)
         ]
 
     async def _wait_for_toolsets(self, turn: Turn, calls: Sequence[ToolCall]) -> None:
@@ -242,36 +242,36 @@ class ToolCaller(FieldRepr):
         unknown" if its tool may run only once or no longer exists; otherwise it runs again. Calls that had
         not started run normally.
         """
-        for place, call in enumerate(batch.calls):
+        for index, call in enumerate(batch.calls):
             tool = self.registry.get(call.name)
             if call.id in resume.finished:
-                batch.set_result(place, resume.finished[call.id])
+                batch.set_result(index, resume.finished[call.id])
                 if context.log is not None:
                     context.log.note_recorded_result(call.id)
             elif call.id not in resume.started:
                 continue
-            elif tool is None or tool.effect == "once" or batch.is_resolved(place):
-                batch.set_result(place, None)
+            elif tool is None or tool.effect == "once" or batch.is_resolved(index):
+                batch.set_result(index, None)
             else:
-                batch.maybe_started |= {place}
+                batch.maybe_started |= {index}
 
     async def _record_call_start(
-        self, log: SessionLog, turn: Turn, batch: Batch, places: Sequence[int]
+        self, log: SessionLog, turn: Turn, batch: Batch, indexes: Sequence[int]
     ) -> None:
         """Record durably which calls with side effects are about to start, so that a restart does not repeat them unnoticed.
 
         An interruption does not cancel the write.
         """
-        started = tuple(batch.calls[place].id for place in places if self._has_effect(batch, place))
+        started = tuple(batch.calls[index].id for index in indexes if self._has_effect(batch, index))
         if started:
             log.add(CallsStartedRecord(call_ids=started))
         turn.cover()
         await log.flush()
         turn.expose()
 
-    def _has_effect(self, batch: Batch, place: int) -> bool:
-        tool = self.registry.get(batch.calls[place].name)
-        return tool is not None and tool.effect != "pure" and batch.can_start(place)
+    def _has_effect(self, batch: Batch, index: int) -> bool:
+        tool = self.registry.get(batch.calls[index].name)
+        return tool is not None and tool.effect != "pure" and batch.can_start(index)
 
     def _batch(self, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
         context = turn.session
@@ -376,19 +376,19 @@ class ToolCaller(FieldRepr):
         batch: Batch,
         stage: str | None,
         *,
-        is_over: bool,
+        is_final: bool,
     ) -> Message:
-        """Append one result per call to the conversation, directly after the calls.
+        """Append the message with one result per tool call to the conversation, directly after the calls, and return it.
 
-        `is_over` is True if the results are final, so that they are written to the journal. It is False if
-        the process stops: then the next start resumes from the results recorded so far.
+        `is_final` is True if the results are written to the journal. It is False if the process stops: then the next start
+        resumes from the results recorded so far.
         """
         context = turn.session
         results = batch.results()
         in_text = tuple([call for call in batch.source_calls or batch.calls if not call.native])
         closing = message.caused(TOOLS, results, stage=stage, text_calls=in_text)
         context.conversation.append(closing)
-        if context.log is not None and (is_over or turn.is_ending):
+        if context.log is not None and (is_final or turn.is_ending):
             context.log.record_results(_results_record(closing, turn, context.conversation.take_unwritten()))
         context.conversation.open_calls = ()
         if context.approvals is not None:
@@ -400,15 +400,15 @@ class ToolCaller(FieldRepr):
 
 @attrs.define(eq=False, repr=False)
 class _Host(FieldRepr):
-    """Callbacks of a tool-call batch into its turn."""
+    """Callbacks with which a batch of tool calls uses its turn."""
 
     caller: ToolCaller
     turn: Turn
 
     def keep(self, call: ToolCall, text: str, limit: int) -> str:
-        """Return the first `limit` characters of a longer tool result, and store the whole for the tool `read_result`.
+        """Return the first `limit` characters of a tool result, and store the whole text for the tool `read_result`.
 
-        Without that tool, the rest is lost.
+        If the agent does not have that tool, the rest is lost.
         """
         if not has_read_result(self.caller.registry):
             return truncate(text, limit)
@@ -441,7 +441,7 @@ _make_host = fast_constructor(_Host)
 
 
 def excess_of(calls: Sequence[ToolCall], limits: Limits) -> str | None:
-    """Return an error text for the model if the calls of an answer are too many or too large, else None."""
+    """Return an error text for the model if the tool calls of an answer are too many or too large; None if they are allowed."""
     if len(calls) > limits.answer_calls:
         return (
             f"none of the {len(calls):,} calls of this answer ran, since at most {limits.answer_calls:,} run at once: "

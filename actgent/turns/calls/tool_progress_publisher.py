@@ -20,9 +20,9 @@ class ProgressPublisher(FieldRepr):
     _is_closed: bool = attrs.field(default=False, init=False)
 
     def put(self, progress: CallProgress) -> None:
-        """Store the latest progress of a tool call for publication, from any thread.
+        """Store the latest progress of a tool call for publication. It may be called from any thread.
 
-        It replaces older unpublished progress of the call. After the end of `run`, progress is ignored.
+        The progress replaces older unpublished progress of the same call. After the end of `run`, it is ignored.
         """
         if self._is_closed:
             return

@@ -30,19 +30,19 @@ _APPROVED = "_approved_values"
 
 @attrs.define(eq=False, repr=False)
 class Isolation(FieldRepr):
-    """The withheld results of one session, for one batch of its calls."""
+    """Access to the withheld (untrusted) results of one session, for one batch of its tool calls."""
 
     context: SessionContext
     registry: ToolRegistry
     """Tools of the agent."""
     sources: dict[str, dict[str, str]] = attrs.field(factory=dict, init=False)
-    """Sources of each filled argument, by call id and parameter."""
+    """Names of the untrusted sources of each argument that got a withheld value, by call id and parameter."""
     is_nested: bool = attrs.field(default=False, init=False)
-    """True for a call inside of another call, whose result the model does not get."""
+    """True for nested calls (made inside another tool call), whose results the model does not get."""
     storing: set[str] = attrs.field(factory=set, init=False)
-    """Ids of the calls that have changed the state of the session."""
+    """Ids of the tool calls that have changed the state of the session."""
     first: int = attrs.field(init=False)
-    """Number of the last withheld result before this batch."""
+    """Number of the last withheld result before this batch; new results get higher numbers."""
 
     def __attrs_post_init__(self) -> None:
         self.first = self.context.seen_state.get(_LAST, 0)
@@ -50,7 +50,7 @@ class Isolation(FieldRepr):
     # --- references in calls -----------------------------------------------------------------
 
     def fill(self, call: ToolCall) -> ToolCall:
-        """Return the call with withheld values in place of references such as `@r3`, and remember their untrusted sources.
+        """Return a tool call with withheld values in place of references such as `@r3`, and note their sources in `sources`.
 
         Unknown references stay. Calls of tools that expect references, and arguments that are not an object,
         are unchanged.
@@ -181,13 +181,13 @@ class Isolation(FieldRepr):
         )
 
     def _readers_of_all(self) -> str:
-        """Return the owners that may read all withheld results of the session; empty if all owners may."""
+        """Return the owners that may read all withheld results of the session, in the format of labels; empty if all owners may."""
         state = self.context.seen_state
         kept = [value["sources"] for key, value in state.items() if key.startswith(_KEY)]
         return split_readers(_join(kept))[1]
 
     def note_stored(self, call_id: str) -> None:
-        """Remember that a call has changed the session state, which may show withheld text to the model later."""
+        """Note that a tool call has changed the session state, which may show withheld text to the model later."""
         self.storing.add(call_id)
 
     def is_withheld(self, number: int) -> bool:
@@ -206,7 +206,7 @@ class Isolation(FieldRepr):
             self.context.state.dispatch([(_APPROVED, [*known, *new])])
 
     def unapproved(self, call: ToolCall) -> Mapping[str, str]:
-        """Return the sources of the filled arguments that no approver has seen, by parameter."""
+        """Return the sources of those arguments of a call that have withheld values which no approver has seen, by parameter."""
         known = self.context.seen_state.get(_APPROVED, ())
         filled = self.sources.get(call.id, {})
         return {name: sources for name, sources in filled.items() if _approved_key(call, name) not in known}
@@ -242,12 +242,12 @@ def _announcement(number: int, tool: str, parts: Sequence[str]) -> str:
     return f"[{reference}: a result of {tool}, withheld; use extract to ask about it]"
 
 
-def _value_of(kept: Mapping[str, Any], part: str | None) -> Any:
-    """Return a withheld value or a part of it; an empty text if the part does not exist.
+def _value_of(withheld: Mapping[str, Any], part: str | None) -> Any:
+    """Return a withheld value, or its part of the name `part`; an empty text if the part does not exist.
 
     A missing part raises no error, because the error would reveal something about the withheld value to the model.
     """
-    value = kept["value"]
+    value = withheld["value"]
     try:
         data = loads(value)
     except ParseError:

@@ -34,16 +34,16 @@ _MAY_HAVE_RUN = ("success", "outcome_unknown")
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class PolicyCheck(FieldRepr):
-    """Check of one session's tool calls against the policy of the agent."""
+    """Check of one session's tool calls against the agent's policy for untrusted text."""
 
     policy: Policy
     context: SessionContext
     isolation: Isolation | None = None
     """Withheld results of the session; None if the model reads all results."""
     nested_sources: str = ""
-    """Sources of the results that the running outer call has read; empty for calls of the model."""
+    """Names of the untrusted sources that the running outer call has read; empty for calls of the model."""
     _first_calls: dict[tuple[str, str], str] = attrs.field(factory=dict, init=False)
-    """Id of the first call of this answer with a tool and its sink values. Used only with `check="arguments"`."""
+    """Id of the first call in this answer, by tool name and sink values. It is used only with `check="arguments"`."""
 
     def for_nested(self, sources: str) -> "PolicyCheck":
         """Return a check for calls made inside a tool that has read text of these untrusted sources.
@@ -178,7 +178,7 @@ class PolicyCheck(FieldRepr):
 
 
 def sinks_of(tool: Tool, arguments: Mapping[str, Any]) -> Sequence[str] | None:
-    """Return the parameters of a call that need trusted values (sinks); None if the call needs none.
+    """Return the sinks of a call, which are the parameters that need trusted values; None if the call has none.
 
     Without a declaration, these are all parameters of a tool with an effect, and the URL parameters of any
     other tool. A call that gives no value for the declared sinks is checked with all its arguments.
@@ -235,7 +235,7 @@ def has_sinks(tool: Tool) -> bool:
 
 
 def _values_of(sinks: Sequence[str], arguments: Mapping[str, Any]) -> str:
-    """Return the values of the sinks as a text that is equal for values that `occurs` does not distinguish."""
+    """Return the values of the sinks as one text. Values that `occurs` treats as equal give equal texts."""
     return repr([_comparable_form(arguments.get(name)) for name in sinks])
 
 
@@ -257,7 +257,7 @@ def _url_parameters(schema: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _has_url(schema: object) -> bool:
-    """Return True if values of a schema can be URLs, at any depth: a request to a URL can send data out."""
+    """Return True if a JSON schema allows URLs in a value, at any depth, because a request to a URL can send data out."""
     if isinstance(schema, Mapping):
         return schema.get("format") in _URI_FORMATS or any(map(_has_url, schema.values()))
     return isinstance(schema, list) and any(map(_has_url, schema))

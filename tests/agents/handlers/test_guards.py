@@ -412,7 +412,7 @@ async def test_a_failing_input_guard_rejects_the_message(said):
     """It fails closed as other guards: the error names its return value or exception."""
     async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
         agent.guard(lambda _: said, on="input")
-        with pytest.raises(HandlerFailed, match="returns None, a string or Refuse"):
+        with pytest.raises(HandlerFailed, match="must return None, a string or Refuse"):
             await agent.run("Hello")
     async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
         agent.guard(lambda message: message.nothing, on="input")

@@ -36,7 +36,12 @@ from actgent.journal.record_types import MessageEndRecord, SessionCreatedRecord
 from actgent.memory.short_term_memory import SUMMARY, ShortTermMemory
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.restore.record_replayer import RecordReplayer
-from actgent.sessions.restore.snapshot import decode_snapshot, encode_snapshot, put, take
+from actgent.sessions.restore.snapshot import (
+    decode_snapshot,
+    encode_snapshot,
+    restore_snapshot,
+    take_snapshot,
+)
 from actgent.sessions.session_context import SessionContext
 
 from .outer_tool import OuterTool
@@ -138,8 +143,8 @@ def test_a_snapshot():
     contexts[0].conversation.add_origin("page")
     contexts[0].conversation.add_via("user:bob")
     opened = SessionCreatedRecord(owner=Sender("ada"), created_at=1.0)
-    taken = take(RecordReplayer(contexts[0]), opened, ())
-    put(
+    taken = take_snapshot(RecordReplayer(contexts[0]), opened, ())
+    restore_snapshot(
         decode_snapshot(encode_snapshot(taken, 1)),
         RecordReplayer(contexts[1]),
         ShortTermMemory().open_view(),

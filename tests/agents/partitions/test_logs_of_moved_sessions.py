@@ -28,7 +28,7 @@ async def kept(log):
 
 async def test_pending_step_is_not_written_after_a_move(log):
     """A pending step is discarded, because the new owner has not read it."""
-    log.leave()
+    log.abandon()
     assert log.is_idle
     log.flush_soon()
     with pytest.raises(SessionMoved):
@@ -38,20 +38,20 @@ async def test_pending_step_is_not_written_after_a_move(log):
 
 async def test_later_records_are_not_written_after_a_move(log):
     """Queued records are discarded, and immediate writes raise `SessionMoved`."""
-    log.leave()
+    log.abandon()
     log.add(change(3))
     log.flush_soon()
     assert log.is_idle
     with pytest.raises(SessionMoved):
         await log.write(change(4))
     with pytest.raises(SessionMoved):
-        log.change(change(5))
+        log.record_state_change(change(5))
     assert await kept(log) == 2
 
 
 async def test_the_id_of_a_moved_session_stays_used(log):
     """`withdraw()` closes nothing, because the session belongs to the other process."""
-    log.leave()
+    log.abandon()
     assert not log.withdraw()
     assert log.is_idle
     assert await kept(log) == 2

@@ -75,19 +75,19 @@ STEP = {"agent": "one", "message": "x"}
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ({}, "needs `pipeline:` with its name"),
-        ({"pipeline": "p"}, "`steps:` with its steps by name"),
+        ({}, "must have `pipeline:` with the name"),
+        ({"pipeline": "p"}, "`steps:` with the steps by name"),
         ({"pipeline": "p", "steps": {}}, "it has no steps"),
         ({"pipeline": "p", "steps": {"a": STEP}, "step": 1}, "did you mean 'steps'"),
-        ({"pipeline": "p", "steps": {"a": "x"}}, "step 'a' is an object"),
+        ({"pipeline": "p", "steps": {"a": "x"}}, "step 'a' must be an object"),
         ({"pipeline": "p", "steps": {"a": {**STEP, "retry": 2}}}, "did you mean 'retries'"),
         ({"pipeline": "p", "steps": {"a": {**STEP, "agent": "ones"}}}, "did you mean 'one'"),
-        ({"pipeline": "p", "steps": {"a": {**STEP, "after": [1]}}}, "a list of steps"),
+        ({"pipeline": "p", "steps": {"a": {**STEP, "after": [1]}}}, "a list of step names"),
         (
             {"pipeline": "p", "steps": {"a": {**STEP, "when": {"exist": "a"}}}},
             "step 'a': unknown condition operator 'exist'",
         ),
-        ({"pipeline": "p", "steps": {"a": {**STEP, "timeout": "60"}}}, "timeout= is a number"),
+        ({"pipeline": "p", "steps": {"a": {**STEP, "timeout": "60"}}}, "timeout= must be a number"),
         ({"pipeline": "p", "steps": {"a": STEP}, "inputs": "x"}, "inputs: must be a list"),
         ({"pipeline": "p", "steps": {"a": STEP}, "on_failure": "x"}, "'continue' or 'stop'"),
         ({"pipeline": "p", "steps": {"a": {"goal": "x"}}}, "has a goal and no agent"),
@@ -105,10 +105,10 @@ def test_invalid_pipeline_file_is_rejected(tmp_path, data, words, suffix):
 
 def test_files_that_are_none(tmp_path):
     """Unreadable files, unknown suffixes and syntax errors raise an error, with a line if one is known."""
-    with pytest.raises(ConfigurationError, match=r"neither \.yaml nor \.json"):
+    with pytest.raises(ConfigurationError, match=r"must end with \.yaml, \.yml or \.json"):
         full(agents()).save(tmp_path / "p.xml")
     (tmp_path / "q.xml").write_text("<pipeline/>")
-    with pytest.raises(ConfigurationError, match=r"neither \.yaml nor \.json"):
+    with pytest.raises(ConfigurationError, match=r"must end with \.yaml, \.yml or \.json"):
         Pipeline.load(tmp_path / "q.xml")
     with pytest.raises(ConfigurationError, match="cannot be read"):
         Pipeline.load(tmp_path / "p.json")

@@ -78,7 +78,7 @@ class Model:
         elif what == "soon":
             self.log.flush_soon()
         elif what == "change":
-            self.log.change(self.next("there")[1])
+            self.log.record_state_change(self.next("there")[1])
         elif what == "date":
             self.log.set_timer(self.chance.randrange(1, 1000))
         elif what == "flush":
@@ -149,10 +149,10 @@ async def test_unserializable_record_is_rejected_between_writes():
         log = SessionLog("s", "clerk", journal, await journal.acquire())
         await log.write(SessionCreatedRecord(owner=Sender("ada", "user"), created_at=1.0))
         log.pause()
-        log.change(StateChangeRecord(changes={"n": 1}))
+        log.record_state_change(StateChangeRecord(changes={"n": 1}))
         with pytest.raises(NotSerializable, match=r"changes\.n"):
-            log.change(StateChangeRecord(changes={"n": object()}))
-        log.change(StateChangeRecord(changes={"n": 2}))
+            log.record_state_change(StateChangeRecord(changes={"n": object()}))
+        log.record_state_change(StateChangeRecord(changes={"n": 2}))
         log.unpause()
         await log.flush()
         kept = await journal.load("s", agent="clerk")
@@ -193,8 +193,8 @@ async def test_unserializable_record_is_rejected_while_the_session_opens():
     """The record is also rejected while the step that creates the session is being written."""
     async with opening() as (journal, log):
         with pytest.raises(NotSerializable):
-            log.change(StateChangeRecord(changes={"n": {1, 2}}))
-        log.change(StateChangeRecord(changes={"n": 1}))
+            log.record_state_change(StateChangeRecord(changes={"n": {1, 2}}))
+        log.record_state_change(StateChangeRecord(changes={"n": 1}))
         journal.gate.set()
         await log.flush()
         assert await numbers_of(journal) == [0, 1]
@@ -223,7 +223,7 @@ async def test_a_session_whose_id_another_one_has_is_not_erased_with_that(is_ano
         if is_another_one_there:
             await SessionLog("s", "clerk", journal, epoch).write(opened)
         log = SessionLog("s", "clerk", journal, epoch, is_temporary=True)
-        log.begin(opened)
+        log.record_creation(opened)
         with pytest.raises(SessionExists) if is_another_one_there else nullcontext():
             await log.flush()
         assert log.withdraw() is not is_another_one_there

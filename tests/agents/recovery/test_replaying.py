@@ -36,5 +36,5 @@ async def test_every_step_can_be_seen_again():
     assert texts[-1] == "1 + 2?|||3|thanks|bye"
     with pytest.raises(ConfigurationError, match=f"1 to {len(records)}"):
         await rebuild(records, to=len(records) + 1)
-    with pytest.raises(ConfigurationError, match="not its creation"):
+    with pytest.raises(ConfigurationError, match="must be the creation of the session"):
         await rebuild(records[1:])

@@ -55,7 +55,7 @@ from actgent.journal.record_types import (
 from actgent.journal.session_list_queries import SessionKey
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.restore import LoadedSession, load_session, restore_loaded, snapshotter
-from actgent.sessions.restore.session_loader import read_beginning
+from actgent.sessions.restore.session_loader import decode_with_view
 from actgent.sessions.restore.snapshotter import SnapshotBuilder
 from actgent.sessions.session_context import SessionContext
 from actgent.state.reducers import append
@@ -235,9 +235,9 @@ def facts(context, restored):
     }
 
 
-async def made_of(records, memory, journal, beginning=None):
+async def made_of(records, memory, journal, snapshot=None):
     context = context_for(memory)
-    restored = await restore_loaded(LoadedSession(records, beginning), context, journal)
+    restored = await restore_loaded(LoadedSession(records, snapshot), context, journal)
     return facts(context, restored)
 
 
@@ -283,8 +283,8 @@ async def test_each_moment_is_the_same_from_each_snapshot(seed, monkeypatch, aut
             assert kept.records > after
             later = range(kept.records, len(records) + 1)
             for at in {kept.records, len(records), *dice.sample(later, min(OTHERS, len(later)))}:
-                beginning = await read_beginning(kept, memory)
-                found = await made_of(records[kept.records : at], memory, journal, beginning)
+                snapshot = await decode_with_view(kept, memory)
+                found = await made_of(records[kept.records : at], memory, journal, snapshot)
                 assert found.keys() == whole[at].keys()
                 for name, value in found.items():
                     assert value == whole[at][name], (name, kept.records, at)
@@ -341,8 +341,8 @@ async def test_sessions_are_restored_exactly_after_kills(shared_url, lives):
             records = await journal.load("s", agent="clerk")
             loaded = await load_session(journal, KEY, memory, lookback=0)
             whole = await made_of(records, memory, journal)
-            assert await made_of(loaded.records, memory, journal, loaded.beginning) == whole
-            covered.add(0 if loaded.beginning is None else loaded.beginning.records)
+            assert await made_of(loaded.records, memory, journal, loaded.snapshot) == whole
+            covered.add(0 if loaded.snapshot is None else loaded.snapshot.records)
             assert set(confirmed) <= {
                 record.message.id for record in records if isinstance(record, MessageAcceptedRecord)
             }

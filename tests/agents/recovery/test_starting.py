@@ -111,7 +111,7 @@ async def test_a_call_of_an_agent_that_never_comes_fails_when_all_are_there(auto
             await trio.sleep(1)
             began = trio.current_time()
             await runtime.ready()
-            assert "no agent 'beta'" in await answers_of(alpha)
+            assert "agent 'beta' does not exist" in await answers_of(alpha)
             assert trio.current_time() == began
 
 
@@ -122,9 +122,9 @@ async def test_a_call_of_an_agent_that_never_comes_waits_a_bounded_time(autojump
         async with open_runtime(journal=journal) as runtime:
             began = trio.current_time()
             alpha = await runtime.start(caller())
-            assert "no agent 'beta'" in str(await alpha.run("go"))
+            assert "agent 'beta' does not exist" in str(await alpha.run("go"))
             assert trio.current_time() == began
-            assert "no agent 'beta'" in await answers_of(alpha)
+            assert "agent 'beta' does not exist" in await answers_of(alpha)
             assert 9 < trio.current_time() - began < 11
 
 

@@ -154,7 +154,7 @@ async def test_a_stop_is_written_once_and_forgotten_with_its_message(autojump_cl
     left = await Life(SlowJournal()).run(deed)
 
     async def look(life, session):
-        assert internal_context(session).unwanted is None
+        assert internal_context(session).cancellations is None
 
     await Life(left).run(look)
 

@@ -111,7 +111,7 @@ async def test_a_long_chain_of_waits_is_held_and_released(autojump_clock):
 
     class Asker:
         def __init__(self, future):
-            self.turn = type("", (), {"listeners": (future,), "over": math.inf})()
+            self.turn = type("", (), {"listeners": (future,), "time_limit_at": math.inf})()
 
     first = TurnFuture(None)
     futures = [first]

@@ -231,9 +231,9 @@ WRONG = {
     "text": ("Hello", "a list of messages"),
     "role": (
         [{"role": "system", "content": "Be kind."}],
-        r"history\[0\]: its role is 'system'.*system_prompt=",
+        r"history\[0\]: its role must be .*, not 'system'.*system_prompt=",
     ),
-    "fields": ([{"role": "user", "text": "x"}], r"history\[0\]: it is a ChatMessage"),
+    "fields": ([{"role": "user", "text": "x"}], r"history\[0\]: it must be a ChatMessage"),
     "empty": ([{"role": "user", "content": " "}], r"history\[0\]: it has no content"),
     "no text": ([{"role": "user", "content": 7}], r"history\[0\]"),
     "no result": (SAID[:2], "must not end with tool calls that have no results: ."),
@@ -246,7 +246,10 @@ WRONG = {
     ),
     "a repeated id without result": ([*SAID, *SAID[:2], SAID[0]], r"history\[6\]: results of the calls"),
     "no id": ([ChatMessage("assistant", (ToolCall("add", {}),))], "the id '' of a call is empty"),
-    "a user's call": ([ChatMessage("user", (ToolCall("add", {}, id="a"),))], "role user has no ToolCall"),
+    "a user's call": (
+        [ChatMessage("user", (ToolCall("add", {}, id="a"),))],
+        "role user cannot have a part of the class ToolCall",
+    ),
 }
 
 

@@ -94,10 +94,10 @@ async def test_metadata_is_kept_and_never_shown_to_a_model(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({1: "x"}, "texts as names"),
+        ({1: "x"}, "texts as keys"),
         ("text", "mapping"),
-        ({"x": object()}, "JSON cannot carry"),
-        ({"x": float("nan")}, "JSON cannot carry"),
+        ({"x": object()}, "must be JSON data"),
+        ({"x": float("nan")}, "must be JSON data"),
         ({"x": "y" * 16_000}, "at most 16000"),
     ],
 )
