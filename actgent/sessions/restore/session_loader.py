@@ -40,7 +40,7 @@ LARGE = 100_000
 class DecodedSnapshot(FieldRepr):
     """A decoded session snapshot, together with the memory view that was restored from it."""
 
-    data: SessionSnapshot
+    session_data: SessionSnapshot
     """Data of the session in the snapshot."""
     view: ModelView
     """Restored memory view, which selects the messages that models see."""
@@ -60,7 +60,7 @@ class LoadedSession(FieldRepr):
     @property
     def opened(self) -> SessionCreatedRecord | None:
         """Record that created the session; None if the session does not exist."""
-        return owner_of(self.records) if self.snapshot is None else self.snapshot.data.opened
+        return owner_of(self.records) if self.snapshot is None else self.snapshot.session_data.opened
 
 
 async def load_session(
@@ -106,7 +106,7 @@ def apply_snapshot(
     reader: RecordReplayer, snapshot: DecodedSnapshot, journal: Journal, key: SessionKey
 ) -> None:
     """Set up a new replayer from a decoded snapshot, so that it can continue with the records after the snapshot."""
-    data, reader.number = snapshot.data, snapshot.records
+    data, reader.number = snapshot.session_data, snapshot.records
     end = Mark(messages=data.messages, records=snapshot.records)
     restore_snapshot(data, reader, snapshot.view, JournalMessages(journal, key, data.marks, end))
 

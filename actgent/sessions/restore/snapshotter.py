@@ -123,7 +123,7 @@ class SnapshotBuilder:
         snapshot = None if stored is None else await decode_with_view(stored, self._memory)
         if snapshot is not None:
             apply_snapshot(self._reader, snapshot, self._journal, self._key)
-            self._opened, self._marks = snapshot.data.opened, list(snapshot.data.marks)
+            self._opened, self._marks = snapshot.session_data.opened, list(snapshot.session_data.marks)
             self._number = snapshot.records
 
     async def _read_until(self, last: int, slack: int) -> Snapshot | None:
