@@ -647,8 +647,8 @@ def test_a_property_that_fails_keeps_its_own_error():
         ({"approval": True}, "@tool(approval=True)"),
         ({"system_prompt": ""}, "system_prompt= takes a string that is not empty"),
         ({"system_prompt": "Answer.", "body": "Shortly."}, "put the text of body= into system_prompt="),
-        ({"limits": {"tokens": 3}}, "limits= takes Limits(...)"),
-        ({"grace": "10s"}, "grace= is a number of seconds"),
+        ({"limits": {"tokens": 3}}, "limits= must be Limits(...)"),
+        ({"grace": "10s"}, "grace= must be a number of seconds"),
         ({"on_busy": "wait"}, "on_busy= takes queue, collect, interrupt, reject"),
     ],
 )

@@ -122,16 +122,19 @@ def look(day: str) -> str:
         (lambda: ScriptedLLM(["x"], chunk=1.5), "chunk= is a number of characters, at least 1, not 1.5"),
         (lambda: ScriptedLLM(lambda: "x"), "called with the request, as in `def answer(chat)`"),
         (lambda: ScriptedLLM([lambda _, more: more]), "called with the request, as in `def answer(chat)`"),
-        (lambda: Limits(model_calls=2.5), "Limits(model_calls=...) is a whole number, at least 1, not 2.5"),
-        (lambda: Limits(cost="$3"), "Limits(cost=...) is a number of US dollars above 0, not '$3'"),
-        (lambda: ShortTermMemory(max_tokens="8k"), "ShortTermMemory(max_tokens=...) is a whole number"),
+        (
+            lambda: Limits(model_calls=2.5),
+            "Limits(model_calls=...) must be a whole number of at least 1, not 2.5",
+        ),
+        (lambda: Limits(cost="$3"), "Limits(cost=...) must be a number of US dollars above 0, not '$3'"),
+        (lambda: ShortTermMemory(max_tokens="8k"), "ShortTermMemory(max_tokens=...) must be a whole number"),
         (lambda: ShortTermMemory(max_tokens=0), "at least 1, not 0"),
-        (lambda: SummarizingMemory(keep="all"), "SummarizingMemory(keep=...) is a whole number"),
+        (lambda: SummarizingMemory(keep="all"), "SummarizingMemory(keep=...) must be a whole number"),
         (
             lambda: Retry(attempts="3"),
-            "Retry(attempts=...) is a whole number, at least 1, not '3'",
+            "Retry(attempts=...) must be a whole number of at least 1, not '3'",
         ),
-        (lambda: Retry(first_delay="1s"), "Retry(first_delay=...) is a number at least 0"),
+        (lambda: Retry(first_delay="1s"), "Retry(first_delay=...) must be a number of at least 0"),
         (
             lambda: RateLimiter(requests_per_minute="60"),
             "(requests_per_minute=...) is a number above 0, not '60'",
@@ -145,7 +148,7 @@ def look(day: str) -> str:
         (lambda: Policy(violation="stop"), "Policy(violation=) takes 'ask' or 'refuse', not 'stop'"),
         (
             lambda: LongTermMemory("memory:", half_life="30d"),
-            "half_life= is a number of days above 0, or None",
+            "half_life= must be a number of days above 0, or None",
         ),
         (lambda: clerk(approval=lambda _: True), "write approval=lambda call, tool, context: ..."),
         (lambda: clerk(recall_before_answer=True), "needs long_term_memory=LongTermMemory(...)"),
@@ -184,7 +187,7 @@ def test_arguments_of_other_frameworks(made, words):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda agent: agent.run("x", timeout="5s"), "timeout= is a number of seconds, at least 0"),
+        (lambda agent: agent.run("x", timeout="5s"), "timeout= must be a number of seconds of at least 0"),
         (lambda agent: agent.run("x", timeout=timedelta(seconds=5)), "not datetime.timedelta"),
         (
             lambda agent: agent.run("x", session="s"),
@@ -214,9 +217,12 @@ async def test_calls_of_an_agent_with_a_wrong_value(call, words):
         (lambda session: session.chat(""), "the message is empty"),
         (
             lambda session: session.schedule("x"),
-            "exactly one of after= (seconds), at= (a date) and cron=",
+            "exactly one of after= (seconds), at= (a datetime) and cron=",
         ),
-        (lambda session: session.schedule("x", after=timedelta(hours=1)), "after= takes seconds, not"),
+        (
+            lambda session: session.schedule("x", after=timedelta(hours=1)),
+            "after= must be a number of seconds, not",
+        ),
         (lambda session: session.schedule("x", at=datetime(2030, 1, 1)), "use an aware datetime"),  # noqa: DTZ001
         (lambda session: session.schedule("x", at=datetime(2020, 1, 1, tzinfo=UTC)), "is in the past"),
         (lambda session: session.schedule("x", cron="0 0 9 * * *"), "it needs five fields"),
@@ -237,7 +243,7 @@ async def test_calls_of_a_session_with_a_wrong_value(call, words):
 async def test_a_limit_of_memories_is_a_whole_number(method, limit):
     async with LongTermMemory("memory:") as memories:
         call = getattr(memories, method)
-        with pytest.raises(ConfigurationError, match="limit= is a whole number, at least 1, not"):
+        with pytest.raises(ConfigurationError, match="limit= must be a whole number of at least 1, not"):
             await call(*(["tea"] if method == "recall" else []), owner="ada", limit=limit)
 
 

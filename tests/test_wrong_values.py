@@ -100,7 +100,7 @@ async def test_a_session_is_not_accepted_in_place_of_its_id():
             lambda: agent.ensure_session("ada", session),
             lambda: agent.open_session(3),
         ):
-            with pytest.raises(ConfigurationError, match=r"session_id= is an? .*string.*, not "):
+            with pytest.raises(ConfigurationError, match=r"session_id= must be an? .*string.*, not "):
                 await call()
         assert await agent.open_session(session.id) is session
 
@@ -293,11 +293,11 @@ async def test_a_durability_and_a_mode_that_are_nearly_known():
     ("call", "words"),
     [
         (lambda session: session.schedule("look", cron=5), "'5' is an invalid cron expression"),
-        (lambda session: session.messages(limit="x"), "limit= is a whole number, at least 1, not 'x'"),
-        (lambda session: session.messages(limit=0), "limit= is a whole number, at least 1, not 0"),
+        (lambda session: session.messages(limit="x"), "limit= must be a whole number of at least 1, not 'x'"),
+        (lambda session: session.messages(limit=0), "limit= must be a whole number of at least 1, not 0"),
         (
             lambda session: session.messages(roles=["user"], limit=1.5),
-            "limit= is a whole number, at least 1, not 1.5",
+            "limit= must be a whole number of at least 1, not 1.5",
         ),
         (
             lambda session: session.delegate(clerk(), "dig"),

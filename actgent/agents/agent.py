@@ -69,11 +69,11 @@ from actgent.protocols.protocol_interface import (
 )
 from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.approval_decisions import list_approvals
-from actgent.runtime.missing_agents_at_start import wait_started
 from actgent.runtime.runtime import Host, Runtime, open_runtime
 from actgent.runtime.sessions.new_session import OnSession
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.sessions.session_recovery import recover
+from actgent.runtime.start_phase import wait_started
 from actgent.sessions.imported_history import ImportedMessage
 from actgent.sessions.pending.turn_future import CallOptions
 from actgent.sessions.pending.turn_reader import TurnReader, TurnStream

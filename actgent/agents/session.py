@@ -52,11 +52,11 @@ from actgent.runtime.approval_decisions import caller_calls, decide, open_approv
 from actgent.runtime.delegation.task_delegation import Delegation, find_tasks, has_received_result, stop_tasks
 from actgent.runtime.introspection import need_journal
 from actgent.runtime.message_admission import MessageAdmission
-from actgent.runtime.missing_agents_at_start import wait_started
 from actgent.runtime.sessions.annotation_changes import Annotator
 from actgent.runtime.sessions.remote_session_interface import RemoteSessions, check_sendable
 from actgent.runtime.sessions.session_lifecycle import write_pending
 from actgent.runtime.sessions.session_tree_close import close_tree
+from actgent.runtime.start_phase import wait_started
 from actgent.runtime.subscriptions import (
     ObservationFilter,
     ObservationReader,

@@ -65,7 +65,7 @@ class NodeClient(Client):
         """Copy a session at the node that owns the id of the copy; see `Runtime.fork`."""
         return await self._fork(head.session_id, head.agent, to, session_id, owner=head.owner)
 
-    async def keep_rating(self, key: SessionKey, rated: RatingRecord) -> bool:
+    async def record_rating(self, key: SessionKey, rated: RatingRecord) -> bool:
         """Record a rating at the node that owns the session; return False if the same rating exists. See `Runtime.rate`."""
         known = await self.ratings(key.session_id, rated.message_id, agent=key.agent)
         if any(attrs.evolve(each, at=rated.at) == rated for each in known):
@@ -73,7 +73,7 @@ class NodeClient(Client):
         await self._record_rating(key.session_id, key.agent, rated)
         return True
 
-    async def keep_annotations(self, key: SessionKey, change: AnnotationChange) -> None:
+    async def change_annotations(self, key: SessionKey, change: AnnotationChange) -> None:
         """Change the tags and metadata of a session at the node that owns the session; see `Runtime.annotate`."""
         await self._change_annotations(key.session_id, key.agent, change)
 
@@ -179,7 +179,7 @@ class ClusterMember:
             return await read_cluster_status(self._url, self.node.pool)
 
     def unready_reasons(self) -> Collection[str]:
-        """Return why a load balancer should send requests to other nodes. Empty if this node is ready."""
+        """Return the reasons why a load balancer should send requests to other nodes; empty if this node is ready."""
         if self.node.is_leaving:
             return ("the node hands over its sessions",)
         return () if self.node.directory.nodes else ("the nodes of the cluster are not known yet",)
@@ -215,7 +215,7 @@ async def open_cluster_member(
     """
     if not _NAME.fullmatch(pool):
         raise ConfigurationError(
-            f"cluster= (--cluster) is a name of 1 to 64 letters, digits, '-' and '_', not {quoted(pool)}"
+            f"cluster= (--cluster) must be a name of 1 to 64 letters, digits, '-' and '_', not {quoted(pool)}"
         )
     name = node_name(node)
     members: list[Node] = []

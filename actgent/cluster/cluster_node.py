@@ -91,7 +91,7 @@ class Node:
 
     @cached_property
     def directory(self) -> PoolDirectory:
-        """Nodes of the pool, and owners of its partitions."""
+        """Cached nodes of the pool and owners of its partitions."""
         return PoolDirectory(self.name, self.journal.count, self._refresh)
 
     @cached_property
@@ -110,7 +110,7 @@ class Node:
         return self.ownership.is_leaving
 
     def statistics(self) -> ClusterStatistics:
-        """Return the current state of this node, and its counters since it started."""
+        """Return the current state of this node, and its counters since the node started."""
         return ClusterStatistics(
             node=self.name,
             partitions=len(self.serving),
@@ -209,7 +209,7 @@ class Node:
         self.journal.drop_lost(view.partitions)
         self.directory.update(view.nodes, view.partitions)
         staying = {each.name: each.agents for each in view.nodes if not each.is_leaving}
-        places = assign_partitions(self.journal.count, fit_nodes(staying))
+        places = assign_partitions(self.journal.count, find_eligible_nodes(staying))
         live = {each.name for each in view.nodes}
         now = trio.current_time()
         self._execute(self.ownership.compare_owners(places, view.partitions, live, now, self._list_busy))
@@ -219,7 +219,7 @@ class Node:
             self._start(self.leave, LEAVE_GRACE_SECONDS)
 
     def _fits(self, view: ClusterView) -> bool:
-        """Return True if this process can stay in the pool. Its layout may have been changed or removed."""
+        """Return True if this process can stay in the pool, because the layout of the pool has not changed."""
         now, reads = view.layout, self.journal.reads
         if now is not None:
             self.journal.latest = now
@@ -262,29 +262,29 @@ class Node:
         if self.nursery is not None:
             self.nursery.start_soon(fn, *args)
 
-    def _execute(self, todo: Iterable[PartitionCommand]) -> None:
+    def _execute(self, commands: Iterable[PartitionCommand]) -> None:
         """Execute ownership commands. Commands that take long run as background tasks."""
         drains = []
-        for do in todo:
-            match do.verb:
+        for command in commands:
+            match command.verb:
                 case "acquire":
-                    self.figures.begin_takeover(do.partition, self._runtime.stream)
-                    self._acquisitions.put(do)
+                    self.figures.begin_takeover(command.partition, self._runtime.stream)
+                    self._acquisitions.put(command)
                 case "recover":
-                    self._recoveries.put(do)
+                    self._recoveries.put(command)
                 case "evict":
-                    self._start(self._evict, do)
+                    self._start(self._evict, command)
                 case "drain":
-                    drains.append(do)
+                    drains.append(command)
         if drains:
             self._start_drains(drains)
 
-    async def _acquire(self, todo: Sequence[PartitionCommand]) -> None:
+    async def _acquire(self, commands: Sequence[PartitionCommand]) -> None:
         """Acquire partitions with one SQL statement, and start their recovery.
 
         Partitions that were not acquired are reported to `ownership`.
         """
-        wanted = {do.partition: do.epoch for do in todo}
+        wanted = {command.partition: command.epoch for command in commands}
         try:
             taken = await self.journal.take(wanted, seen=wanted)
         except (Fenced, JournalError) as error:
@@ -302,20 +302,24 @@ class Node:
         if wanted:
             self._membership.wake()
 
-    async def _recover(self, todo: Sequence[PartitionCommand]) -> None:
+    async def _recover(self, commands: Sequence[PartitionCommand]) -> None:
         """Count deaths in acquired partitions, start delivery of their pending messages, serve them, and resume their turns."""
-        current = [do for do in todo if self.ownership.owns(do.partition, do.epoch)]
-        taken = [self._taken.pop(do.partition) for do in current]
+        current = [command for command in commands if self.ownership.owns(command.partition, command.epoch)]
+        taken = [self._taken.pop(command.partition) for command in current]
         dead = {each.before for each in taken if not each.was_clean} - {"", self.name}
         count = partial(self.quarantine.count, taken, self._runtime.agents, dead=dead)
         await self._retry("deaths cannot be counted yet", count)
-        await self._deliver_pending([do.partition for do in current])
-        for do in current:
-            self._execute(self.ownership.note_recovered(do.partition, do.epoch))
+        await self._deliver_pending([command.partition for command in current])
+        for command in current:
+            self._execute(self.ownership.note_recovered(command.partition, command.epoch))
         self._note_serving()
-        self.figures.end_takeovers({do.partition for do in current}, self.name, self._runtime.stream)
+        self.figures.end_takeovers(
+            {command.partition for command in current}, self.name, self._runtime.stream
+        )
         serving = {*self.ownership.serving()}
-        self._start(self._resume_sessions, frozenset(serving.intersection(do.partition for do in current)))
+        self._start(
+            self._resume_sessions, frozenset(serving.intersection(command.partition for command in current))
+        )
 
     async def _deliver_pending(self, partitions: Collection[int]) -> None:
         """Deliver pending messages before newer requests of their sessions. Lost partitions are ignored."""
@@ -327,34 +331,40 @@ class Node:
         resume = partial(self._runtime.resume_acquired, self._is_in(taken), choose=self.quarantine.choose)
         await self._retry("unfinished sessions are not resumed yet", resume)
 
-    async def _evict(self, do: PartitionCommand) -> None:
+    async def _evict(self, command: PartitionCommand) -> None:
         """Evict the sessions of a partition that another node owns."""
-        self.figures.evicted += await self._runtime.evict(self._is_in({do.partition}))
-        self.ownership.note_turns_ended(do.partition, do.epoch)
+        self.figures.evicted += await self._runtime.evict(self._is_in({command.partition}))
+        self.ownership.note_turns_ended(command.partition, command.epoch)
         self._membership.wake()
 
-    def _start_drains(self, todo: Sequence[PartitionCommand]) -> None:
+    def _start_drains(self, commands: Sequence[PartitionCommand]) -> None:
         """Drain partitions: those without a running turn together, each of the others separately."""
         self._note_serving()
         busy = self._list_busy()
-        if idle := [do for do in todo if do.partition not in busy]:
+        if idle := [command for command in commands if command.partition not in busy]:
             self._start(self._drain, idle)
-        for do in todo:
-            if do.partition in busy:
-                self._start(self._drain, [do])
+        for command in commands:
+            if command.partition in busy:
+                self._start(self._drain, [command])
 
     def _list_busy(self) -> set[int]:
         """Return the partitions that have a running turn at this node."""
         return {self.journal.partition_of(each) for each in self._runtime.list_running()}
 
-    async def _drain(self, todo: Sequence[PartitionCommand]) -> None:
-        """Wait until the turns of partitions have ended.
+    async def _drain(self, commands: Sequence[PartitionCommand]) -> None:
+        """Wait until the turns of partitions have ended, then give the partitions back.
 
-        After the grace time, interrupt the other turns. Then give the partitions back.
+        Turns that are still running after the grace time are interrupted.
         """
-        async with self._runtime.drain(self._is_in({do.partition for do in todo}), grace=self._grace):
-            drained = [do for do in todo if self.ownership.note_turns_ended(do.partition, do.epoch)]
-            await self._give_back({do.partition: do.epoch for do in drained})
+        async with self._runtime.drain(
+            self._is_in({command.partition for command in commands}), grace=self._grace
+        ):
+            drained = [
+                command
+                for command in commands
+                if self.ownership.note_turns_ended(command.partition, command.epoch)
+            ]
+            await self._give_back({command.partition: command.epoch for command in drained})
         self._membership.wake()
 
     async def _give_back(self, epochs: Mapping[int, int]) -> None:
@@ -387,8 +397,8 @@ class Node:
 # --- partition placement ---------------------------------------------------------------------
 
 
-def fit_nodes(agents: Mapping[str, Collection[str]]) -> list[str]:
-    """Return the names of the nodes that may own partitions, sorted.
+def find_eligible_nodes(agents: Mapping[str, Collection[str]]) -> list[str]:
+    """Return the names of the live nodes that may own partitions, sorted.
 
     A node may not own partitions if another node hosts all of its agents and more. So during a rolling upgrade that adds or
     removes an agent, partitions stay at the nodes that host all agents.

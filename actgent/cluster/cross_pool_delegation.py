@@ -50,7 +50,7 @@ _log = logger_of(__name__)
 
 
 class PoolUnknown(ConnectionLost):
-    """No node of the pool has ever owned the partition of the session."""
+    """Raised if no node of the pool has ever owned the partition of the session."""
 
     def __init__(self) -> None:
         super().__init__("no node of this pool has run yet", was_sent=False)
@@ -77,7 +77,7 @@ class PoolLinks:
             node: Name of this node, used as the owner of its requests.
             key: Cluster key.
             now: Unix time in seconds by the clock of the database.
-            nursery: Keeps the transports.
+            nursery: Runs the background tasks of the transports to other pools.
         """
         self.pool = pool
         self._journal, self._node, self._key, self._now, self._nursery = journal, node, key, now, nursery
@@ -102,7 +102,7 @@ class PoolLinks:
         )  # without a node, the task cannot have begun
 
     async def _send(self, pool: str, verb: str, task: PoolTask, retry_timeout: float) -> PoolReport | None:
-        """Send a request about a task until it is answered, and return the report of the ended task.
+        """Send a request about a task until it is answered, and return the report of the ended task. `verb` is `ASK` or `CANCEL`.
 
         Return None if the pool has had no node for `retry_timeout` seconds.
         """
@@ -153,7 +153,9 @@ class PoolLinks:
             raise ConnectionLost(f"a node answered {status}", was_sent=True)
         report = _read(data)
         if not isinstance(report, PoolReport):
-            raise ConnectionLost("a node answered with another message", was_sent=True)
+            raise ConnectionLost(
+                "a node answered with a message that is not a report of a task", was_sent=True
+            )
         return report
 
     async def _find(self, pool: str) -> NodeTransport:
@@ -193,15 +195,15 @@ class PoolApplication(RelayApplication):
         if request.http_request.verb not in (ASK, CANCEL):
             await super().answer(request, send, gone)
             return
-        status, data = await self._report(request.http_request)
+        status, data = await self._handle_task_request(request.http_request)
         await send(status, data, True, {})  # noqa: FBT003 - as `SendChunk` has it
 
-    async def _report(self, request: HTTPRequest) -> tuple[int, bytes]:
-        """Run or stop a task for another pool. Return the HTTP status and body of the answer."""
+    async def _handle_task_request(self, request: HTTPRequest) -> tuple[int, bytes]:
+        """Run or stop the task in a request of another pool. Return the HTTP status and body of the answer."""
         try:
             task = _read(request.body or b"")
             if not isinstance(task, PoolTask):
-                raise WireError("a task is missing")
+                raise WireError("the body of the request is not a task")
             what = self.tasks.answer if request.verb == ASK else self.tasks.cancel
             report = await what(task, wait=WAIT_SECONDS)
         except Fenced:
@@ -215,10 +217,10 @@ class PoolApplication(RelayApplication):
 
 
 def _read(data: bytes) -> PoolMessage:
-    """Decode the only task or report in a request body.
+    """Decode the single task or report in the body of a request or answer.
 
     Raises:
-        WireError: The data is neither, or was encoded by a newer release.
+        WireError: The data is not exactly one task or report, or was encoded by a newer release.
     """
     found = _WIRE.decode(data, PoolMessage)
     if len(found) != 1:

@@ -35,11 +35,11 @@ class ClusterView:
     """Nodes, partition owners and layout of a pool, as read from the database."""
 
     nodes: Sequence[NodeRow]
-    """Live nodes, including this one."""
+    """Live nodes of the pool, including this node."""
     partitions: Mapping[int, PartitionOwner]
     """Owners of the partitions, by partition number."""
     layout: PoolLayout | None
-    """None if the pool was removed."""
+    """Layout of the pool (number of partitions and record format); None if the pool was removed."""
 
 
 @attrs.define(eq=False)
@@ -56,7 +56,7 @@ class DeathJudge:
     _suspicious: frozenset[str] = frozenset()
 
     def note_connected(self, now: float, *, is_first: bool, is_server_new: bool) -> None:
-        """Record a new connection to the database.
+        """Record that this node has a new connection to the database, at the monotonic time `now` in seconds.
 
         A reconnect delays the next removal of dead nodes by `SETTLE_SECONDS`, because other nodes reconnect
         as well.
@@ -74,11 +74,11 @@ class DeathJudge:
         self.last_beat = now
 
     def judge(self, seen: Sequence[SeenNode], now: float, own: str) -> frozenset[str]:
-        """Return the names of the dead nodes: those that were suspicious at this poll and at the previous one.
+        """Decide which nodes are dead: those that were suspicious at this poll and at the previous one. Return their names.
 
         Args:
             seen: All nodes with their current observations.
-            now: Current time.
+            now: Current monotonic time in seconds.
             own: Name of this node.
         """
         suspicious = frozenset(each.row.name for each in seen if each.is_suspicious and each.row.name != own)
@@ -230,22 +230,22 @@ class NodeMembership:
         self._on_view(ClusterView(nodes=nodes, partitions=partitions, layout=layout))
 
     def _note_connection(self) -> None:
-        """Tell the failure detector if the database connection is new."""
+        """Report a new database connection to the failure detector."""
         if (count := self._table.connections) != self._connections:
             self._judge.note_connected(
                 trio.current_time(), is_first=not self._connections, is_server_new=self._table.is_server_new
             )
             self._connections = count
 
-    def _note_clock(self, server_time: float, begun: float, ended: float) -> None:
+    def _note_clock(self, server_time: float, started_at: float, ended_at: float) -> None:
         """Compare this machine's clock with the database's, and report a changed correction.
 
         A slow answer shows only a difference that is larger than its duration.
         """
         if not server_time:
             return
-        offset = server_time - (begun + ended) / 2
-        if abs(offset - self.correction) <= max(CLOCK_TOLERANCE_SECONDS, ended - begun):
+        offset = server_time - (started_at + ended_at) / 2
+        if abs(offset - self.correction) <= max(CLOCK_TOLERANCE_SECONDS, ended_at - started_at):
             return
         self.correction = offset if abs(offset) > CLOCK_TOLERANCE_SECONDS else 0.0
         _log.error(

@@ -99,7 +99,7 @@ class Ownership:
 
     def compare_owners(
         self,
-        places: Sequence[str],
+        assigned: Sequence[str],
         owners: Mapping[int, PartitionOwner],
         live: Collection[str],
         now: float,
@@ -110,7 +110,7 @@ class Ownership:
         Return commands to acquire and drain partitions.
 
         Args:
-            places: Name of the assigned node of each partition, by partition number; empty if there are no nodes.
+            assigned: Name of the node to which each partition is assigned, by partition number; empty without nodes.
             owners: Current owners in the database.
             live: Names of all live nodes, including those that leave.
             now: Monotonic time in seconds.
@@ -121,7 +121,7 @@ class Ownership:
         going: list[int] = []
         busy: Collection[int] | None = None
         for number, known in enumerate(self._partitions):
-            is_meant = bool(places) and places[number] == self.node and not self.is_leaving
+            is_meant = bool(assigned) and assigned[number] == self.node and not self.is_leaving
             if known.state is PartitionState.UNOWNED and is_meant and not known.cut_epoch:
                 owner = owners.get(number)
                 if (
@@ -133,7 +133,7 @@ class Ownership:
                     known.state = PartitionState.ACQUIRING
                     todo.append(PartitionCommand("acquire", number, 0 if owner is None else owner.epoch))
             elif known.state is PartitionState.OWNED and known.is_recovered:
-                if is_meant or not (places or self.is_leaving):
+                if is_meant or not (assigned or self.is_leaving):
                     known.misplaced_since = None
                     continue
                 known.misplaced_since = now if known.misplaced_since is None else known.misplaced_since
@@ -144,10 +144,10 @@ class Ownership:
                     MISPLACED_BUSY_SECONDS if number in (busy or ()) else MISPLACED_SECONDS
                 ):
                     going.append(number)
-        return [*todo, *map(self._leave, going[: self._room()])]
+        return [*todo, *map(self._start_drain, going[: self._room()])]
 
     def _room(self) -> int:
-        """Return the number of further partitions that may start draining now."""
+        """Return the number of further partitions that this node may start to drain now."""
         states = [each.state for each in self._partitions]
         if self.is_leaving:
             return len(states)
@@ -184,7 +184,7 @@ class Ownership:
         return [PartitionCommand("evict", partition, epoch)]
 
     def note_returned(self, partition: int, epoch: int) -> None:
-        """Record that the database lists a drained partition as free. Another epoch is ignored."""
+        """Record that the database lists a drained partition as free. The call is ignored if `epoch` is not the current one."""
         known = self._partitions[partition]
         if known.state is PartitionState.DRAINING and epoch == known.epoch:
             known.state = PartitionState.UNOWNED
@@ -200,7 +200,7 @@ class Ownership:
         if not self.owns(partition, epoch) or known.state is not PartitionState.OWNED:
             return []
         known.is_recovered = True
-        return [self._leave(partition)] if self.is_leaving else []
+        return [self._start_drain(partition)] if self.is_leaving else []
 
     def note_turns_ended(self, partition: int, epoch: int) -> bool:
         """Record that no turn of this epoch runs at this node any more, after an eviction or a drain.
@@ -221,9 +221,9 @@ class Ownership:
         The others are drained after their recovery.
         """
         self.is_leaving = True
-        return [self._leave(each) for each in self.serving()]
+        return [self._start_drain(each) for each in self.serving()]
 
-    def _leave(self, partition: int) -> PartitionCommand:
+    def _start_drain(self, partition: int) -> PartitionCommand:
         """Start to drain a partition. Return the command for it."""
         known = self._partitions[partition]
         known.state, known.misplaced_since = PartitionState.DRAINING, None

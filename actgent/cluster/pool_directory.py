@@ -24,7 +24,7 @@ class Owner:
     epoch: int
     """Ownership epoch: it grows with each change of the owner."""
     node: NodeRow | None
-    """Owner; None if no live node owns the partition at the moment."""
+    """Row of the node that owns the partition; None if no live node owns it at the moment."""
 
 
 class PoolDirectory:

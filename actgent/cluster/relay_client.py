@@ -50,7 +50,7 @@ from .relay_server import MISDIRECTED
 from .unowned_partition_messages import PendingMessages
 
 ANSWER_SECONDS = 15.0
-"""Seconds for which an answer is awaited, in addition to the seconds that the node was asked to wait."""
+"""Seconds for which an answer is awaited, in addition to the seconds that the node was requested_owner to wait."""
 CONNECT_SECONDS = 2.0
 LOCATE_SECONDS = 1.0
 """Seconds for which a request waits for a reachable owner before `NoOwner` is raised."""
@@ -77,7 +77,7 @@ _FIRST_ERROR = 400
 
 @attrs.define(eq=False)
 class _Connection:
-    """A connection to a node."""
+    """An HTTP connection to a node."""
 
     address: str
     stream: trio.SocketStream
@@ -96,14 +96,14 @@ class _Connection:
 
 @attrs.define(eq=False)
 class _Exchange:
-    """One request to a node and its answer."""
+    """One request to a node, and the answer of the node."""
 
     connection: _Connection
-    asked: Owner
+    requested_owner: Owner
     """Owner to which the request was sent, with its epoch."""
     status: int = 0
     headers: dict[str, str] = attrs.field(factory=dict)
-    is_over: bool = False
+    is_complete: bool = False
     """True once the whole answer was read, so the connection can be reused."""
     is_read: bool = True
     """True if the request is a GET, which has no side effect."""
@@ -136,7 +136,7 @@ class _Exchange:
             await self.connection.stream.send_all(request)
             head = await self.connection.reader.read_head()
             if head is None:
-                raise trio.BrokenResourceError("the node closed it")
+                raise trio.BrokenResourceError("the node has closed the connection")
             self.status, self.headers = decode_answer(head)
 
     async def read_all(self) -> bytes:
@@ -154,14 +154,14 @@ class _Exchange:
         if (length := self.headers.get("content-length")) is not None:
             with self._waiting(SILENCE_SECONDS):
                 data = await reader.read_body(int(length))
-            self.is_over = True
+            self.is_complete = True
             yield data
             return
         while True:
             with self._waiting(SILENCE_SECONDS):
                 data = await reader.read_chunk()
             if not data:
-                self.is_over = True
+                self.is_complete = True
                 return
             yield data
 
@@ -179,7 +179,7 @@ class _Exchange:
             except (trio.BrokenResourceError, trio.ClosedResourceError, MalformedMessage) as error:
                 reason = f"the connection to the node was lost: {str(error) or type(error).__name__}"
                 if not self.status and isinstance(error, trio.BrokenResourceError):
-                    raise NodeConnectionBroken(reason, node=_name_of(self.asked)) from error
+                    raise NodeConnectionBroken(reason, node=_name_of(self.requested_owner)) from error
                 raise ConnectionLost(reason, was_sent=True) from error
         if self._scope.cancelled_caught:
             reason = (
@@ -208,7 +208,7 @@ class NodeTransport(Transport):
             directory: Nodes and owners of the pool.
             key: Cluster key.
             now: Unix time in seconds by the clock of the database.
-            owner: Owner to act for in requests that name none.
+            owner: Name of the session owner for whom requests without an owner are sent.
             pending: Stores messages for sessions without an owner; None makes them wait for an owner.
         """
         self.directory, self._key, self._now, self._owner = directory, key, now, owner
@@ -239,11 +239,14 @@ class NodeTransport(Transport):
 
     def _check_owner(self, exchange: _Exchange) -> None:
         """End an exchange if another node has acquired its partition since the request was sent."""
-        asked = exchange.asked
-        if asked.partition >= 0:
-            owner = self.directory.owner_of_partition(asked.partition)
-            if owner.epoch != asked.epoch or _name_of(owner) != _name_of(asked):
-                exchange.move(is_alive=asked.node is not None and asked.node.name in self.directory.nodes)
+        requested_owner = exchange.requested_owner
+        if requested_owner.partition >= 0:
+            owner = self.directory.owner_of_partition(requested_owner.partition)
+            if owner.epoch != requested_owner.epoch or _name_of(owner) != _name_of(requested_owner):
+                exchange.move(
+                    is_alive=requested_owner.node is not None
+                    and requested_owner.node.name in self.directory.nodes
+                )
 
     def _forget_ended_nodes(self) -> None:
         """Close the idle connections to nodes that have ended: no request goes to their addresses any more."""
@@ -294,7 +297,7 @@ class NodeTransport(Transport):
     async def _ask(
         self, request: RemoteRequest, http_request: HTTPRequest, seconds: float
     ) -> AsyncGenerator[_Exchange, None]:
-        """Send a request of this process, with the scope admin."""
+        """Send a request of this process, with the scope `admin`. `seconds` is the timeout for the head of the answer."""
         relayed = RelayedRequest(
             http_request=http_request,
             session_id=_session_of(request),
@@ -397,20 +400,20 @@ class NodeTransport(Transport):
             raise NoOwner
         return Owner(partition=-1, epoch=0, node=found)
 
-    async def _wait_moved(self, asked: Owner) -> None:
-        """Wait until a session's partition has another owner than `asked`, for at most `UNREACHABLE_SECONDS`.
+    async def _wait_moved(self, requested_owner: Owner) -> None:
+        """Wait until a session's partition has another owner than `requested_owner`, for at most `UNREACHABLE_SECONDS`.
 
-        The node `asked` has answered 421.
+        The node of `requested_owner` has answered 421.
         """
         await self._refresh()
         with trio.move_on_after(UNREACHABLE_SECONDS):
-            while self.directory.owner_of_partition(asked.partition) == asked:
+            while self.directory.owner_of_partition(requested_owner.partition) == requested_owner:
                 await self.directory.wait_changed()
 
     def _may_try(self, name: str, session_id: str) -> bool:
-        """Return True if a node may be tried.
+        """Return True if a request for a session may be sent to the node with this name.
 
-        A node that is marked unreachable may not, nor this node if it does not serve the session.
+        Return False for a node that is marked unreachable, and for this node if it does not serve the session.
         """
         if name == self.directory.name and not self.directory.is_ours(session_id):
             return False
@@ -451,16 +454,17 @@ class NodeTransport(Transport):
             await self.directory.refresh()
 
     def _release(self, exchange: _Exchange) -> None:
-        """Keep the connection of a completed exchange for reuse while its node is live. Close the oldest one if it is unusable.
+        """Keep the connection of a completed exchange for reuse while its node is live.
 
-        Close any other connection, which cancels its answer.
+        Also close the oldest idle connection if it is unusable. If the exchange is not complete, close its connection,
+        which cancels the answer.
         """
         connection = exchange.connection
-        is_live = _name_of(exchange.asked) in self.directory.nodes
+        is_live = _name_of(exchange.requested_owner) in self.directory.nodes
         idle = self._idle.setdefault(connection.address, []) if is_live else []
         if idle and not idle[0].is_usable():
             idle.pop(0).close()
-        if exchange.is_over and is_live and not self._is_closed and len(idle) < MAX_IDLE_CONNECTIONS:
+        if exchange.is_complete and is_live and not self._is_closed and len(idle) < MAX_IDLE_CONNECTIONS:
             connection.idle_since = trio.current_time()
             idle.append(connection)
         else:
@@ -499,7 +503,7 @@ async def open_pool_transport(
 
 
 def _name_of(owner: Owner) -> str:
-    """Return the name of the owning node; empty if there is no owner.
+    """Return the name of the node in an `Owner`; empty if it has no node.
 
     Owners are compared by name, since other fields of an owner's row may change, for example when it leaves.
     """

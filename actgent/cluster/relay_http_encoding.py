@@ -43,7 +43,7 @@ _OF_CONNECTION = frozenset({_AT, _SESSION, _OWNER, _SCOPES, _DIGEST, "content-le
 
 
 class MalformedMessage(Exception):
-    """The received bytes are not a message of this protocol, or its signature is wrong."""
+    """Raised if received bytes are not a message of the node protocol, or if its signature is wrong."""
 
 
 @attrs.frozen(kw_only=True)
@@ -51,20 +51,20 @@ class SignedHead:
     """The head of a request of another node, after its signature was verified."""
 
     request: RelayedRequest
-    """The request without its body."""
+    """The received request, still without its body."""
     length: int
     """Size in bytes of the body that follows."""
     digest: str
-    """SHA-256 of the body in hexadecimal digits."""
+    """SHA-256 that the body must have, in hexadecimal digits."""
 
     def add_body(self, body: bytes) -> RelayedRequest:
-        """Return the request with its body.
+        """Verify the body of the request, and return the request with this body.
 
         Raises:
             MalformedMessage: The body differs from the body that was signed.
         """
         if hashlib.sha256(body).hexdigest() != self.digest:
-            raise MalformedMessage("the body is not the one that was signed")
+            raise MalformedMessage("the body of the request differs from the body that was signed")
         return attrs.evolve(self.request, http_request=attrs.evolve(self.request.http_request, body=body))
 
 
@@ -109,7 +109,7 @@ def decode_request(head: bytes, *, key: bytes, now: float) -> SignedHead:
     sealed, _, signature = head.rpartition(_SEALED)
     expected = hmac.digest(key, sealed, "sha256").hex().encode()
     if not hmac.compare_digest(expected, signature):
-        raise MalformedMessage("the signature is not one of this cluster")
+        raise MalformedMessage("the signature of the request was not made with the key of this cluster")
     start, headers = _decode_head(sealed)
     try:
         verb, target, _ = start.split(" ")
@@ -117,11 +117,13 @@ def decode_request(head: bytes, *, key: bytes, now: float) -> SignedHead:
         session_id, owner = (bytes.fromhex(headers[each]).decode("utf-8") for each in (_SESSION, _OWNER))
         scopes, digest = tuple(filter(None, headers[_SCOPES].split(","))), headers[_DIGEST]
     except (ValueError, KeyError) as error:
-        raise MalformedMessage("the head is not one of a node") from error
+        raise MalformedMessage("the head is not a request of a node") from error
     if abs(now - at) > VALID_SECONDS:
-        raise MalformedMessage(f"the signature is of {at:.0f}, and it is {now:.0f}: compare the clocks")
+        raise MalformedMessage(
+            f"the request was signed at {at:.0f} (Unix time), and the time is {now:.0f}: compare the clocks of the machines"
+        )
     if not 0 <= length <= MAX_BODY_BYTES:
-        raise MalformedMessage(f"the body has {length} bytes")
+        raise MalformedMessage(f"the body of the request has {length} bytes, which is out of range")
     path, _, query = target.partition("?")
     kept = {name: value for name, value in headers.items() if name not in _OF_CONNECTION}
     http_request = HTTPRequest(verb=verb, path=path, query=query, headers=kept, body=None)
@@ -147,7 +149,7 @@ def decode_answer(head: bytes) -> tuple[int, dict[str, str]]:
     try:
         return int(start.split(" ")[1]), headers
     except (ValueError, IndexError) as error:
-        raise MalformedMessage("the head is not one of an answer") from error
+        raise MalformedMessage("the head is not an answer of a node") from error
 
 
 def encode_chunk(data: bytes) -> bytes:
@@ -211,7 +213,7 @@ class MessageReader:
         except ValueError as error:
             raise MalformedMessage("a chunk has no length") from error
         if length > MAX_CHUNK_BYTES:
-            raise MalformedMessage(f"a chunk has {length} bytes")
+            raise MalformedMessage(f"a chunk has {length} bytes, which is out of range")
         await self._fill(length + 2)
         return self._pop(length, 2)
 

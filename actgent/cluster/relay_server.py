@@ -48,11 +48,11 @@ class RelayServer:
     application: RelayApplication
     directory: PoolDirectory
     key: bytes
-    """Cluster key."""
+    """Cluster key, with which nodes sign their requests to each other."""
     now: Callable[[], float]
-    """Unix time in seconds by the clock of the database."""
+    """Function that returns the Unix time in seconds by the clock of the database."""
     is_draining: Callable[[str], bool]
-    """Returns True for the id of a session whose partition this node is draining."""
+    """Function that returns True for the id of a session whose partition this node is draining."""
     wait_released: WaitReleased
     figures: NodeMetrics
 
@@ -229,6 +229,6 @@ def _parse_advertise(url: str) -> tuple[str, int]:
         parts, host, port = urlsplit(""), None, None
     if parts.scheme != "http" or not host or port is None or parts.path.strip("/") or parts.username:
         raise ConfigurationError(
-            f"advertise= (--advertise) is the URL at which other nodes reach this one, http://HOST:PORT, not {quoted(url)}"
+            f"advertise= (--advertise) must be the URL at which other nodes reach this one, http://HOST:PORT, not {quoted(url)}"
         )
     return host, port

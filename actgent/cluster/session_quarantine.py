@@ -79,7 +79,7 @@ class Quarantine:
     def __init__(
         self, journal: PartitionedJournal, *, on_released: Callable[[str], object] = lambda _: None
     ) -> None:
-        """Start without suspects. `on_released` is called with the root id of each session tree that is released."""
+        """Create a quarantine without suspects. `on_released` is called with the root id of each released session tree."""
         self._journal, self._on_released = journal, on_released
         self._runtime: Runtime
         self._held_back: dict[str, trio.Event] = {}
@@ -126,7 +126,10 @@ class Quarantine:
         self._counted.put(None)  # also without a death: the previous owner may have counted some and left
 
     async def choose(self, keys: Sequence[SessionKey]) -> list[SessionKey]:
-        """Return the sessions that are not held back, and mark them as open in the database; see `Runtime.resume_acquired`."""
+        """Return those of the sessions `keys` that are not held back, and mark them as open in the database.
+
+        `Runtime.resume_acquired` calls this function before it opens sessions.
+        """
         chosen = [each for each in keys if not self.is_held_back(each.session_id)]
         await self._journal.suspects.mark_open(chosen)
         return chosen
@@ -141,7 +144,7 @@ class Quarantine:
             await released.wait()
 
     async def _list_progressed(self, near: Mapping[SessionKey, int]) -> list[SessionKey]:
-        """Return the sessions with progress: a completed model call, in them or in a child session, after the given record.
+        """Return the sessions that made progress: a model call completed after a record, in the session or a child session.
 
         Args:
             near: Number of the record after which progress counts, by session.
@@ -211,7 +214,7 @@ class Quarantine:
             self._on_released(root)
 
     async def _try(self, tree: Tree, seconds: float, is_alone: bool) -> None:  # noqa: FBT001 - as above
-        """Open a session tree, and watch it for `seconds`.
+        """Open a tree of suspect sessions, and watch it for `seconds`.
 
         Before that, dead-letter the message of the deepest session that was open alone at two deaths, and reset the number of
         deaths with that session alone. After that, clear the death counts of the sessions that have finished, and note that the others have survived.
@@ -266,17 +269,17 @@ class Quarantine:
         """Dead-letter the message that crashes its process: record its failure for the sender, without running it."""
         key = suspect.key
         records = await self._journal.load(key.session_id, agent=key.agent)
-        left = _messages_left(records)
+        left = _uncompleted_messages(records)
         if not left:
             return
         message = left[0]
-        words = f"{counted(suspect.crashes, 'process', 'processes')} died while it was worked on, {suspect.alone} of them with it alone"
-        await self._journal.suspects.dead_letter(key, message.id, words)
+        reason = f"{counted(suspect.crashes, 'process', 'processes')} died while it was worked on, {suspect.alone} of them with it alone"
+        await self._journal.suspects.dead_letter(key, message.id, reason)
         ended: tuple[Record, ...] = (
-            MessageEndRecord(message_id=message.id, failed=POISON_KIND, error="ActorFailed", words=words),
+            MessageEndRecord(message_id=message.id, failed=POISON_KIND, error="ActorFailed", words=reason),
         )
         if _is_task(records, message, key):
-            answered = TaskOutcomeRecord(message_id=message.id, text=words, failed=POISON_KIND)
+            answered = TaskOutcomeRecord(message_id=message.id, text=reason, failed=POISON_KIND)
             await self._runtime.delegation.report_dead_letter(key, records, answered)
             ended = (answered, *ended, *([SessionClosedRecord()] if len(left) == 1 else []))
         entry = Entry(session_id=key.session_id, agent=key.agent, records=ended, follows=True)
@@ -285,7 +288,7 @@ class Quarantine:
             "session %s: message %s is dead-lettered: %s",
             LogVariable(key.session_id),
             LogVariable(message.id),
-            words,
+            reason,
         )
 
 
@@ -319,8 +322,8 @@ def _groups_of(trees: Sequence[Tree]) -> Iterator[Group]:
         )
 
 
-def _messages_left(records: Iterable[Record]) -> list[Message]:
-    """Return the accepted messages that are not completed: first the one with a running turn, then the queued ones."""
+def _uncompleted_messages(records: Iterable[Record]) -> list[Message]:
+    """Return the accepted messages that are not completed: first the message of the running turn, then queued messages."""
     accepted: dict[str, Message] = {}
     begun: set[str] = set()
     for record in records:

@@ -196,8 +196,8 @@ class PendingMessages:
         await self._dead_letter(message, f"{problem.kind}: {problem.detail}")
         return True
 
-    async def _dead_letter(self, message: PendingMessage, words: str) -> None:
-        """Move a pending message to the dead letters, and log the reason `words`.
+    async def _dead_letter(self, message: PendingMessage, reason: str) -> None:
+        """Move a pending message to the dead letters, and log the reason.
 
         An operator can retry it.
 
@@ -209,16 +209,16 @@ class PendingMessages:
             "session %s: message %s was acknowledged without an owner and is refused now: %s",
             LogVariable(message.session_id),
             LogVariable(message.message_id),
-            LogVariable(words),
+            LogVariable(reason),
         )
         agent = dict(parse_qsl(query)).get("agent", "")
         key = SessionKey(agent, message.session_id)
-        await self._journal.suspects.dead_letter(key, message.message_id, words, request=message.request)
+        await self._journal.suspects.dead_letter(key, message.message_id, reason, request=message.request)
 
 
 @attrs.define(eq=False)
 class _RelayResponse:
-    """Keeps the status and body of the answer to a delivery; a `SendChunk`."""
+    """Stores the status and body of the answer to a delivery; a `SendChunk`."""
 
     status: int = 503
     data: bytes = b"{}"

@@ -34,7 +34,7 @@ _TABLES = (
 
 
 class DataConnection(abc.ABC):
-    """A database connection that executes one change at a time."""
+    """Base class of a connection to an agent's database, which executes one change at a time."""
 
     placeholder: str
     """Placeholder for a parameter in SQL: `?` or `%s`."""
@@ -81,7 +81,7 @@ class DataConnection(abc.ABC):
             self.execute(f"DELETE FROM actgent_effects WHERE at < {self.placeholder}", (cutoff,))  # noqa: S608
 
     def once(self, key: str, digest: str, work: Callable[["DataConnection"], Any]) -> Any:
-        """Run a function in a transaction and return its result. If `key` was already used, return the stored result instead.
+        """Run `work` in a transaction and return its result. If `key` was already used, return the stored result instead.
 
         Args:
             key: Idempotency key; empty always runs the function.
@@ -135,4 +135,4 @@ def _encode_result(result: object) -> str:
         return json.dumps(result, allow_nan=False)
     except (TypeError, ValueError) as error:
         reason = f"it is stored as JSON for repeated calls, but {error}"
-        raise NotSerializable("the result of the change", reason) from error
+        raise NotSerializable("the result of the database change", reason) from error

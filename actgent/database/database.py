@@ -53,9 +53,9 @@ class Database:
         self._turn = trio.Lock()
 
     def set_default_url(self, place: str | None) -> None:
-        """Set the address to use if the database has no explicit address; None is in memory.
+        """Set the address to use if the database was created without one; None uses a database in memory.
 
-        Ignored while the database is open.
+        The call is ignored while the database is open.
         """
         if self._url is None and self._users == 0:
             self._place = place or IN_MEMORY
@@ -224,8 +224,10 @@ def _validate_url(url: object) -> str:
     )
     if not isinstance(url, str) or not is_known:
         raise ConfigurationError(
-            f"the address of a database is sqlite:///FILE, postgres://HOST/DATABASE or memory:, not {str(url)[:40]!r}"
+            f"the address of a database must be sqlite:///FILE, postgres://HOST/DATABASE or memory:, not {str(url)[:40]!r}"
         )
     if url.startswith("postgres") and importlib.util.find_spec("psycopg") is None:
-        raise ConfigurationError("a database in PostgreSQL needs the extra: pip install 'actgent[postgres]'")
+        raise ConfigurationError(
+            "a database in PostgreSQL requires an extra package: pip install 'actgent[postgres]'"
+        )
     return url

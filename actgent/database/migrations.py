@@ -12,12 +12,12 @@ from actgent.support.field_repr import FieldRepr
 
 @attrs.frozen(repr=False)
 class Migration(FieldRepr):
-    """One migration; it must not change after it was applied to a database."""
+    """One migration of a database: SQL that must not change after it was applied."""
 
     name: str
     """Name of the file, or `migration N`; only for display."""
     sql: str
-    """SQL statements, each ended by `;`."""
+    """SQL statements of the migration, each ended by `;`."""
 
     @property
     def digest(self) -> str:
@@ -34,7 +34,7 @@ def read_migrations(migrations: Iterable[str | Path]) -> tuple[Migration, ...]:
     """
     if isinstance(migrations, str | Path) or not isinstance(migrations, Iterable):
         raise ConfigurationError(
-            f"migrations= takes a list of SQL strings and paths, not {migrations!r:.100}"
+            f"migrations= must be a list of SQL strings and paths, not {migrations!r:.100}"
         )
     steps: list[Migration] = []
     for each in migrations:
@@ -43,9 +43,9 @@ def read_migrations(migrations: Iterable[str | Path]) -> tuple[Migration, ...]:
         elif isinstance(each, str):
             steps.append(Migration(f"migration {len(steps) + 1}", each))
         else:
-            raise ConfigurationError(f"a migration is SQL as text or a Path, not {each!r:.100}")
+            raise ConfigurationError(f"a migration must be SQL text or a Path, not {each!r:.100}")
     if empty := next((step.name for step in steps if not step.sql.strip()), None):
-        raise ConfigurationError(f"{empty} is empty: remove it")
+        raise ConfigurationError(f"{empty} is empty: write SQL statements in it, or remove it")
     return tuple(steps)
 
 

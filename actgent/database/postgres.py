@@ -54,5 +54,5 @@ class PostgresDataConnection(PostgresConnection, DataConnection):
             yield
             if self._db.info.transaction_status != psycopg.pq.TransactionStatus.INTRANS:
                 raise DatabaseFailed(
-                    "a statement ended the transaction: remove BEGIN, COMMIT and ROLLBACK, the block manages the transaction"
+                    "a statement ended the transaction, which only the database object may do: remove BEGIN, COMMIT and ROLLBACK"
                 )

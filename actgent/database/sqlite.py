@@ -34,7 +34,7 @@ class SQLiteDataConnection(SQLiteConnection, DataConnection):
     def _prepare(self) -> None:
         if self.run("SELECT 1 FROM sqlite_schema WHERE name = 'places' AND tbl_name = 'steps'"):
             raise ConfigurationError(
-                f"{self._path.name} is a journal: choose another file for the agent's database"
+                f"{self._path.name} is the file of a journal: pass another file for the agent's database"
             )
         self._enable_log("synchronous=FULL", "foreign_keys=ON")
 
@@ -59,7 +59,7 @@ class SQLiteDataConnection(SQLiteConnection, DataConnection):
                 yield
                 if not self._db.in_transaction:
                     raise DatabaseFailed(
-                        "a statement ended the transaction: remove BEGIN, COMMIT and ROLLBACK, the block manages the transaction"
+                        "a statement ended the transaction, which only the database object may do: remove BEGIN, COMMIT and ROLLBACK"
                     )
         finally:
             self._db.pragma("query_only", 0)

@@ -118,10 +118,10 @@ At 0.6 `stream=` suggested `threads=`, at 0.7 `message_history=` suggested `mess
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that an unknown word probably means, else None.
+    """Return the word of `known` that the unknown `word` probably means; None if no word is similar.
 
-    A known word matches if its spelling is similar or, failing that, if it is the only one with the unknown
-    word as an underscore-separated part: `key` matches `api_key`.
+    A known word matches if its spelling is similar. Otherwise it matches if only this word contains the unknown word as
+    an underscore-separated part: `key` matches `api_key`.
     """
     import difflib  # noqa: PLC0415 - only unknown words need it
 
@@ -135,7 +135,7 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the remedy for an unknown word: a "did you mean" question, else the list of all known words."""
+    """Return the end of an error about an unknown word: `did you mean 'this'?`, or else the list of all known words."""
     known = tuple(known)
     return meant(word, known) or (
         f"choose one of {', '.join(known)}" if known else "the list of valid names is empty"
@@ -367,7 +367,7 @@ class DepsMissing(UsageError):
 
 
 class NotSerializable(UsageError, TypeError):
-    """A value cannot be written to a journal or sent to another process; `key` is its position."""
+    """A value cannot be written to a journal or sent to another process; `key` is the name or position of the value."""
 
     def __init__(self, key: str, reason: str) -> None:
         self.key = key
@@ -945,7 +945,7 @@ class ModelError(ActgentError):
 
     retryable = False
     client_error: str = ""
-    """Class name of the exception that the model's client raised; empty if the provider or actgent reported the error."""
+    """Class name of the exception that the client library of the model raised; empty for errors of the provider."""
 
     def __init__(
         self,
@@ -1181,7 +1181,7 @@ KINDS: tuple[tuple[type[Exception], str], ...] = (
 
 
 def kind_of(error: Exception, otherwise: str = "internal") -> str:
-    """Return the `Failure.kind` of an exception, or `otherwise` if its class is not in `KINDS`."""
+    """Return the failure kind (`Failure.kind`) of an exception, or `otherwise` if its class is not in `KINDS`."""
     return _kind_of_class(type(error)) or otherwise  # type: ignore[arg-type]  # mypy does not know that classes are hashable
 
 

@@ -66,7 +66,10 @@ def _is_plain(value: object) -> bool:
 
 
 def restored_failure(name: str, text: str, kind: str, fields: Mapping[str, Any]) -> ActgentError:
-    """Rebuild the error of a recorded failure from its class name; an `ActgentError` if the class is not part of actgent."""
+    """Rebuild the error of a recorded failure from its class name, text, failure kind and attributes.
+
+    Return an `ActgentError` if the class is not part of actgent.
+    """
     cls = getattr(errors, _FORMER_NAMES.get(name, name), None)
     text = text or f"the message ended as {kind} failure ({name or 'unknown error class'})"
     if isinstance(cls, type) and issubclass(cls, ActgentError):

@@ -12,7 +12,10 @@ def model_error_text(error: Exception) -> str:
 
 
 def cause_text(error: BaseException) -> str:
-    """Return class and text of the third-party exception that caused an error, for administrators; empty if no such cause exists."""
+    """Return the class and text of the third-party exception that caused an error, for administrators.
+
+    The result is empty if no such exception caused the error.
+    """
     seen = set[int]()
     cause: BaseException | None = error
     while isinstance(cause, ActgentError) and id(cause) not in seen:
@@ -28,13 +31,16 @@ def cause_text(error: BaseException) -> str:
 
 
 def observer_error_text(error: Exception) -> str:
-    """Return the text of an error for observers of a session if actgent wrote it, else an empty string."""
+    """Return the text of an error if actgent wrote the text, so that observers of the session may see it; else empty."""
     is_ours = isinstance(error, ActgentError) and not isinstance(error, HandlerFailed | UserCodeExit)
     return (_client_error_text(error) or str(error))[:_MAX_TEXT_CHARS] if is_ours else ""
 
 
 def _client_error_text(error: Exception) -> str:
-    """Return the text of a model error without the text of the client's exception; empty if no client exception is the cause."""
+    """Return the text of a model error without the text of the exception that the model's client library raised.
+
+    The result is empty if no such exception caused the error.
+    """
     if not isinstance(error, ModelError) or not error.client_error:
         return ""
     return f"{error.model}: its client raised {error.client_error}"

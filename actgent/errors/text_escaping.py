@@ -26,7 +26,10 @@ def quoted(value: Any, limit: int = MAX_SHOWN_CHARS) -> str:
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun, such as `1 message` or `1,000 messages`; pass `plural` if it is not the noun plus s."""
+    """Return a number with its noun, such as `1 message` or `1,000 messages`.
+
+    `plural` is the plural of the noun; empty means the noun plus s.
+    """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 

@@ -120,7 +120,7 @@ class ClusterStatus(FieldRepr):
     suspects: int
     """Number of sessions that were unfinished when their process died and have not finished since."""
     dead: int
-    """Number of dead-lettered messages and requests."""
+    """Number of dead-lettered messages and requests of the cluster."""
 
     @property
     def is_whole(self) -> bool:

@@ -30,7 +30,7 @@ class JournalStatistics(FieldRepr):
     steps: int = 0
     """Number of written steps (groups of records of one session); a transaction writes several steps."""
     bytes: int = 0
-    """Bytes of the written records, as stored."""
+    """Total size of the written records in bytes, as stored."""
     erased: int = 0
     """Number of sessions that `erase_trees` removed."""
     failure: str = ""
@@ -58,7 +58,7 @@ class Entry(FieldRepr):
     session_id: str
     """Id of the session that gets the records."""
     agent: str
-    """Name of the agent of the session."""
+    """Name of the agent of the session that gets the records."""
     records: tuple[Record, ...]
     """The records in order. They are numbered after the existing records of the session."""
     timeout_seconds: float | None = None
@@ -93,13 +93,13 @@ class SessionSummary(FieldRepr):
     parent_agent: str | None = None
     """Name of the agent of the parent session; None if the session has no parent."""
     created_at: float = 0.0
-    """Creation time: Unix time in seconds."""
+    """Unix time in seconds at which the session was created."""
     updated_at: float = 0.0
     """Unix time in seconds at which the session's last records were written."""
     records: int = 0
     """Number of records of the session."""
     unfinished: int = 0
-    """Number of accepted messages that are not completed."""
+    """Number of messages that the session has accepted and not completed."""
     closed: bool = False
     """True if the session accepts no more messages."""
     due: float = 0.0
@@ -177,7 +177,7 @@ class Backup(FieldRepr):
     """A verified copy of a journal."""
 
     path: Path
-    """Path of the copy."""
+    """Path of the file with the copy."""
     sessions: int
     """Number of sessions in the copy."""
     size: int
@@ -349,7 +349,7 @@ class Journal(abc.ABC):
         return None
 
     async def keep_snapshot(self, session_id: str, snapshot: Snapshot, *, agent: str, epoch: int) -> bool:
-        """Replace the snapshot of a session.
+        """Store the snapshot of a session in place of its previous snapshot, under the ownership epoch `epoch`.
 
         Return False if the covered records do not exist, or if the journal stores no snapshots.
 

@@ -27,7 +27,7 @@ class Written(FieldRepr):
     """A step that is in the journal. Its records are numbered from `first`."""
 
     session_id: str
-    """Id of the session that has the records."""
+    """Id of the session to which the records belong."""
     agent: str
     """Name of the agent of the session."""
     first: int
@@ -56,9 +56,9 @@ class Erased(FieldRepr):
     session_id: str
     """Id of the erased session."""
     agent: str
-    """Size in bytes in the backlog: 0."""
+    """Name of the agent of the erased session."""
     size: ClassVar[int] = 0
-    """Bytes of this item in the backlog."""
+    """Size of this item in the backlog in bytes: 0."""
 
     @property
     def key(self) -> SessionKey:

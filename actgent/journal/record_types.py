@@ -76,7 +76,7 @@ class TurnOptions(FieldRepr):
     output: str | None = None
     """JSON schema of the required answer, as JSON text; None uses the output of the agent."""
     output_name: str = ""
-    """Name of the schema in `output`."""
+    """Name of the JSON schema in `output`, which model requests contain; empty without a schema."""
     deps: bool = False
     """True if the sender passed a dependency object (`deps`) for the tools of the turn. The object is never stored."""
     model: str | None = None
@@ -112,11 +112,11 @@ class SessionCreatedRecord(FieldRepr):
     """Record: a session was created. It is the first record of each session."""
 
     owner: Sender
-    """Owner of the session."""
+    """Owner of the session: a user or an agent."""
     parent_id: str | None = None
     """Id of the parent session; None if the session has no parent."""
     created_at: float
-    """Unix time of the creation in seconds."""
+    """Unix time in seconds at which the session was created."""
     on_busy: OnBusy | None = None
     """Handling of messages that arrive during a turn; None uses the rule of the agent."""
     limits: Mapping[str, float] = NO_LIMITS
@@ -187,7 +187,7 @@ class MessageAppendedRecord(FieldRepr):
     """Record: an accepted message entered the conversation. `MessageAcceptedRecord` has the content of the message."""
 
     message_id: str
-    """Id of the accepted message."""
+    """Id of the accepted message that entered the conversation."""
     joins: bool = False
     """True if one turn answers this message together with the previously appended message."""
     limits: Mapping[str, float] = NO_LIMITS
@@ -269,7 +269,7 @@ class CallsStartedRecord(FieldRepr):
     """Record: tool calls are about to run. After a crash, a call with this record and without a result may have had effects."""
 
     call_ids: tuple[str, ...]
-    """Ids of the tool calls."""
+    """Ids of the tool calls that are about to run."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -292,17 +292,17 @@ class UsageRecord(FieldRepr):
     turn: str = ""
     """Id of the message whose turn is charged; empty if the usage is charged to the whole session."""
     of: str = ""
-    """Id of the answer that requested the tool calls. The calls of one answer are counted only once."""
+    """Id of the model's answer that requested the counted tool calls, which are counted only once; empty without calls."""
     model_calls: int = 0
-    """Number of model calls."""
+    """Number of model calls to count."""
     tool_calls: int = 0
-    """Number of tool calls."""
+    """Number of tool calls to count."""
     tokens: int = 0
-    """Number of prompt and answer tokens."""
+    """Number of prompt and answer tokens to count."""
     cost: float = 0.0
-    """Cost in US dollars."""
+    """Cost to count, in US dollars."""
     seconds: float = 0.0
-    """Working time in seconds."""
+    """Working time to count, in seconds."""
 
 
 @fast_init
@@ -313,11 +313,11 @@ class DownstreamUsageRecord(FieldRepr):
     turn: str
     """Id of the message whose turn caused the calls."""
     of: str = ""
-    """Id of the answer that requested the tool calls. The calls of one answer are counted only once."""
+    """Id of the model's answer that requested the counted tool calls, which are counted only once; empty without calls."""
     model_calls: int = 0
-    """Number of model calls."""
+    """Number of model calls to count."""
     tool_calls: int = 0
-    """Number of tool calls."""
+    """Number of tool calls to count."""
     limits: Mapping[str, float] = NO_LIMITS
     """Limits for all caused turns together. Only the first record of a turn has them."""
 
@@ -330,7 +330,7 @@ class StateChangeRecord(FieldRepr):
     changes: Mapping[str, Any]
     """New values by key. For a key in `reduced`: the value that the reducer combines with the old value."""
     reduced: Mapping[str, str] = NOTHING
-    """Names of built-in reducers (see `actgent.state.reducers`) by key."""
+    """Names of the built-in reducers (see `actgent.state.reducers`) that combine old and new values, by state key."""
     action: str = ""
     """Name of the action that made the change; empty for a change without a named action."""
     once: str = ""
@@ -346,9 +346,9 @@ class ActionFailureRecord(FieldRepr):
     """Record: an action on the session's state raised an exception. The state did not change."""
 
     action: str
-    """Name of the action."""
+    """Name of the action that failed."""
     error: str = attrs.field(metadata=REDACTED)
-    """Class and text of the exception."""
+    """Class name and text of the exception that the action raised."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -398,7 +398,7 @@ class DeliveryRecord(FieldRepr):
     """Record: handlers have received these outcomes, so they are not delivered again after a restart."""
 
     ids: tuple[str, ...]
-    """Ids of the outcomes."""
+    """Ids of the outcomes that handlers have received."""
 
 
 make_delivery_record = fast_constructor(DeliveryRecord)
@@ -426,7 +426,7 @@ class TaskOutcomeRecord(FieldRepr):
     """Record: the outcome of a message, for the parent session that sent the message as a task."""
 
     message_id: str
-    """Id of the message with the task."""
+    """Id of the message that contains the task."""
     text: str = attrs.field(metadata=REDACTED)
     """Answer, or text of the error, for the model of the parent session."""
     failed: str | None = None
@@ -451,9 +451,9 @@ class FailureRecord(FieldRepr):
     message_id: str
     """Id of the failed message."""
     kind: str
-    """Failure kind; `Failure.kind` lists the values."""
+    """Kind of the failure; `Failure.kind` lists the values."""
     error: str = ""
-    """Class name of the exception."""
+    """Class name of the exception that made the message fail."""
     words: str = attrs.field(default="", metadata=REDACTED)
     """Text of the exception; empty for exceptions of user code."""
     fields: Mapping[str, Any] = attrs.field(default=NOTHING, metadata=REDACTED)
@@ -466,9 +466,9 @@ class MessageEndRecord(FieldRepr):
     """Record: the processing of an accepted message ended, with an answer or a failure."""
 
     message_id: str
-    """Id of the message."""
+    """Id of the message whose processing ended."""
     failed: str | None = None
-    """Failure kind; None if the message was answered."""
+    """Kind of the failure; None if the message was answered."""
     error: str = ""
     """Class name of the exception; empty if the message was answered."""
     words: str = attrs.field(default="", metadata=REDACTED)
@@ -483,7 +483,7 @@ class CancellationRecord(FieldRepr):
     """Record: a message was cancelled before it arrived. The session ends the message when it arrives."""
 
     message_id: str
-    """Id of the message."""
+    """Id of the cancelled message."""
     reason: str = attrs.field(default="", metadata=REDACTED)
     """Reason of the cancellation, as text."""
 
@@ -503,7 +503,7 @@ class RatingRecord(FieldRepr):
     by: str = ""
     """Name of the rater; empty if unknown. A later rating of this rater replaces the earlier one."""
     at: float
-    """Unix time of the rating in seconds."""
+    """Unix time in seconds at which the user rated the outcome."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -511,9 +511,9 @@ class SessionAnnotatedRecord(FieldRepr):
     """Record: the tags or the metadata of the session changed. It has all of them, also the unchanged ones."""
 
     tags: tuple[str, ...] = attrs.field(default=(), metadata=REDACTED)
-    """All tags after the change."""
+    """All tags of the session after the change."""
     metadata: Mapping[str, str] = attrs.field(default=NOTHING, metadata=REDACTED)
-    """All metadata after the change."""
+    """All metadata of the session after the change."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -529,7 +529,7 @@ class ApprovalRequestRecord(FieldRepr):
     """Record: a tool call waits for an approval. The call has not run yet, or its tool raised `ApprovalRequired`."""
 
     approval: Approval
-    """The requested approval."""
+    """The requested approval, with the tool call and its arguments."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -537,13 +537,13 @@ class ApprovalDecisionRecord(FieldRepr):
     """Record: an approver decided an approval, or the approval expired."""
 
     approval_id: str
-    """Id of the approval."""
+    """Id of the decided approval."""
     decision: Decision
     """Decision of the approver, or `Expire` if the approval expired."""
     by: str = ""
     """Name of the approver; empty if unknown."""
     at: float
-    """Unix time of the decision in seconds."""
+    """Unix time in seconds at which the approval was decided."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -561,7 +561,7 @@ class ResumptionRecord(FieldRepr):
     """Record: a suspended turn resumed."""
 
     ids: tuple[str, ...] = ()
-    """Ids of the approvals or answers that arrived."""
+    """Ids of the approvals or answers that arrived and let the turn resume."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -569,7 +569,7 @@ class SystemPromptRecord(FieldRepr):
     """Record: the system prompt of the session was replaced."""
 
     system: str
-    """The new system prompt."""
+    """The new system prompt of the session."""
     via: str = ""
     """Untrusted sources (stored label) of the turn that wrote the prompt; empty if trusted."""
 
@@ -615,7 +615,7 @@ class ScheduleFiredRecord(FieldRepr):
     """Record: a schedule fired."""
 
     schedule_id: str
-    """Id of the schedule."""
+    """Id of the schedule that fired."""
     at: float
     """Unix time in seconds at which the schedule was due."""
     following: float = 0.0
@@ -629,7 +629,7 @@ class ScheduleRemovedRecord(FieldRepr):
     """Record: a schedule was removed."""
 
     schedule_id: str
-    """Id of the schedule."""
+    """Id of the removed schedule."""
     withdrawn: bool = False
     """True if the caller never received a confirmation of the schedule. The caller may set the same schedule again."""
 

@@ -74,7 +74,7 @@ class AnnotationChange(FieldRepr):
     """A change of a session's tags and metadata. `changed_by` creates it from arguments of a program."""
 
     add_tags: tuple[str, ...] = ()
-    """Tags to add."""
+    """Tags to add to the session."""
     remove_tags: tuple[str, ...] = ()
     """Tags to remove; takes precedence over `add_tags`. Missing tags are ignored."""
     metadata: Mapping[str, str | None] = attrs.field(factory=dict)

@@ -101,9 +101,9 @@ class SessionFilter(FieldRepr):
     """Filter of session lists. A session must match all given fields. The newest change comes first."""
 
     agent: str | None = attrs.field(default=None, converter=optional(to_searchable))
-    """Name of the agent; None matches all agents."""
+    """Name of the session's agent; None matches all agents."""
     owner: str | None = attrs.field(default=None, converter=optional(to_searchable))
-    """Name of the owner; None matches all owners."""
+    """Name of the session's owner; None matches all owners."""
     state: State | None = None
     """Current state of the session; None matches all states."""
     parent: SessionKey | None = None
@@ -111,7 +111,7 @@ class SessionFilter(FieldRepr):
     root: SessionKey | None = None
     """Key of a root session: only its descendants match, at any depth. None matches all sessions."""
     roots: bool = False
-    """True if only sessions without a parent match."""
+    """True if only sessions without a parent session match."""
     prefix: str = attrs.field(default="", converter=to_searchable)
     """Prefix of the session's id or of its owner's name; empty matches all sessions."""
     changed_before: float | None = None

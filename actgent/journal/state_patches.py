@@ -56,11 +56,11 @@ class _Chain(FieldRepr):
     """Size of the stored chain of one state key: a whole value and the differences after it."""
 
     whole: int
-    """Size of the whole value in bytes."""
+    """Size of the whole value that begins the chain, in bytes."""
     length: int = 0
     """Number of differences since the whole value was written."""
     size: int = 0
-    """Size of all differences in bytes."""
+    """Total size of the differences in the chain, in bytes."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -111,7 +111,7 @@ class StatePatcher(FieldRepr):
                 self._chains[key] = chain
 
     def _difference(self, key: str, value: Any, before: Mapping[str, Any]) -> list[Any] | None:
-        """Return the difference of a value to its earlier value. None if the whole value must be written."""
+        """Return the difference of a state key's value to its earlier value in `before`; None to write the whole value."""
         chain = self._chains.get(key)
         if chain is None or chain.length >= MAX_PATCHES or key not in before:
             return None

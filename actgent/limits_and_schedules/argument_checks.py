@@ -16,7 +16,7 @@ def check_limits(limits: object) -> None:
     """
     if not isinstance(limits, Limits | None):
         raise ConfigurationError(
-            f"limits= takes Limits(...), e.g. Limits(model_calls=3), not {type(limits).__name__}"
+            f"limits= must be Limits(...), e.g. Limits(model_calls=3), not {type(limits).__name__}"
         )
 
 
@@ -46,10 +46,10 @@ def check_id(name: str, value: object) -> None:
     if value is None:
         return
     if not (isinstance(value, str) and value.strip()):
-        raise ConfigurationError(f"{name}= is a string that is not empty, not {value!r:.200}")
+        raise ConfigurationError(f"{name}= must be a string that is not empty, not {value!r:.200}")
     if len(value) > MAX_ID_CHARS:
         raise ConfigurationError(
-            f"{name}= has at most {MAX_ID_CHARS} characters, not {len(value)}: {value[:20]!r}..."
+            f"{name}= may have at most {MAX_ID_CHARS} characters, but {value[:20]!r}... has {len(value)}"
         )
     if not value.isprintable():
         place, character = next((at, each) for at, each in enumerate(value, 1) if not each.isprintable())
@@ -68,7 +68,7 @@ def check_known_id(name: str, value: object) -> None:
         ConfigurationError: The id is not a text.
     """
     if not isinstance(value, str):
-        raise ConfigurationError(f"{name}= is an id, a string, not {value!r:.200}")
+        raise ConfigurationError(f"{name}= must be an id, which is a string, not {value!r:.200}")
 
 
 def at_least_one(name: str, value: int) -> int:
@@ -78,7 +78,7 @@ def at_least_one(name: str, value: int) -> int:
         ConfigurationError: The value is not a whole number of at least 1.
     """
     if type(value) is not int or value < 1:
-        raise ConfigurationError(f"{name}= is a whole number, at least 1, not {value!r}")
+        raise ConfigurationError(f"{name}= must be a whole number of at least 1, not {value!r}")
     return value
 
 
@@ -89,7 +89,7 @@ def check_flag(name: str, value: object) -> bool:
         ConfigurationError: The value is not True or False.
     """
     if not isinstance(value, bool):
-        raise ConfigurationError(f"{name}= is True or False, not {value!r:.200}")
+        raise ConfigurationError(f"{name}= must be True or False, not {value!r:.200}")
     return value
 
 
@@ -100,4 +100,4 @@ def check_seconds(name: str, value: object) -> None:
         ConfigurationError: The value is not a number, or is negative.
     """
     if not (isinstance(value, (int, float)) and value >= 0):
-        raise ConfigurationError(f"{name}= is a number of seconds, at least 0, not {value!r}")
+        raise ConfigurationError(f"{name}= must be a number of seconds of at least 0, not {value!r}")

@@ -45,15 +45,15 @@ Price = Callable[[int, int], float]
 @fast_init
 @attrs.frozen(kw_only=True, repr=False)
 class Amounts(FieldRepr):
-    """Usage, reserved or spent: numbers of calls, tokens, cost and working time."""
+    """Amounts of usage, reserved or spent: numbers of calls, tokens, cost and working time."""
 
     model_calls: int = 0
     tool_calls: int = 0
     tokens: int = 0
     cost: float = 0.0
-    """Cost in US dollars."""
+    """Cost of model calls in US dollars."""
     seconds: float = 0.0
-    """Working time in seconds."""
+    """Working time of turns in seconds."""
 
     def __add__(self, other: "Amounts") -> "Amounts":
         return Amounts(
@@ -134,15 +134,15 @@ class Account(FieldRepr):
     reserved: Amounts = NOTHING
     """Sum of the reservations of running calls."""
     owner: str = ""
-    """Owner of the quota; empty if the account is no quota."""
+    """Name of the owner whose quota the account counts; empty if the account is no quota."""
     period: str = ""
     """Period of the quota, `day` or `month`; empty if the account is no quota."""
     is_of_call: bool = False
     """True if the limits apply to one turn, as with `run(limits=...)`."""
     log: AccountLog | None = attrs.field(default=None, repr=False)
-    """Journal log of the session; None without a journal."""
+    """Writer of the session's journal records; None without a journal."""
     _calls: int = 0
-    """Number of running calls."""
+    """Number of running calls that hold a reservation."""
     _waiting: trio.lowlevel.ParkingLot | None = attrs.field(default=None, repr=False)
 
     @property
@@ -156,7 +156,7 @@ class Account(FieldRepr):
         return self._calls > 0
 
     def reached(self, name: str, *, estimated: float = 0) -> LimitReached:
-        """Return the error for reaching the limit `name`. `estimated` is the minimum amount of the refused call."""
+        """Build the error for reaching the limit `name`. `estimated` is the minimum amount of the rejected call."""
         return LimitReached(
             f"{IN_WORDS[name]} of a turn and all that it leads to" if self.key.tree else IN_WORDS[name],
             self.limits[name],
@@ -190,10 +190,10 @@ class Account(FieldRepr):
             raise self.reached(name)
 
     def longest(self, prompt: int, answer: int, price: Price, *, at_best: bool) -> tuple[int, str]:
-        """Return the maximum answer length in tokens, up to `answer`, and the name of the limit that sets it.
+        """Return the maximum answer length in tokens, up to `answer`, and the name of the limit that determines it.
 
-        The name is empty if no limit does. The length is -1 if the prompt alone exceeds a limit. With
-        `at_best` the reservations of running calls are ignored.
+        `prompt` is the number of prompt tokens. The name is empty if no limit shortens the answer. The length is -1 if
+        the prompt alone exceeds a limit. With `at_best` the reservations of running calls are ignored.
         """
         why = ""
         if "tokens" in self.limits:
@@ -281,10 +281,10 @@ def _affordable(prompt: int, answer: int, price: Price, dollars: float) -> int:
 
 @attrs.frozen(repr=False)
 class Allowance(FieldRepr):
-    """Permitted length of the answer of one model call."""
+    """Permitted length of the answer of one model call, and the limit that determines it."""
 
     answer: int
-    """Maximum answer length in tokens."""
+    """Maximum length of the answer in tokens."""
     account: Account | None = None
     """Account whose limit shortens the answer; None if no limit does."""
     why: str = ""
@@ -300,7 +300,7 @@ class Budget(FieldRepr):
     clocked: tuple[Account, ...] = ()
     """Accounts that count this turn's seconds. Accounts of a turn that waits for this one count them already."""
     cut: LimitReached | None = None
-    """Reached limit that shortened the last answer; None if no limit did."""
+    """Error of the limit that shortened the last answer; None if no limit shortened it."""
     _reserving: dict[int, tuple[Account, ...]] = attrs.field(factory=dict)
     """Accounts that hold a reservation, by `id()` of the reserved amounts. Accounts that joined later hold none."""
     _since: float = math.nan
@@ -337,10 +337,10 @@ class Budget(FieldRepr):
     # --- model calls -----------------------------------------------------------------------
 
     def plan(self, prompt: int, answer: int, price: Price) -> Allowance | Account:
-        """Return how long the answer of the next call may be, before the call is reserved.
+        """Return the permitted length of the next call's answer; call it before `reserve`.
 
-        If another call's reservation leaves too little, return its account instead: wait for that account,
-        then plan again.
+        If another call's reservation leaves too little of a limit, return the account of the limit instead: wait for
+        that account, then plan again.
 
         Raises:
             LimitReached: The room is too small and running calls cannot change that.
@@ -409,16 +409,16 @@ class Budget(FieldRepr):
             account.check(name, count)
 
     async def grant(self, amounts: Amounts, *, now: float) -> None:
-        """Count an amount as used before it is granted to another process. All records are durable on return."""
+        """Count amounts as used before they are granted to another process. All records are durable on return."""
         self._take(amounts, now)
         for account in self.accounts:
             if account.log is not None:
                 await account.log.flush()
 
     def give_back(self, amounts: Amounts, *, now: float) -> None:
-        """Return the unused part of an amount that was granted to another process.
+        """Count amounts as unused that were granted to another process and not used there.
 
-        A negative amount counts additional usage.
+        Negative amounts count additional usage.
         """
         if amounts != NOTHING:
             self._take(NOTHING - amounts, now)
@@ -443,7 +443,7 @@ class Budget(FieldRepr):
         self._since = math.nan
 
     def tick(self, now: float) -> None:
-        """Count the working time since the last count."""
+        """Count the working time since the last count, up to `now`, a time of trio's clock in seconds."""
         if now > self._since:
             self._take(NOTHING, now)
 
@@ -463,21 +463,24 @@ class Budget(FieldRepr):
             self._note(account, part if written is NOTHING else part - written, of)
 
     def _note(self, account: Account, amounts: Amounts, of: str = "") -> None:
-        """Record amounts. Other sessions flush first, so that no session keeps an answer whose cost another session lost."""
+        """Record amounts in an account. Accounts of other sessions write first.
+
+        So no session keeps an answer whose cost another session has lost.
+        """
         if amounts == NOTHING or not account.record(amounts, of) or account.log is None:
             return
         if account.log is not self.own.log:
             account.log.flush_soon()
 
 
-def gather(own: Account, session: Sequence[Account], asker: Sequence[Account]) -> Budget:
-    """Return the budget of a turn from its account, the accounts of its session and those of the calling turn (`asker`).
+def gather(own: Account, session: Sequence[Account], caller: Sequence[Account]) -> Budget:
+    """Build the budget of a turn from its account, the accounts of its session and those of the calling turn (`caller`).
 
     Each account occurs once. Seconds are not counted in the caller's accounts, because the caller counts its
     own time.
     """
-    found = tuple(dict.fromkeys((own, *session, *asker)))
-    return Budget(found, clocked=tuple(account for account in found if account not in asker))
+    found = tuple(dict.fromkeys((own, *session, *caller)))
+    return Budget(found, clocked=tuple(account for account in found if account not in caller))
 
 
 @attrs.frozen(repr=False)
@@ -485,10 +488,10 @@ class Funding(FieldRepr):
     """Budget data that a message carries: limits set by its sender, and the accounts of the sending turn."""
 
     limits: Mapping[str, float] | None = None
-    """Limits set by the sender; None uses the limits of the agent."""
+    """Limits that the message's sender set for the turn; None uses the limits of the agent."""
     accounts: tuple[Account, ...] = ()
-    """Accounts of the turn that sent the message."""
+    """Budget accounts of the turn that sent the message."""
     depth: int = 0
-    """Number of calling turns above the sending turn."""
+    """Number of turns in the chain of calls above the sending turn."""
     deepest: int = 0
     """Maximum number of nested calls between agents; 0 uses the limits of the agent."""

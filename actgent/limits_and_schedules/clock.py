@@ -53,7 +53,7 @@ class Clock:
         return self._opened_at + self._elapsed() - self._opened
 
     def take_adjustment(self) -> float:
-        """Return by how many seconds the wall clock was adjusted since the last call; small differences count as 0.
+        """Return the number of seconds by which the wall clock was adjusted since the last call; small differences count as 0.
 
         A negative value means that the clock was set back.
         """

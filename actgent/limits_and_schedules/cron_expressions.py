@@ -34,7 +34,8 @@ def zone_of(name: str) -> tzinfo:
         TypeError,
     ):  # the name is a folder, a path outside the database, or not a text
         raise ConfigurationError(
-            f"{quoted(name)} is an unknown time zone: name one as 'Europe/Berlin' or 'UTC' (the package tzdata has them all)"
+            f"{quoted(name)} is an unknown time zone: pass an IANA name such as 'Europe/Berlin' or 'UTC'; the package tzdata has all "
+            "zones"
         ) from None
 
 
@@ -60,4 +61,6 @@ def next_time(line: str, zone: str, *, after: float) -> float:
         raise ConfigurationError(f"{quoted(line)} is an invalid cron expression: {error}") from None
     except OverflowError:
         pass
-    raise ConfigurationError(f"the cron expression {quoted(line)} has no future time")
+    raise ConfigurationError(
+        f"the cron expression {quoted(line)} has no future time, so it would never fire: correct its date"
+    )

@@ -39,7 +39,7 @@ class DurableTimer(FieldRepr):
     """True for a delay, which follows `Clock.steady` and ignores adjustments of the wall clock."""
 
     def is_due(self, clock: Clock) -> bool:
-        """Return True if the time has been reached, within the tolerance."""
+        """Return True if the timer's time has been reached by `clock`, within the tolerance."""
         return self.at <= (clock.steady() if self.is_delay else clock.now()) + TIMER_TOLERANCE_SECONDS
 
     def steady_at(self, clock: Clock) -> float:
@@ -52,11 +52,11 @@ class SessionTimers(FieldRepr):
     """Timers and schedules of one session. Sessions that never had a timer have no such object."""
 
     due: dict[str, DurableTimer] = attrs.field(factory=dict)
-    """Timers by id."""
+    """Timers of the session by timer id."""
     scheduled: dict[str, Schedule] = attrs.field(factory=dict)
-    """Schedules by id, including those that have fired."""
+    """Schedules of the session by id, including those that have fired."""
     writing: dict[str, trio.Event] = attrs.field(factory=dict)
-    """Schedules that the journal is writing, by id."""
+    """Events by schedule id, set when the journal has written the schedule."""
 
 
 def first_time(timers: Mapping[str, DurableTimer]) -> float:
@@ -91,7 +91,7 @@ class DueIndex:
 
     @property
     def first(self) -> float:
-        """Earliest time in the heap, possibly of an outdated entry; infinity if the heap is empty."""
+        """Earliest steady time in the heap in seconds, possibly of an outdated entry; infinity if the heap is empty."""
         return self._heap[0][0] if self._heap else math.inf
 
     def set(self, session_id: str, at: float) -> None:
@@ -104,7 +104,7 @@ class DueIndex:
                 self._push(at, session_id)
 
     def load(self, times: Iterable[tuple[str, float]]) -> None:
-        """Add the times that a journal lists. Known times are newer and are kept."""
+        """Add the next timer times of sessions, as the journal lists them. Times that are set already are newer and stay."""
         for session_id, at in times:
             self._at.setdefault(session_id, at)
         self._rebuild()

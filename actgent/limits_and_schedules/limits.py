@@ -16,14 +16,14 @@ WEEK_SECONDS = 604_800.0
 
 @attrs.frozen(repr=False)
 class _Count(FieldRepr):
-    """Validator: a whole number of at least `least`."""
+    """Validator of a limit that accepts a whole number of at least `least`."""
 
     least: int
 
     def __call__(self, _: object, field: "attrs.Attribute[Any]", value: object) -> None:
         if type(value) is not int or value < self.least:
             raise ConfigurationError(
-                f"Limits({field.name}=...) is a whole number, at least {self.least}, not {value!r}"
+                f"Limits({field.name}=...) must be a whole number of at least {self.least}, not {value!r}"
             )
 
     @property
@@ -34,7 +34,7 @@ class _Count(FieldRepr):
 
 @attrs.frozen(repr=False)
 class _Amount(FieldRepr):
-    """Validator: a number above zero, in `unit`."""
+    """Validator of a limit that accepts a number above zero, in `unit`."""
 
     unit: str
 
@@ -42,7 +42,7 @@ class _Amount(FieldRepr):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not 0 < value <= math.inf:  # type: ignore[operator]
             raise ConfigurationError(
-                f"Limits({field.name}=...) is a number of {self.unit} above 0, not {value!r}"
+                f"Limits({field.name}=...) must be a number of {self.unit} above 0, not {value!r}"
             )
 
     @property
@@ -151,7 +151,7 @@ class Limits(FieldRepr):
 
     @cached_property
     def is_shared(self) -> bool:
-        """True if a limit is set that sessions and owners can also have, such as `tokens` or `cost`."""
+        """True if at least one limit is set that sessions and owners can also have, such as `tokens` or `cost`."""
         return bool(self.shared)
 
     @cached_property

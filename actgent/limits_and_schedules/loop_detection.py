@@ -22,14 +22,14 @@ def is_same(call: ToolCall, last: ToolCall | None) -> bool:
 
 
 def most_calls(rounds: int) -> int:
-    """Return the number of recent calls that must be kept to detect `rounds` rounds."""
+    """Return the number of recent tool calls that must be kept to detect a cycle that runs `rounds` times."""
     return max(PERIODS) * max(rounds, MIN_ROUNDS) + 1
 
 
 def find_call_cycle(called: Sequence[ToolCall], rounds: int, record: Sequence[Message]) -> Sequence[ToolCall]:
-    """Return the calls of a cycle that has run `rounds` times with equal results and begins again with the last call.
+    """Find a cycle of tool calls that has run `rounds` times with equal results and begins again with the last call.
 
-    The result is empty if there is no such cycle. `record` has the session's messages with the results.
+    Return the calls of the cycle; empty if there is none. `record` has the session's messages with the results.
     """
     rounds = max(rounds, MIN_ROUNDS)
     for period in PERIODS:
@@ -55,7 +55,7 @@ def _pairs(calls: Sequence[ToolCall], period: int) -> Iterable[tuple[ToolCall, T
 
 
 def _results_of(calls: Sequence[ToolCall], record: Sequence[Message]) -> Mapping[str, ToolResult]:
-    """Return the results of calls by call id, searched from the end of the session's messages."""
+    """Return the results of tool calls by call id, searched from the end of the session's messages `record`."""
     missing, found = {call.id for call in calls}, {}
     for message in reversed(record):
         for result in message.tool_results:

@@ -20,9 +20,9 @@ class Period(FieldRepr):
     """One day or one month of a quota."""
 
     unit: Unit
-    """Kind of the period."""
+    """Kind of the period: `day` or `month`."""
     name: str
-    """Name such as `2026-11-22` or `2026-11`. Names of one unit sort by time."""
+    """Date of the period, such as `2026-11-22` or `2026-11`. The dates of one unit sort by time."""
     ends_at: float
     """End of the period as Unix time in seconds."""
 
@@ -40,19 +40,21 @@ class Quotas(FieldRepr):
     """
 
     day: Limits | None = None
-    """Limits from midnight to midnight; None disables them."""
+    """Limits of each owner from midnight to midnight; None disables them."""
     month: Limits | None = None
-    """Limits of a calendar month; None disables them."""
+    """Limits of each owner in a calendar month; None disables them."""
     zone: str = "UTC"
     """IANA time zone in which days and months begin."""
 
     def __attrs_post_init__(self) -> None:
         zone_of(self.zone)
         if self.day is None and self.month is None:
-            raise ConfigurationError("Quotas() bounds nothing: write Quotas(day=Limits(cost=1)) or month=")
+            raise ConfigurationError(
+                "Quotas() has no limits: pass day= or month=, such as Quotas(day=Limits(cost=1))"
+            )
         for unit, limits in self.limits.items():
             if not isinstance(limits, Limits):
-                raise ConfigurationError(f"Quotas({unit}=...) is a Limits, not {limits!r:.100}")
+                raise ConfigurationError(f"Quotas({unit}=...) must be Limits(...), not {limits!r:.100}")
             if not limits.shared or "seconds" in limits.shared:
                 raise ConfigurationError(
                     f"Quotas({unit}=...) takes Limits of model_calls, tool_calls, tokens or cost, and no seconds"

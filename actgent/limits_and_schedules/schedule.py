@@ -25,22 +25,22 @@ LAST_DATE = 253_402_214_400.0
 
 @attrs.frozen(kw_only=True, repr=False)
 class Schedule(FieldRepr):
-    """A message that is sent to a session at a time."""
+    """A message that is sent to a session at a later time, once or repeatedly."""
 
     id: str
-    """Id, unique in the session. `unschedule` takes it."""
+    """Id of the schedule, unique in the session; `unschedule` removes the schedule by its id."""
     description: str
-    """Text of the message."""
+    """Text of the message that is sent."""
     at: float
-    """Next time as Unix time in seconds."""
+    """Unix time in seconds at which the message is sent next."""
     cron: str = ""
     """Cron expression; empty for a schedule that fires once."""
     zone: str = "UTC"
     """IANA time zone of the cron expression."""
     priority: Priority = Priority.NORMAL
-    """Priority of the message."""
+    """Priority of the message that is sent."""
     metadata: Mapping[str, Any] = attrs.field(default=NO_METADATA, hash=False)
-    """Metadata of the message, for programs. Models never see it."""
+    """Metadata of the message that is sent, for programs. Models never see it."""
     is_delay: bool = False
     """True for a delay (`after=`), which ignores adjustments of the wall clock."""
     request: str = attrs.field(default="", repr=False)
@@ -48,7 +48,7 @@ class Schedule(FieldRepr):
 
     @property
     def due(self) -> datetime:
-        """Next time, in the time zone of the schedule."""
+        """Time at which the message is sent next, in the time zone of the schedule."""
         return datetime.fromtimestamp(self.at, zone_of(self.zone))
 
 
@@ -80,7 +80,7 @@ def parse_schedule(
         )
     if [after, at, cron].count(None) != 2:  # noqa: PLR2004 - of three
         raise ConfigurationError(
-            "a schedule takes exactly one of after= (seconds), at= (a date) and cron= (a line)"
+            "a schedule needs exactly one of after= (seconds), at= (a datetime) and cron= (a cron expression)"
         )
     name = "UTC" if zone is None else zone
     zone_of(name)
@@ -110,14 +110,17 @@ def _id_of(key: str) -> str:
 
 def _seconds(after: object) -> float:
     if isinstance(after, bool) or not isinstance(after, int | float) or not 0 <= after < math.inf:
-        raise ConfigurationError(f"after= takes seconds, not {after!r}")
+        raise ConfigurationError(f"after= must be a number of seconds, not {after!r}")
     return float(after)
 
 
 def _moment(at: datetime, zone: str | None, now: float) -> float:
-    """Return the Unix time of a date. A skipped time moves after the gap; of a repeated time the first occurrence counts."""
+    """Convert a date to Unix time in seconds. `zone` is the time zone of a date without one.
+
+    A time that a clock change skips moves after the gap. Of a repeated time the first occurrence counts.
+    """
     if not isinstance(at, datetime):
-        raise ConfigurationError(f"at= takes a datetime, not {at!r}")
+        raise ConfigurationError(f"at= must be a datetime, not {at!r}")
     if at.tzinfo is None:
         if zone is None:
             raise ConfigurationError(
@@ -125,7 +128,7 @@ def _moment(at: datetime, zone: str | None, now: float) -> float:
             )
         at = at.replace(tzinfo=zone_of(zone))
     if at.timestamp() < now - PAST_TOLERANCE_SECONDS:
-        raise ConfigurationError(f"{at.isoformat()} is in the past (now: {_utc(now)})")
+        raise ConfigurationError(f"{at.isoformat()} is in the past: pass a time after {_utc(now)}")
     return at.timestamp()
 
 

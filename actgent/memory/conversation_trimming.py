@@ -64,13 +64,16 @@ class TrimResult(FieldRepr):
     chat: list[ChatMessage]
     """The kept messages, oldest first."""
     left_out: int
-    """Number of omitted messages. The caller puts the pinned ones before `chat`."""
+    """Number of omitted messages. The caller puts those of them that are pinned before `chat`."""
     replaced: dict[int, ChatMessage]
     """Shortened messages, by the identity of the message that each replaces."""
 
 
 def starts_round(chat: Sequence[ChatMessage], index: int) -> bool:
-    """Return True if the message at `index` starts a round, so that all messages before it can be omitted."""
+    """Return True if the message at `index` starts a round, so that all messages before it can be omitted.
+
+    A round is a message, or an answer with the results of its calls.
+    """
     message = chat[index]
     if not index:
         return True
@@ -84,8 +87,8 @@ def deep_trim_size(
 ) -> float:
     """Return the target size for a second trim that also shortens the newest results.
 
-    It is needed if the first trim, to the fraction `share`, kept only these results. `pinned` holds the
-    `id()` of messages that must stay, in addition to which a minimum of the rest is kept.
+    The second trim is needed if the first trim, to the fraction `share`, kept only these results. `pinned` has the
+    `id()` of messages that must stay. A minimum of the other messages is kept as well.
     """
     sizes = {id(message): measure(message.parts) for message in shown}
     size, fixed = sum(sizes.values()), sum(sizes[each] for each in pinned if each in sizes)
@@ -149,13 +152,13 @@ class _Trimmer:
         """Index of the first kept message, pinned messages excluded."""
 
     def shorten_old_results(self) -> None:
-        """Shorten all results except the newest ones."""
+        """Shorten all tool results except the newest results."""
         for index in self._results:
             if index < self._protected_from:
                 self._replace(index, shorten_message(self._now[index], SHORT_RESULT_CHARACTERS))
 
     def omit_old_rounds(self) -> None:
-        """Omit the oldest rounds until the conversation fits. Rounds with the newest results stay."""
+        """Omit the oldest rounds of messages until the conversation fits. Rounds with the newest results stay."""
         self._omit_rounds(self._protected_from)
 
     def shorten_new_answers(self) -> None:
@@ -172,7 +175,7 @@ class _Trimmer:
             self._replace(index, shorten_unsigned_answer(self._now[index]))
 
     def trim_new_results(self, *, is_last_fixed: bool) -> None:
-        """Shorten the newest results, oldest first, then omit all rounds but the last, until the conversation fits.
+        """Shorten the newest tool results, oldest first, then omit all rounds but the last, until the conversation fits.
 
         `is_last_fixed` keeps the results of the last round whole.
         """
@@ -186,7 +189,7 @@ class _Trimmer:
         self._omit_rounds(self._last)
 
     def restore_omitted(self) -> None:
-        """Restore shortened messages as far as there is room, then omitted rounds, newest first."""
+        """Restore shortened messages, then omitted rounds, newest first, as far as the size limit allows."""
         self._restore_shortened()
         for start, end in reversed(self._rounds):
             room = self._target - self.total
@@ -204,7 +207,7 @@ class _Trimmer:
         self._restore_shortened()
 
     def _restore_shortened(self) -> None:
-        """Restore shortened messages as far as there is room, newest first."""
+        """Restore shortened messages, newest first, as far as the size limit allows."""
         for index in reversed(range(self._first, len(self._now))):
             if self._now[index] is not self._whole[index]:
                 self._restore_message(index)
@@ -221,9 +224,9 @@ class _Trimmer:
         return self.total <= self._target
 
     def _first_protected_round(self, begun: int) -> int:
-        """Return the index of the first round that contains one of the newest results of the running turn.
+        """Return the index at which the first round with one of the running turn's newest results starts.
 
-        Without any, it is the last round.
+        If the turn has no results, return the index of the last round.
         """
         found, first = 0, self._last
         for index in reversed(self._results):
@@ -234,7 +237,7 @@ class _Trimmer:
         return max(start for start, _ in self._rounds if start <= first)
 
     def _replace(self, index: int, message: ChatMessage) -> None:
-        """Replace the message at an index and update the size."""
+        """Replace the message at an index, and update the size of the conversation."""
         if message is not self._now[index]:
             size = self._measure(message.parts)
             self.total += size - self._sizes[index]
@@ -252,7 +255,7 @@ class _Trimmer:
                 self._first = end
 
     def _restore_message(self, index: int) -> None:
-        """Restore a shortened message as far as there is room.
+        """Restore the shortened message at an index, as far as the size limit allows.
 
         Text of the model is restored completely or not at all.
         """
@@ -302,14 +305,14 @@ def shorten(part: Part, limit: int) -> Part:
     return attrs.evolve(part, content=content, error=error, media=())
 
 
-def _shorten_text(text: str, limit: int, known: str) -> str:
-    """Return the beginning of a text with a notice of its full length. The text may have been shortened before.
+def _shorten_text(text: str, limit: int, id_notice: str) -> str:
+    """Return the beginning of a text, followed by a notice of its full length. The text may have been shortened before.
 
-    `known` is the text about the id of the result, which the notice contains.
+    `id_notice` is the text about the id of the result, which the notice contains.
     """
     if len(text) <= max(limit, 0):
         return text
-    body, total, rest = text, str(len(text)), known
+    body, total, rest = text, str(len(text)), id_notice
     if found := _NOTICE.search(text):
         body, (total, rest) = text[: found.start()], found.groups()
     notice = f"of {total} characters{rest}]"

@@ -18,7 +18,7 @@ from .token_budget import CHARACTERS_PER_TOKEN, count_characters, estimate_part_
 
 @attrs.frozen
 class ManagedMemory(Memory):
-    """Memory that shows the messages which a function returns when a turn begins.
+    """Memory that shows the model the messages which a function of the program returns when a turn begins.
 
     Messages of the running turn are appended to them, so that the prompt's prefix stays unchanged. The message to be answered and the
     last notice of each source are always shown. A call without its results is omitted, and so are results without their call. The
@@ -38,7 +38,7 @@ class ManagedMemory(Memory):
 
 @attrs.define(eq=False)
 class ManagedView(ModelView):
-    """View of one session through a function of its history."""
+    """Messages of one session that the model gets, as selected by a function of the program."""
 
     _manage: ManageHistory
     _budget: int
@@ -47,19 +47,19 @@ class ManagedView(ModelView):
     """Shown messages. During a turn, the list is only appended to; the next turn replaces it."""
     _is_due: bool = False
     """True if a new turn has begun and the function was not called for it yet."""
-    _begun: int = 0
+    _turn_start: int = 0
     """Index after the message that began the turn. Messages follow it if the session was opened in the middle of a
     turn.
     """
     _pinned: tuple[ChatMessage, ...] = ()
     """The messages to be answered and the last notice of each source. A cut never omits them."""
     _front: tuple[ChatMessage, ...] = ()
-    """Messages that a cut has moved before the kept messages."""
+    """Messages that a cut has moved to the beginning, before the kept messages."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         self._record.append(message)
         if answered and message.correlation_id is None:
-            self._is_due, self._begun = True, len(self._record)
+            self._is_due, self._turn_start = True, len(self._record)
         if not self._is_due:
             self._chat.extend(to_chat(message, answered=answered))
 
@@ -80,8 +80,8 @@ class ManagedView(ModelView):
         if self._cut(size * share, estimate_part_tokens):
             return True
         pinned = set(map(id, self._pinned))
-        wanted = deep_trim_size(self.messages(), share, estimate_part_tokens, pinned=pinned)
-        return self._cut(wanted, estimate_part_tokens, is_deep=True)
+        target = deep_trim_size(self.messages(), share, estimate_part_tokens, pinned=pinned)
+        return self._cut(target, estimate_part_tokens, is_deep=True)
 
     def messages(self) -> Sequence[ChatMessage]:
         if self._is_due:
@@ -93,15 +93,15 @@ class ManagedView(ModelView):
     def _size(self) -> int:
         return sum(count_characters(message.parts) for message in self.messages())
 
-    def _cut(self, wanted: float, measure: Measure, *, is_deep: bool = False) -> bool:
-        """Cut the shown messages to about `wanted` in the unit of `measure`; return False if nothing can be cut.
+    def _cut(self, target: float, measure: Measure, *, is_deep: bool = False) -> bool:
+        """Cut the shown messages to about the size `target`, in the unit of `measure`; return False if nothing can be cut.
 
         `is_deep` also shortens the newest results.
         """
         pinned = set(map(id, self._pinned))
         front = sum(measure(message.parts) for message in self._front)
         found = trim_conversation(
-            self._chat, wanted - front, measure, pinned=pinned, task=pinned, is_deep=is_deep
+            self._chat, target - front, measure, pinned=pinned, task=pinned, is_deep=is_deep
         )
         if found is None:
             return False
@@ -113,7 +113,7 @@ class ManagedView(ModelView):
         return True
 
     def _call_manage(self) -> list[ChatMessage]:
-        """Call the program's function with the history until the turn began, and return the messages to show.
+        """Call the program's function with the history before the running turn, and return the messages to show.
 
         The last notices and the messages to be answered are always shown, also if the function omits them.
         Calls without results, and results without calls, are omitted. The messages of the turn follow.
@@ -121,7 +121,7 @@ class ManagedView(ModelView):
         Raises:
             ConfigurationError: The function returned an object that is not a message.
         """
-        record = tuple(self._record[: self._begun])
+        record = tuple(self._record[: self._turn_start])
         kept: list[Any] = list(self._manage(list(record)))
         if wrong := next((each for each in kept if not isinstance(each, Message)), None):
             raise ConfigurationError(
@@ -141,12 +141,12 @@ class ManagedView(ModelView):
             if each.id in ids:
                 pinned += chat
         self._pinned, self._front = tuple(pinned), ()
-        since = (chat for each in self._record[self._begun :] for chat in to_chat(each, answered=False))
+        since = (chat for each in self._record[self._turn_start :] for chat in to_chat(each, answered=False))
         return [*shown, *since]
 
 
 def _unanswered_messages(record: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages to be answered: those at the end after the last answer."""
+    """Return the messages of `record` that the model has not answered: those after its last answer."""
     place = len(record) - 1
     while place > 0 and record[place - 1].sender.kind == "user" and record[place].sender.kind == "user":
         place -= 1
@@ -154,7 +154,7 @@ def _unanswered_messages(record: Sequence[Message]) -> Sequence[Message]:
 
 
 def _last_notices(record: Sequence[Message]) -> Iterable[Message]:
-    """Return the last notice of each source, such as modes or tools, because later notices replace earlier ones."""
+    """Return the last system notice of each source, such as modes or tools. Later notices replace earlier ones."""
     return {each.sender.name: each for each in record if each.is_note}.values()
 
 
@@ -168,7 +168,7 @@ def whole(messages: Sequence[Message]) -> Iterator[Message]:
 
 
 def _group_end(messages: Sequence[Message], place: int) -> int:
-    """Return the index after a message and the results of its calls.
+    """Return the index after the message at `place` and after the results of its calls.
 
     Return `place` itself if the message must be omitted: its calls lack results, or it has results without
     their call.

@@ -52,12 +52,12 @@ class HistorySlice(Sequence[ChatMessage]):
         return chain(self._front, islice(self._list, self._count), self._end)
 
     def __add__(self, others: Sequence[ChatMessage]) -> "HistorySlice":
-        """Return a slice with messages appended."""
+        """Return a slice with the messages `others` appended to this one."""
         end = (*self._end, *others)
         return HistorySlice(self._list, front=self._front, end=end, count=self._count)
 
     def with_front(self, others: Sequence[ChatMessage]) -> "HistorySlice":
-        """Return a slice with messages prepended."""
+        """Return a slice with the messages `others` before those of this one."""
         return HistorySlice(self._list, front=(*others, *self._front), end=self._end, count=self._count)
 
     def __eq__(self, other: object) -> bool:

@@ -65,7 +65,9 @@ class ModelView(abc.ABC):
         return ""
 
     def save(self) -> bytes | None:
-        """Return the state as bytes for `Memory.restore_view`; None if the view can only be built from the record.
+        """Return the state of the view as bytes for `Memory.restore_view`.
+
+        Return None if the view can only be built from all messages of the session.
 
         The bytes identify the memory class and its settings, so that another memory rejects them.
         """

@@ -38,10 +38,10 @@ class LimitedView(ModelView):
     """Sizes of the earlier turns, two numbers per turn: shown messages before the final answer, and from the final
     answer on.
     """
-    _begun: ChatMessage | None = None
+    _turn_message: ChatMessage | None = None
     """The message that began the current turn."""
     _notices: list[tuple[str, ChatMessage]] = attrs.field(factory=list)
-    """All notices of the session with the names of their sources."""
+    """All system notices of the session, each with the name of its source."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         self._inner.add(message, answered=answered)
@@ -50,14 +50,14 @@ class LimitedView(ModelView):
         elif message.correlation_id is None:
             self._end_turn()
         if not self._turn and (shown := self._inner.messages()):
-            self._begun = shown[-1]
+            self._turn_message = shown[-1]
         is_answer = message.sender.kind == "assistant" and message.correlation_id is not None
         self._turn.append((len(to_chat(message, answered=answered)), is_answer))
 
     def _end_turn(self) -> None:
-        """Add the current turn to the earlier turns.
+        """Count the current turn as an earlier turn.
 
-        A turn without an answer stays current, because its message is unanswered.
+        If the turn has no answer, do nothing, because its message is still to be answered.
         """
         answers = [place for place, (_, is_answer) in enumerate(self._turn) if is_answer]
         if answers:
@@ -86,9 +86,9 @@ class LimitedView(ModelView):
 
     def _find_turn(self, shown: Sequence[ChatMessage]) -> int:
         """Return the index of the first message of the current turn. It stays even if later messages are omitted."""
-        if self._begun is not None:
+        if self._turn_message is not None:
             for place, message in enumerate(shown):
-                if message.parts is self._begun.parts:
+                if message.parts is self._turn_message.parts:
                     return place
         return max(0, len(shown) - sum(size for size, _ in self._turn))
 
@@ -99,9 +99,9 @@ class LimitedView(ModelView):
 
 
 def _starts_without_history(chat: Sequence[ChatMessage], place: int) -> bool:
-    """Return True if the message at an index is a user's, so that all messages before it can be omitted.
+    """Return True if the message at index `place` is a user's, so that all messages before it can be omitted.
 
-    Results of tool calls also have the role user in some protocols; they return False.
+    Return False for results of tool calls, which also have the role user in some protocols.
     """
     called = place > 0 and any(isinstance(part, ToolCall) for part in chat[place - 1].parts)
     return chat[place].role == "user" and not called

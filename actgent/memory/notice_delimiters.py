@@ -35,7 +35,7 @@ _TAGS = range(0xE0020, 0xE007F)
 
 
 class _Skeleton(dict[int, str]):
-    """Maps characters to the ASCII character that they look like, as far as it occurs in a delimiter."""
+    """Mapping of characters to the ASCII characters that they look like, for characters that occur in a delimiter."""
 
     def __missing__(self, code: int) -> str:
         if len(self) >= _MAX_KEPT:
@@ -65,7 +65,7 @@ def _looks_like(character: str, code: int) -> str:
 
 
 def _encoded_pattern(character: str) -> str:
-    """Return a pattern that matches a character as an HTML entity, an escape sequence or a URL-encoded byte."""
+    """Return a regular expression for a character as an HTML entity, an escape sequence or a URL-encoded byte."""
     codes = {ord(character.lower()), ord(character.upper())}
     return "|".join(rf"&(?:amp;)*#(?:0*{code}|x0*{code:x});?|\\(?:u00|x){code:x}|%{code:x}" for code in codes)
 
@@ -104,7 +104,7 @@ def neutralize(text: str) -> str:
     if not _may_contain_delimiter(text):
         return text
     text = _HEADING.sub(r"\[", text)
-    return _without(text, _places(text))
+    return _without(text, _delimiter_spans(text))
 
 
 def neutralize_parts(parts: tuple[Part, ...]) -> tuple[Part, ...]:
@@ -149,7 +149,7 @@ def _neutralize_part(parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 def _neutralize_together(texts: Sequence[str]) -> list[str]:
     """Neutralize delimiters in several texts, including those that are split between texts which a provider may join."""
-    places, start, whole = _places("\n".join(texts)), 0, []
+    places, start, whole = _delimiter_spans("\n".join(texts)), 0, []
     for text in texts:
         own = [(at - start, end - start) for at, end in places if start <= at and end <= start + len(text)]
         whole.append(_without(text, own))
@@ -157,8 +157,8 @@ def _neutralize_together(texts: Sequence[str]) -> list[str]:
     return whole
 
 
-def _places(text: str) -> list[tuple[int, int]]:
-    """Return the start and end of each character, plain or encoded, that begins a delimiter like `<`."""
+def _delimiter_spans(text: str) -> list[tuple[int, int]]:
+    """Return the start and end index of each character, plain or encoded, that begins a delimiter as `<` does."""
     skeleton = text if text.isascii() else text.translate(_SKELETON)
     return [match.span(1) for match in _MARK.finditer(skeleton)]
 

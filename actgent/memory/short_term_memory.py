@@ -34,6 +34,14 @@ from .conversation_trimming import (
 )
 from .history_slice import HistorySlice
 from .memory_interface import Memory, ModelView
+from .memory_view_serialization import (
+    chat_from_plain,
+    chat_to_plain,
+    pack,
+    parts_from_plain,
+    parts_to_plain,
+    unpack,
+)
 from .notice_delimiters import neutralize, neutralize_parts, neutralize_result
 from .token_budget import (
     CHARACTERS_PER_TOKEN,
@@ -43,7 +51,6 @@ from .token_budget import (
     overflow,
     placeholder_message,
 )
-from .view_snapshot import chat_from_plain, chat_to_plain, pack, parts_from_plain, parts_to_plain, unpack
 
 _CONVERSATION = "earlier messages"
 """Origin that is named for a summary of messages without an origin."""
@@ -69,13 +76,13 @@ def left_out_notice(count: int) -> ChatMessage:
 
 
 def missing_from(chat: Sequence[ChatMessage], notices: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]:
-    """Return the notices that are not in `chat`, compared by identity."""
+    """Return those of `notices` that are not in `chat`, compared by identity."""
     shown = set(map(id, chat))
     return tuple(notice for notice in notices if id(notice) not in shown)
 
 
 def to_chat(message: Message, *, answered: bool) -> list[ChatMessage]:
-    """Return the messages that a model is shown for a message of the record; empty if it has no content to show.
+    """Convert a message of the session to the messages that the model gets; empty if it has no content for the model.
 
     `answered` is True for the message that the model is to answer. It always gets the role user or tool, since a trailing
     assistant message would be a prefill.
@@ -128,7 +135,7 @@ def _says_something(part: Part) -> bool:
 
 
 def _results_to_chat(results: Sequence[ToolResult]) -> list[ChatMessage]:
-    """Return the messages for tool results: native results in a tool message, results of text calls in a user message."""
+    """Convert tool results to messages: a tool message for native results, a user message for results of text calls."""
     results = tuple(map(neutralize_result, results))
     if len(results) == 1 and results[0].native:  # the usual case
         return [make_chat_message("tool", results)]
@@ -188,7 +195,7 @@ rejected.
 
 @attrs.define(eq=False, repr=False)
 class ShortTermView(FieldRepr, ModelView):
-    """View of one session's conversation within the limit."""
+    """Messages of one session that the model gets, within the token limit."""
 
     _budget: int
     """Maximum size of the shown messages in characters."""
@@ -201,14 +208,14 @@ class ShortTermView(FieldRepr, ModelView):
     """True if the last message, or the last answer with its results, is longer than the limit."""
     _left_out: int = 0
     _notices: dict[str, ChatMessage] | None = None
-    """Last notice of each source."""
+    """Last system notice of each source, by the name of the source; None if there are no notices."""
     _asked: tuple[ChatMessage, ...] = ()
     """Latest message of the user, and the messages that are answered together with it."""
     _cause: tuple[ChatMessage, ...] = ()
     """Message that began the running turn, if its sender is not a user."""
     _tasks: tuple[ChatMessage, ...] = ()
     """Messages of `_asked` and `_cause` that a cut has omitted. They are shown before the others."""
-    _kept: tuple[ChatMessage, ...] = ()
+    _kept_notices: tuple[ChatMessage, ...] = ()
     """Notices that a cut has omitted. They are shown before the others."""
     _settles: tuple[Part, ...] | None = None
     """Parts of the newest message if its role changes from user to assistant once it is answered; else None."""
@@ -217,8 +224,8 @@ class ShortTermView(FieldRepr, ModelView):
         return pack(self._saved()) if type(self) is ShortTermView else None
 
     def _saved(self) -> tuple[object, ...]:
-        """Return the state as plain data."""
-        shown = [*self._tasks, *self._kept, *self._chat]
+        """Return the state of the view as plain data, for `save`."""
+        shown = [*self._tasks, *self._kept_notices, *self._chat]
         notices = self._notices or {}
         places = {id(message): place for place, message in enumerate(shown)}
         gone = [
@@ -230,20 +237,23 @@ class ShortTermView(FieldRepr, ModelView):
         return (
             *(_FORM, self._budget, self._room, self._characters, self._is_too_long, self._left_out),
             None if self._settles is None else parts_to_plain(self._settles),
-            *(chat_to_plain([*shown, *gone]), len(self._tasks), len(self._kept), len(self._chat)),
+            *(chat_to_plain([*shown, *gone]), len(self._tasks), len(self._kept_notices), len(self._chat)),
             [[source, places[id(notice)]] for source, notice in notices.items()],
             *([places[id(message)] for message in each] for each in (self._asked, self._cause)),
         )
 
     @classmethod
     def restored(cls, budget: int, fields: Sequence[Any]) -> Self:
-        """Create a view from the fields that `save` stored. Repeated messages become the same object again."""
+        """Create a view from the fields that `save` stored. `budget` is the maximum size in characters.
+
+        Messages that occur several times become the same object again.
+        """
         room, characters, is_too_long, left_out, settles, plain, tasks, kept, chat, *places = fields
         notices, asked, cause = places
         message = chat_from_plain(plain)
         view = cls(budget, room, message[tasks + kept : tasks + kept + chat], characters)
         view._is_too_long, view._left_out = is_too_long, left_out
-        view._tasks, view._kept = tuple(message[:tasks]), tuple(message[tasks : tasks + kept])
+        view._tasks, view._kept_notices = tuple(message[:tasks]), tuple(message[tasks : tasks + kept])
         view._notices = {source: message[place] for source, place in notices} or None
         view._asked = tuple([message[place] for place in asked])
         view._cause = tuple([message[place] for place in cause])
@@ -331,8 +341,8 @@ class ShortTermView(FieldRepr, ModelView):
         return (OPENING, *chat) if chat and chat[0].role == "assistant" else tuple(chat)
 
     def _front(self) -> tuple[ChatMessage, ...]:
-        """Return the messages to show before a cut conversation: notice, tasks and pinned notices."""
-        tasks, kept = self._tasks, self._kept
+        """Return the messages before a cut conversation: the notice about omitted messages, tasks and pinned notices."""
+        tasks, kept = self._tasks, self._kept_notices
         notice = left_out_notice(self._left_out - len(tasks) - len(kept))
         if tasks and tasks[0].role == "user":
             return (*tasks, notice, *kept)
@@ -340,7 +350,7 @@ class ShortTermView(FieldRepr, ModelView):
 
     def _shown(self) -> Sequence[ChatMessage]:
         """Return all shown messages without the notice about omitted ones."""
-        return (*self._tasks, *self._kept, *self._chat)
+        return (*self._tasks, *self._kept_notices, *self._chat)
 
     def _pinned(self) -> tuple[ChatMessage, ...]:
         """Return the messages that a cut never omits."""
@@ -361,35 +371,35 @@ class ShortTermView(FieldRepr, ModelView):
                 self._shorten(wanted, _count, is_deep=True, is_last_fixed=too_long > 0)
 
     def _shorten(
-        self, wanted: float, measure: Measure, *, is_deep: bool = False, is_last_fixed: bool = True
+        self, target: float, measure: Measure, *, is_deep: bool = False, is_last_fixed: bool = True
     ) -> bool:
-        """Cut the conversation to about `wanted`, in the unit of `measure`. Return False if nothing can be cut.
+        """Cut the conversation to about the size `target`, in the unit of `measure`. Return False if nothing can be cut.
 
         `is_deep` also shortens the newest results; `is_last_fixed` keeps those of the last round whole.
         """
         asked = self._asked[-1:] if is_deep else self._asked
         pinned = set(map(id, (*asked, *self._cause, *(self._notices or {}).values())))
-        front = [message for message in (*self._tasks, *self._kept) if id(message) in pinned]
+        front = [message for message in (*self._tasks, *self._kept_notices) if id(message) in pinned]
         found = trim_conversation(
             self._chat,
-            wanted - sum(measure(message.parts) for message in front),
+            target - sum(measure(message.parts) for message in front),
             measure,
             pinned=pinned,
             task=set(map(id, (*self._asked, *self._cause))),
             is_deep=is_deep,
             is_last_fixed=is_last_fixed,
         )
-        if found is None and len(front) == len(self._tasks) + len(self._kept):
+        if found is None and len(front) == len(self._tasks) + len(self._kept_notices):
             return False
         if found is None:  # release messages that were pinned for an earlier task, and trim again
             self._keep_pinned()
             return True
         if is_deep:
             self._asked = asked
-        self._take_over(found)
+        self._apply_trim(found)
         return True
 
-    def _take_over(self, found: TrimResult) -> None:
+    def _apply_trim(self, found: TrimResult) -> None:
         """Replace the conversation by the result of a trim."""
         self._chat = found.chat  # a new list: earlier requests still refer to the old one
         self._left_out += found.left_out
@@ -397,15 +407,15 @@ class ShortTermView(FieldRepr, ModelView):
             self._room = self._budget - _MAX_NOTICE_CHARACTERS
         self._keep_pinned()
 
-    def _cut(self, gone: int) -> None:
-        """Omit the `gone` oldest messages."""
-        if gone:
-            self._take_over(TrimResult(self._chat[gone:], gone, {}))
+    def _cut(self, count: int) -> None:
+        """Omit the `count` oldest messages."""
+        if count:
+            self._apply_trim(TrimResult(self._chat[count:], count, {}))
 
     def _keep_pinned(self) -> None:
         """Keep the messages that must stay although a cut omitted them: the tasks of the turn, and the last notices."""
         self._tasks = missing_from(self._chat, (*self._asked, *self._cause))
-        self._kept = missing_from(self._chat, (self._notices or {}).values())
+        self._kept_notices = missing_from(self._chat, (self._notices or {}).values())
         self._characters = _size(self._shown())
 
     def _begins(self, place: int) -> bool:

@@ -9,9 +9,9 @@ from actgent.errors import ConfigurationError
 from actgent.messages import ChatMessage, Message, Part
 
 from .memory_interface import Memory
+from .memory_view_serialization import pack, unpack
 from .short_term_memory import ShortTermView
 from .token_budget import CHARACTERS_PER_TOKEN
-from .view_snapshot import pack, unpack
 
 DEFAULT_TOKENS = 180_000
 """Token limit if only `turns` is set."""
@@ -23,7 +23,7 @@ _GONE = -1
 def _at_least_one(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
     if value is not None and not (type(value) is int and value >= 1):
         raise ConfigurationError(
-            f"SlidingWindow({attribute.name}=...) is a whole number, at least 1, not {value!r}"
+            f"SlidingWindow({attribute.name}=...) must be a whole number of at least 1, not {value!r}"
         )
 
 
@@ -43,7 +43,7 @@ class SlidingWindow(Memory):
 
     def __attrs_post_init__(self) -> None:
         if self.turns is None and self.tokens is None:
-            raise ConfigurationError("SlidingWindow() needs turns=, tokens= or both")
+            raise ConfigurationError("SlidingWindow() has no limit: pass turns=, tokens= or both")
 
     def open_view(self) -> "SlidingView":
         return SlidingView(self._budget, self._budget, turns=self.turns)
@@ -68,25 +68,25 @@ class SlidingWindow(Memory):
 
 @attrs.define(eq=False)
 class SlidingView(ShortTermView):
-    """View of the last turns of one session."""
+    """Messages of one session that the model gets: its last turns."""
 
     _turns: int | None = attrs.field(default=None, kw_only=True)
-    _begun: list[ChatMessage] = attrs.field(factory=list, kw_only=True)
+    _turn_starts: list[ChatMessage] = attrs.field(factory=list, kw_only=True)
     """First message of each shown turn. A cut may have omitted some of them since."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         begins = self._turns is not None and answered and message.correlation_id is None
         super().add(message, answered=answered)
         if begins and self._chat:
-            self._begun.append(self._chat[-1])
-            if len(self._begun) > self._turns:  # type: ignore[operator]
+            self._turn_starts.append(self._chat[-1])
+            if len(self._turn_starts) > self._turns:  # type: ignore[operator]
                 self._slide()
 
     def save(self) -> bytes | None:
         if type(self) is not SlidingView:
             return None
         places = self._places()
-        begun = [places.get(id(message), _GONE) for message in self._begun]
+        begun = [places.get(id(message), _GONE) for message in self._turn_starts]
         return pack((_FORM, self._turns, begun, self._saved()))
 
     def begin_at(self, turns: int | None, places: Sequence[int]) -> None:
@@ -96,13 +96,13 @@ class SlidingView(ShortTermView):
         """
         gone = ChatMessage("user", ())
         self._turns = turns
-        self._begun = [gone if place == _GONE else self._chat[place] for place in places]
+        self._turn_starts = [gone if place == _GONE else self._chat[place] for place in places]
 
     def _mark_answered(self, parts: tuple[Part, ...]) -> None:
-        begins = bool(self._begun) and self._begun[-1] is self._chat[-1]
+        begins = bool(self._turn_starts) and self._turn_starts[-1] is self._chat[-1]
         super()._mark_answered(parts)
         if begins:
-            self._begun[-1] = self._chat[-1]
+            self._turn_starts[-1] = self._chat[-1]
 
     def _slide(self) -> None:
         """Omit the older half of the shown turns.
@@ -110,7 +110,7 @@ class SlidingView(ShortTermView):
         Cutting many at once keeps the beginning of requests equal for longer.
         """
         kept = (self._turns or 0) // 2 + 1
-        self._begun = self._begun[-kept:]
+        self._turn_starts = self._turn_starts[-kept:]
         places = self._places()
         if places and (first := min(places.values())):
             while not self._begins(first):
@@ -118,6 +118,6 @@ class SlidingView(ShortTermView):
             self._cut(first)
 
     def _places(self) -> dict[int, int]:
-        """Return the index of each turn's first message by the message's `id()`."""
-        begun = set(map(id, self._begun))
+        """Return the index in the shown messages of each turn's first message, by the `id()` of that message."""
+        begun = set(map(id, self._turn_starts))
         return {id(message): place for place, message in enumerate(self._chat) if id(message) in begun}

@@ -11,10 +11,10 @@ from actgent.support.misuse_hints import hints_for_memories
 
 from .conversation_trimming import TrimResult, starts_round
 from .memory_interface import Memory
+from .memory_view_serialization import pack, unpack
 from .notice_delimiters import neutralize
 from .short_term_memory import SUMMARY, ShortTermView, to_chat
 from .token_budget import CHARACTERS_PER_TOKEN
-from .view_snapshot import pack, unpack
 
 MAX_COVERED_CHARACTERS = 400_000
 """Maximum characters of a conversation that one summary covers."""
@@ -29,7 +29,7 @@ _GONE = -1
 def _at_least_one(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
     if not (type(value) is int and value >= 1):
         raise ConfigurationError(
-            f"SummarizingMemory({attribute.name}=...) is a whole number, at least 1, not {value!r}"
+            f"SummarizingMemory({attribute.name}=...) must be a whole number of at least 1, not {value!r}"
         )
 
 
@@ -52,7 +52,7 @@ class SummarizingMemory(Memory):
     trigger: int = attrs.field(default=8_000, validator=_at_least_one)
     """Shown tokens above which a summary is written, estimated as in `ShortTermMemory.max_tokens`."""
     max_tokens: int = attrs.field(default=180_000, validator=_at_least_one)
-    """Maximum shown tokens, as in `ShortTermMemory`."""
+    """Maximum shown tokens, estimated as in `ShortTermMemory.max_tokens`."""
 
     def open_view(self) -> "SummarizingView":
         budget = self.max_tokens * CHARACTERS_PER_TOKEN
@@ -85,11 +85,11 @@ class Material:
 
 @attrs.define(eq=False)
 class SummarizingView(ShortTermView):
-    """View of one session."""
+    """Messages of one session that the model gets: a summary, and the messages after it."""
 
     keep: int = attrs.field(default=1, kw_only=True)
     trigger: int = attrs.field(default=0, kw_only=True)
-    """Shown characters above which a summary is written."""
+    """Size of the shown messages in characters above which a summary is written."""
     is_making: bool = attrs.field(default=False, kw_only=True)
     """True while a model writes a summary."""
     ready: tuple[int, str] | None = attrs.field(default=None, kw_only=True)
@@ -101,7 +101,7 @@ class SummarizingView(ShortTermView):
     quarter.
     """
     _count: int = attrs.field(default=0, kw_only=True)
-    """Number of messages in the record."""
+    """Number of messages of the session so far."""
     _ends: list[tuple[int, ChatMessage]] = attrs.field(factory=list, kw_only=True)
     """Pairs: number of messages in the record, and the last shown message that they produced."""
 
@@ -133,7 +133,7 @@ class SummarizingView(ShortTermView):
             return None
         end = max(place for number, place in self._numbered() if number == covers[-1]) + 1
         # A message of `_tasks` leaves the view when the next turn begins, and its words with it if only the last summary has them.
-        read = (*self._tasks, *self._kept, *self._chat[:end])
+        read = (*self._tasks, *self._kept_notices, *self._chat[:end])
         last = (self._notices or {}).get(SUMMARY)  # not shortened, since no other message has its content
         lines = (
             line
@@ -150,12 +150,15 @@ class SummarizingView(ShortTermView):
         return pack((_FORM, self.keep, self.trigger, self._count, ends, self._saved()))
 
     def restore_cut(self, keep: int, trigger: int, count: int, ends: Sequence[tuple[int, int]]) -> None:
-        """Restore the state of a view that `save` stored."""
+        """Restore the state of this view from values that `save` stored.
+
+        `ends` has pairs: number of messages of the session, and index of the last shown message that they produced.
+        """
         self.keep, self.trigger, self._count = keep, trigger, count
         self._ends = [(number, self._chat[place]) for number, place in ends if place != _GONE]
 
     def _take_summary(self, message: Message) -> None:
-        """Omit the messages that a summary covers, and show the summary in their place."""
+        """Omit the messages that the summary `message` covers, and show the summary in their place."""
         covers = int(message.causation_id or 0)
         places = [place for number, place in self._numbered() if number <= covers]
         cut = max(places, default=-1) + 1
@@ -173,8 +176,8 @@ class SummarizingView(ShortTermView):
         if self._ends and self._ends[-1][1] is last:
             self._ends[-1] = self._ends[-1][0], self._chat[-1]
 
-    def _take_over(self, found: TrimResult) -> None:
-        super()._take_over(found)
+    def _apply_trim(self, found: TrimResult) -> None:
+        super()._apply_trim(found)
         kept = set(map(id, self._chat))
         ends = ((number, found.replaced.get(id(message), message)) for number, message in self._ends)
         self._ends = [each for each in ends if id(each[1]) in kept]

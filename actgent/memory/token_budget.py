@@ -71,7 +71,10 @@ def tokens(characters: int) -> int:
 
 
 def overflow(messages: Sequence[ChatMessage], tail: str, budget: int) -> ContextOverflow:
-    """Return the error of a request with more than `budget` characters. It lists the largest parts."""
+    """Build the error for a request with more than `budget` characters. Its text lists the largest parts of the request.
+
+    `tail` is the protocol's text at the end of the request.
+    """
     others = [("the instructions of this stage", tokens(length(tail)))] if tail else []
     parts = largest(messages, others)
     message_size = sum(count_characters(message.parts) for message in messages)
@@ -85,7 +88,10 @@ def overflow(messages: Sequence[ChatMessage], tail: str, budget: int) -> Context
 
 
 def largest(messages: Sequence[ChatMessage], others: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return the five largest parts of a request: description and tokens. `others` are parts that are no messages."""
+    """Return the five largest parts of a request, each as a description and its number of tokens.
+
+    `others` are parts of the request that are not messages.
+    """
     found = [*others]
     found += [
         (_describe_part(message, part), tokens(count_characters([part])))
@@ -99,7 +105,7 @@ def _parts(messages: Iterable[ChatMessage]) -> Iterable[tuple[ChatMessage, Part]
 
 
 def _describe_part(message: ChatMessage, part: Part) -> str:
-    """Return the description of a part for an error."""
+    """Return a short description of a message part for an error, such as its role and kind or its tool name."""
     if isinstance(part, ToolResult):
         return f"result of {part.tool_name[:100]!r} (call {part.call_id[:100]!r})"
     if isinstance(part, ToolCall):

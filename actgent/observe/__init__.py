@@ -6,7 +6,7 @@ try:
     from .opentelemetry_tracing import Telemetry
 except ModuleNotFoundError as _missing:
     raise ConfigurationError(
-        f"package {_missing.name} is not installed; telemetry needs the extra: pip install 'actgent[otel]'"
+        f"telemetry requires the package {_missing.name}, which is not installed: pip install 'actgent[otel]'"
     ) from None
 
 __all__ = ["Telemetry"]

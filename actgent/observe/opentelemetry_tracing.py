@@ -160,7 +160,7 @@ class Telemetry(Tracing):
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
-        """Create a reporter.
+        """Create the tracing object for `open_runtime(telemetry=...)`.
 
         Args:
             content: True to record prompts, tool definitions, answers, arguments and results, each shortened to
@@ -277,7 +277,10 @@ def span_context_of(traceparent: str | None) -> SpanContext | None:
 
 
 def _context_of_parent(parent: str) -> Context:
-    """Return the context with the `traceparent` as parent; an empty context, which starts a new trace, if it is invalid."""
+    """Return the OpenTelemetry context in which the `traceparent` text `parent` is the parent span.
+
+    If the text is invalid, return an empty context, which starts a new trace.
+    """
     context = span_context_of(parent)
     return Context() if context is None else set_span_in_context(NonRecordingSpan(context), Context())
 
@@ -297,7 +300,7 @@ _LEFT_OUT = object()
 
 
 def encode_content(value: object) -> str:
-    """Return a value as JSON text. Objects that JSON does not have become their `str`."""
+    """Encode a value as JSON text. Objects without a JSON form are encoded as their `str`."""
     return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
@@ -326,7 +329,7 @@ def shorten_json(value: object, limit: int) -> str:
 
 
 def _fit(value: Any, room: int) -> Any:
-    """Return a JSON value with at most `room` characters as JSON, or `_LEFT_OUT`."""
+    """Shorten a JSON value so that its JSON text has at most `room` characters; return `_LEFT_OUT` if that is too few."""
     length = len(encode_content(value))
     if length <= room:
         return value
@@ -347,7 +350,10 @@ def _fit(value: Any, room: int) -> Any:
 
 
 def _fit_list(items: list[Any], room: int) -> list[Any]:
-    """Keep items from the end. Each item before the first one gets at most half of the room that is left."""
+    """Shorten a list to `room` characters of JSON. Items are kept from the end.
+
+    Each item before the last one gets at most half of the characters that are left.
+    """
     kept: list[Any] = []
     left = room - len("[]")
     for index in range(len(items) - 1, -1, -1):
@@ -360,7 +366,10 @@ def _fit_list(items: list[Any], room: int) -> list[Any]:
 
 
 def _fit_object(members: dict[str, Any], room: int) -> dict[str, Any]:
-    """Keep all members if possible. Short members stay whole, and long members share the rest of the room."""
+    """Shorten an object to `room` characters of JSON, and keep all members if possible.
+
+    Short members stay whole, and long members share the rest of the characters.
+    """
     left = room - len("{}")
     lengths = {
         name: len(encode_content(name)) + len(encode_content(value)) + len(":,")

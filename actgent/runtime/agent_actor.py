@@ -140,8 +140,9 @@ class AgentActor:
             self._cell.stop()
 
     async def finish(self, reason: str) -> None:
-        """Reject further messages, end the accepted messages that have not started, and close the agent's connections.
+        """Stop the agent for good: reject further messages, end accepted ones, and close the agent's connections.
 
+        Accepted messages that have not started end with the text `reason` as their error.
         Both steps have a time limit that cancellation does not shorten.
         """
         self.runner.reject_all()

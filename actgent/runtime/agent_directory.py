@@ -17,10 +17,10 @@ from actgent.protocols.protocol_interface import Profile
 from actgent.sessions.session_context import SessionContext
 from actgent.support.field_repr import FieldRepr
 
-from .missing_agents_at_start import StartPhase
 from .sessions.session_loading import PendingOpens
 from .sessions.session_opener import SessionOpener
 from .sessions.session_table import SessionTrees
+from .start_phase import StartPhase
 
 _WORD = re.compile(r"\w+")
 _STEM = 4
@@ -32,7 +32,7 @@ class AgentCard(FieldRepr):
     """Description of an agent for other agents."""
 
     name: str
-    """Name, unique in the runtime."""
+    """Name of the agent, unique in the runtime."""
     role: str = ""
     """Role of the agent, from its profile."""
     goal: str = ""

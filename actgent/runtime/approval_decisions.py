@@ -124,7 +124,10 @@ async def expire(running: AgentActor, context: SessionContext) -> None:
 async def _write(
     running: AgentActor, context: SessionContext, approval: Approval, decision: Decision, *, by: str
 ) -> None:
-    """Record a decision durably. Resume the turn if it was its last open approval."""
+    """Record a decision durably. Resume the turn if it was its last open approval.
+
+    `by` is the name of the user who decided; empty if it is unknown, or if the approval expired.
+    """
     ledger = context.ledger()
     await trio.lowlevel.checkpoint_if_cancelled()
     ledger.begin(approval)

@@ -56,7 +56,7 @@ class AgentStatistics(FieldRepr):
     concurrency: int
     """Maximum number of sessions that are processed at the same time."""
     sessions: int
-    """Number of sessions in memory."""
+    """Number of the agent's sessions in memory."""
     suspended: int
     """Number of sessions in memory that wait for approvals."""
     restarts: int
@@ -72,7 +72,7 @@ class SetSchedule(FieldRepr):
     agent: str
     """Name of the session's agent."""
     session_id: str
-    """Id of the session."""
+    """Id of the session to which the schedule sends its messages."""
     schedule: Schedule
     """The schedule, including the time at which it fires next."""
 
@@ -89,7 +89,7 @@ class OpenBudget(FieldRepr):
     agent: str
     """Name of the session's agent."""
     session_id: str
-    """Id of the session."""
+    """Id of the session that has the budget."""
     owner: str
     """Name of the session's owner."""
     turn: str
@@ -97,11 +97,11 @@ class OpenBudget(FieldRepr):
     limits: Mapping[str, float]
     """Limits by name: `model_calls`, `tool_calls`, `tokens`, `cost` (US dollars), `seconds`."""
     spent: Mapping[str, float]
-    """Amounts spent, by the same names."""
+    """Amounts spent so far, by the names of the limits."""
     reserved: Mapping[str, float]
-    """Amounts reserved for running calls, by the same names."""
+    """Amounts reserved for running calls, by the names of the limits."""
     left: Mapping[str, float]
-    """Remaining amounts by the same names: limit minus spent and reserved."""
+    """Remaining amounts by the names of the limits: limit minus spent and reserved."""
 
     @property
     def sort_key(self) -> tuple[str, str, str]:
@@ -168,6 +168,8 @@ class Introspection:
 
     def budgets(self, *, after: OpenBudget | None = None, limit: int = 100) -> tuple[OpenBudget, ...]:
         """Return at most `limit` budgets of sessions in memory and of their turns, sorted by agent and session.
+
+        Pass the last budget as `after` for the next page; an empty page is the end.
 
         Raises:
             ConfigurationError: The limit is below 1.
@@ -379,7 +381,7 @@ def share_limits(models: Iterable[LLM], leaser: LimitLeaser) -> None:
 async def _schedule_page(
     agents: Sequence[AgentActor], journal: Journal | None, after: SetSchedule | None, limit: int
 ) -> tuple[SetSchedule, ...]:
-    """Return a page of the agents' schedules, earliest first.
+    """Return at most `limit` schedules of the agents after the schedule `after`, earliest first.
 
     The journal indexes the earliest time of each session. Only sessions that can be on the page are loaded. Schedules
     that change during the call may be listed twice or be missing.
@@ -429,7 +431,7 @@ async def _schedules(running: AgentActor, session_id: str, journal: Journal | No
 def _budget_page(
     agents: Sequence[AgentActor], after: OpenBudget | None, limit: int
 ) -> tuple[OpenBudget, ...]:
-    """Return a page of the budgets of sessions in memory, sorted by agent and session."""
+    """Return at most `limit` budgets of sessions in memory after the budget `after`, sorted by agent and session."""
     at_least_one("limit", limit)
     contexts = [context for running in agents for context in running.sessions.values()]
     behind = ("", "", "") if after is None else after.sort_key

@@ -592,7 +592,10 @@ def _warn_of_other_content(context: SessionContext, message: Message) -> None:
 async def _join_earlier(
     context: SessionContext, message: Message, future: TurnFuture | None, *, is_granted: bool
 ) -> None:
-    """Let the caller's `future` wait for the outcome of an earlier message with the same id."""
+    """Let the caller's `future` wait for the outcome of an earlier message with the same id.
+
+    If the content differs from that of the earlier message, log a warning, except with `is_granted`.
+    """
     if not is_granted:  # the repeated result of a tool or task may have another text
         _warn_of_other_content(context, message)
     if future is not None:

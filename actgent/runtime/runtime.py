@@ -602,11 +602,11 @@ class Host(FieldRepr):
         self._system.host(running, grace=grace)
 
     def run_at_first_use(self, agent: UnusedActor, *, grace: float) -> None:
-        """Register an agent that `use` builds and runs."""
+        """Register an agent that `use` builds and runs when it is first used. `grace` is that of `run`."""
         self._system.host_unused(agent, grace=grace)
 
     def use(self, name: str) -> None:
-        """Build and run an agent that was not used before."""
+        """Build and run the registered agent with this name, because it is used for the first time."""
         self._system.use(name)
 
 

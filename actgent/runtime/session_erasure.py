@@ -218,7 +218,7 @@ class RetentionJob(FieldRepr):
     def _freeze_tree(
         self, tree: Collection[SessionKey], held: dict[SessionKey, Held | None], still: ExitStack
     ) -> bool:
-        """Freeze the sessions of a tree until `still` is closed. Return False if one of them is in use."""
+        """Freeze the sessions of a tree until `still` is closed, and add them to `held`. Return False if one is in use."""
         for key in tree:
             if key in held:
                 continue
@@ -275,7 +275,7 @@ def _hold(opener: SessionOpener, key: SessionKey, still: ExitStack) -> Held | No
 
 
 def _forget(held: Iterable[Held | None]) -> None:
-    """Remove erased sessions from memory."""
+    """Remove erased sessions from memory. Each of `held` is a frozen session; None stands for a session not in memory."""
     known = [each for each in held if each is not None]
     for _, context in known:
         context.log = None

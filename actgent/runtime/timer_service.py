@@ -91,9 +91,9 @@ class TimerService:
     # --- life ------------------------------------------------------------------------------
 
     def connect(self, load_session: LoadSession, make_handlers: Callable[[], TimerHandlers]) -> None:
-        """Set the function that loads sessions, and the function that returns the actions of timers; call it before `begin`.
+        """Set the functions that load sessions and make the timer handlers; call this before `begin`.
 
-        Most agents never have a timer, so the actions are made when a session is due.
+        Most agents never have a timer, so `make_handlers` is called when a session is first due.
         """
         self._load_session = load_session
         self._make_handlers = make_handlers

@@ -100,17 +100,17 @@ HIT_COLUMNS = (
 
 @attrs.frozen(kw_only=True)
 class WordQuery:
-    """A search in the form of the word index."""
+    """A search, in the form in which it is sent to the word index."""
 
     terms: Sequence[Term]
     names: Sequence[str]
-    """Scope words that a message must have, all of them: of its agent, owner and role."""
+    """Scope words that a message must have, all of them; they stand for its agent, owner and role."""
     sessions: Sequence[int] = ()
     """Numbers of the sessions of which one must match; empty if all sessions match."""
     first: int = 0
-    """Least id of a message."""
+    """Smallest message id in the index that can match."""
     before: int = _LAST_ID
-    """Id after the greatest id of a message."""
+    """Message id before which all matches must be."""
     conditions: Mapping[str, Sequence[Any]] = attrs.field(factory=dict)
     """SQL conditions on the session `s` that are checked for each message, with their values."""
 
@@ -154,7 +154,7 @@ class IndexStore(SQLConnection):
         """Remove what an erasure has left in files."""
 
     def tokenize(self, text: str) -> list[str]:
-        """Return the words of a text in the form of `spaced`."""
+        """Return the words of a text, in the form that `word_normalization.spaced` gives them."""
         found = self._tokenizer(text.encode(), self._tokenize_as, None, include_offsets=False)
         return [word[:MAX_WORD_CHARS] for together in found for word in cast(tuple[str, ...], together)]
 
@@ -178,7 +178,10 @@ class IndexStore(SQLConnection):
         return gaps
 
     def _progress_of(self, facts: SessionFacts) -> IndexProgress:
-        """Return the position in a session. An erased session with the same id is removed first."""
+        """Return how far a session has been indexed, and create the session in the index if it is new.
+
+        If the index still has an erased session with the same id, that session is removed first.
+        """
         found = self.run(
             "SELECT created_at, progress FROM indexed_sessions WHERE agent = ? AND session_id = ?",
             (facts.agent, facts.session_id),
@@ -228,7 +231,7 @@ class IndexStore(SQLConnection):
         return number
 
     def erase(self, keys: Sequence[SessionKey]) -> None:
-        """Remove the sessions and their messages. The statistics by day keep their amounts."""
+        """Remove sessions and their messages from the index. The statistics by day keep the amounts of the sessions."""
         with self.transaction():
             found = [key for key in keys if self._remove(key)]
         if found:
@@ -252,7 +255,7 @@ class IndexStore(SQLConnection):
         return rows[0][0] if rows else 0
 
     def known_sessions(self) -> dict[SessionKey, tuple[int, float, str]]:
-        """Return the number of indexed records, the creation time and the state of each session."""
+        """Return, for each indexed session, its number of indexed records, its creation time and its state."""
         rows = self.run("SELECT agent, session_id, records, created_at, state FROM indexed_sessions")
         return {SessionKey(agent, session_id): tuple(rest) for agent, session_id, *rest in rows}
 
@@ -288,7 +291,10 @@ class IndexStore(SQLConnection):
         return [number for (number,) in self.run(sql, [*values, MAX_NAMED_SESSIONS + 1])]
 
     def _scan(self, query: WordQuery, limit: int) -> SearchPage:
-        """Check the matching messages against the conditions of sessions, newest first, up to `MAX_SCANNED_MESSAGES`."""
+        """Return the matches of a query whose sessions meet its conditions.
+
+        The matching messages are checked newest first, at most `MAX_SCANNED_MESSAGES` of them.
+        """
         found: list[Row] = []
         end: int | None = query.before
         for _ in range(MAX_SCANNED_MESSAGES // SCAN_MESSAGES):
@@ -353,7 +359,7 @@ class IndexStore(SQLConnection):
     def _durations(
         self, group: Group, level: int, conditions: Mapping[str, object], found: Sequence[Any]
     ) -> dict[Any, dict[int, int]]:
-        """Return the number of turns of each group by bucket of the duration."""
+        """Return, by group and by bucket of the duration, the number of turns. `found` has the names of the groups."""
         counts: dict[Any, dict[int, int]] = {name: {} for name in found}
         if not found:
             return counts
@@ -370,7 +376,7 @@ class IndexStore(SQLConnection):
 
 
 def _levels_of(place: Place) -> tuple[tuple[Any, ...], ...]:
-    """Return the keys of the sums to which a place belongs, one for each level."""
+    """Return the keys of the statistics sums to which the amounts of a place belong, one for each level of grouping."""
     day, agent, owner, model = place
     return (
         (ALL_OWNERS, "", day, agent, model),
@@ -380,7 +386,7 @@ def _levels_of(place: Place) -> tuple[tuple[Any, ...], ...]:
 
 
 def _where(level: int, conditions: Mapping[str, object]) -> tuple[str, list[object]]:
-    """Return the SQL condition for the sums of a level, and its values."""
+    """Build the SQL condition for the statistics sums of a level of grouping. Return its text and its values."""
     return f" WHERE {' AND '.join(['level = ?', *conditions])}", [level, *conditions.values()]
 
 
@@ -400,7 +406,7 @@ def _name_of(group: Group, value: Any) -> str:
 
 
 def _after(records: int, steps: Sequence[Written]) -> list[Written]:
-    """Return the steps after a record number. A step that has earlier records too is cut."""
+    """Return the steps after record number `records`. If a step has earlier records too, these are removed from it."""
     found: list[Written] = []
     for step in steps:
         if step.first > records:
@@ -421,13 +427,19 @@ def _after(records: int, steps: Sequence[Written]) -> list[Written]:
 
 
 def scope_words(agent: str, owner: str, number: int) -> dict[str, str]:
-    """Return the scope words of a session's messages by role, separated by spaces."""
+    """Return, by role, the scope words of a session's messages: for agent, owner, role and session, separated by spaces.
+
+    `number` is the number of the session in the index.
+    """
     names = f"{name_word('a', agent)} {name_word('o', owner)} s{number}"
     return {role: f"{names} r{role}" for role in ("user", "assistant")}
 
 
 def name_word(kind: str, name: str) -> str:
-    """Return the scope word of an agent or owner: one letter and a digest, so that it is one word in each tokenizer."""
+    """Return the scope word of an agent or owner, under which the word index finds its messages.
+
+    The word has one letter, `kind`, and a digest of the name, so that each tokenizer keeps it as one word.
+    """
     return kind + hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=12).hexdigest()
 
 

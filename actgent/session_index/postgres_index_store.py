@@ -64,7 +64,7 @@ class PostgresIndexStore(PostgresConnection, IndexStore):
             return
         if self._is_read_only:
             raise JournalFailed(
-                "the session index does not exist, or has another version: start its agents once with index=True"
+                "the session index does not exist or has another version: start the agents of the journal once with index=True"
             )
         self.script(f"DROP TABLE IF EXISTS {', '.join(_TABLE_NAMES)}")
         self.script(TABLES.format(**DIALECT) + _MESSAGES)
@@ -96,7 +96,10 @@ class PostgresIndexStore(PostgresConnection, IndexStore):
             waiting = [(number + 1, *rest) for number, *rest in taken]  # type: ignore[misc]
 
     def _vector(self, text: str, scope: str) -> str:
-        """Return the words of a text, and its scope words, as tsvector literal. Words contain no quotes or backslashes."""
+        """Encode the words and the scope words of a text as a literal of PostgreSQL's type tsvector.
+
+        Words contain no quotes or backslashes.
+        """
         places: dict[str, list[str]] = {}
         for place, word in enumerate(self.tokenize(spaced(text)), 1):
             places.setdefault(f"w{word}", []).append(str(place))
@@ -111,7 +114,10 @@ class PostgresIndexStore(PostgresConnection, IndexStore):
         return None if found is None else (found[0].replace("%s", "?"), found[1])
 
     def find_hits(self, query: WordQuery, limit: int) -> list[Row]:
-        """Return the newest matches: from the newest messages if they have enough, otherwise by the index of words."""
+        """Return the newest `limit` messages that match a query.
+
+        First the newest messages are searched. If fewer than `limit` of them match, the word index is searched.
+        """
         begin = self._window_begin(query)
         rows = self._select(query, max(begin, query.first), limit, by_word=False)
         if len(rows) == limit or begin <= query.first:
@@ -119,7 +125,7 @@ class PostgresIndexStore(PostgresConnection, IndexStore):
         return self._select(query, query.first, limit, by_word=True)
 
     def _window_begin(self, query: WordQuery) -> int:
-        """Return the id at which the window of the newest messages begins; 0 if it has all messages."""
+        """Return the id of the first message in the window of newest messages; 0 if the window has all messages."""
         rows = self.run(
             "SELECT id FROM messages WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?", (query.before, WINDOW)
         )
@@ -148,7 +154,7 @@ class PostgresIndexStore(PostgresConnection, IndexStore):
 
 
 def _match(query: WordQuery) -> str:
-    """Return the expression of a query in the syntax of tsquery. Words contain no quotes."""
+    """Convert a query to the syntax of PostgreSQL's type tsquery. Words contain no quotes."""
     parts = [f"'{name}'" for name in query.names]
     for term in query.terms:
         words = [f"'w{word}'" for word in term.words]

@@ -32,15 +32,15 @@ class Term(FieldRepr):
     """A word or phrase of a query."""
 
     words: Sequence[str]
-    """Consecutive words, as the index has them."""
+    """Consecutive words of the phrase, in the form that the index stores."""
     is_prefix: bool = False
-    """True if the last word may continue."""
+    """True if the last word is only the beginning of a word."""
     is_excluded: bool = False
     """True if messages with the term do not match."""
 
 
 def parse_query(text: str, tokenize: Callable[[str], Sequence[str]]) -> tuple[Term, ...]:
-    """Return the terms of a query.
+    """Parse the text of a query to its terms.
 
     Syntax: `word`, `"a phrase"`, `begin*` and `-excluded`. A message matches if it has all terms that are not excluded.
 
@@ -48,7 +48,7 @@ def parse_query(text: str, tokenize: Callable[[str], Sequence[str]]) -> tuple[Te
         ConfigurationError: The query is too long, has no word to search for, or a prefix is too short.
     """
     if len(text) > MAX_QUERY_CHARS:
-        raise ConfigurationError(f"a search query is a string of at most {MAX_QUERY_CHARS} characters")
+        raise ConfigurationError(f"a search query must be a string of at most {MAX_QUERY_CHARS} characters")
     found: list[Term] = []
     for sign, phrase, word in _TERM.findall(text):
         given = phrase or word
@@ -56,14 +56,16 @@ def parse_query(text: str, tokenize: Callable[[str], Sequence[str]]) -> tuple[Te
             is_prefix = word.endswith("*")
             if is_prefix and len(words[-1]) < MIN_PREFIX_CHARS:
                 raise ConfigurationError(
-                    f"the prefix {quoted(word, 60)} is too short: give at least {MIN_PREFIX_CHARS} characters before the *"
+                    f"the prefix {quoted(word, 60)} is too short: write at least {MIN_PREFIX_CHARS} characters before the *"
                 )
             found.append(Term(words, is_prefix=is_prefix, is_excluded=bool(sign)))
     if all(term.is_excluded for term in found):
-        raise ConfigurationError(f"the search query {quoted(text, 60)} has no word: name at least one")
+        raise ConfigurationError(
+            f"the search query {quoted(text, 60)} has no word: write at least one word to search for"
+        )
     if len(found) > MAX_TERMS:
         raise ConfigurationError(
-            f"a search query has at most {MAX_TERMS} words and phrases, not {len(found)}"
+            f"a search query may have at most {MAX_TERMS} words and phrases, not {len(found)}"
         )
     return tuple(found)
 
@@ -74,16 +76,16 @@ def _check_tags(tags: Iterable[str]) -> tuple[str, ...]:
 
 @attrs.frozen(kw_only=True, repr=False)
 class SearchFilter(FieldRepr):
-    """Filter of a search. A message must match all given fields. None matches everything."""
+    """Filter of a search. A message must match all fields that are set; None in a field matches all messages."""
 
     agent: str | None = None
-    """Name of the session's agent."""
+    """Name of the agent of the message's session."""
     owner: str | None = None
-    """Name of the owner of the session's root."""
+    """Name of the owner of the root session of the session's tree."""
     role: Literal["user", "assistant"] | None = None
     """Sender of the message: `assistant` for answers, `user` for all other messages."""
     state: State | None = None
-    """State of the session."""
+    """Current state of the session."""
     since: float | None = None
     """Unix time in seconds: only messages written at or after this time match."""
     until: float | None = None
@@ -124,26 +126,26 @@ class SearchFilter(FieldRepr):
 
 @attrs.frozen(kw_only=True, repr=False)
 class SearchHit(FieldRepr):
-    """A message that matches a search, with figures of its session."""
+    """A message that matches a search, with cost, duration and turns of its session."""
 
     agent: str
     """Name of the session's agent."""
     session_id: str
-    """Id of the session."""
+    """Id of the session that has the message."""
     owner: str
-    """Name of the owner of the session's root."""
+    """Name of the owner of the root session of the session's tree."""
     message_id: str
-    """Id of the message."""
+    """Id of the found message."""
     role: str
     """`assistant` for an answer, `user` for all other messages."""
     at: float
     """Unix time in seconds at which the message was written."""
     snippet: str
-    """Part of the text with the first match."""
+    """Part of the message's text with the first match."""
     marks: tuple[tuple[int, int], ...]
     """Start and end index of each match in `snippet`, in characters."""
     cost: float
-    """Cost of the session in US dollars."""
+    """Total cost of the session in US dollars."""
     seconds: float
     """Duration of all turns of the session together, in seconds."""
     turns: int
@@ -157,7 +159,7 @@ class SearchPage(FieldRepr):
     """A page of hits, the newest message first."""
 
     hits: tuple[SearchHit, ...]
-    """The hits. A page with few hits, or none, may have a `following` page."""
+    """The found messages. A page with few of them, or none, may have a `following` page."""
     following: str | None = None
     """Cursor of the next page; None on the last page."""
     is_complete: bool = True
@@ -171,23 +173,23 @@ class Trend(FieldRepr):
     name: str
     """Day (`2026-11-27`, UTC), or name of the agent, model or owner; empty for turns without a model call."""
     turns: int = 0
-    """Number of ended turns."""
+    """Number of ended turns of the group."""
     errors: int = 0
     """Number of failed turns, without those that were stopped or rejected."""
     model_calls: int = 0
     """Number of model calls that were answered."""
     input_tokens: int = 0
-    """Number of prompt tokens."""
+    """Number of prompt tokens of the model calls."""
     output_tokens: int = 0
-    """Number of answer tokens."""
+    """Number of answer tokens of the model calls."""
     cached_tokens: int = 0
     """Number of prompt tokens that were read from the provider's cache."""
     cost: float = 0.0
-    """Cost in US dollars."""
+    """Cost of the model calls in US dollars."""
     tool_calls: int = 0
-    """Number of tool calls."""
+    """Number of tool calls in the turns of the group."""
     tool_failures: int = 0
-    """Number of failed tool calls."""
+    """Number of failed tool calls in the turns of the group."""
     p50: float | None = None
     """Median duration of a turn in seconds, within 5 %; None without turns."""
     p95: float | None = None
@@ -214,7 +216,10 @@ class Trends(FieldRepr):
 def cut_snippet(
     text: str, terms: Sequence[Term], tokenize: Callable[[str], Sequence[str]]
 ) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Return the part of a text with the first match of the terms, and the ranges of all matches in the part."""
+    """Cut the part of a text around the first match of the terms.
+
+    Return the part, and the start and end indexes of all matches in the part.
+    """
     wanted = {word for term in terms if not term.is_excluded for word in term.words}
     begins = tuple(term.words[-1] for term in terms if term.is_prefix and not term.is_excluded)
     places = _places(text, wanted, begins, tokenize)
@@ -230,7 +235,10 @@ def cut_snippet(
 def _places(
     text: str, wanted: set[str], begins: tuple[str, ...], tokenize: Callable[[str], Sequence[str]]
 ) -> list[tuple[int, int]]:
-    """Return the ranges of matching words up to the end of the snippet of the first match."""
+    """Return the start and end indexes of matching words, up to the end of the snippet around the first match.
+
+    A word matches if it is in `wanted`, or begins with one of `begins`.
+    """
     found: list[tuple[int, int]] = []
     for match in _WORD.finditer(text):
         if found and match.start() > found[0][0] + SNIPPET_CHARS:
@@ -250,7 +258,10 @@ BUCKET_RATIO = 1.1
 def duration_percentile(
     counts: Mapping[int, int], share: float, to_seconds: Callable[[int], float]
 ) -> float | None:
-    """Return the duration that a share of the turns does not exceed; None without turns."""
+    """Return the duration in seconds that the fraction `share` of the turns does not exceed; None without turns.
+
+    `counts` has the number of turns by bucket of the duration.
+    """
     total = sum(counts.values())
     seen = 0
     for bucket in sorted(counts):

@@ -55,11 +55,11 @@ class SessionFacts:
     agent: str
     session_id: str
     owner: str
-    """Name of the owner of the session's root."""
+    """Name of the owner of the root session of the session's tree."""
     created_at: float
     """Creation time: Unix time in seconds. It distinguishes a session from an erased one with the same id."""
     updated_at: float
-    """Time of the last step: Unix time in seconds."""
+    """Unix time in seconds at which the session's last records were written."""
     state: State
     annotations: SessionAnnotations = NO_ANNOTATIONS
     """Tags and metadata of the session."""
@@ -67,7 +67,7 @@ class SessionFacts:
 
 @attrs.frozen
 class IndexedText:
-    """A message to index."""
+    """The text of a message that is added to the index."""
 
     at: float
     message_id: str
@@ -77,32 +77,32 @@ class IndexedText:
 
 @attrs.define
 class IndexProgress:
-    """Position in the records of a session, and the facts that later records need."""
+    """Number of a session's indexed records, and the facts from them that later records need."""
 
     records: int = 0
-    """Number of records that are in the index."""
+    """Number of records of the session that have been indexed."""
     turn: str = ""
     """Id of the message of the running turn; empty if no turn runs."""
     begun_at: float = 0.0
     """Unix time in seconds at which the running turn began; 0 if unknown."""
     model: str = ""
-    """Model of the latest answer."""
+    """Name of the model that gave the latest answer; empty before the first answer."""
     calls: list[str] = attrs.field(factory=list)
     """Ids of the counted tool calls of the running turn. A result may be in two records, and is counted once."""
     figures: dict[str, float] = attrs.field(factory=dict)
-    """Sums of the whole session, by name of `FIGURES`, and `seconds`."""
+    """Sums over the whole session: those named in `FIGURES`, and `seconds`, the duration of all turns."""
 
 
 @attrs.define
 class Tally:
-    """Texts and sums of the records of one session."""
+    """Texts and sums that the next records of one session add to the index."""
 
     facts: SessionFacts
     progress: IndexProgress
     texts: list[IndexedText] = attrs.field(factory=list)
     sums: dict[Place, Counter[str]] = attrs.field(factory=dict)
     durations: Counter[tuple[Place, int]] = attrs.field(factory=Counter)
-    """Number of turns by place and bucket of the duration."""
+    """Number of turns by place (day, agent, owner and model) and bucket of the duration."""
 
     def add(self, steps: Iterable[Written]) -> None:
         """Add the next steps of the session. Their first record follows the records in the index."""
@@ -178,12 +178,12 @@ class Tally:
 
 
 def bucket_of(seconds: float) -> int:
-    """Return the bucket of a duration. Buckets grow by 10 %."""
+    """Return the number of the bucket to which a duration belongs. Each bucket is 10 % wider than the one before."""
     return math.ceil(math.log(max(seconds, _SHORTEST_SECONDS)) / math.log(BUCKET_RATIO))
 
 
 def seconds_of(bucket: int) -> float:
-    """Return the middle of a bucket in seconds."""
+    """Return the middle of the duration bucket with this number, in seconds."""
     return float(BUCKET_RATIO ** (bucket - 0.5))
 
 

@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 class _Connection(ThreadedStore[IndexStore]):
-    """A connection to the index, used by one task at a time."""
+    """A connection to the store of the index, used by one task at a time."""
 
     async def run(self, fn: Callable[..., T], *args: Any) -> T:
         """Run a method of the store in its thread, and return the result.
@@ -132,7 +132,9 @@ class SessionIndex:
             JournalError: The index cannot be read.
         """
         if by not in GROUPS:
-            raise ConfigurationError(f"by={by!r:.200} is unknown: {nearest(str(by), GROUPS)}")
+            raise ConfigurationError(
+                f"by={by!r:.200} is not a group of statistics: {nearest(str(by), GROUPS)}"
+            )
         conditions: dict[str, object] = {}
         if since is not None:
             conditions["day >= ?"] = _day_of(since)
@@ -158,7 +160,7 @@ class SessionIndex:
 
     @property
     def _has_work(self) -> bool:
-        """True if a round runs, or steps wait."""
+        """True if steps are being added to the index, or wait to be added."""
         feed = self._reader_of_feed
         return self._begun > self._done or bool(self._waiting) or (feed is not None and feed.has_news)
 
@@ -183,7 +185,7 @@ class SessionIndex:
                 await trio.sleep(RETRY_SECONDS)
 
     async def _follow(self, reader: FeedReader) -> None:
-        """Add new steps in groups, as long as the journal is open."""
+        """Add new steps from the journal's feed to the index in groups, until the journal is closed."""
         while True:
             await reader.wait()
             with trio.move_on_after(GATHER_SECONDS):
@@ -205,7 +207,7 @@ class SessionIndex:
         self._added = trio.Event()
 
     async def _take(self, reader: FeedReader) -> None:
-        """Take the waiting items of the feed."""
+        """Receive the items that wait in the feed, and queue them for the index."""
         while reader.has_news:
             try:
                 item = reader.receive_nowait()
@@ -217,7 +219,10 @@ class SessionIndex:
                 self._waiting.setdefault(item.key, []).append(item)
 
     async def _compare(self) -> None:
-        """Note the sessions with records that are not in the index, and remove the sessions that the journal no longer has."""
+        """Compare the index with the journal.
+
+        Queue sessions with records that are not in the index. Remove sessions that the journal no longer has.
+        """
         known = await self._writer.run(self._writer.store.known_sessions)
         after = None
         while page := await self._journal.page(SessionFilter(oldest_first=True), after=after, limit=PAGE):
@@ -239,7 +244,7 @@ class SessionIndex:
                 await self._add_some()
 
     async def _add_some(self) -> None:
-        """Add the steps of some waiting sessions in one transaction."""
+        """Add the steps of some queued sessions to the index, in one transaction."""
         batch: list[tuple[SessionFacts, Sequence[Written]]] = []
         unfinished: list[SessionKey] = []
         size = 0
@@ -286,7 +291,7 @@ class SessionIndex:
         )
 
     async def erase(self, keys: Sequence[SessionKey]) -> None:
-        """Remove sessions that the journal has erased."""
+        """Remove sessions from the index that the journal has erased."""
         async with self._filling:
             for key in keys:
                 if (
@@ -301,9 +306,9 @@ class SessionIndex:
 
 
 class IndexedJournal(WrappedJournal):
-    """Journal wrapper that erases sessions from the index too.
+    """Journal wrapper that also erases erased sessions from the index.
 
-    The last steps of a session are added first, so that the statistics have them.
+    Before that, the last steps of the session are added to the index, so that the statistics include them.
     """
 
     def __init__(self, inner: Journal, index: SessionIndex) -> None:
@@ -343,10 +348,12 @@ async def open_index(journal: Journal, *, read_only: bool = False) -> AsyncGener
         JournalFailed: The index cannot be opened.
     """
     if journal.is_shared:
-        raise ConfigurationError("index= works only in a single process: omit index= or cluster=")
+        raise ConfigurationError(
+            "index= cannot be combined with cluster=, because one process must fill the index: omit one of the two"
+        )
     if current_keys() is not None:
         raise ConfigurationError(
-            "index= would store the texts of encrypted records readable: leave it out, or unset ACTGENT_JOURNAL_KEYS"
+            "index=True would store the texts of encrypted records unencrypted: omit index=, or unset ACTGENT_JOURNAL_KEYS"
         )
     place = journal.sibling_url(NAME)
     open_store = partial(_open_store, place, read_only=read_only)
@@ -375,7 +382,7 @@ def _open_store(place: str | None, *, read_only: bool) -> IndexStore:
     path = (place or "").removeprefix("sqlite:///")
     if read_only and not Path(path).is_file():
         raise ConfigurationError(
-            f"there is no session index {path}: start the agents with index=True, which builds it"
+            f"the session index {path} does not exist: start the agents with index=True, which builds it"
         )
     return SQLiteIndexStore(path, read_only=read_only)
 

@@ -58,7 +58,7 @@ class SQLiteIndexStore(SQLiteConnection, IndexStore):
         if self._is_read_only:
             if version != VERSION:
                 raise JournalFailed(
-                    "the session index has another version: start its agents once with index=True"
+                    "the session index has another version: start the agents of the journal once with index=True"
                 )
             return
         self._enable_log("synchronous=NORMAL", "secure_delete=ON")
@@ -66,7 +66,7 @@ class SQLiteIndexStore(SQLiteConnection, IndexStore):
             self._create()
 
     def _create(self) -> None:
-        """Create the tables, after removing those of another version."""
+        """Create the tables of the index. Tables of another version are removed first."""
         with self.transaction():
             names = self.run(
                 "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'words_%'"
@@ -97,7 +97,7 @@ class SQLiteIndexStore(SQLiteConnection, IndexStore):
         self.run("DELETE FROM messages WHERE session = ?", (session,))
 
     def finish_erasure(self) -> None:
-        """Write the log into the file, so that no file contains the erased texts."""
+        """Merge the write-ahead log into the index file, so that no file contains the erased texts."""
         self._truncate_log()  # if a reader blocks it, the next erasure or the close truncates the log
 
     def annotation_condition(self, wanted: SearchFilter) -> Condition | None:
@@ -124,7 +124,7 @@ class SQLiteIndexStore(SQLiteConnection, IndexStore):
 
 
 def _match(query: WordQuery) -> str:
-    """Return the expression of a query in the syntax of FTS5. Words contain no quotes."""
+    """Convert a query to the syntax of SQLite's full-text index (FTS5). Words contain no quotes."""
     needed = [_phrase(each.words, is_prefix=each.is_prefix) for each in query.terms if not each.is_excluded]
     excluded = [_phrase(each.words, is_prefix=each.is_prefix) for each in query.terms if each.is_excluded]
     parts = [f"text : ({' AND '.join(needed)})", *(f'scope : "{name}"' for name in query.names)]

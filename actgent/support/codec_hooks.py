@@ -24,10 +24,10 @@ Write = Callable[[Any], Any]
 
 
 def make_hooks(unions: Mapping[Any, Mapping[str, type]]) -> tuple[Mapping[Any, Write], Mapping[Any, Hook]]:
-    """Return the functions that write and read the objects of each union, by union.
+    """Return two tables: the functions that write the objects of each union, and the functions that read them.
 
     Args:
-        unions: Members of each union by tag. A union that others contain comes before them.
+        unions: Member classes of each union, by tag. A union that another union contains comes before it.
     """
     converter = _strict_converter()
     for union, tags in unions.items():
@@ -54,7 +54,9 @@ def _register_union(converter: cattrs.Converter, union: Any, tags: Mapping[str, 
     def read(value: Any, _: object) -> object:
         tag, fields = value
         if tag not in readers:
-            raise WireError(f"unknown tag {tag!r}: a newer version of actgent wrote it")
+            raise WireError(
+                f"the tag {tag!r} is unknown: a newer version of actgent wrote the data, so use that version"
+            )
         cls, read_fields = readers[tag]
         return read_fields(fields, cls)
 
@@ -102,9 +104,9 @@ def _fields_reader(cls: type, converter: cattrs.Converter) -> Hook:
 
 
 def _unconverted_types(kind: Any) -> frozenset[type]:
-    """Return the value types that a field of this type stores unchanged.
+    """Return the types of values that a field of type `kind` stores unchanged.
 
-    All other values are converted by the hook of the type.
+    All other values are converted by the hook of `kind`.
     """
     if isinstance(kind, types.UnionType) and kind.__args__[1:] == (types.NoneType,):
         inner = _unconverted_types(kind.__args__[0])

@@ -32,7 +32,7 @@ MAX_REMEMBERED_OWNERS = 1000
 
 @attrs.define(eq=False, repr=False)
 class Turns(FieldRepr):
-    """The last turn of recent owners, as a value of the caller's clock or counter."""
+    """The last turn of each recent owner: the value of the caller's clock or counter when the owner was last served."""
 
     _last: dict[Hashable, float] = attrs.field(factory=dict)
 
@@ -53,14 +53,14 @@ class Turns(FieldRepr):
 
 @attrs.define(eq=False, repr=False)
 class QueueEntry(FieldRepr, Generic[T]):
-    """An entry of the queue."""
+    """An entry of the queue: an item of an owner, with its priority level and sort key."""
 
     item: T
     """The queued item."""
     level: int
-    """Priority level, from 0."""
+    """Priority level of the item, from 0."""
     key: float
-    """Sort key; smaller keys are served first."""
+    """Sort key within the owner; entries with smaller keys are served first."""
     serial: int
     """Insertion number; breaks ties between equal keys (first in, first out)."""
     owner: "_Owner[T]" = attrs.field(repr=False)
@@ -77,8 +77,8 @@ class _Owner(FieldRepr, Generic[T]):
     turn: float
     """Turn at which the owner was last served or was added; owners with smaller turns are served first."""
     waiting: list[_Entry[T]] = attrs.field(factory=list)
-    gone: int = 0
-    """Number of removed entries that are still in the heap `waiting`."""
+    removed: int = 0
+    """Number of removed entries of the owner that are still in the heap `waiting`."""
     place: "_Place[T] | None" = attrs.field(default=None, repr=False)
 
 
@@ -137,9 +137,9 @@ class FairQueue(Generic[T]):
         return ticket
 
     def _enter(self, name: Hashable, turn: float) -> _Owner[T]:
-        """Add an owner with its first turn.
+        """Add an owner, named `name`, whose last turn counts as `turn`.
 
-        A single owner is in no level; a second owner places the first one in its level.
+        A single owner is in no level. When a second owner is added, the first owner is placed in its level.
         """
         owner: _Owner[T] = _make_owner(name, turn)
         if not self.owners:
@@ -151,9 +151,9 @@ class FairQueue(Generic[T]):
         return owner
 
     def first(self, start: int = 0) -> QueueEntry[T] | None:
-        """Return the next entry of the priority levels from `start` on, without removing it.
+        """Return the entry that is served next, from the priority levels `start` and higher, without removing it.
 
-        None if they are empty.
+        Return None if these levels are empty.
         """
         if self._lone is not None:
             ticket = self._lone.waiting[0][3]
@@ -210,15 +210,15 @@ class FairQueue(Generic[T]):
         self._count -= 1
         if owner.waiting[0][3] is ticket:
             heapq.heappop(owner.waiting)
-            while owner.gone and not owner.waiting[0][3].waits:
+            while owner.removed and not owner.waiting[0][3].waits:
                 heapq.heappop(owner.waiting)
-                owner.gone -= 1
+                owner.removed -= 1
         else:
-            owner.gone += 1
-            if owner.gone * 2 > len(owner.waiting):
+            owner.removed += 1
+            if owner.removed * 2 > len(owner.waiting):
                 owner.waiting = [entry for entry in owner.waiting if entry[3].waits]
                 heapq.heapify(owner.waiting)
-                owner.gone = 0
+                owner.removed = 0
         if owner is not self._lone:
             self._place(owner)
         elif not owner.waiting:
@@ -226,7 +226,7 @@ class FairQueue(Generic[T]):
             self._lone = None
 
     def _place(self, owner: _Owner[T]) -> None:
-        """Place an owner in the level of its first entry, or remove it if it has no entries."""
+        """Place an owner in the priority level of its first entry, or remove the owner if it has no entries."""
         turn, place = self._turns.last_turn(owner.name), owner.place
         if turn is not None:
             owner.turn = turn

@@ -23,7 +23,7 @@ def fast_init(frozen: type[T]) -> type[T]:
     """Give a frozen attrs class a fast `__init__`; decorate the class above `@attrs.frozen`.
 
     A new object temporarily belongs to a mutable subclass while its fields are set, and then becomes an object of the frozen
-    class. This is faster from four fields on. Subclasses keep the `__init__` that attrs generates.
+    class. This is faster for classes with at least four fields. Subclasses are not changed: attrs generates their `__init__`.
 
     Raises:
         TypeError: The class uses an unsupported feature, such as `__attrs_post_init__` or a default that takes `self`.
@@ -39,7 +39,7 @@ def fast_init(frozen: type[T]) -> type[T]:
 
 
 def fast_constructor(made: Callable[P, T]) -> Callable[P, T]:
-    """Return a fast constructor of an attrs class, with the parameters of the class.
+    """Return a function that creates objects of the attrs class `made`, with the parameters of the class, but faster.
 
     Raises:
         TypeError: The class uses a feature that the fast constructor does not support.
@@ -77,7 +77,7 @@ def _compile_function(name: str, cls: Any, begin: tuple[str, ...], end: str, *, 
 
 
 def _parameters(fields: Fields, names: dict[str, Any]) -> Iterator[str]:
-    """Yield the parameters in the order of attrs, and add their defaults to `names`."""
+    """Yield the source text of each constructor parameter in the order of attrs, and add their defaults to `names`."""
     is_keyword = False
     for field in sorted([field for field in fields if field.init], key=lambda field: field.kw_only):
         if field.kw_only and not is_keyword:
@@ -92,7 +92,7 @@ def _parameters(fields: Fields, names: dict[str, Any]) -> Iterator[str]:
 
 
 def _body(fields: Fields, names: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines that set the fields, and add the functions that they call to `names`."""
+    """Yield the source lines that set the fields of an object, and add the functions that they call to `names`."""
     for field in fields:
         value, factory = str(field.alias), _factory_of(field)
         if factory is not None:

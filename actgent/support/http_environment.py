@@ -20,9 +20,9 @@ _VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL
 
 @contextmanager
 def reading_environment() -> Iterator[None]:
-    """Validate the environment variables before a block that creates an HTTP client.
+    """Validate the environment variables for HTTP clients before the block, which creates an HTTP client.
 
-    Add their names to errors of the block.
+    If the block fails, add the names of the variables that are set to its error.
 
     Raises:
         ConfigurationError: A variable names a file, folder or proxy that cannot be used.

@@ -106,7 +106,7 @@ hints_for_sessions = with_hints(
 
 
 def _awaitless(names: Mapping[str, str]) -> dict[str, str]:
-    """Return hints for asynchronous names, reworded for the synchronous API.
+    """Return the hints of the asynchronous API, by wrong name, reworded for the synchronous API.
 
     `await` is removed, and `aclose` becomes `close`.
     """

@@ -135,12 +135,12 @@ def _advice(word: str, meant: Mapping[str, str], known: list[str], end: str = ""
 def unknown_argument(
     function: Callable[..., Any], unknown: Mapping[str, object], keywords: Mapping[str, str]
 ) -> TypeError:
-    """Return the error for keyword arguments that a method does not have.
+    """Build the error for keyword arguments that a method does not have.
 
     Args:
         function: The method.
-        unknown: The arguments that it was called with. The error names the first one.
-        keywords: Advice by name. Other names get the closest parameter of the method, if one is close.
+        unknown: The unknown arguments of the call. The error names the first one.
+        keywords: Advice by argument name. For other names, the error names the most similar parameter of the method.
     """
     word = next(iter(unknown))
     return TypeError(
@@ -245,7 +245,10 @@ def async_block(
     [Callable[P, AsyncGenerator[T, None]]],
     Callable[P, AbstractAsyncContextManager[T]],
 ]:
-    """Make an async context manager of a generator, like `asynccontextmanager`. Any other use raises an error with a hint."""
+    """Return a decorator that makes an async context manager of a generator, like `asynccontextmanager`.
+
+    Any other use of the result raises an error with a hint. `keywords` are hints by unknown argument.
+    """
 
     def decorate(
         function: Callable[P, AsyncGenerator[T, None]],

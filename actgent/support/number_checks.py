@@ -13,14 +13,14 @@ def whole_number(least: int) -> Any:
 
     def check(instance: object, field: "attrs.Attribute[Any]", value: object) -> None:
         if type(value) is not int or value < least:
-            raise _invalid(instance, field, f"a whole number, at least {least}", value)
+            raise _invalid(instance, field, f"a whole number of at least {least}", value)
 
     return check
 
 
 def bounded_number(*, least: float | None = None, above: float | None = None, most: float = math.inf) -> Any:
     """Return a validator for numbers of at least `least` or above `above`, and of at most `most`."""
-    bounds = f"at least {least:g}" if least is not None else f"above {above:g}"
+    bounds = f"of at least {least:g}" if least is not None else f"above {above:g}"
     label = f"a number {bounds}" if most == math.inf else f"a number {bounds} and at most {most:g}"
 
     def check(instance: object, field: "attrs.Attribute[Any]", value: object) -> None:
@@ -39,4 +39,6 @@ def bounded_number(*, least: float | None = None, above: float | None = None, mo
 def _invalid(
     instance: object, field: "attrs.Attribute[Any]", label: str, value: object
 ) -> ConfigurationError:
-    return ConfigurationError(f"{type(instance).__name__}({field.name}=...) is {label}, not {value!r:.200}")
+    return ConfigurationError(
+        f"{type(instance).__name__}({field.name}=...) must be {label}, not {value!r:.200}"
+    )

@@ -8,8 +8,10 @@ import psycopg
 from actgent.errors import ConfigurationError, meant
 from actgent.errors.text_escaping import quoted
 
-_NO_ADDRESS = "is not of the form postgres://HOST/DATABASE"
-_NO_PORT = "has a port that is not a number up to 65535. In a password, write / as %2F, @ as %40 and # as %23"
+_IS_NOT_AN_ADDRESS = "must have the form postgres://HOST/DATABASE"
+_HAS_INVALID_PORT = (
+    "has a port that is not a number up to 65535. In a password, write / as %2F, @ as %40 and # as %23"
+)
 _REMEDIES = (
     ("refused", "Start the server, or correct host and port in the address"),
     ("resolve", "Correct the host in the address"),
@@ -33,7 +35,7 @@ _GENERAL_REMEDY = "Check host, port, database, user and password in the address"
 
 
 def split_schema(url: str, *, default: str, owner: str) -> tuple[str, str]:
-    """Return the address for libpq and the schema, `default` if the address names none.
+    """Split a PostgreSQL address into the address for libpq and the schema; `default` if the address names no schema.
 
     Errors name the setting by `owner`, e.g. `the journal`, and never quote the address, which may contain a password.
 
@@ -41,18 +43,18 @@ def split_schema(url: str, *, default: str, owner: str) -> tuple[str, str]:
         ConfigurationError: The address is invalid.
     """
     if not url.partition("://")[2].strip("/"):
-        raise ConfigurationError(f"the address of {owner} {_NO_ADDRESS}")
+        raise ConfigurationError(f"the address of {owner} {_IS_NOT_AN_ADDRESS}")
     try:
         parts = urllib.parse.urlsplit(url)
     except ValueError:
-        raise ConfigurationError(f"the address of {owner} {_NO_ADDRESS}") from None
+        raise ConfigurationError(f"the address of {owner} {_IS_NOT_AN_ADDRESS}") from None
     try:
         for each in parts.netloc.rpartition("@")[2].split(
             ","
         ):  # libpq takes several servers: HOST:PORT,HOST:PORT
             _ = urllib.parse.urlsplit(f"//{each}").port
     except ValueError:  # its text may quote a part of the password
-        raise ConfigurationError(f"the address of {owner} {_NO_PORT}") from None
+        raise ConfigurationError(f"the address of {owner} {_HAS_INVALID_PORT}") from None
     try:
         query = dict(
             urllib.parse.parse_qsl(parts.query.replace("+", "%2B"))
@@ -65,7 +67,7 @@ def split_schema(url: str, *, default: str, owner: str) -> tuple[str, str]:
     except psycopg.Error:  # whose text may quote the password
         raise ConfigurationError(f"the address of {owner} {_parameter_error(query)}") from None
     except ValueError:
-        raise ConfigurationError(f"the address of {owner} {_NO_ADDRESS}") from None
+        raise ConfigurationError(f"the address of {owner} {_IS_NOT_AN_ADDRESS}") from None
     return address, schema
 
 
@@ -100,6 +102,6 @@ def _parameter_error(query: Mapping[str, str]) -> str:
     known = ["schema", *(each.keyword.decode() for each in psycopg.pq.Conninfo.get_defaults())]
     unknown = next((name for name in query if name not in known), None)
     if unknown is None:
-        return _NO_ADDRESS
+        return _IS_NOT_AN_ADDRESS
     hint = meant(unknown, known) or "use schema= or a parameter of libpq"
     return f"has an unknown parameter {quoted(unknown)}: {hint}"

@@ -45,8 +45,8 @@ class PostgresConnection(SQLConnection):
         Args:
             url: The address, with the schema in `?schema=`.
             kind: Last part of the default schema `actgent_KIND`.
-            owner: Name of the setting in errors of the address, e.g. `the memories`.
-            options: More server options, such as `-c jit=off`.
+            owner: Name of the store in errors about the address, e.g. `the memories`.
+            options: Additional server options, such as `-c jit=off`.
         """
         self._address, self._schema = split_schema(url, default=f"actgent_{kind}", owner=owner)
         self._lock_name = f"actgent {kind} {self._schema}"
@@ -76,7 +76,7 @@ class PostgresConnection(SQLConnection):
         )
 
     def _lock(self) -> None:
-        """Wait for other transactions that called this method for the same schema."""
+        """Lock the schema until the transaction ends. Wait for other transactions that called this method for the schema."""
         self.run("SELECT pg_advisory_xact_lock(hashtext(?))", (self._lock_name,))
 
     @contextlib.contextmanager

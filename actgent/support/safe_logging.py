@@ -43,17 +43,17 @@ class _Group(FieldRepr):
     logger: str
     level: int
     until: float
-    """End of the window, as monotonic time in seconds."""
+    """End of the group's time window, as monotonic time in seconds."""
     passed: set[object] = attrs.field(factory=set)
-    """Arguments and tracebacks of the records that passed."""
+    """Arguments and tracebacks of the log records that passed the filter."""
     suppressed: int = 0
-    """Number of records that did not pass."""
+    """Number of log records that the filter suppressed."""
     last: str = ""
     """Text of the last record that did not pass."""
 
 
 class _SanitizingFilter(logging.Filter):
-    """Sanitizes records, and suppresses and counts repeated ones."""
+    """Filter of a logger: sanitizes log records, and suppresses and counts repeated records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,9 +113,9 @@ def logger_of(name: str) -> logging.Logger:
 
 
 def summarise(*, all_of_them: bool = False) -> None:
-    """Log how many repeated records were suppressed.
+    """Log, for each group, the number of suppressed repeated records.
 
-    Only groups whose window has ended are reported, unless `all_of_them` is True.
+    Groups whose time window has not ended are only reported if `all_of_them` is True.
     """
     _filter.summarise(float("inf") if all_of_them else time.monotonic())
 

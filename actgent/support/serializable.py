@@ -50,7 +50,9 @@ class Serializable(FieldRepr):
             WireError: The data does not fit this class.
         """
         if not isinstance(data, Mapping):
-            raise WireError(f"{cls.__name__}.from_dict() takes a dictionary, not {data!r:.200}")
+            raise WireError(
+                f"the argument of {cls.__name__}.from_dict() must be a dictionary, not {data!r:.200}"
+            )
         found = _class_named(data.get("type"), [cls])
         try:
             read: Self = _reader().structure(_plain(data), found)
@@ -65,7 +67,7 @@ class Serializable(FieldRepr):
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as plain JSON data. All lists and dictionaries are new."""
+    """Convert a value to plain JSON data. All lists and dictionaries of the result are new objects."""
     if attrs.has(type(value)):
         return _fields(value)
     for kinds, write in _WRITERS:
@@ -183,7 +185,7 @@ def _exactly(kind: type) -> Callable[[Any, Any], Any]:
         if wanted is not kind and issubclass(wanted, Enum):  # cattrs takes the hook of a base class first
             return wanted[value]
         if type(value) is not kind:
-            raise WireError(f"{kind.__name__} expected, not {value!r:.100}")
+            raise WireError(f"the value must be of type {kind.__name__}, not {value!r:.100}")
         return value
 
     return read
@@ -191,7 +193,7 @@ def _exactly(kind: type) -> Callable[[Any, Any], Any]:
 
 def _float(value: Any, _: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise WireError(f"a number expected, not {value!r:.100}")
+        raise WireError(f"the value must be a number, not {value!r:.100}")
     return float(value)
 
 
@@ -230,7 +232,7 @@ def _fields_reader(kind: Any, reader: Any) -> Callable[[Any, Any], Any]:
     def read(value: Any, _: object) -> Any:
         given = dict(value)
         if "type" not in types and (tag := given.pop("type", None)) is not None and _tag(cls) != tag:
-            raise WireError(f"type {_tag(cls)!r} expected, not {tag!r:.100}")
+            raise WireError(f"the member `type` must be {_tag(cls)!r}, not {tag!r:.100}")
         if unknown := given.keys() - types.keys():
             raise WireError(f"{cls.__name__} has no field {min(unknown)!r:.100}")
         return cls(**{name: reader.structure(item, types[name]) for name, item in given.items()})

@@ -69,7 +69,7 @@ def write_whole(path: Path, text: str | bytes, *, mode: int = 0o644, keeps_right
         path: The file.
         text: The new content.
         mode: Permissions of a new file.
-        keeps_rights: True keeps owner, group and mode of an existing file.
+        keeps_rights: True keeps the owner, the group and the permissions of an existing file.
 
     Raises:
         OSError: The file cannot be written; it is unchanged.
@@ -94,7 +94,7 @@ def write_whole(path: Path, text: str | bytes, *, mode: int = 0o644, keeps_right
 
 
 def sync_folder(folder: Path) -> None:
-    """Write the entries of a folder to the disk.
+    """Sync a folder, so that new and renamed files in it survive a power loss.
 
     Raises:
         OSError: The folder cannot be written.
@@ -107,7 +107,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def plain_name(name: str) -> str:
-    """Convert a name for use within the name of a file or schema; a changed name gets a digest, so that it stays unique."""
+    """Convert a name to characters that file and schema names may have.
+
+    If the name is changed, a digest of the original name is added, so that the result stays unique.
+    """
     fit = _FORBIDDEN.sub("_", name)[:MAX_NAME_CHARS]
     if fit == name:
         return name

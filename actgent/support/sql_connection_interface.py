@@ -15,7 +15,7 @@ Row = tuple[Any, ...]
 
 
 class SQLConnection(abc.ABC):
-    """A connection that is used by one thread. All methods block."""
+    """A database connection that is used by one thread. All methods block."""
 
     @abc.abstractmethod
     def run(self, sql: str, values: Iterable[object] = ()) -> list[Row]:
@@ -47,16 +47,19 @@ S = TypeVar("S", bound=SQLConnection)
 
 @attrs.frozen(eq=False)
 class ThreadedStore(Generic[S]):
-    """An open store, with the thread in which its methods run."""
+    """An open store in an SQL database, with the worker thread in which its methods run."""
 
     thread: StorageThread
     store: S
     turn: trio.Lock = attrs.field(factory=trio.Lock)
-    """Lock that is held by the task that uses the thread."""
+    """Lock of the worker thread, held by the task that uses the thread."""
 
     @classmethod
     async def open(cls, name: str, open_store: Callable[[], S]) -> Self:
-        """Start a thread and open a store in it. If this call is cancelled, the thread closes the store later."""
+        """Start a worker thread named `name`, and open a store in it.
+
+        If this call is cancelled, the thread closes the store later.
+        """
         thread = StorageThread(name)
         job = thread.prepare(open_store)
         try:
@@ -67,7 +70,7 @@ class ThreadedStore(Generic[S]):
             raise
 
     def end(self) -> None:
-        """Close the store and stop the thread."""
+        """Close the store in its worker thread, and stop the thread."""
         self.thread.end(self.store.close)
 
 

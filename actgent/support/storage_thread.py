@@ -66,7 +66,10 @@ class StorageThread:
         self._thread.start()
 
     async def run(self, fn: Callable[[*Args], T], *args: *Args) -> T:
-        """Run `fn(*args)` in the thread and return its result. If cancelled, the job still runs before later jobs."""
+        """Run `fn(*args)` in the thread and return its result.
+
+        If the caller is cancelled, the job still runs, also if it had not started: before all later jobs.
+        """
         job = self.prepare(fn, *args)
         await self.wait_for(job)
         value: T = job.result.unwrap()  # type: ignore[union-attr]
@@ -136,9 +139,9 @@ class StorageThread:
             os.write(self._signal_listener, b"\0")
 
     def end(self, fn: Callable[[], object]) -> None:
-        """Run a last function in the thread and stop the thread.
+        """Run a last function in the thread, and stop the thread.
 
-        Returns without waiting if the thread is still busy.
+        If the thread is still busy, return without waiting; the thread stops later.
         """
         is_free = self._last is None or self._last.result is not None
         self._jobs.put(Job(fn, (), self._signal_done))
@@ -154,9 +157,9 @@ class StorageThread:
 @trio.lowlevel.enable_ki_protection  # an interrupt between the two would leave a wake-up for a finished task
 @types.coroutine
 def _wait_and(pipe: int, fn: Callable[..., object], *args: Any) -> Generator[Any, Any, None]:
-    """Wait until a pipe is readable.
+    """Wait until a pipe, given by its file descriptor, is readable.
 
-    Call `fn(*args)` just before this task suspends, when the event loop goes to sleep.
+    `fn(*args)` is called just before this task suspends, when the event loop goes to sleep.
     """
     waiting = trio.lowlevel.wait_readable(pipe).__await__()  # noqa: ASYNC105 - it is driven below, step by step
     trap = next(waiting)

@@ -164,12 +164,12 @@ def _type_name(value: Any) -> str:
 
 
 def depth_error(maximum: int = MAX_DEPTH) -> ParseError:
-    """Return the error for a JSON value that is nested deeper than `maximum` levels."""
+    """Build the error for a JSON value that is nested deeper than `maximum` levels."""
     return ParseError(f"nested deeper than {maximum} levels")
 
 
 def check_depth(value: Any, maximum: int = MAX_DEPTH) -> None:
-    """Raise a ParseError if a value has more than `maximum` levels; works without recursion."""
+    """Raise a ParseError if a value has more than `maximum` levels of nesting. The check works without recursion."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(maximum + 1):
         if not level:
@@ -188,7 +188,7 @@ def check_unicode(value: Any) -> None:
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build an object from its members as `object_pairs_hook` of a JSON decoder.
+    """Build a JSON object from its members; the `object_pairs_hook` of a JSON decoder.
 
     Raise a ParseError on a duplicate key.
     """
@@ -223,7 +223,7 @@ def real(digits: str) -> float:
 
 def constant(name: str) -> Any:
     """Reject NaN and Infinity, as `parse_constant` of a JSON decoder. Always raises a ParseError."""
-    raise ParseError(f"{name} is not a JSON value")
+    raise ParseError(f"{name} is not a JSON value: write null or a number")
 
 
 # strict=False accepts line breaks within strings: invalid JSON, but frequent and unambiguous.

@@ -24,7 +24,7 @@ MAX_OPERATIONS = 32
 
 
 class _TooMany(Exception):
-    """The difference needs more operations than allowed."""
+    """Raised if a difference needs more operations than allowed."""
 
 
 class _Operations(list[list[Any]]):
@@ -72,7 +72,7 @@ def apply_difference(value: Any, operations: Iterable[Sequence[Any]]) -> Any:
 
 
 def _compare_unknown(path: list[Any], old: Any, new: Any, found: _Operations) -> None:
-    """Append the operations for two values that may be equal to `found`."""
+    """Append to `found` the operations that turn `old`, which is at `path`, into `new`; none if the values are equal."""
     if type(old) is type(new) and type(old) in (dict, list):  # `_compare` goes into these types in any case
         _compare(path, old, new, found)
     elif pack_plain(old) != pack_plain(new):
@@ -80,7 +80,7 @@ def _compare_unknown(path: list[Any], old: Any, new: Any, found: _Operations) ->
 
 
 def _compare(path: list[Any], old: Any, new: Any, found: _Operations) -> None:
-    """Append the operations for two values that differ, or for two mappings or lists, to `found`."""
+    """Append to `found` the operations that turn `old` into `new`. The values differ, or are two mappings or lists."""
     if type(old) is type(new) is dict and _compare_mappings(path, old, new, found):
         return
     if type(old) is type(new) is list:
@@ -90,7 +90,7 @@ def _compare(path: list[Any], old: Any, new: Any, found: _Operations) -> None:
 
 
 def _compare_mappings(path: list[Any], old: dict[Any, Any], new: dict[Any, Any], found: _Operations) -> bool:
-    """Append the operations for a mapping to `found`.
+    """Append to `found` the operations that turn the mapping `old` into `new`.
 
     Return False if the mapping must be replaced as a whole: a key is no text, or the key order differs.
     """

@@ -59,10 +59,10 @@ class Packers:
 
 
 class TaggedCodec:
-    """Writes and reads the objects of some unions; made once, safe to share.
+    """Codec that encodes objects of some unions of classes as bytes. One object may be shared by several threads.
 
     Args:
-        unions: for each union its members by tag; a union that is a member of others comes before them.
+        unions: Member classes of each union, by tag. A union that another union contains comes before it.
     """
 
     def __init__(self, unions: Mapping[Any, Mapping[str, type]]) -> None:

@@ -34,7 +34,7 @@ def estimate_tokens(text: str) -> float:
 
 
 def _measure_density(text: str) -> float:
-    """Return the characters per token of a long text from evenly spaced samples, and cache the value."""
+    """Estimate the number of characters per token of a long text from evenly spaced samples. The value is cached."""
     if len(_densities) >= _MAX_CACHED_TEXTS:
         _densities.clear()
     sample = text

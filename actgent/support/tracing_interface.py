@@ -82,20 +82,20 @@ def check_tracing(value: object) -> None:
     """
     if value is not None and not isinstance(value, Tracing):
         raise ConfigurationError(
-            f"telemetry= takes an object, e.g. Telemetry() of actgent.observe, not {value!r:.200}"
+            f"telemetry= must be a Tracing object, e.g. Telemetry() of actgent.observe, not {value!r:.200}"
         )
 
 
 def error_type(error: Exception, otherwise: str = "") -> str:
-    """Return the attribute `error.type` of an exception.
+    """Return the value of the span attribute `error.type` for an exception.
 
-    It is actgent's failure kind, or the class name of other exceptions.
+    The value is the failure kind of errors of actgent, or the class name of other exceptions.
     """
     return kind_of(error, otherwise or type(error).__name__)
 
 
 class ActiveTrace:
-    """Data shared by the spans of one turn."""
+    """Data of a trace that all spans of one turn share."""
 
     __slots__ = ("attributes", "deciders", "tracing", "why_stopped")
 

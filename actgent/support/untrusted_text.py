@@ -57,7 +57,7 @@ def delimiter_for(text: str) -> str:
 
 
 def between_marks(text: str, origin: str, mark: str) -> str:
-    """Return a text between a heading that names its origin and the closing delimiter `mark`.
+    """Enclose a text between a heading that names its origin and the closing delimiter `mark`.
 
     The heading declares the text as data.
     """
@@ -71,9 +71,9 @@ def fence(text: str, origin: str) -> str:
 
 
 def join_origins(known: str, other: str) -> str:
-    """Merge two comma-separated lists of origins into one list without duplicates.
+    """Merge two comma-separated lists of origins (untrusted sources) into one list without duplicates.
 
-    The readers of the result are those that both lists allow.
+    A list may also name the owners that may read the text. The result allows those that both lists allow.
     """
     if not other or other == known:
         return known
@@ -87,7 +87,10 @@ def join_origins(known: str, other: str) -> str:
 
 
 def _intersect_readers(names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Return the sources of a list, and the item with the readers that all of its items for readers allow, if there are any."""
+    """Split the items of a label into its sources and its readers.
+
+    The second result has one item with the readers that all items for readers allow; it is empty without such items.
+    """
     sources, allowed = [], []
     for name in names:
         if name.startswith(READERS):

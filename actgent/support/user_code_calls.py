@@ -61,7 +61,7 @@ def _is(error: BaseException, kind: type) -> bool:
 
 
 def _redefined_attribute(error: BaseException) -> str:
-    """Return the first attribute needed for exception handling that the class redefines in Python; empty if none."""
+    """Return the name of an attribute for exception handling that the exception's class redefines in Python; else empty."""
     kind = type(error)
     if kind is trio.Cancelled or kind is BaseExceptionGroup:  # each agent ends with these two
         return ""
@@ -90,7 +90,7 @@ def safe_exception(error: BaseException) -> BaseException:
 
 @attrs.frozen(eq=False, repr=False)
 class Raised(FieldRepr):
-    """Result of `call_user_code` if the function raised."""
+    """Result of `call_user_code` if the user function raised an exception."""
 
     error: BaseException
     """The exception, which may be unsafe to handle."""
@@ -115,9 +115,9 @@ def unwrap_result(result: tuple[T] | Raised) -> T:
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions in a group, at any depth, in a safe form. A `UserCodeExit` yields its cause instead.
+    """Yield the exceptions in an exception group, at any depth, in a safe form. Of a `UserCodeExit`, yield the cause.
 
-    An exception that is no group yields itself.
+    If `error` is no group, yield `error` itself.
     """
     waiting = [error]
     while waiting:
@@ -209,7 +209,7 @@ def _cancellation_in(error: BaseException) -> trio.Cancelled | None:
 
 
 def _log_rest(error: BaseException, kind: str, name: str) -> None:
-    """Log the errors in a group other than the cancellation, by class and line.
+    """Log the errors in an exception group except the cancellation, each with its class and line.
 
     Their texts may contain private data.
     """
@@ -238,7 +238,7 @@ class DedicatedThreadLimiter(FieldRepr):
     _limiters: weakref.WeakKeyDictionary[trio.lowlevel.TrioToken, trio.CapacityLimiter] = attrs.field(
         factory=weakref.WeakKeyDictionary, init=False, repr=False
     )
-    """One limiter for each trio run."""
+    """Thread limiter of the function for each trio run, by the token of the run."""
 
     async def run_sync(self, fn: Callable[..., T], *args: Any) -> T:
         """Call the function in a thread; on cancellation the thread is abandoned."""
@@ -258,7 +258,7 @@ def is_awaitable(value: object) -> bool:
 
 
 def type_name(value: object) -> str:
-    """Return the name of a value's class, also if its metaclass redefines attribute access."""
+    """Return the name of a value's class, even if the metaclass of the class redefines attribute access."""
     return str(_name_of(type(value)))
 
 
@@ -280,9 +280,9 @@ _UNEXPLAINED = ("all attempts to connect", "All connection attempts")
 
 
 def explained_text(error: BaseException) -> str | None:
-    """Return `str(error)` with the operating system's reasons added if it is empty or states only that the connection failed.
+    """Return `str(error)`. If the text is empty or states only that a connection failed, add the operating system's reasons.
 
-    None if the text cannot be read.
+    Return None if the text cannot be read.
     """
     text = readable_text(error)
     if text is None or (text and not any(each in text for each in _UNEXPLAINED)):
@@ -309,9 +309,9 @@ ASYNCIO = (
 
 
 def advice_for(error: BaseException) -> str:
-    """Return advice for an error whose text does not explain the mistake.
+    """Return advice for an error whose text does not explain the mistake, such as the use of asyncio under trio.
 
-    An example is asyncio used under trio. Empty if there is no advice.
+    The result is empty if there is no advice.
     """
     if not isinstance(error, (RuntimeError, TypeError, AttributeError)):
         return ""

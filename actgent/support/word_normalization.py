@@ -10,9 +10,9 @@ _UNSPACED = re.compile(
 
 
 def spaced(text: str) -> str:
-    """Normalize a text for the search index.
+    """Normalize a text for the search index: lower case, and spaces around each character of a script without spaces.
 
-    It becomes lower case, with spaces around each character of a script without spaces.
+    Such scripts are Chinese and Japanese, in which each character becomes a word.
     """
     if text.isascii():
         return text.lower().replace("_", " ")

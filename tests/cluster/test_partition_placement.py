@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from actgent.cluster.cluster_node import assign_partitions, fit_nodes
+from actgent.cluster.cluster_node import assign_partitions, find_eligible_nodes
 
 NAMES = strategies.sets(strategies.text(min_size=1, max_size=8), min_size=1, max_size=9)
 
@@ -46,4 +46,4 @@ def test_without_nodes_no_partition_has_a_place():
 )
 def test_nodes_that_host_less_than_another_one_own_nothing(agents, fit):
     """A session of a new agent stays at a node that hosts the agent during a rolling upgrade."""
-    assert fit_nodes(agents) == fit
+    assert find_eligible_nodes(agents) == fit

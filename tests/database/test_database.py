@@ -258,7 +258,7 @@ async def test_a_journal_is_no_database(tmp_path):
     journal = f"sqlite:///{tmp_path}/agents.db"
     async with open_runtime(journal=journal):
         pass
-    with pytest.raises(ConfigurationError, match=r"agents\.db is a journal"):
+    with pytest.raises(ConfigurationError, match=r"agents\.db is the file of a journal"):
         async with Database(journal):
             pass
 

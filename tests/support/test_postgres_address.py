@@ -50,7 +50,7 @@ def test_an_address_names_several_servers_with_their_ports():
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("postgres://", "is not of the form postgres://HOST/DATABASE"),
+        ("postgres://", "must have the form postgres://HOST/DATABASE"),
         ("postgres://u:p@h:1,i:99999/d", "a port that is not a number up to 65535"),
         ("postgres://u:p@h:99999/d", "a port that is not a number up to 65535"),
         ("postgres://u:se/cret@h/d", "In a password, write / as %2F"),

@@ -21,9 +21,9 @@ from actgent.journal.record_types import AgentMessageRecord
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import NO_USAGE, ChatMessage, Delivery, Message, Reply, Role, Sender, Text, to_parts
 from actgent.protocols.protocol_interface import Profile, SendReply, TurnView
-from actgent.runtime.missing_agents_at_start import wait_started
 from actgent.runtime.runtime import Startable
 from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.runtime.start_phase import wait_started
 from actgent.sessions.session_context import SessionContext, Turn, host_of
 from actgent.sessions.session_handlers import HandlerKind
 from actgent.state.handoff_state import given_back, handed, handoff_in

@@ -47,7 +47,7 @@ async def read_cluster_status(journal: str, pool: str) -> ClusterStatus:
 
 
 async def drain(journal: str, pool: str, name: str) -> str:
-    """Make a node give all its partitions back and stop. Wait until it has given them back; return the node's full name.
+    """Make a node give all its partitions back and stop. Wait until it has given them back, and return its full name.
 
     Args:
         journal: Address of the database.
@@ -68,17 +68,21 @@ async def drain(journal: str, pool: str, name: str) -> str:
             if not owned or node not in {each.name for each in tables.nodes}:
                 return node
             await trio.sleep(POLL_SECONDS)
-    raise ConfigurationError(f"the node {quoted(node)} was asked to leave, and still serves partitions")
+    raise ConfigurationError(
+        f"the node {quoted(node)} is leaving, but has not given all partitions back in time: repeat the command to wait for it"
+    )
 
 
 def _find(name: str, known: Sequence[str]) -> str:
-    """Return the full name of the only node that matches `name`. Raise `ConfigurationError` otherwise."""
+    """Return the full name of the only node in `known` that matches `name`. Raise `ConfigurationError` otherwise."""
     found = [each for each in known if each == name or each.startswith(f"{name}-")]
     if len(found) == 1:
         return found[0]
     if found:
-        raise ConfigurationError(f"several nodes are called {quoted(name)}: {', '.join(found)}")
-    raise ConfigurationError(f"there is no node {quoted(name)}: {nearest(name, known)}")
+        raise ConfigurationError(
+            f"several nodes match the name {quoted(name)}: pass the full name of one of {', '.join(found)}"
+        )
+    raise ConfigurationError(f"the cluster has no node {quoted(name)}: {nearest(name, known)}")
 
 
 def _join(tables: ClusterTables, layout: PoolLayout) -> list[PartitionStatus]:

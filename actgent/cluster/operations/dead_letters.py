@@ -99,7 +99,9 @@ async def _send_again(journal: str, pool: str, dead: DeadMessage) -> None:
     """
     request = await read_request(journal, dead)
     if request is None:
-        raise ConfigurationError(f"the request {quoted(dead.message_id)} was dropped meanwhile")
+        raise ConfigurationError(
+            f"the request {quoted(dead.message_id)} cannot be sent again: another command has dropped it in the meantime"
+        )
     known = decode_pending(request, dead.session_id)
     backoff, until = RetryBackoff(), trio.current_time() + DEFAULT_RETRY_TIMEOUT_SECONDS
     key = await read_cluster_key(journal)

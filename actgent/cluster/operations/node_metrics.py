@@ -34,7 +34,7 @@ class NodeMetrics:
     """Counters of a node since it started."""
 
     takeovers: Counter[str] = attrs.field(factory=Counter)
-    """Number of acquired partitions, by reason."""
+    """Number of acquired partitions by reason: `new`, `given_back` or `died`."""
     takeover_seconds: float = 0.0
     """Total duration of all takeovers in seconds."""
     evicted: int = 0
@@ -44,7 +44,7 @@ class NodeMetrics:
     relayed: int = 0
     """Number of requests that other nodes relayed to this one."""
     on_seconds: OnSeconds | None = None
-    """Callback for the duration of each takeover; None if there is no subscriber."""
+    """Function that is called with the duration of each takeover in seconds; None for no call."""
     _under_way: dict[int, _Takeover] = attrs.field(factory=dict)
 
     def counted(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class NodeMetrics:
                 reason = reason_of(known.taken)
                 groups.setdefault((known.taken.before, reason), []).append(self._end_takeover(known, reason))
         for (before, reason), times in groups.items():
-            _say(len(times), before, reason, max(times))
+            _log_takeover(len(times), before, reason, max(times))
             seconds, count = max(times), len(times)
             stream.publish(
                 PartitionsTaken(node=node, before=before, partitions=count, reason=reason, seconds=seconds)
@@ -109,7 +109,7 @@ class NodeMetrics:
 
 
 def reason_of(taken: Taken) -> str:
-    """Return why this node acquired a partition.
+    """Return the reason why this node acquired a partition, as a word.
 
     `new`: no node ever owned the partition. `given_back`: its owner gave it back. `died`: its owner died or
     lost the database.
@@ -119,8 +119,11 @@ def reason_of(taken: Taken) -> str:
     return "given_back" if taken.was_clean else "died"
 
 
-def _say(count: int, before: str, reason: str, seconds: float) -> None:
-    """Log one line for the partitions that were acquired from one previous owner; a warning if it died."""
+def _log_takeover(count: int, before: str, reason: str, seconds: float) -> None:
+    """Log one line for `count` partitions that were acquired from the previous owner `before`; a warning if it died.
+
+    `before` is empty without a previous owner. `seconds` is the duration of the longest takeover.
+    """
     partitions = counted(count, "partition")
     if reason == "died":
         _log.warning(

@@ -7,10 +7,12 @@ from actgent.journal.postgres import pool_layout as layouts, read_cluster_tables
 
 
 async def finish_upgrade(journal: str, pool: str) -> int:
-    """Raise the wire version that a pool writes to the one that this release reads. Return it. It cannot be lowered again.
+    """Raise the record format that a pool writes to the newest format of this release, and return the format.
+
+    The format cannot be lowered again.
 
     Raises:
-        ConfigurationError: A live node does not read this version, or the pool writes a higher one.
+        ConfigurationError: A live node cannot read this format, or the pool already writes a newer format.
         JournalFailed: The database failed; the pool was not changed.
     """
     layouts.check_layout(await layouts.read_layout(journal, pool), pool, reads=layouts.READS)
@@ -42,7 +44,7 @@ async def release(journal: str, pool: str, agent: str) -> None:
 async def repartition(journal: str, pool: str, partitions: int) -> int:
     """Change the number of partitions of a pool while no node runs. Return the previous number.
 
-    If this is interrupted, no node can run until it is repeated.
+    If the change is interrupted, no node can run until the change is repeated.
 
     Raises:
         ConfigurationError: A node is alive, another change is in progress, or the number of partitions is not allowed.
@@ -50,7 +52,7 @@ async def repartition(journal: str, pool: str, partitions: int) -> int:
     """
     if nodes := [each.name for each in await _nodes(journal, pool)]:
         raise ConfigurationError(
-            f"partitions change while no node runs, and there are {', '.join(nodes)}: drain and end them first"
+            f"the number of partitions can only change while no node runs, but {', '.join(nodes)} run: drain and end them first"
         )
     before, after = await layouts.begin_move(journal, pool, partitions)
     if before.generation != after.generation:

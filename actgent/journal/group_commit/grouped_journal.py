@@ -83,7 +83,7 @@ class _Transaction:
 
     heads: dict[SessionKey, Head]
     before: Mapping[SessionKey, Head]
-    """Heads of the sessions before the transaction."""
+    """Heads (stored summaries) of the sessions before the transaction."""
     rows: list[Row]
     original_records: list[Sequence[Record]]
     """Records of each row as the writers passed them."""
@@ -828,7 +828,10 @@ class GroupedJournal(StoredJournal):
     def _build_transaction(
         self, by_session: Mapping[SessionKey, Sequence[JournalStep]], before: Mapping[SessionKey, Head]
     ) -> _Transaction:
-        """Build the transaction that writes the steps: its rows and the new heads. Nothing is written yet."""
+        """Build the transaction that writes the steps `by_session`: its rows and the new heads. Nothing is written yet.
+
+        `before` has the heads of the sessions before the steps.
+        """
         now, rows, original_records = time.time(), [], []
         heads: dict[SessionKey, Head] = {}
         for key, steps in by_session.items():
@@ -840,7 +843,10 @@ class GroupedJournal(StoredJournal):
         return _Transaction(heads, before, rows, original_records, now)
 
     async def _note_result(self, transaction: _Transaction, written: "outcome.Outcome[None] | None") -> None:
-        """Process the result of a transaction: update the caches and publish its rows, or raise its error."""
+        """Process the result `written` of a transaction: update the caches and publish its rows, or raise its error.
+
+        None as `written` means that the transaction succeeded.
+        """
         heads = transaction.heads
         try:
             if written is not None:

@@ -55,7 +55,7 @@ class PageRequest:
     after: int
     """Number of the record before the first record to return."""
     limit: int
-    """Maximum number of records."""
+    """Maximum number of records to return."""
 
 
 def read_each(keys: Sequence[SessionKey], read: Callable[[SessionKey], Stored]) -> list[Found]:

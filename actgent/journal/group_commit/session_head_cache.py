@@ -27,7 +27,7 @@ class HeadCache:
     bound: int = KNOWN_HEADS
     """Maximum number of heads in the cache. The least recently written heads are evicted."""
     by_key: OrderedDict[SessionKey, Head] = attrs.field(factory=OrderedDict)
-    """Heads by session, least recently written first."""
+    """Cached heads by session, least recently written first."""
     uncertain: dict[SessionKey, Head | None] = attrs.field(factory=dict)
     """Sessions whose last step failed and may be stored, with their heads before that step; None for a new session."""
     changed: set[SessionKey] | None = None

@@ -55,7 +55,10 @@ class Pages:
         self._turn = trio.Lock()
 
     async def select(self, session_filter: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
-        """Return a page of session heads. First store the new list positions of changed sessions."""
+        """Return at most `limit` heads of matching sessions after the cursor `after`.
+
+        The new list positions of changed sessions are stored first.
+        """
         async with self._turn:
             await self._update_all_list_orders()
         async with self._storage:

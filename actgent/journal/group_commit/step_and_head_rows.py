@@ -64,7 +64,7 @@ class JournalStep:
     count: int
     body: bytes
     head_records: Sequence[Record] = ()
-    """Records of the step that change the head."""
+    """Those records of the step that change the head (stored summary) of the session."""
     original_records: Sequence[Record] = ()
     """Records as the writer passed them, which may have been modified since; empty if only the bytes are
     known.
@@ -243,7 +243,7 @@ def decode_rows(rows: Sequence[Row], *, head: Head, identity: bytes, after: int 
     records = _decode_row_after_row(rows, first, head, identity)
     if first + len(records) - 1 != head.records:
         raise JournalDamaged(
-            f"it has {first + len(records) - 1} of {head.records} records",
+            f"only {first + len(records) - 1} of its {head.records} records are readable",
             session_id=head.session_id,
             record=min(first + len(records) - 1, head.records) + 1,
         )
@@ -312,7 +312,7 @@ def _decode_row_after_row(rows: Iterable[Row], first: int, head: Head, identity:
 
 
 def unsealed(row: Row, identity: bytes) -> Row:
-    """Return a row with its body decrypted and decompressed.
+    """Return a row with its body decrypted and decompressed. `identity` is the identity of the journal.
 
     Raises:
         JournalKeyError: The keys of the environment do not decrypt the body.
@@ -392,11 +392,10 @@ def _clean(text: str) -> str:
 
 
 def name_series(epoch: int, number: int) -> str:
-    """Return the series name of the n-th session that begins in an epoch.
+    """Build the name of a series: of the rows of the session with this number among those created in an epoch.
 
-    It is short because each row repeats it.
-
-    Its first character distinguishes it from the series of earlier versions, which are session ids.
+    The name is short because each row repeats it. Its first character distinguishes it from the series of earlier
+    versions, which are session ids.
     """
     return f"\x1f{epoch:x}.{number:x}"
 
@@ -529,7 +528,10 @@ def checksum_row(
 
 
 def _place(series: str, first: int, count: int, identity: bytes) -> bytes:
-    """Return bytes that identify a row's position, to which an encrypted body is bound."""
+    """Return bytes that identify the position of a row, to which its encrypted body is bound.
+
+    The position consists of the journal's identity, the series, the number of the first record, and the record count.
+    """
     return identity + f"{series}\0{first}\0{count}".encode()
 
 
@@ -550,7 +552,7 @@ def checksum_head(head: Head, identity: bytes) -> int:
 
 
 def is_good_head(head: Head, checksum: object, identity: bytes) -> bool:
-    """Return True if `checksum` matches the content of a head.
+    """Return True if `checksum` matches the content of a head and the identity of the journal.
 
     Heads of earlier versions have fewer fields and are also accepted.
     """

@@ -48,9 +48,9 @@ class QueuedStep:
     is_over: bool = False
     error: ActgentError | None = None
     task: trio.lowlevel.Task | None = None
-    """The waiting task; None if no task waits."""
+    """Task that waits until the step is stored; None if no task waits."""
     timeout_seconds: float = math.inf
-    """Timeout of the waiting task in seconds."""
+    """Maximum seconds that the waiting task waits."""
     until: float = math.inf
     """Deadline of the waiting task on trio's clock, in seconds."""
 
@@ -102,9 +102,9 @@ class StepQueue:
     Their steps must not be written without the first step of the session.
     """
     _bytes: int = 0
-    """Total bytes of `steps`."""
+    """Total size of the queued `steps` in bytes."""
     _unwritten: dict[SessionKey, int] = attrs.field(factory=dict)
-    """Number of incomplete steps by session."""
+    """Number of steps that are not stored yet, by session."""
 
     @trio.lowlevel.enable_ki_protection
     def put(self, queued: QueuedStep) -> None:
@@ -142,7 +142,7 @@ class StepQueue:
     # --- a group --------------------------------------------------------------------------
 
     def sessions_beginning(self, known: Mapping[SessionKey, Head]) -> Sequence[SessionKey] | None:
-        """Return the keys of the new sessions in the queue.
+        """Return the keys of the new sessions in the queue. `known` has the cached heads.
 
         Return None if heads of other sessions must be read from the storage before the queue can be written.
         """

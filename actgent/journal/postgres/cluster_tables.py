@@ -55,7 +55,7 @@ class PartitionRow:
     epoch: int
     since: datetime
     is_given_back: bool
-    """True if the owner has released the partition."""
+    """True if the owner has released the partition without unfinished work."""
 
 
 @attrs.frozen(kw_only=True)
@@ -85,13 +85,13 @@ class ClusterTables:
     sessions: dict[str, int]
     """Number of open sessions by agent, for the agents of the pool."""
     unfinished: dict[int, int]
-    """Number of unfinished sessions, by slot."""
+    """Number of sessions with unfinished work, by slot."""
     lags: dict[int, float]
     """By slot: seconds since the last record of the unfinished session that has waited longest."""
     suspects: int
     """Number of sessions that were unfinished when their process died."""
     dead: int
-    """Number of dead-lettered messages."""
+    """Number of dead-lettered messages in the database."""
 
 
 async def read_cluster_tables(url: str, pool: str) -> ClusterTables:
@@ -141,7 +141,7 @@ def _to_node(columns: tuple[Any, ...]) -> NodeStatus:
 
 
 async def mark_leaving(url: str, pool: str, node: str) -> None:
-    """Make a node transfer its sessions to other nodes at its next poll.
+    """Mark a node of a pool as leaving, so that it transfers its sessions to other nodes at its next poll.
 
     An unknown node is ignored. Raises like `read_cluster_tables`.
     """

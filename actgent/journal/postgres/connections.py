@@ -216,7 +216,7 @@ async def retry_while_lost(
             if not is_lost(error) or time.monotonic() + pause > until:
                 raise
         await trio.sleep(pause)
-    raise AssertionError("the pauses do not end")
+    raise AssertionError("this line is never reached, because the pauses between attempts never end")
 
 
 def is_not_yet(error: JournalFailed) -> bool:

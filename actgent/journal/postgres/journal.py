@@ -85,9 +85,9 @@ class _Read:
     weight: int
     """Cost of reading the session: number of its requested records, plus one per KB of the snapshot."""
     head: Sequence[Any]
-    """Values of the columns `HEAD_TYPES`."""
+    """Column values of the session's head (stored summary), in the order of `HEAD_TYPES`."""
     snapshot: Sequence[Any]
-    """Values of the columns `SNAPSHOT_COLUMNS`; empty if snapshots were not read."""
+    """Column values of the snapshot, in the order of `SNAPSHOT_COLUMNS`; empty if it was not read."""
     rows: list[Row] = attrs.field(factory=list)
 
 
@@ -95,7 +95,7 @@ class PostgresJournal(GroupedJournal):
     """A journal in one schema of a database: `actgent`, or the value of `?schema=` in the URL."""
 
     _options: Mapping[str, str] = OPTIONS
-    """Settings of the server session."""
+    """Settings of the connection to the server, by name."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -287,7 +287,7 @@ class PostgresJournal(GroupedJournal):
         return await self._run_alone(in_transaction, fn, *args, timeout_seconds=timeout_seconds)
 
     async def _ask(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run one statement outside a transaction, in one round trip, and return its rows."""
+        """Run one SQL statement with its values outside a transaction, in one round trip, and return its rows."""
         return await self._run_alone(self._select, sql, *values)
 
     async def _run_alone(
@@ -455,7 +455,9 @@ class PostgresJournal(GroupedJournal):
     def _good_head(self, columns: Sequence[Any]) -> Head:
         head = Head(*columns[:-1])
         if not is_good_head(head, columns[-1], self.identity):
-            raise JournalDamaged("the checksum of the session's head is wrong", session_id=head.session_id)
+            raise JournalDamaged(
+                "the checksum of the session's stored summary (its head) is wrong", session_id=head.session_id
+            )
         return head
 
     def _read_together(
@@ -520,7 +522,7 @@ class PostgresJournal(GroupedJournal):
     def _some_rows(
         self, connection: Connection, series: str, after: int, up_to: int = sql_statements.ALL
     ) -> list[Row]:
-        """Return the rows from the one with record `after + 1` to the one with record `up_to`."""
+        """Return the rows of a series, from the row with record `after + 1` to the row with record `up_to`."""
         values = {"series": series, "begin": after + 1, "up_to": up_to}
         return [
             Row(*columns)
@@ -580,7 +582,7 @@ class PostgresJournal(GroupedJournal):
         values = [*fence, *encode_columns(sql_statements.ROW_TYPES, rows), *self._head_columns(heads)]
         if connection.execute(sql_statements.WRITE_GROUP, values).fetchone() is None:
             in_transaction(connection, self._check_epoch_there, epoch)
-            raise JournalDamaged("its table meta is empty")
+            raise JournalDamaged("its table `meta` is empty")
 
     def _clear_active(self, connection: Connection, now: float) -> int:
         return connection.execute(sql_statements.CLEAR_ACTIVE, (now,)).rowcount

@@ -158,7 +158,7 @@ class OwnershipTable:
             self._thread = None
 
     async def _run(self, fn: Callable[..., T], sql: str, epochs: Mapping[int, int], **values: Any) -> T:
-        """Run a statement about partitions, shielded from cancellation.
+        """Run an SQL statement about the partitions in `epochs` by `fn`, shielded from cancellation.
 
         A cancelled statement would leave their owner unknown.
         """

@@ -388,7 +388,7 @@ class PartitionedJournal(PostgresJournal):
         self._is_new = False
 
     def _check_not_reacquired(self, fences: Mapping[int, int]) -> None:
-        """Raise if partitions were lost and acquired again while their sessions were read.
+        """Raise if partitions were lost and acquired again while their sessions were read; `fences` has the former epochs.
 
         Another process may have written to them since.
         """

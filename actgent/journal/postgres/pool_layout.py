@@ -159,7 +159,10 @@ def _forget_host(connection: Connection, pool: str, agent: str) -> bool:
 
 
 def _renumber(connection: Connection, pool: str, before: int, count: int) -> None:
-    """Give all partitions a new epoch, so that earlier owners cannot write to them."""
+    """Give all partitions of a pool a new epoch, so that earlier owners cannot write to them.
+
+    `before` and `count` are the old and the new number of partitions.
+    """
     rows = connection.execute(
         "SELECT p, epoch, clean FROM partitions WHERE pool = %s ORDER BY p FOR UPDATE", (pool,)
     ).fetchall()

@@ -85,11 +85,11 @@ class Suspect:
 
     key: SessionKey
     crashes: int
-    """Number of process deaths during its turn."""
+    """Number of process deaths during a turn of the session."""
     alone: int
     """Number of consecutive deaths of processes that had only this suspect open."""
     shared: int = 0
-    """Number of deaths in `alone` at which other nodes died as well."""
+    """Number of the deaths counted in `alone` at which other nodes died as well."""
 
     @property
     def must_be_dead_lettered(self) -> bool:

@@ -303,7 +303,9 @@ class SqliteFile:
         if columns is None:
             # A session without a head that has rows must not be created again.
             if self.is_suspect and key.session_id in self._lost_ids:
-                raise JournalDamaged("the head of the session is lost", session_id=key.session_id)
+                raise JournalDamaged(
+                    "the session's stored summary (its head) is missing", session_id=key.session_id
+                )
             return None
         return _good_head(columns, key.session_id, self.identity)
 
@@ -350,7 +352,7 @@ class SqliteFile:
             )
 
     def _some_rows(self, series: str, after: int, up_to: int = _ALL) -> list[Row]:
-        """Return the rows from the one with record `after + 1` to the one with record `up_to`."""
+        """Return the rows of a series, from the row with record `after + 1` to the row with record `up_to`."""
         return [Row(*columns) for columns in self._db.execute(_SELECT_SOME_ROWS, (series, after + 1, up_to))]
 
     def find_snapshot(self, key: SessionKey) -> Snapshot | None:
@@ -397,7 +399,10 @@ class SqliteFile:
 
     def _check_found(self, session_id: str) -> None:
         if self.is_suspect:
-            raise JournalDamaged("the session was not found, and the file is damaged", session_id=session_id)
+            raise JournalDamaged(
+                "the session was not found, and may be lost because the file is damaged",
+                session_id=session_id,
+            )
 
     def list_agents(self, session_id: str) -> list[str]:
         with _naming(session_id):
@@ -460,9 +465,10 @@ class SqliteFile:
         return [SessionKey(*each) for each in self._db.execute(_SELECT_TO_ERASE, (limit,))]
 
     def erase_trees(self, roots: Sequence[SessionKey], unchanged_since: float) -> list[SessionKey]:
-        """Delete sessions with their child sessions.
+        """Delete sessions with all their descendants, and return the deleted sessions.
 
-        SQLite overwrites the deleted bytes in the file. A tree with a retained session is skipped.
+        SQLite overwrites the deleted bytes in the file. A tree with pending work, or with a change at or after the Unix
+        time `unchanged_since` in seconds, is skipped.
         """
         gone: list[SessionKey] = []
         with transaction(self._db):
@@ -584,7 +590,9 @@ def _head(columns: Sequence[Any]) -> Head:
 
 def _good_head(columns: Sequence[Any], session_id: str, identity: bytes) -> Head:
     if not _is_good(columns, identity):
-        raise JournalDamaged("the checksum of the session's head is wrong", session_id=session_id)
+        raise JournalDamaged(
+            "the checksum of the session's stored summary (its head) is wrong", session_id=session_id
+        )
     return _head(columns)
 
 

@@ -26,7 +26,7 @@ class ExportedSession:
     """A session in an export file."""
 
     session_id: str
-    """Id of the session."""
+    """Id of the exported session."""
     agent: str
     """Name of the agent of the session."""
     records: tuple[Record, ...]
@@ -92,13 +92,13 @@ class SessionExport:
     """Export file of one session, generated page by page. Only one page of records is in memory."""
 
     journal: Journal
-    """Journal that has the session."""
+    """Journal from which the session is read."""
     head: SessionSummary
     """Summary of the session. Records after `head.records` are not exported."""
     size: int
-    """Size of the file in bytes."""
+    """Size of the export file in bytes."""
     _body: int
-    """Size of the encoded records in bytes."""
+    """Size of the encoded records in the file, in bytes."""
 
     @classmethod
     async def of(cls, journal: Journal, head: SessionSummary) -> "SessionExport":

@@ -161,7 +161,7 @@ def _value(value: Any, redact: Redact) -> Any:
 
 
 def _patches(patches: Mapping[str, Any], redact: Redact) -> Mapping[str, Any]:
-    """Return state differences with redacted values. Their paths consist of keys and stay."""
+    """Apply `redact` to the values in state differences. Their paths consist of keys and stay unchanged."""
     return {
         key: [[operation[0], *_value(operation[1:], redact)] for operation in patch]
         for key, patch in patches.items()

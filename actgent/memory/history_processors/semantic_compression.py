@@ -27,7 +27,7 @@ class SemanticCompression:
     """
 
     trigger: int = attrs.field(default=8_000, validator=whole_number(1))
-    """Tokens of the conversation above which it is compressed."""
+    """Size of the conversation in tokens above which older messages are compressed."""
     max_tokens: int = attrs.field(default=2_000, validator=whole_number(1))
     """Maximum tokens of all sentences of older messages together."""
     recent: int = attrs.field(default=6, validator=whole_number(1))
@@ -44,15 +44,20 @@ class SemanticCompression:
         kept = self._best(sentences, asked=_words(recent[-1].text))
         return [
             *filter(
-                None, (_with(older_message, kept.get(place, [])) for place, older_message in enumerate(older))
+                None,
+                (
+                    _keep_sentences(older_message, kept.get(place, []))
+                    for place, older_message in enumerate(older)
+                ),
             ),
             *recent,
         ]
 
     def _best(self, sentences: Sequence[tuple[int, str]], *, asked: frozenset[str]) -> dict[int, list[str]]:
-        """Return the sentences that are most related to the words `asked`, within the token limit.
+        """Select the sentences that are most related to the words `asked` of the newest message, within the token limit.
 
-        The result has the sentences in their order, by the index of their message.
+        Each of `sentences` is the index of its message and its text. The result has the selected texts in their
+        order, by message index.
         """
         words = [_words(sentence) for _, sentence in sentences]
         weights = word_weights([*words, asked])
@@ -79,12 +84,12 @@ def _worth(own: frozenset[str], asked: frozenset[str], weights: dict[str, float]
 
 
 def _sentences(message: Message) -> list[str]:
-    """Return the sentences of a message; none for calls and results, which are kept or omitted as a whole."""
+    """Return the sentences of a message; none if it has calls or results, since these are kept or omitted as a whole."""
     return [] if message.tool_calls or message.tool_results else _SENTENCE.findall(message.text)
 
 
-def _with(message: Message, sentences: Sequence[str]) -> Message | None:
-    """Return a copy of a message that contains only these sentences; None if there are none.
+def _keep_sentences(message: Message, sentences: Sequence[str]) -> Message | None:
+    """Return a copy of a message with only the given sentences of its text; None if there are none.
 
     Notices, calls and results are returned unchanged.
     """
@@ -157,6 +162,6 @@ class RelevanceFilter:
 
 
 def word_weights(words: Sequence[frozenset[str]]) -> dict[str, float]:
-    """Return a weight for each word: a word that occurs in fewer of the given texts has a higher weight."""
+    """Return a weight for each word: the rarer a word is in the texts, the higher. `words` has the words of each text."""
     counts = collections.Counter(word for each in words for word in each)
     return {word: math.log(1 + len(words) / count) for word, count in counts.items()}

@@ -37,7 +37,7 @@ class Truncation:
 
 
 def _cut_to(messages: Sequence[Message], sizes: Sequence[int], budget: int) -> list[Message]:
-    """Cut the longest texts so that all messages together have at most `budget` characters."""
+    """Cut the longest texts so that all messages together have at most `budget` characters. `sizes` are their lengths."""
     share = _share(sizes, budget)
     return [
         message if size <= share else attrs.evolve(message, parts=_shorten_parts(message.parts, share))

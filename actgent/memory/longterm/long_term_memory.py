@@ -71,10 +71,10 @@ _FLOAT_BYTES = 4
 
 @attrs.frozen(eq=False)
 class Embedder:
-    """Calls the `embed=` function of some memories. A failure or timeout is logged and returns no vectors."""
+    """Caller of the `embed=` function of long-term memories. A failure or timeout is logged and returns no vectors."""
 
     embed: EmbedTexts | None
-    """Function that computes vectors; None if recall compares only words."""
+    """Function that computes the vectors of texts; None if recall compares only words."""
     place: str
     """URL of the memory store, for error texts."""
     _threads: DedicatedThreadLimiter = attrs.field(factory=DedicatedThreadLimiter, init=False, repr=False)
@@ -114,7 +114,7 @@ class Embedder:
 
 
 def _to_bytes(vector: Sequence[float]) -> bytes:
-    """Encode a vector. An array of 32-bit floats, e.g. of numpy, is copied at once."""
+    """Encode a vector as bytes of 32-bit floats. An array of 32-bit floats, e.g. of numpy, is copied at once."""
     with contextlib.suppress(TypeError):  # most sequences have no buffer
         view = memoryview(vector)  # type: ignore[arg-type]
         if view.format == "f" and view.ndim == 1:
@@ -123,7 +123,7 @@ def _to_bytes(vector: Sequence[float]) -> bytes:
 
 
 def _pack_vectors(vectors: Vectors, count: int) -> list[bytes | None]:
-    """Encode vectors as 32-bit floats, as stores hold them.
+    """Encode vectors as bytes of 32-bit floats, as stores hold them. `count` is the number of texts.
 
     Raises:
         ConfigurationError: The number of vectors differs from `count`, or their lengths differ.
@@ -269,7 +269,9 @@ class LongTermMemory(LongTermMemoryBase):
     def _put(self, owner: Sender, fields: Mapping[str, Any], *, key: str, is_unique: bool = False) -> Put:
         at = self._now()
         check_owner(owner)
-        unit = MemoryRecord(id=_new_id(), owner=owner, created_at=at, last_used=at, **_checked(fields))
+        unit = MemoryRecord(
+            id=_new_id(), owner=owner, created_at=at, last_used=at, **_validate_fields(fields)
+        )
         return Put(unit=unit, key=checked_id("key", key), is_unique=is_unique)
 
     async def update(
@@ -308,7 +310,7 @@ class LongTermMemory(LongTermMemoryBase):
             scope=scope,
             old=clean(str(memory_id)),
             new_id=_new_id(),
-            changes=_checked(changes),
+            changes=_validate_fields(changes),
             now=self._now(),
             key=checked_id("key", key),
         )
@@ -324,7 +326,7 @@ class LongTermMemory(LongTermMemoryBase):
         """
         if bool(ids) is (wanted is not None) or (wanted is not None and wanted.is_empty):
             raise ConfigurationError(
-                "forget() takes ids, or wanted=MemoryFilter(...) with a condition; erase(owner) deletes all memories"
+                "forget() needs ids, or wanted=MemoryFilter(...) with a condition; call erase(owner) to delete all memories"
             )
         scope = Scope(_sender(owner), with_shared=False)
         todo = ForgetMemories(
@@ -509,7 +511,7 @@ class LongTermMemory(LongTermMemoryBase):
             MemoriesFailed: The memories cannot be read.
         """
         if limit < 1:
-            raise ConfigurationError(f"limit= is at least 1, not {limit!r}")
+            raise ConfigurationError(f"limit= must be at least 1, not {limit!r}")
         if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):  # noqa: PLR2004 - an int64
             raise ConfigurationError(f"after= must be `following` of an earlier page, not {after!r:.80}")
         scope = Scope(_sender(owner), with_shared=False)
@@ -550,7 +552,7 @@ class LongTermMemory(LongTermMemoryBase):
             MemoriesFailed: The memories cannot be read.
         """
         if limit < 1:
-            raise ConfigurationError(f"limit= is at least 1, not {limit!r}")
+            raise ConfigurationError(f"limit= must be at least 1, not {limit!r}")
         found = await self._store.read(MemoryStore.owners, after or "", limit + 1)
         owners = tuple(found[:limit])
         return MemoryOwnerPage(
@@ -627,7 +629,7 @@ class LongTermMemory(LongTermMemoryBase):
     async def _write_together(
         self, puts: Sequence[Put], changes: Sequence[Replace], others: Sequence[Operation]
     ) -> list[MemoryRecord]:
-        """Write all operations in one transaction, and return the new memories. The memories get their vectors before."""
+        """Compute the vectors of new memories, write all operations in one transaction, and return the new memories."""
         texts = [put.unit.text for put in puts] + [change.changes["text"] for change in changes]
         vectors = iter(await self._embedder.vectors(texts))
         todo: list[Operation] = [attrs.evolve(put, vector=next(vectors)) for put in puts]
@@ -636,9 +638,9 @@ class LongTermMemory(LongTermMemoryBase):
         return results[: len(puts) + len(changes)]
 
     async def reindex(self, *, recompute: bool = False) -> int:
-        """Compute the vectors of current memories without one, and return their number.
+        """Compute the vectors of current memories that have none, and return the number of these memories.
 
-        Needed after `embed=` failed or was added.
+        The call is needed after `embed=` failed or was added.
 
         If `embed=` fails again, the call ends without an error, and the rest keeps no vectors.
 
@@ -649,7 +651,9 @@ class LongTermMemory(LongTermMemoryBase):
             ConfigurationError: The memories have no `embed=`.
         """
         if self._embedder.embed is None:
-            raise ConfigurationError("reindex() needs LongTermMemory(embed=...)")
+            raise ConfigurationError(
+                "reindex() computes vectors, and this memory has no embedding function: create it with LongTermMemory(embed=...)"
+            )
         if recompute:
             await self._store.write(Embed(vectors={}, is_anew=True))
         total = 0
@@ -665,16 +669,16 @@ class LongTermMemory(LongTermMemoryBase):
 
 def _check_options(embed: Any, capacity: Any, half_life: Any) -> None:
     if capacity is not None and (not isinstance(capacity, int) or capacity < 1):
-        raise ConfigurationError(f"capacity= is a number of memories above 0, or None, not {capacity!r}")
+        raise ConfigurationError(f"capacity= must be a number of memories above 0, or None, not {capacity!r}")
     if half_life is not None and not (isinstance(half_life, int | float) and half_life > 0):
-        raise ConfigurationError(f"half_life= is a number of days above 0, or None, not {half_life!r}")
+        raise ConfigurationError(f"half_life= must be a number of days above 0, or None, not {half_life!r}")
     if embed is not None and not callable(embed):
-        raise ConfigurationError(f"embed= takes a function that returns vectors of texts, not {embed!r}")
+        raise ConfigurationError(f"embed= must be a function that returns vectors of texts, not {embed!r}")
 
 
 def _check_limit(limit: int) -> None:
     if type(limit) is not int or limit < 1:
-        raise ConfigurationError(f"limit= is a whole number, at least 1, not {limit!r:.200}")
+        raise ConfigurationError(f"limit= must be a whole number of at least 1, not {limit!r:.200}")
 
 
 def _page(
@@ -697,8 +701,8 @@ def _without_vector(store: MemoryStore, limit: int) -> list[tuple[int, str]]:
     return store.without_vector(limit)
 
 
-def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a memory after validation.
+def _validate_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Validate the fields of a memory, and return them.
 
     Raises:
         ConfigurationError: A field is unknown or has an invalid value.
@@ -748,7 +752,9 @@ def _store_opener(
         return partial(_sqlite, url.removeprefix("sqlite:///"), **options)
     if url.startswith(("postgres://", "postgresql://")):
         if importlib.util.find_spec("psycopg") is None:
-            raise ConfigurationError("memories in PostgreSQL need the extra: pip install 'actgent[postgres]'")
+            raise ConfigurationError(
+                "memories in PostgreSQL require an extra package: pip install 'actgent[postgres]'"
+            )
         return partial(_postgres, url, **options)
     raise ConfigurationError(
         f"{url.rsplit('@', maxsplit=1)[-1]!r} is not a URL of a memory store: use 'sqlite:///FILE', "

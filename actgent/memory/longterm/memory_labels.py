@@ -15,10 +15,10 @@ _READERS = "actgent.readers"
 
 
 def metadata_of(sources: str, old: MemoryRecord | None = None) -> dict[str, Any]:
-    """Return the argument `metadata` of a memory with the sources and readers of its text; empty if it changes nothing.
+    """Build the metadata of a memory that stores the sources and readers of its text; empty if nothing is to be changed.
 
     Args:
-        sources: Label of the text in the format of the journal.
+        sources: Label of the text (its sources and readers), in the format of the journal.
         old: Memory that is replaced, whose metadata, sources and readers are kept; None for a new memory.
     """
     if not sources:
@@ -31,7 +31,7 @@ def metadata_of(sources: str, old: MemoryRecord | None = None) -> dict[str, Any]
 
 
 def _label_text(memory: MemoryRecord) -> str:
-    """Return the label of a memory in the format of the journal."""
+    """Return the label of a memory (its sources and readers), in the format of the journal."""
     return join_origins(str(memory.metadata.get(_SOURCES, "")), readers_of([memory]))
 
 

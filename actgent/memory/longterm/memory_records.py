@@ -27,7 +27,7 @@ class Association:
     """A link between two memories, as seen from one of them."""
 
     id: str
-    """Id of the other memory."""
+    """Id of the memory at the other end of the link."""
     relation: str
     """Meaning of the link, such as `related_to`, `causes`, `part_of`, or any other word."""
     is_from_here: bool
@@ -39,11 +39,11 @@ class MemoryRecord:
     """One long-term memory. It is immutable: an update creates a new memory, and the old one stays readable as history."""
 
     id: str
-    """Id, unique in the store."""
+    """Id of the memory, unique in the store."""
     text: str
-    """Content of the memory."""
+    """Text of the memory, which the model reads."""
     kind: str = "fact"
-    """`fact`, `episode`, `procedure`, or any other word."""
+    """Kind of the memory: `fact`, `episode`, `procedure`, or any other word."""
     owner: Sender
     """Owner of the memory. Only the owner's sessions recall it, unless it is shared."""
     is_shared: bool = False
@@ -57,13 +57,13 @@ class MemoryRecord:
     importance: float = 0.5
     """Importance from 0 to 1, for ranking and eviction."""
     is_kept: bool = False
-    """True protects the memory from eviction."""
+    """True if the memory is never evicted when the owner has reached the capacity."""
     created_at: float = 0.0
-    """Unix time of creation in seconds."""
+    """Unix time in seconds at which the memory was created."""
     last_used: float = 0.0
-    """Unix time of the last recall in seconds, or of creation."""
+    """Unix time in seconds of the memory's last recall; of its creation if it was never recalled."""
     uses: int = 0
-    """Number of recalls."""
+    """Number of times that the memory was recalled."""
     valid_from: float | None = None
     """Unix time in seconds from which the memory is valid; None has no start."""
     valid_until: float | None = None
@@ -81,7 +81,7 @@ class MemoryMatch:
     """A search result: a memory with its score."""
 
     memory: MemoryRecord
-    """The memory."""
+    """The memory that was found."""
     score: float
     """Score of the memory. Higher is better; scores of different searches are not comparable."""
     found_by: tuple[Source, ...]
@@ -97,7 +97,7 @@ class MemoryPage:
     """One page of memories for a person who reviews them."""
 
     memories: tuple[MemoryRecord, ...]
-    """Current memories."""
+    """Current memories on the page."""
     following: str | None
     """Value of `after` for the next page; None on the last page."""
 
@@ -107,7 +107,7 @@ class MemoryOwnerPage:
     """One page of the owners that have current memories."""
 
     owners: tuple[tuple[Sender, int], ...]
-    """Owners with the number of their current memories."""
+    """Owners on the page, each with the number of its current memories."""
     following: str | None
     """Value of `after` for the next page; None on the last page."""
 
@@ -121,17 +121,17 @@ class MemoryFilter:
     """
 
     kinds: Sequence[str] = ()
-    """Allowed kinds; empty allows all."""
+    """Allowed kinds of memories; empty allows all."""
     agents: Sequence[str] = ()
     """Allowed names of agents that stored the memory; empty allows all."""
     sessions: Sequence[str] = ()
-    """Allowed session ids; empty allows all."""
+    """Allowed ids of the sessions that memories come from; empty allows all."""
     since: float | None = None
     """Earliest creation as Unix time in seconds; None has no limit."""
     until: float | None = None
     """Unix time in seconds before which the memory was created; None has no limit."""
     metadata: Mapping[str, Any] = attrs.field(factory=dict)
-    """Required metadata values by name."""
+    """Metadata values that a memory must have, by name."""
     is_kept: bool | None = None
     """Required value of `MemoryRecord.is_kept`; None allows both."""
 
@@ -162,7 +162,7 @@ def checked_text(text: object) -> str:
         raise ConfigurationError(f"a memory must be a string that is not blank, not {text!r:.80}")
     if len(text) > MAX_TEXT_CHARACTERS:
         raise ConfigurationError(
-            f"the memory has {len(text):,} characters, and at most {MAX_TEXT_CHARACTERS:,} are allowed: store a summary"
+            f"the text of the memory has {len(text):,} characters, and at most {MAX_TEXT_CHARACTERS:,} are allowed: store a summary"
         )
     return clean(text).strip()
 
@@ -187,7 +187,7 @@ def checked_id(label: str, text: str) -> str:
 
 
 def checked_name(label: str, name: object) -> str:
-    """Return a kind or relation after validation. `label` is its name in the error.
+    """Validate the name of a kind or relation, and return it. `label` is the argument's name in the error.
 
     Raises:
         ConfigurationError: The name is not a printable text on one line of at most 200 characters.
@@ -200,7 +200,7 @@ def checked_name(label: str, name: object) -> str:
 
 
 def checked_importance(importance: object) -> float:
-    """Return an importance after validation.
+    """Validate an importance, and return it.
 
     Raises:
         ConfigurationError: The importance is not a number from 0 to 1.
@@ -212,7 +212,7 @@ def checked_importance(importance: object) -> float:
 
 
 def checked_time(label: str, at: object) -> float | None:
-    """Return a Unix time in seconds, or None, after validation. `label` is its name in the error.
+    """Validate a Unix time in seconds or None, and return it. `label` is the argument's name in the error.
 
     Raises:
         ConfigurationError: The value is not a finite number.
@@ -247,9 +247,9 @@ def written_value(value: object) -> str:
 
 
 def normal_form(text: str) -> str:
-    """Return a text in the form that is compared for equality.
+    """Return a memory's text in the form in which texts are compared for equality.
 
-    It is in lower case, without final punctuation and repeated spaces.
+    The form is in lower case, without final punctuation and repeated spaces.
     """
     return " ".join(unicodedata.normalize("NFKC", text).casefold().rstrip(".! ").split())
 

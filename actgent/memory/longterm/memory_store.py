@@ -35,10 +35,10 @@ from .recall_ranking import (
     MIN_IMPORTANCE,
     SHARES,
     UNITS,
-    dated,
-    in_order,
-    own_scores,
-    spread,
+    add_neighbour_scores,
+    combine_scores,
+    raise_dated_scores,
+    sort_by_score,
     worth,
 )
 from .store_commands import (
@@ -141,7 +141,7 @@ class Found:
     number: int
     """Primary key of the memory."""
     memory: MemoryRecord
-    """The stored memory."""
+    """The memory that was read."""
     normal_text: str
     """Text of the memory in `normal_form`."""
 
@@ -151,7 +151,7 @@ class Candidates:
     """Memories that a search found, before they are loaded."""
 
     scores: Mapping[int, int]
-    """Score in `UNITS` by memory number."""
+    """Scores of the found memories in `UNITS`, by memory number."""
     words: Container[int] = ()
     """Numbers of the memories that share words with the query."""
     vectors: Container[int] = ()
@@ -183,13 +183,13 @@ class MemoryStore(SQLConnection):
         half_life: Days without use in which the worth of a memory halves; None disables the decay.
     """
 
-    sums_rows = False
-    """True if reading rows is cheap, as in a database in this process."""
+    has_cheap_reads = False
+    """True if reading rows is cheap, because the database runs in this process. Then Python adds the scores of words."""
 
     def __init__(self, *, capacity: int | None, half_life: float | None) -> None:
         self.capacity = capacity
         self.half_life = half_life
-        self.words = WordIndex(self.run, self.data_version, sums_rows=self.sums_rows)
+        self.words = WordIndex(self.run, self.data_version, has_cheap_reads=self.has_cheap_reads)
         self.evicted = 0
         """Number of evicted memories since the store was opened."""
         self._handlers: dict[type, Callable[[Any], object]] = {
@@ -207,7 +207,10 @@ class MemoryStore(SQLConnection):
     # --- implemented by each database -----------------------------------------------------
 
     def data_version(self) -> object:
-        """Return a value that changes with each change of the database, also by other processes; None if there is no such value."""
+        """Return a value that changes with each change of the database, also by other processes.
+
+        Return None if the database has no such value.
+        """
         return None
 
     @abc.abstractmethod
@@ -226,7 +229,7 @@ class MemoryStore(SQLConnection):
         """
 
     def without_vector(self, limit: int) -> list[tuple[int, str]]:
-        """Return number and text of at most `limit` current memories without a vector, oldest first."""
+        """Return at most `limit` current memories without a vector, oldest first, each as its number and text."""
         rows = self.run(
             "SELECT number, text FROM memories WHERE replaced_by IS NULL "
             "AND number NOT IN (SELECT number FROM vectors) ORDER BY number LIMIT ?",
@@ -263,9 +266,9 @@ class MemoryStore(SQLConnection):
         return todo.unit
 
     def _done_before(self, owner: str, key: str, unit: MemoryRecord) -> MemoryRecord | None:
-        """Return the stored result of an earlier operation with the same key; None if there is none.
+        """Return the memory that an earlier operation with the same key has stored; None if there is none.
 
-        If its memory was forgotten since, return `unit` with the id of that memory.
+        If that memory was forgotten since, return `unit` with the id of the forgotten memory.
         """
         rows = self.run("SELECT id FROM acts WHERE owner = ? AND name = ?", (owner, key)) if key else []
         if not rows:
@@ -316,7 +319,7 @@ class MemoryStore(SQLConnection):
         return int(rows[0][0]) + (rows[0][1] != text) if rows else 1
 
     def _unindex(self, numbers: Sequence[int]) -> None:
-        """Remove memories from the word index and the vector index."""
+        """Remove the memories with these numbers from the word index and the vector index."""
         places = _places(numbers)
         rows = self.run(
             f"SELECT number, owner, text, is_shared FROM memories WHERE number IN ({places}) AND replaced_by IS NULL",  # noqa: S608
@@ -339,7 +342,7 @@ class MemoryStore(SQLConnection):
             after = rows[-1][0]
 
     def _make_room(self, unit: MemoryRecord) -> None:
-        """Evict the memories of least worth if the owner has reached the capacity.
+        """Evict the memories of least worth if the owner of `unit`, a new memory, has reached the capacity.
 
         Memories with `is_kept` are never evicted.
 
@@ -495,11 +498,13 @@ class MemoryStore(SQLConnection):
         if search.vector is not None:
             by_words = itertools.islice(words, COMPARED_WORD_HITS)
             cosines = self.cosines(search.scope, search.vector, limit=pool, numbers=by_words)
-        scores = own_scores(words, cosines)
+        scores = combine_scores(words, cosines)
         if search.periods:
-            scores = dated(scores, self._created_in(search.periods, list(scores)))
-        best = in_order(scores)[:SESSION_MEMORIES]
-        totals = spread(scores, self._neighbours(best[:SPREADING_MEMORIES]), self._sessions(best))
+            scores = raise_dated_scores(scores, self._created_in(search.periods, list(scores)))
+        best = sort_by_score(scores)[:SESSION_MEMORIES]
+        totals = add_neighbour_scores(
+            scores, self._neighbours(best[:SPREADING_MEMORIES]), self._sessions(best)
+        )
         return Candidates(totals, words, cosines, is_all=is_all and len(cosines) < pool)
 
     def _created_in(self, periods: Sequence[Period], numbers: Sequence[int]) -> set[int]:
@@ -516,7 +521,10 @@ class MemoryStore(SQLConnection):
         }
 
     def _neighbours(self, numbers: Sequence[int]) -> list[Row]:
-        """Return rows for the memories near the given ones in the same session: given number, other number, distance."""
+        """Find the memories near the given memories in the same session.
+
+        Each row has the number of the given memory, the number of the near memory, and their distance.
+        """
         if not numbers:
             return []
         return self.run(
@@ -543,7 +551,7 @@ class MemoryStore(SQLConnection):
         `source` is the reason of a match that neither words nor vectors found.
         """
         condition, values = _condition(search.scope, search.wanted, at=search.at)
-        scores, numbers = candidates.scores, in_order(candidates.scores)
+        scores, numbers = candidates.scores, sort_by_score(candidates.scores)
         best: list[tuple[int, MemoryMatch]] = []
         texts: set[str] = set()
         start = 0
@@ -561,7 +569,7 @@ class MemoryStore(SQLConnection):
     def _by_rank(
         self, scores: Mapping[int, int], numbers: Sequence[int], condition: str, values: Sequence[object]
     ) -> list[Found]:
-        """Load the memories that match a condition, best score first.
+        """Load those of the memories `numbers` that match an SQL condition, best score first.
 
         Of equal scores, the memory of most worth comes first.
         """
@@ -649,7 +657,7 @@ class MemoryStore(SQLConnection):
         return {name: value for name, value in rows if name.startswith(prefix)}
 
     def owners(self, after: str = "", limit: int | None = None) -> list[tuple[Sender, int]]:
-        """Return the owners that have current memories, with the number of these memories, ordered by their keys.
+        """Return the owners that have current memories, each with their number, ordered by owner key.
 
         Args:
             after: Key of the owner after which the result begins; empty begins with the first owner.
@@ -700,9 +708,9 @@ def _found(row: Row) -> Found:
 
 
 def _condition(scope: Scope, wanted: MemoryFilter, *, at: float | None = None) -> tuple[str, list[object]]:
-    """Return an SQL condition and its values for the memories that match.
+    """Build the SQL condition for current memories of a scope that pass a filter and are valid at the time `at`.
 
-    These are current memories of a scope that pass a filter and are valid at the time `at`.
+    Return its text and its values. None as `at` also matches memories that are not valid now.
     """
     clause, values = scope.condition
     clauses = [clause, _CURRENT]

@@ -59,7 +59,7 @@ class Scope:
 
     @property
     def condition(self) -> tuple[str, list[object]]:
-        """SQL condition for the visible rows of the table `m`, and its values."""
+        """SQL condition for the rows of the table `m` that the owner may see, and the values of the condition."""
         if self.with_shared:
             return "(m.owner = ? OR m.is_shared = 1)", [self.key]
         return "m.owner = ?", [self.key]
@@ -69,7 +69,7 @@ class Scope:
         return memory.owner == self.owner or (self.with_shared and memory.is_shared)
 
     def check(self, memories: Iterable[MemoryRecord]) -> Iterator[MemoryRecord]:
-        """Yield the memories. Raise if the owner may not see one of them.
+        """Yield the memories unchanged. Raise before a memory that the owner may not see.
 
         Raises:
             MemoriesFailed: The store returned a memory of another owner, which is a bug. It is not yielded.

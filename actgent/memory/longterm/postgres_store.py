@@ -71,7 +71,7 @@ class PostgresStore(PostgresConnection, MemoryStore):
             self._widen()
         found = self.run("SELECT version FROM versions")
         if not found or found[0][0] > VERSION:
-            raise ConfigurationError("a newer actgent wrote these memories: install that one")
+            raise ConfigurationError("a newer release of actgent wrote these memories: install that release")
         if found[0][0] < VERSION:
             self.script(UPGRADE.format(**DIALECT) + _DROP_VERSION_1 + _TERMS)
             self.index_all()
@@ -94,7 +94,7 @@ class PostgresStore(PostgresConnection, MemoryStore):
             return "real[]"
         if not self.run("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'"):
             raise ConfigurationError(
-                "memories with embed= in PostgreSQL need the extension pgvector, which this server does not have: install it "
+                "memories with embed= in PostgreSQL require the extension pgvector, which this server does not have: install it "
                 "there, leave embed= out, or keep the memories in SQLite"
             )
         self.run("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")

@@ -34,12 +34,12 @@ MIN_IMPORTANCE = 0.01
 DAY_SECONDS = 86_400.0
 
 
-def own_scores(words: Mapping[int, float], cosines: Mapping[int, float]) -> dict[int, int]:
-    """Return the score of each memory that words or vectors found, in `UNITS`.
+def combine_scores(words: Mapping[int, float], cosines: Mapping[int, float]) -> dict[int, int]:
+    """Combine the word score and the vector score of each memory to one score, in `UNITS`.
 
     Args:
-        words: Scores by BM25.
-        cosines: Cosines of the vectors of memories with that of the question.
+        words: Scores of words by BM25, by memory number.
+        cosines: Cosines of the memories' vectors with the vector of the question, by memory number.
     """
     by_word = UNITS / (max(words.values(), default=1.0) or 1.0)
     scores = {number: int(score * by_word + 0.5) for number, score in words.items()}
@@ -54,8 +54,8 @@ def own_scores(words: Mapping[int, float], cosines: Mapping[int, float]) -> dict
     return scores
 
 
-def dated(scores: Mapping[int, int], created_then: Container[int]) -> dict[int, int]:
-    """Return the scores, multiplied by `PERIOD_FACTOR` for the memories in `created_then`.
+def raise_dated_scores(scores: Mapping[int, int], created_then: Container[int]) -> dict[int, int]:
+    """Multiply by `PERIOD_FACTOR` the scores of the memories in `created_then`, and return all scores.
 
     These memories were created in a period that the question names.
     """
@@ -64,14 +64,14 @@ def dated(scores: Mapping[int, int], created_then: Container[int]) -> dict[int, 
     }
 
 
-def spread(
+def add_neighbour_scores(
     scores: Mapping[int, int],
     neighbours: Iterable[tuple[int, int, int]],
     sessions: Mapping[int, Hashable],
 ) -> dict[int, int]:
-    """Return the scores with additions for memories near a found memory in its session, and for the best sessions.
+    """Add to the scores of memories near a found memory in its session, and of memories in the best sessions.
 
-    The memories that had the best score before stay first.
+    Return all scores. The memories that had the best score before still have the best score.
 
     Args:
         scores: Score of each memory by words and vectors.
@@ -93,7 +93,7 @@ def spread(
 
 
 def _session_scores(scores: Mapping[int, int], sessions: Mapping[int, Hashable]) -> dict[Hashable, int]:
-    """Return the amount that each session adds to the scores of its memories."""
+    """Return, by session, the amount to be added to the scores of the session's memories."""
     found: dict[Hashable, int] = {}
     counts: dict[Hashable, int] = {}
     for score, number in sorted(((scores[number], number) for number in sessions), reverse=True):
@@ -104,7 +104,7 @@ def _session_scores(scores: Mapping[int, int], sessions: Mapping[int, Hashable])
     return found
 
 
-def in_order(scores: Mapping[int, float]) -> list[int]:
+def sort_by_score(scores: Mapping[int, float]) -> list[int]:
     """Return the memory numbers ordered by score, best first. Of equal scores, the newest memory comes first."""
     return sorted(sorted(scores, reverse=True), key=scores.__getitem__, reverse=True)
 
@@ -121,14 +121,14 @@ def worth(importance: float, last_used: float, *, newest: float, half_life: floa
     return weight * faded
 
 
-def check_dimensions(stored: int, asked: int) -> None:
-    """Raise if a query vector has another length than the stored vectors.
+def check_dimensions(stored: int, query_dimensions: int) -> None:
+    """Raise if the numbers of dimensions of the stored vectors and of the query's vector differ.
 
     Raises:
         ConfigurationError: The lengths differ.
     """
-    if stored != asked:
+    if stored != query_dimensions:
         raise ConfigurationError(
-            f"the stored vectors have {counted(stored, 'dimension')}, and embed= returns {asked}: pass the embed= function that the memories "
+            f"the stored vectors have {counted(stored, 'dimension')}, and embed= returns {query_dimensions}: pass the embed= function that the memories "
             "were stored with, or recompute all vectors with reindex(recompute=True)"
         )

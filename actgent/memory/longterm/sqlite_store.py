@@ -61,7 +61,7 @@ class SQLiteStore(SQLiteConnection, MemoryStore):
         MemoriesFailed: The file cannot be opened.
     """
 
-    sums_rows = True
+    has_cheap_reads = True
 
     def __init__(
         self, path: str, *, has_vectors: bool, capacity: int | None = None, half_life: float | None = None
@@ -163,7 +163,7 @@ class SQLiteStore(SQLiteConnection, MemoryStore):
             self._check_dimensions(scope, len(vector) // FLOAT_BYTES)
             raise
 
-    def _check_dimensions(self, scope: Scope, asked: int) -> None:
+    def _check_dimensions(self, scope: Scope, query_dimensions: int) -> None:
         """Raise if a query vector has another length than the vectors of a scope.
 
         Called after sqlite-vec has failed.
@@ -174,14 +174,17 @@ class SQLiteStore(SQLiteConnection, MemoryStore):
         whose = "(v.owner = ? OR v.is_shared = 1)" if scope.with_shared else "v.owner = ?"
         stored = self.run(
             f"SELECT length(v.vector) FROM vectors AS v WHERE {whose} AND length(v.vector) <> ? LIMIT 1",  # noqa: S608
-            (scope.key, asked * FLOAT_BYTES),
+            (scope.key, query_dimensions * FLOAT_BYTES),
         )
         for (size,) in stored:
-            check_dimensions(size // FLOAT_BYTES, asked)
+            check_dimensions(size // FLOAT_BYTES, query_dimensions)
 
 
 def _pad_vector(vector: bytes) -> bytes:
-    """Append zeros until the number of dimensions is a multiple of 8, which sqlite-vec requires for the signs of a vector."""
+    """Append zeros to a vector until its number of dimensions is a multiple of 8.
+
+    sqlite-vec requires that to compress a vector to the signs of its dimensions, one bit each.
+    """
     return vector + bytes(-len(vector) % (8 * FLOAT_BYTES))
 
 
@@ -201,7 +204,7 @@ def _check_file(path: Path) -> None:
 def _load_vectors(db: apsw.Connection) -> None:
     if importlib.util.find_spec("sqlite_vec") is None:
         raise ConfigurationError(
-            "memories with embed= in SQLite need the extra: pip install 'actgent[vector]'"
+            "memories with embed= in SQLite require an extra package: pip install 'actgent[vector]'"
         )
     import sqlite_vec  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra
 

@@ -61,7 +61,7 @@ class StoreAccess:
     # --- opening and closing -------------------------------------------------------------
 
     async def acquire(self) -> None:
-        """Open the connections, or count one more user if they are open."""
+        """Add a user of the store. The first user opens the connections."""
         async with self._opening:
             if not self._users:
                 self._writer = await ThreadedStore.open("memories", self._open)
@@ -75,7 +75,7 @@ class StoreAccess:
             self._users += 1
 
     async def release(self) -> None:
-        """Count one user less. After the last one, write pending use counts and close the connections."""
+        """Remove a user of the store. After the last user, write the pending recall counts and close the connections."""
         self._users -= 1
         if self._users:
             return
@@ -116,9 +116,9 @@ class StoreAccess:
             reader.turn.release()
 
     async def write(self, todo: Operation | None) -> object:
-        """Execute an operation in a transaction and return its result; it is durable on return.
+        """Execute an operation in a transaction and return its result; the change is durable on return.
 
-        None only writes the pending use counts. Operations of waiting tasks share one transaction. If the
+        None only writes the pending recall counts. Operations of waiting tasks share one transaction. If the
         call is cancelled while it waits, the operation is not executed.
 
         Raises:
@@ -163,14 +163,14 @@ class StoreAccess:
         for place, job in enumerate(jobs, len(noted)):
             if isinstance(written, outcome.Error) and len(jobs) > 1:
                 # The transaction failed: write each operation separately, so that only the faulty one fails.
-                job.result = _one_of(outcome.capture(store.apply, [job.todo]), 0)
+                job.result = _outcome_at(outcome.capture(store.apply, [job.todo]), 0)
             else:
-                job.result = _one_of(written, place)
+                job.result = _outcome_at(written, place)
 
 
-def _one_of(written: outcome.Outcome[list[object]], place: int) -> outcome.Outcome[Any]:
-    """Return the outcome of the operation at index `place` from the outcome of its transaction."""
+def _outcome_at(written: outcome.Outcome[list[object]], index: int) -> outcome.Outcome[Any]:
+    """Return the outcome of the operation at an index of a transaction, from the outcome of the transaction."""
     if not isinstance(written, outcome.Value):
         return written
-    result = written.value[place]
+    result = written.value[index]
     return outcome.Error(result) if isinstance(result, BaseException) else outcome.Value(result)

@@ -14,7 +14,7 @@ from .owner_visibility import Scope
 
 @attrs.frozen(kw_only=True)
 class Put:
-    """Store a memory once per `key`. The result is the stored or existing memory."""
+    """Operation that stores a memory once per `key`. Its result is the stored or existing memory."""
 
     unit: MemoryRecord
     key: str = ""
@@ -26,13 +26,13 @@ class Put:
 
 @attrs.frozen(kw_only=True)
 class Replace:
-    """Replace a memory by a changed copy. The result is the new memory."""
+    """Operation that replaces a memory by a changed copy. Its result is the new memory."""
 
     scope: Scope
     old: str
     new_id: str
     changes: Mapping[str, Any]
-    """New values of fields of `MemoryRecord`."""
+    """New values of the memory's fields, by name of the field in `MemoryRecord`."""
     now: float
     key: str = ""
     vector: bytes | None = None
@@ -40,7 +40,7 @@ class Replace:
 
 @attrs.frozen(kw_only=True)
 class ForgetMemories:
-    """Delete memories with their history. The result is their number."""
+    """Operation that deletes memories with their history. Its result is the number of deleted memories."""
 
     scope: Scope
     ids: Sequence[str] = ()
@@ -50,7 +50,7 @@ class ForgetMemories:
 
 @attrs.frozen(kw_only=True)
 class Associate:
-    """Create or delete a link between two memories. The result is True if it changed."""
+    """Operation that creates or deletes a link between two memories. Its result is False if nothing was changed."""
 
     scope: Scope
     source: str
@@ -61,7 +61,7 @@ class Associate:
 
 @attrs.frozen(kw_only=True)
 class SetMark:
-    """Store a named value of an owner. The result is the stored value. With `once`, an existing value stays."""
+    """Operation that stores a named value of an owner. Its result is the stored value. With `once`, an existing value stays."""
 
     owner: Sender
     name: str
@@ -71,7 +71,7 @@ class SetMark:
 
 @attrs.frozen(kw_only=True)
 class Use:
-    """Write operation that adds recalls to the use counts of memories."""
+    """Operation that adds recalls to the use counts of memories."""
 
     uses: Mapping[int, tuple[int, float]]
     """Number of recalls and Unix time of the last one, by memory number."""
@@ -79,23 +79,23 @@ class Use:
 
 @attrs.frozen(kw_only=True)
 class Embed:
-    """Store vectors of memories."""
+    """Operation that stores the vectors of memories."""
 
     vectors: Mapping[int, bytes]
     is_anew: bool = False
-    """True deletes all vectors first."""
+    """True deletes all vectors of the store first."""
 
 
 @attrs.frozen(kw_only=True)
 class Erase:
-    """Delete all data of an owner. The result is the number of memories."""
+    """Operation that deletes all data of an owner. Its result is the number of deleted memories."""
 
     owner: Sender
 
 
 @attrs.frozen
 class Transaction:
-    """Several operations that all succeed or have no effect. The result is the list of their results."""
+    """Several operations that all succeed or have no effect. Its result is the list of their results."""
 
     operations: Sequence["Operation"]
 
@@ -107,16 +107,16 @@ Operation: TypeAlias = (
 
 @attrs.frozen(kw_only=True)
 class Search:
-    """Search request."""
+    """Request to search the memories of an owner."""
 
     scope: Scope
     words: Sequence[str]
-    """Words to search for, any of them; empty searches by worth."""
+    """Words of which a memory must contain at least one; empty returns the memories of most worth."""
     vector: bytes | None
     wanted: MemoryFilter
     periods: Sequence[Period] = ()
-    """Periods that the question names."""
+    """Months that the question names; memories created in them score higher."""
     at: float | None
     """Unix time in seconds at which the memories must be valid; None also finds expired and future memories."""
     limit: int
-    """Maximum number of results."""
+    """Maximum number of found memories."""

@@ -19,7 +19,7 @@ import apsw
 
 from actgent.support.word_normalization import spaced
 
-from .recall_ranking import in_order
+from .recall_ranking import sort_by_score
 
 K1, B = 0.9, 0.4
 """Parameters of BM25: saturation of repeated words, and weight of the text length. The values suit short passages."""
@@ -61,12 +61,12 @@ class WordIndex:
     Args:
         run: Executes a SQL statement with `?` placeholders, and returns its rows.
         data_version: Returns a value that changes with each change of the database; None if the database has no such value.
-        sums_rows: True if reading rows is cheap (a database in this process), so that Python adds the scores of words.
+        has_cheap_reads: True if reading rows is cheap (a database in this process), so that Python adds the scores of words.
     """
 
-    def __init__(self, run: Run, data_version: Callable[[], object], *, sums_rows: bool) -> None:
+    def __init__(self, run: Run, data_version: Callable[[], object], *, has_cheap_reads: bool) -> None:
         self._run = run
-        self._sums_rows = sums_rows
+        self._sums_rows = has_cheap_reads
         self._data_version = data_version
         self._known_scopes: dict[str, tuple[Sequence[str], int, int]] = {}
         """Cached results of `_scopes` by owner, valid for the database version `_known_version`."""
@@ -79,7 +79,10 @@ class WordIndex:
         )
 
     def add(self, number: int, owner: str, text: str, *, is_shared: bool) -> None:
-        """Add a memory to the index. `number` identifies the memory, `owner` is the key of its owner."""
+        """Add a memory with this text to the index. `number` identifies the memory, `owner` is the key of its owner.
+
+        With `is_shared`, other owners find the memory as well.
+        """
         terms = self._terms(text)
         counts = {EVERY_MEMORY: 1, **Counter(terms)}
         scope = SHARED if is_shared else owner
@@ -99,9 +102,10 @@ class WordIndex:
             )
 
     def scores(self, owner: str, words: Sequence[str], limit: int) -> tuple[dict[int, float], bool]:
-        """Return the BM25 scores of an owner's and of shared memories that contain some of the words, best first.
+        """Return the BM25 scores, by memory number, of visible memories that contain some of the words, best first.
 
-        The second result is True if these are all such memories, and False if a higher `limit` would find more.
+        Visible are the owner's memories and shared memories. The second result is True if these are all such memories,
+        and False if a higher `limit` would find more.
         """
         terms = dict.fromkeys(self._terms(" ".join(words)))
         scopes, total, size = self._scopes(owner)
@@ -131,9 +135,9 @@ class WordIndex:
         return best, is_all and len(best) < limit
 
     def has_shared(self, owner: str) -> bool:
-        """Return False if other owners are known to share no memories, so that a search can skip shared memories.
+        """Return False if the last call of `scores` for this owner found no shared memories of other owners.
 
-        The answer is that of the last `scores` for this owner; without one it is True.
+        Without such a call, return True. If the result is False, a search can skip shared memories.
         """
         known = self._known_scopes.get(owner)
         return known is None or SHARED in known[0]
@@ -158,10 +162,10 @@ class WordIndex:
         return counts
 
     def _scopes(self, owner: str) -> tuple[Sequence[str], int, int]:
-        """Return the scopes of an owner that have memories, and the number of memories and of terms in them.
+        """Return the non-empty scopes that an owner can search, and the numbers of memories and of terms in them.
 
-        Both are counted up to a maximum, and cached until a change. Most programs share no memories; searches are then limited to
-        the owner's terms.
+        The scopes are that of the owner and that of shared memories. Both numbers are counted up to a maximum, and cached
+        until a change. Most programs share no memories; searches are then limited to the owner's terms.
         """
         version = self._data_version()
         if version is None or version != self._known_version or self._is_full():
@@ -196,7 +200,7 @@ class WordIndex:
 
 
 def _rarest(counts: Mapping[str, int], total: int, *, enough: int) -> tuple[dict[str, int], bool]:
-    """Return the rarest terms with their counts, to rank by.
+    """Select the rarest terms of a query, by which memories are ranked. Return them with their counts.
 
     The second result is False if common terms were omitted.
 
@@ -217,7 +221,10 @@ def _rarest(counts: Mapping[str, int], total: int, *, enough: int) -> tuple[dict
 
 
 def _largest_sums(rows: Iterable[tuple[int, float]], limit: int) -> dict[int, float]:
-    """Return the largest sums of the values of each number, at most `limit`, in order. Of equal sums, the highest number comes first."""
+    """Add the values of each memory number, and return the `limit` largest sums by number, largest first.
+
+    Of equal sums, the highest number comes first.
+    """
     sums: dict[int, float] = {}
     value_of = sums.get
     for number, value in rows:
@@ -225,7 +232,7 @@ def _largest_sums(rows: Iterable[tuple[int, float]], limit: int) -> dict[int, fl
     if len(sums) > limit:  # sorting numbers by sum takes three times as long as sorting sums
         smallest = sorted(sums.values(), reverse=True)[limit - 1]
         sums = {number: value for number, value in sums.items() if value >= smallest}
-    return {number: sums[number] for number in in_order(sums)[:limit]}
+    return {number: sums[number] for number in sort_by_score(sums)[:limit]}
 
 
 @functools.lru_cache(10_000)

@@ -88,7 +88,7 @@ class PoolTask(FieldRepr):
     depth: int = 0
     """Number of nested calls between agents that led to the task."""
     deepest: int = 0
-    """Maximum number of nested calls between agents."""
+    """Maximum number of nested calls between agents that the task's limits allow."""
     chain: tuple[str, ...] = ()
     """Sessions that wait for the task, each as pool, agent and id separated by `/`."""
 
@@ -139,7 +139,7 @@ class PoolCancellations(FieldRepr):
 
     pools: Pools
     pool: str
-    """Name of the other pool."""
+    """Name of the other pool, which executes the tasks."""
     _waiting: dict[str, tuple[trio.Event, list[PoolReport]]] = attrs.field(factory=dict)
     """Event and report list of each waiting caller, by the session id of the cancelled task."""
 
@@ -172,7 +172,7 @@ class PoolCancellations(FieldRepr):
     async def resume(self, context: SessionContext, kept: Mapping[str, typing.Any], *, now: float) -> None:
         """Retry a recorded cancellation until the other pool confirms it, or until `CANCEL_RETRY_SECONDS` seconds after the task's deadline.
 
-        `now` is the steady Unix time in seconds.
+        `kept` has the recorded fields of the cancelled task. `now` is the steady Unix time in seconds.
         """
         context.handlers = Handlers()  # a cancelled task notifies no handlers
         task = PoolTask(**kept)
@@ -192,7 +192,7 @@ class PoolTasks(FieldRepr):
 
     agents: Directory
     pool: str
-    """Name of this pool."""
+    """Name of this pool, which executes the tasks."""
 
     async def answer(self, task: PoolTask, *, wait: float) -> PoolReport:
         """Start a task unless it was started before. Return its report after at most `wait` seconds.

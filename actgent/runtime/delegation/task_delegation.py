@@ -291,7 +291,10 @@ class Delegation(FieldRepr):
         return await _child_of(caller, opener, context)
 
     async def _erase_unaccepted(self, agent: str, caller: SessionContext, child_id: str) -> bool:
-        """Erase a child session written by an older version that never accepted its task. Return False if it accepted the task."""
+        """Erase the child session `child_id` of an agent if it has never accepted its task; older versions left such sessions.
+
+        Return False if the session has accepted its task, or is not a child of the calling session.
+        """
         if self.journal is None:
             return False
         records = await self.journal.load(child_id, agent=agent)
@@ -308,6 +311,8 @@ class Delegation(FieldRepr):
         self, child: SessionContext, error: Exception | None, failure_kind: str = "internal"
     ) -> None:
         """Send the outcome of the task that `child` executed as a message to the parent session, before the task ends.
+
+        `failure_kind` is the kind of a failure if the class of `error` does not determine it.
 
         A parent that is closed or moved gets no message. If the message is rejected otherwise, it becomes a
         dead letter. This call raises no such error.
@@ -405,8 +410,9 @@ class Delegation(FieldRepr):
     async def _post(
         self, task: Task, message: Message, funding: Funding | None, baggage: Mapping[str, Any]
     ) -> None:
-        """Deliver a task's outcome to the parent session, in any process.
+        """Deliver `message` with a task's outcome to the parent session, in any process.
 
+        `funding` has the budget accounts of the turn that the message starts; None uses those of the parent session.
         If the parent's agent is not running, record the outcome for its next start. `baggage` has the context
         variables that the journal stores.
 
@@ -444,7 +450,11 @@ def _report_of(
     parent_id: str,
     traceparent: str | None = None,
 ) -> Message:
-    """Build the message that reports the outcome `answered` of a task to its parent session."""
+    """Build the message that reports the outcome `answered` of a task to its parent session.
+
+    `key` is the session that executed the task, `message_id` the id of the new message, and `task_id` the id of the task.
+    `parent_id` is the id of the parent session. `traceparent` is the trace context of the message; None without a trace.
+    """
     return Message(
         id=message_id,
         session_id=parent_id,

@@ -43,7 +43,7 @@ class Annotator(FieldRepr):
         except Fenced:
             if self.remote_sessions is None:
                 raise
-            await self.remote_sessions.keep_annotations(key, change)
+            await self.remote_sessions.change_annotations(key, change)
             return None
 
     async def _annotate(self, key: SessionKey, change: AnnotationChange) -> SessionAnnotations:

@@ -25,7 +25,7 @@ MAX_TEXT = 10_000
 
 
 def check_rating(score: object, comment: object, expected: object) -> None:
-    """Raise if the score or the texts of a rating are invalid.
+    """Raise if a rating is invalid: its score, its comment or its expected answer.
 
     Raises:
         ConfigurationError: The score is not from 0 to 1, or a text is too long.
@@ -125,7 +125,7 @@ class Ratings:
         except Fenced:
             if self.remote_sessions is None:
                 raise
-        return await self.remote_sessions.keep_rating(key, rating)
+        return await self.remote_sessions.record_rating(key, rating)
 
 
 async def _keep(journal: Journal, key: SessionKey, rating: RatingRecord) -> bool:
@@ -146,6 +146,8 @@ async def _keep(journal: Journal, key: SessionKey, rating: RatingRecord) -> bool
 
 async def write_aside(journal: Journal, key: SessionKey, record: Record, epoch: int) -> None:
     """Write a record of a session directly to the journal, also if the session is not in memory. It is durable on return.
+
+    `epoch` is the ownership epoch (fencing number) under which this process may write the session.
 
     Raises:
         SessionNotFound: The session does not exist, or was erased during the write.

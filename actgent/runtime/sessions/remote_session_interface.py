@@ -30,10 +30,10 @@ class RemoteSessions(Protocol):
     ) -> SessionSummary:
         """Write the copy of a session in the process that owns the new id."""
 
-    async def keep_rating(self, key: SessionKey, rated: RatingRecord) -> bool:
+    async def record_rating(self, key: SessionKey, rated: RatingRecord) -> bool:
         """Record a rating in the process that owns the session. Return False if it equals the user's last rating."""
 
-    async def keep_annotations(self, key: SessionKey, change: AnnotationChange) -> None:
+    async def change_annotations(self, key: SessionKey, change: AnnotationChange) -> None:
         """Change the tags and metadata of a session in the process that owns the session."""
 
     def id_of(self, session: object) -> str | None:

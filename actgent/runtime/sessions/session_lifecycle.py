@@ -296,7 +296,7 @@ class SessionLifecycle:
     # --- interrupting, ending and closing ----------------------------------------------------
 
     async def interrupt(self, context: SessionContext, reason: str, *, drop_queued: bool) -> None:
-        """Stop a session's turn. With `drop_queued`, its queued messages end as well.
+        """Stop a session's turn with `reason` as text of its error. With `drop_queued`, its queued messages end as well.
 
         Raises:
             JournalError: The end of a message could not be recorded.
@@ -313,7 +313,7 @@ class SessionLifecycle:
             raise lost
 
     async def interrupt_message(self, context: SessionContext, message_id: str, reason: str) -> None:
-        """Stop the turn that answers a message, or end the queued message.
+        """Stop the turn that answers a message, or end the queued message. `reason` is the text of the error.
 
         A message that has not arrived yet ends on arrival; an ended one is ignored.
 

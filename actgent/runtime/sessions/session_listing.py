@@ -48,7 +48,9 @@ async def page_of(
     after: SessionSummary | Cursor | None,
     limit: int,
 ) -> Sequence[SessionSummary]:
-    """Return a page of sessions, sorted by their last change, newest first.
+    """Return at most `limit` matching sessions after `after`, sorted by their last change, newest first.
+
+    Without a journal, the sessions in `contexts` are listed.
 
     Raises:
         ConfigurationError: The limit is below 1.
@@ -67,7 +69,10 @@ async def page_of(
 async def _from_journal(
     journal: Journal, session_filter: SessionFilter, cursor: Cursor | None, limit: int
 ) -> Sequence[SessionSummary]:
-    """Return a page of session summaries, without the internal sessions that store owner quotas. An empty page is the end."""
+    """Return at most `limit` session summaries after a cursor, without the internal sessions that store owner quotas.
+
+    An empty page is the end.
+    """
     while page := await journal.page(session_filter, after=cursor, limit=limit):
         if found := [each for each in page if not is_internal(each)]:
             return found

@@ -23,7 +23,7 @@ from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import Content, Message, OnBusy, Sender, check_busy_rule
 from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.message_admission import MessageAdmission
-from actgent.runtime.missing_agents_at_start import StartPhase
+from actgent.runtime.start_phase import StartPhase
 from actgent.runtime.waits_between_sessions import running_session, sources_of_caller
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.imported_history import ImportedMessage, add_history, check_history
@@ -121,7 +121,10 @@ class SessionOpener(FieldRepr):
         asker: str = "",
         annotations: SessionAnnotations = NO_ANNOTATIONS,
     ) -> SessionContext:
-        """Create a session in memory, without calling `on_session`.
+        """Create a session in memory, without calling the `on_session` functions.
+
+        The arguments are the options of `Agent.create_session` and the fields of `SessionCreatedRecord`. `owner` is the
+        session's owner. `task` is the delegated task that the session executes; None for other sessions.
 
         Raises:
             SessionExists: A session in memory has the id.
@@ -328,6 +331,8 @@ class SessionOpener(FieldRepr):
     async def find(self, session_id: str, *, deps: object = None) -> SessionContext:
         """Return the session with this id without an owner check; loaded from the journal if necessary.
 
+        `deps` is the dependency object for the tools of a loaded session.
+
         Raises:
             SessionNotFound: No session has the id.
             SessionClosed: The session was closed.
@@ -411,9 +416,9 @@ class SessionOpener(FieldRepr):
             raise SessionExists(self.running.name, session_id)
 
     async def _load(self, session_id: str) -> Sequence[Record]:
-        """Return the records of a session.
+        """Read the records of a session from the journal.
 
-        If no caller ever received the session, erase its records and return none.
+        If no caller ever received the session's id, erase its records and return an empty sequence.
         """
         journal = self.running.journal
         records = () if journal is None else await journal.load(session_id, agent=self.running.name)
@@ -447,7 +452,10 @@ class SessionOpener(FieldRepr):
         return session_id not in self._pending_opens and (context is None or context.is_quiescent)
 
     async def reopen(self, session_id: str, deps: object = None) -> SessionContext:
-        """Load a session from the journal, call `on_session`, and resume its accepted messages."""
+        """Load a session from the journal, call the `on_session` functions, and resume its accepted messages.
+
+        `deps` is the dependency object for the session's tools.
+        """
         running, sessions = self.running, self.running.sessions
         if (unloaded := sessions.find_unloaded(session_id)) is not None:
             return await self._after_pause(unloaded)

@@ -37,6 +37,7 @@ async def close_tree(
 ) -> None:
     """Close a session and all its descendants durably. Sessions in memory are closed immediately, before the first wait.
 
+    `opener_of` returns the session opener of an agent by name; it loads descendants that are only in the journal.
     The session's own close is recorded last: after a crash before that, it is open and can be closed again. If the
     journal fails or the caller is cancelled, closing continues in the background.
 
@@ -93,7 +94,7 @@ class _Closing(FieldRepr):
     _journal: Journal | None
     _opener_of: Callable[[str], SessionOpener]
     _below: Sequence[SessionContext] = attrs.field(init=False)
-    """Descendants in memory, deepest first."""
+    """Descendants of the session that are in memory, deepest first."""
 
     def __attrs_post_init__(self) -> None:
         self._below = self._context.family()[:0:-1]

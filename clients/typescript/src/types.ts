@@ -1391,7 +1391,7 @@ export interface ObservationStreamEvent {
 export interface OpenBudget {
   /** Name of the session's agent. */
   agent: string;
-  /** Id of the session. */
+  /** Id of the session that has the budget. */
   session_id: string;
   /** Name of the session's owner. */
   owner: string;
@@ -1399,11 +1399,11 @@ export interface OpenBudget {
   turn: string;
   /** Limits by name: `model_calls`, `tool_calls`, `tokens`, `cost` (US dollars), `seconds`. */
   limits: Record<string, number>;
-  /** Amounts spent, by the same names. */
+  /** Amounts spent so far, by the names of the limits. */
   spent: Record<string, number>;
-  /** Amounts reserved for running calls, by the same names. */
+  /** Amounts reserved for running calls, by the names of the limits. */
   reserved: Record<string, number>;
-  /** Remaining amounts by the same names: limit minus spent and reserved. */
+  /** Remaining amounts by the names of the limits: limit minus spent and reserved. */
   left: Record<string, number>;
 }
 
@@ -2336,23 +2336,23 @@ export interface ToolsetPage {
 export interface Trend {
   /** Day (`2026-11-27`, UTC), or name of the agent, model or owner; empty for turns without a model call. */
   name: string;
-  /** Number of ended turns. */
+  /** Number of ended turns of the group. */
   turns: number;
   /** Number of failed turns, without those that were stopped or rejected. */
   errors: number;
   /** Number of model calls that were answered. */
   model_calls: number;
-  /** Number of prompt tokens. */
+  /** Number of prompt tokens of the model calls. */
   input_tokens: number;
-  /** Number of answer tokens. */
+  /** Number of answer tokens of the model calls. */
   output_tokens: number;
   /** Number of prompt tokens that were read from the provider's cache. */
   cached_tokens: number;
-  /** Cost in US dollars. */
+  /** Cost of the model calls in US dollars. */
   cost: number;
-  /** Number of tool calls. */
+  /** Number of tool calls in the turns of the group. */
   tool_calls: number;
-  /** Number of failed tool calls. */
+  /** Number of failed tool calls in the turns of the group. */
   tool_failures: number;
   /** Median duration of a turn in seconds, within 5 %; None without turns. */
   p50: number | null;

@@ -137,5 +137,5 @@ async def test_messages_of_a_journal_count_after_a_restart(tmp_path, autojump_cl
 @pytest.mark.parametrize("value", [0, -1, 1.5, None, "1 MB", True])
 def test_the_bounds_are_whole_numbers(name, value):
     """Anything else would bound nothing."""
-    with pytest.raises(ConfigurationError, match=f"{name}= is a whole number"):
+    with pytest.raises(ConfigurationError, match=f"{name}= must be a whole number"):
         clerk(**{name: value})

@@ -201,10 +201,10 @@ async def test_tokens_and_cost_are_counted(journal):
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({}, "bounds nothing"),
+        ({}, "has no limits"),
         ({"day": Limits()}, "takes Limits of"),
         ({"day": Limits(seconds=5, tokens=5)}, "no seconds"),
-        ({"month": 5}, "is a Limits"),
+        ({"month": 5}, "must be Limits"),
         ({"day": Limits(tokens=5), "zone": "Mars/Olympus"}, "Mars"),
     ],
 )

@@ -175,7 +175,7 @@ async def test_drain_without_nodes_is_an_error(open_cluster, command):
             refused = await command(cluster, "drain", "web", *place)
     assert (refused.returncode, refused.stderr) == (
         2,
-        "actgent: there is no node 'web': the list of valid names is empty\n",
+        "actgent: the cluster has no node 'web': the list of valid names is empty\n",
     )
 
 
@@ -247,7 +247,7 @@ async def check_a_node(cluster, node, command, place):
     finished = await command("finish-upgrade", *place)
     assert (finished.returncode, f"write record format {READS}" in finished.stderr) == (0, True)
     unknown = await command("drain", "wob", *place)
-    assert (unknown.returncode, "there is no node 'wob'" in unknown.stderr) == (2, True)
+    assert (unknown.returncode, "the cluster has no node 'wob'" in unknown.stderr) == (2, True)
     drained = await command("drain", "web", *place)
     assert drained.returncode == 0, drained.stderr
     assert f"{there['name']} has handed over" in drained.stderr
@@ -321,11 +321,11 @@ async def test_a_node_serves_its_cluster_over_http(open_cluster, commands, comma
         (("--cluster", "x", "--journal", "a.db"), "a cluster node requires a journal in PostgreSQL"),
         (
             ("--cluster", "x y", "--journal", "postgres://127.0.0.1/test"),
-            "is a name of 1 to 64 letters, digits, '-' and '_'",
+            "must be a name of 1 to 64 letters, digits, '-' and '_'",
         ),
         (
             ("--cluster", "x", "--journal", "postgres://127.0.0.1/test", "--advertise", "https://h"),
-            "is the URL at which other nodes reach this one, http://HOST:PORT",
+            "must be the URL at which other nodes reach this one, http://HOST:PORT",
         ),
     ],
 )

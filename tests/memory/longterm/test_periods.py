@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from actgent.memory.longterm.named_months import named_months
-from actgent.memory.longterm.recall_ranking import PERIOD_FACTOR, dated
+from actgent.memory.longterm.recall_ranking import PERIOD_FACTOR, raise_dated_scores
 
 
 def at(year, month, day=1):
@@ -51,7 +51,7 @@ def test_other_texts_name_no_month(question):
 
 
 def test_memories_of_the_period_count_more():
-    assert dated({1: 10, 2: 20}, {1}) == {1: 10 * PERIOD_FACTOR, 2: 20}
+    assert raise_dated_scores({1: 10, 2: 20}, {1}) == {1: 10 * PERIOD_FACTOR, 2: 20}
 
 
 async def test_memories_of_the_named_month_come_first(memories, clock):

@@ -9,7 +9,14 @@ from hypothesis import example, given, settings, strategies as st
 from actgent import ConfigurationError, LongTermMemory
 from actgent.memory.longterm import word_index
 from actgent.memory.longterm.long_term_memory import MAX_WORDS, searched_words, spaced
-from actgent.memory.longterm.recall_ranking import SHARES, UNITS, check_dimensions, own_scores, spread, worth
+from actgent.memory.longterm.recall_ranking import (
+    SHARES,
+    UNITS,
+    add_neighbour_scores,
+    check_dimensions,
+    combine_scores,
+    worth,
+)
 
 DAY_SECONDS = 86_400
 WORDS = "amber birch cedar delta ember fjord grove heath inlet jetty kiosk lemon".split()
@@ -19,8 +26,8 @@ SCORES = st.dictionaries(st.integers(1, 50), st.floats(0.001, 20), min_size=1)
 @given(SCORES, st.dictionaries(st.integers(1, 50), st.floats(-1, 1)))
 def test_scores_add_up(words, cosines):
     """The best match by words has the full word score. A vector never lowers a score."""
-    scores = own_scores(words, cosines)
-    alone = own_scores(words, {})
+    scores = combine_scores(words, cosines)
+    alone = combine_scores(words, {})
     assert max(alone.values()) == UNITS
     assert scores.keys() == words.keys() | {number for number, cosine in cosines.items() if cosine > 0}
     assert all(scores[number] >= score for number, score in alone.items())
@@ -41,7 +48,9 @@ def test_the_best_memory_stays_the_first(scores, links, sessions):
     None passes the memory with the best score.
     """
     neighbours = [link for link in links if link[0] in scores]
-    totals = spread(scores, neighbours, {each: sessions[each] for each in sessions if each in scores})
+    totals = add_neighbour_scores(
+        scores, neighbours, {each: sessions[each] for each in sessions if each in scores}
+    )
     best = {number for number, score in scores.items() if score == max(scores.values())}
     assert {number for number, total in totals.items() if total == max(totals.values())} == best
     assert all(totals[number] >= score for number, score in scores.items())

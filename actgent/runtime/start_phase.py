@@ -28,11 +28,11 @@ class StartPhase(FieldRepr):
     blocks: int = 0
     """Number of `Runtime.starting` blocks that the program has entered and not left; the phase does not end before."""
     has_logged: bool = False
-    """True if the missing agents were logged."""
+    """True if a warning about the missing agents was logged."""
     _ends_at: float = -math.inf
     """End of the start phase in seconds of `trio.current_time()`; minus infinity before the first start of an agent."""
     _resumed_sessions: "WeakSet[SessionContext]" = attrs.field(factory=WeakSet)
-    """Sessions that were resumed during the phase."""
+    """Sessions that were resumed from the journal during the start phase."""
     _changed: trio.Event = attrs.field(factory=trio.Event)
 
     @property
