@@ -91,7 +91,7 @@ async def test_a_session_that_is_kept_for_want_of_space_is_there(journal, monkey
         raise JournalFull("no space")
 
     monkeypatch.setattr(journal, "_write", fail)
-    monkeypatch.setattr(type(journal), "_may_start", False)
+    monkeypatch.setattr(journal, "_may_start", False)
     with pytest.raises(JournalFull):
         await journal.commit(attrs.evolve(step(first("ada")), is_retried=is_retried), epoch=epoch)
     monkeypatch.setattr(journal, "_write", write)
@@ -109,7 +109,7 @@ async def test_erasing_a_session_drops_its_failed_steps(journal, monkeypatch, er
 
     await journal.commit(step(first("ada")), epoch=epoch)
     monkeypatch.setattr(journal, "_write", fail)
-    monkeypatch.setattr(type(journal), "_may_start", False)
+    monkeypatch.setattr(journal, "_may_start", False)
     with pytest.raises(JournalFull):
         await journal.commit(
             attrs.evolve(step(StateChangeRecord(changes={"n": 1})), is_retried=True), epoch=epoch

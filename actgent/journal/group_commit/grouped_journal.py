@@ -121,6 +121,8 @@ class GroupedJournal(StoredJournal):
         """True if a caller waits for a queued step, or the flush delay has passed."""
         self._is_idle = False
         """True if the writer task has nothing to do, or waits for a started write."""
+        self._writer: trio.lowlevel.Task | None = None
+        """Writer task while it waits in `_wait_called`; None otherwise."""
         self._heads = HeadCache()
         self._storage = trio.Semaphore(1, max_value=1)
         """Lock of the storage. A task may acquire it and another task release it."""
@@ -664,6 +666,23 @@ class GroupedJournal(StoredJournal):
         if started.work.result is not None:
             self._started = None
             await self._finish_group(started.group, started)
+
+    @trio.lowlevel.enable_ki_protection  # Ctrl-C here would leave a task registered that no longer waits
+    async def _wait_called(self) -> None:
+        """Wait until `_call` is called or a prepared write is complete. This may return early."""
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            self._writer = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._writer = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(leave)
+
+    def _call(self) -> None:
+        """Wake the writer task in `_wait_called`. Rescheduling it directly is cheaper than an event."""
+        if self._writer is not None:
+            trio.lowlevel.reschedule(self._writer)
+            self._writer = None
 
     def _request_write(self, leader: QueuedStep | None = None) -> _StartedGroup | None:
         """Request that the queued steps are written.

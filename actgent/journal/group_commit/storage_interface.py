@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import outcome
-import trio
 
 from actgent.journal.journal_interface import Journal, Snapshot
 from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey, State
@@ -33,8 +32,8 @@ class StoredJournal(Journal):
 
     identity: bytes = b""
     """Identity of the storage, part of each checksum. Set by `_acquire_storage`."""
-    _writer: trio.lowlevel.Task | None = None
-    """Writer task while it waits in `_wait_called`; None otherwise."""
+    _may_start: bool = False
+    """True if the storage implements `_prepare_writing`, and writes without a simulated clock."""
 
     @abc.abstractmethod
     async def _acquire_storage(self) -> int:
@@ -58,11 +57,6 @@ class StoredJournal(Journal):
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         """Write rows and heads in one durable transaction, or raise and write nothing."""
 
-    @property
-    def _may_start(self) -> bool:
-        """True if the storage implements `_prepare_writing`."""
-        return False
-
     def _prepare_writing(
         self, rows: Sequence[Row], heads: Sequence[Head], new: Sequence[SessionKey], *, is_led: bool
     ) -> Any:
@@ -84,23 +78,6 @@ class StoredJournal(Journal):
     def _stop_waiting(self, work: Any) -> None:
         """End the wait of the task in `_wait_led`, while the write continues."""
         raise NotImplementedError
-
-    @trio.lowlevel.enable_ki_protection  # Ctrl-C here would leave a task registered that no longer waits
-    async def _wait_called(self) -> None:
-        """Wait until `_call` is called or a prepared write is complete. This may return early."""
-
-        def leave(_: object) -> trio.lowlevel.Abort:
-            self._writer = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        self._writer = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(leave)
-
-    def _call(self) -> None:
-        """Wake the writer task in `_wait_called`. Rescheduling it directly is cheaper than an event."""
-        if self._writer is not None:
-            trio.lowlevel.reschedule(self._writer)
-            self._writer = None
 
     @abc.abstractmethod
     async def _roll_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:

@@ -57,6 +57,7 @@ class SQLiteJournal(GroupedJournal):
     async def _acquire_storage(self) -> int:
         if self._thread is None:
             self._thread = StorageThread(f"journal {self._path.name}")
+            self._may_start = self._thread.is_clock_real
         epoch, self.identity = await self._thread.run(_call, self._own)
         return epoch
 
@@ -68,7 +69,7 @@ class SQLiteJournal(GroupedJournal):
     def _release_now(self) -> None:
         if self._thread is not None:
             self._thread.end(self._shut)
-            self._thread = None
+            self._thread, self._may_start = None, False
 
     # --- in the storage thread, which has the lock, the connection and the file ---------------
 
@@ -120,10 +121,6 @@ class SQLiteJournal(GroupedJournal):
 
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         await self._run(SqliteFile.write, rows, heads)
-
-    @property
-    def _may_start(self) -> bool:
-        return self._thread is not None and self._thread.is_clock_real
 
     def _prepare_writing(
         self, rows: Sequence[Row], heads: Sequence[Head], new: Sequence[SessionKey], *, is_led: bool
