@@ -1,6 +1,6 @@
 // Evaluations: the datasets of the server, the cases and evaluations of one, and the results of one evaluation. The address has the choices.
 
-import { useState } from "../vendor/hooks.js";
+import { useMemo, useState } from "../vendor/hooks.js";
 import { get, path } from "../api.js";
 import { Ago, Empty, Failed, Loading, count, counted, html, lasted, money, sessionLink, usePolled } from "../parts.js";
 import { NoDatasets, datasetLink } from "./add-to-dataset.js";
@@ -116,7 +116,7 @@ function Cases({ name, query, items }) {
   const tags = [...new Set(items.flatMap((each) => listed(each.case.tags).map(shown)))].sort();
   const words = (query.q || "").toLowerCase();
   const matches = (each) => (!query.tag || listed(each.case.tags).map(shown).includes(query.tag)) && (!words || `${each.name} ${JSON.stringify(each.case)}`.toLowerCase().includes(words));
-  const found = items.filter(matches);
+  const found = useMemo(() => items.filter(matches), [items, query.q, query.tag]);
   const find = (event) => {
     event.preventDefault();
     location.hash = placeOf(name, { variant: query.variant, ...Object.fromEntries(new FormData(event.target)) });

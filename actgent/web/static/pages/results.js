@@ -1,6 +1,6 @@
 // Results of one evaluation by case, next to those of another evaluation of the dataset. The address has the choices.
 
-import { useState } from "../vendor/hooks.js";
+import { useMemo, useState } from "../vendor/hooks.js";
 import { get, path } from "../api.js";
 import { Empty, Failed, Loading, ONCE, count, counted, html, lasted, money, usePolled } from "../parts.js";
 import { datasetLink } from "./add-to-dataset.js";
@@ -56,45 +56,49 @@ const removedOf = (found, other) => {
   return [...new Set((other?.items || []).map((each) => each.name))].filter((each) => !names.has(each));
 };
 
-// Splits two texts into words, and finds the words that only one of them has (longest common subsequence).
+// Splits two texts into [part, isChanged]: changed parts have the words that only one text has (longest common subsequence).
 function changedWords(one, other) {
   const words = [one, other].map((text) => text.split(/(?<=\s)/));
   if (words.some((each) => each.length > MOST_WORDS)) return null;
-  const [a, b] = words;
+  const numbers = new Map(); // comparing numbers is faster than comparing words
+  const [a, b] = words.map((list) => list.map((word) => numbers.get(word.trim()) ?? numbers.set(word.trim(), numbers.size).size - 1));
   const lengths = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
-  const isSame = (i, j) => a[i].trim() === b[j].trim();
-  for (let i = a.length - 1; i >= 0; i -= 1) for (let j = b.length - 1; j >= 0; j -= 1) lengths[i][j] = isSame(i, j) ? lengths[i + 1][j + 1] + 1 : Math.max(lengths[i + 1][j], lengths[i][j + 1]);
+  for (let i = a.length - 1; i >= 0; i -= 1) for (let j = b.length - 1; j >= 0; j -= 1) lengths[i][j] = a[i] === b[j] ? lengths[i + 1][j + 1] + 1 : Math.max(lengths[i + 1][j], lengths[i][j + 1]);
   const marked = [a.map(() => true), b.map(() => true)];
   for (let [i, j] = [0, 0]; i < a.length && j < b.length; )
-    if (isSame(i, j)) [marked[0][i++], marked[1][j++]] = [false, false];
+    if (a[i] === b[j]) [marked[0][i++], marked[1][j++]] = [false, false];
     else if (lengths[i + 1][j] >= lengths[i][j + 1]) i += 1;
     else j += 1;
-  return words.map((list, side) => list.map((word, place) => [word, marked[side][place]]));
+  return words.map((list, side) => {
+    const parts = [];
+    list.forEach((word, place) => (parts.at(-1)?.[1] === marked[side][place] ? (parts.at(-1)[0] += word) : parts.push([word, marked[side][place]])));
+    return parts;
+  });
 }
 
-const Marked = ({ words }) => words.map(([word, isChanged]) => (isChanged ? html`<mark>${word}</mark>` : word));
+const Marked = ({ parts }) => parts.map(([text, isChanged]) => (isChanged ? html`<mark>${text}</mark>` : text));
 
 // --- parts of the page ---------------------------------------------------------------------
 
-function Run({ run, words, number }) {
+function Run({ run, parts, number }) {
   return html`<div class="trial"><span class="tag ${run.passed ? "ok" : "bad"}">${run.passed ? "passed" : "failed"}</span>${number && html` <span class="dim">run ${number}</span>`} <span class="dim">${lasted(run.seconds * 1000)}${run.calls.length > 0 && `, calls ${run.calls.join(", ")}`}</span>
     ${run.error && html`<p class="err">${run.error}</p>`}
-    ${run.text && html`<${LongText} text=${run.text}>${words && html`<${Marked} words=${words} />`}</${LongText}>`}
+    ${run.text && html`<${LongText} text=${run.text}>${parts && html`<${Marked} parts=${parts} />`}</${LongText}>`}
     ${run.failures.map((each) => html`<p class="bad">${each}</p>`)}</div>`;
 }
 
-const Side = ({ label, runs, words, isNone }) => html`<div class="step" role="group" aria-label=${label}><b class="dim">${label}</b>
-  ${isNone ? html`<p class="dim">The case was not in it.</p>` : runs.map((run, place) => html`<${Run} key=${place} run=${run} words=${words[place]} number=${runs.length > 1 && place + 1} />`)}</div>`;
+const Side = ({ label, runs, parts, isNone }) => html`<div class="step" role="group" aria-label=${label}><b class="dim">${label}</b>
+  ${isNone ? html`<p class="dim">The case was not in it.</p>` : runs.map((run, place) => html`<${Run} key=${place} run=${run} parts=${parts[place]} number=${runs.length > 1 && place + 1} />`)}</div>`;
 
 function CaseResult({ pair, hasVariants, other }) {
   const { item, before, change } = pair;
-  const both = item.runs.map((run, place) => (before?.runs[place] ? changedWords(before.runs[place].text, run.text) : null));
+  const both = useMemo(() => item.runs.map((run, place) => (before?.runs[place] ? changedWords(before.runs[place].text, run.text) : null)), [item, before]);
   return html`<article class="turn" aria-label=${item.name}><div class="about"><b>${item.name}</b>${hasVariants && html`<span class="tag flat">${item.variant}</span>`}
       <span class="sp"></span>${change && html`<span class="tag flat ${change[1]}">${change[0]}</span>`}${passed(item.figures)}${item.runs.length > 1 && html`<span>score ${item.figures.score.toFixed(2)}</span>`}</div>
     <dl class="kv keys case b">${item.input.length > 0 && html`<dt>Input</dt><dd>${item.input.map((text) => html`<${LongText} text=${text} />`)}</dd>`}
       ${item.expected !== null && html`<dt>Expected</dt><dd><${LongText} text=${typeof item.expected === "string" ? item.expected : JSON.stringify(item.expected)} /></dd>`}</dl>
-    <div class="beside ${other ? "" : "single"}">${other && html`<${Side} label="Earlier" runs=${before?.runs || []} words=${both.map((each) => each?.[0])} isNone=${!before} />`}
-      <${Side} label=${other ? "This evaluation" : "Answer"} runs=${item.runs} words=${both.map((each) => each?.[1])} /></div>
+    <div class="beside ${other ? "" : "single"}">${other && html`<${Side} label="Earlier" runs=${before?.runs || []} parts=${both.map((each) => each?.[0])} isNone=${!before} />`}
+      <${Side} label=${other ? "This evaluation" : "Answer"} runs=${item.runs} parts=${both.map((each) => each?.[1])} /></div>
   </article>`;
 }
 
@@ -135,17 +139,20 @@ const FILTERS = { "": ["All", () => true], failed: ["Failed", isFailed], changed
 
 function Compared({ name, id, query, found, other }) {
   const [most, setMost] = useState(LIMIT);
-  const pairs = pairsOf(found, other);
-  const removed = removedOf(found, other);
+  const pairs = useMemo(() => pairsOf(found, other), [found, other]);
+  const removed = useMemo(() => removedOf(found, other), [found, other]);
   const chosen = query.show in FILTERS ? query.show : "";
   const shown = pairs.filter(FILTERS[chosen][1]);
+  const hasVariants = found.summary.variants.length > 1;
+  const draw = () => shown.slice(0, most).map((pair) => html`<${CaseResult} key=${pair.item.name + pair.item.variant} pair=${pair} hasVariants=${hasVariants} other=${other} />`);
+  const list = useMemo(draw, [pairs, chosen, most]); // the frame is rendered every few seconds: equal elements are skipped then
   const filters = Object.entries(FILTERS).filter(([each]) => other || each !== "changed");
   return html`<${Figures} summary=${found.summary} other=${other?.summary} />
     <div class="row"><h2>Cases</h2><span class="sp"></span><div class="seg" role="group" aria-label="Shown cases">
       ${filters.map(([each, [words, isShown]]) => html`<button key=${each} aria-pressed=${each === chosen} onClick=${() => (location.hash = evaluationLink(name, id, { ...query, show: each }))}>${words} ${count(pairs.filter(isShown).length)}</button>`)}</div></div>
     ${removed.length > 0 && html`<p class="dim">Only in the earlier evaluation: ${removed.join(", ")}</p>`}
     ${shown.length === 0 && html`<${Empty} title="No cases">${pairs.length ? "No case of this kind." : "The evaluation has no runs."}</${Empty}>`}
-    ${shown.slice(0, most).map((pair) => html`<${CaseResult} key=${pair.item.name + pair.item.variant} pair=${pair} hasVariants=${found.summary.variants.length > 1} other=${other} />`)}
+    ${list}
     ${shown.length > most && html`<button class="btn" onClick=${() => setMost(most + LIMIT)}>Show more cases</button>`}`;
 }
 
