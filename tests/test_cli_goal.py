@@ -184,7 +184,7 @@ def test_models_of_the_environment(folder, capsys, monkeypatch):
             ("--tools", "nothing.py"),
             "nothing.py:1: No such file or directory; expected a Python file that defines tools",
         ),
-        ({}, ("--search-dir", "nowhere"), "the folder to search for tools does not exist: nowhere"),
+        ({}, ("--search-dir", "nowhere"), "the folder to search for tools must exist: nowhere"),
         ({"out.py": "x = 1"}, ("--output", "out.py"), "out.py:1: the variable output_schema is missing"),
         ({"out.json": "{"}, ("--output", "out.json"), "out.json:1: no JSON"),
         ({}, ("--output", "out.json"), "out.json cannot be read"),
@@ -215,7 +215,7 @@ def test_broken_tool_file_is_a_warning(folder, capsys, caplog):
     assert (code, out) == (0, "1642 m\n")
     assert "broken.tools.py:1: syntax error" in caplog.text
     assert "lakes.tools.py" in caplog.text
-    assert "'helper': a tool needs @tool or the parameters (state, args)" in caplog.text
+    assert "'helper': a tool must have the decorator @tool or the parameters (state, args)" in caplog.text
 
 
 def test_module_command_and_ctrl_c(folder):

@@ -627,7 +627,7 @@ def test_a_property_that_fails_keeps_its_own_error():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"llm": None}, "llm= takes an LLM object or a string, not None"),
+        ({"llm": None}, "llm= must be an LLM object or a string, not None"),
         ({"llm": OpenAI}, "write OpenAI(...)"),
         ({"llm": "gpt-5.2"}, "did you mean 'openai:gpt-5.2'?"),
         ({"llm": "claude-sonnet-4-5"}, "did you mean 'anthropic:claude-sonnet-4-5'?"),

@@ -117,11 +117,26 @@ def look(day: str) -> str:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: ScriptedLLM(["x"], delay="1s"), "delay= is a number of seconds, at least 0, not '1s'"),
-        (lambda: ScriptedLLM(["x"], chunk_delay=-1), "chunk_delay= is a number of seconds, at least 0"),
-        (lambda: ScriptedLLM(["x"], chunk=1.5), "chunk= is a number of characters, at least 1, not 1.5"),
-        (lambda: ScriptedLLM(lambda: "x"), "called with the request, as in `def answer(chat)`"),
-        (lambda: ScriptedLLM([lambda _, more: more]), "called with the request, as in `def answer(chat)`"),
+        (
+            lambda: ScriptedLLM(["x"], delay="1s"),
+            "delay= must be a number of seconds of at least 0, not '1s'",
+        ),
+        (
+            lambda: ScriptedLLM(["x"], chunk_delay=-1),
+            "chunk_delay= must be a number of seconds of at least 0",
+        ),
+        (
+            lambda: ScriptedLLM(["x"], chunk=1.5),
+            "chunk= must be a number of characters of at least 1, not 1.5",
+        ),
+        (
+            lambda: ScriptedLLM(lambda: "x"),
+            "must accept the request as its only required argument, as in `def answer(chat)`",
+        ),
+        (
+            lambda: ScriptedLLM([lambda _, more: more]),
+            "must accept the request as its only required argument, as in `def answer(chat)`",
+        ),
         (
             lambda: Limits(model_calls=2.5),
             "Limits(model_calls=...) must be a whole number of at least 1, not 2.5",
@@ -137,10 +152,13 @@ def look(day: str) -> str:
         (lambda: Retry(first_delay="1s"), "Retry(first_delay=...) must be a number of at least 0"),
         (
             lambda: RateLimiter(requests_per_minute="60"),
-            "(requests_per_minute=...) is a number above 0, not '60'",
+            "(requests_per_minute=...) must be a number above 0, not '60'",
         ),
-        (lambda: RateLimiter(burst="10%"), "(burst=...) is a share above 0 and up to 1, not '10%'"),
-        (lambda: RateLimiter(age_step="1s"), "(age_step=..., max_pause=...) are seconds, at least 0"),
+        (lambda: RateLimiter(burst="10%"), "(burst=...) must be a share above 0 and up to 1, not '10%'"),
+        (
+            lambda: RateLimiter(age_step="1s"),
+            "(age_step=..., max_pause=...) must be numbers of seconds of at least 0",
+        ),
         (
             lambda: Retention(closed="30d"),
             "an age of Retention must be seconds of at least 0 or a timedelta, not '30d'",

@@ -203,8 +203,8 @@ async def test_unknown_approval_id_is_rejected():
     ("options", "words"),
     [
         ({"timeout": -1}, "timeout= must be a number of seconds above 0, not -1"),
-        ({"retries": -1}, "retries= must be 0 or more, not -1"),
-        ({"cache": -1}, "cache= must be a number of results, 0 or more, not -1"),
+        ({"retries": -1}, "retries= must be at least 0, not -1"),
+        ({"cache": -1}, "cache= must be a number of results of at least 0, not -1"),
         ({"effect": "read"}, "effect= must be one of pure, idempotent, once, not 'read'"),
     ],
 )

@@ -87,7 +87,7 @@ def read_servers(folder: Folder, problems: list[InvalidFile], documents: Mapping
         if text is None:
             return {}
         name = folder.name_of(SERVERS)
-        servers = listed_servers(json_object(text, name, 1, label="it"), at=name)
+        servers = listed_servers(json_object(text, name, 1, label="it"), location=name)
     except InvalidFile as error:
         problems.append(error)
         return {}
@@ -109,7 +109,7 @@ def read_servers(folder: Folder, problems: list[InvalidFile], documents: Mapping
 def _server_error(server: str, config: Any, environment: Mapping[str, str], folder: Path) -> str:
     """Return the error text of a server's configuration; empty if the configuration is valid."""
     try:
-        make_server(server, config, environment=environment, folder=folder, at=f"server {server!r}")
+        make_server(server, config, environment=environment, folder=folder, location=f"server {server!r}")
     except ConfigurationError as error:
         return short_reason(error)
     return ""
@@ -130,7 +130,9 @@ def load_toolsets(
     return (
         *(_openapi(path, document) for path, document in documents.items()),
         *(
-            make_server(name, config, environment=environment, folder=folder, at=f"{at}, server {name!r}")
+            make_server(
+                name, config, environment=environment, folder=folder, location=f"{at}, server {name!r}"
+            )
             for name, config in servers.items()
         ),
     )

@@ -46,7 +46,7 @@ _OVERFLOW = re.compile("|".join(_WORDINGS), re.IGNORECASE)
 def says_too_long(text: str) -> bool:
     """Return True if the text of a provider's error says that the request exceeds the context window.
 
-    Rate limit errors return False.
+    Return False for texts about rate limits.
     """
     return _OVERFLOW.search(text) is not None and "please wait" not in text.casefold()
 

@@ -41,28 +41,31 @@ _MIN_MEASURED_TOKENS = 1_000
 
 
 def reserved_answer_tokens(llm: LLM, chat: ModelRequest, window: int) -> int:
-    """Return the tokens of a context window that are reserved for the answer.
+    """Return how many tokens of a context window of `window` tokens are reserved for the answer.
 
-    Without a configured maximum, at most an eighth of `window`.
+    This is the configured maximum of the answer, or else at most an eighth of the window.
     """
     return chat.max_tokens or llm.max_tokens or min(ANSWER_TOKENS, window // 8)
 
 
 @attrs.frozen(repr=False)
 class CountedRequest(FieldRepr):
-    """Token counts of a request and of its answer by the provider, both without thinking, which is not always sent back."""
+    """Estimated tokens of a request and its answer, and the provider's counts of both.
+
+    All are without thinking, which is not always sent back.
+    """
 
     model: str
     estimate: float
-    """Tokens of the request by our estimate."""
+    """Estimated tokens of the request."""
     counted: float
-    """Tokens of the request, counted by the provider."""
+    """Tokens of the request by the provider's count."""
     answer_estimate: float
-    """Tokens of the answer by our estimate."""
+    """Estimated tokens of the answer."""
     answer: float
-    """Tokens of the answer, counted by the provider."""
+    """Tokens of the answer by the provider's count."""
     thoughts: float = 0.0
-    """Tokens of thinking since the last message of the user that are sent back to the model."""
+    """Tokens of thinking since the user's last message, which are sent back to the model."""
 
     @property
     def rate(self) -> float:
@@ -76,9 +79,9 @@ class CountedRequest(FieldRepr):
 def count_answered(
     llm: LLM, chat: ModelRequest, answer: ModelResponse, before: CountedRequest | None = None
 ) -> CountedRequest | None:
-    """Return the counts of a request from the usage of its answer, to estimate the next request.
+    """Return the token counts of an answered request from the usage of its answer, to estimate the next request.
 
-    None if the usage is empty. `before` is the previous count.
+    Return None if the usage is empty. `before` has the counts of the previous request.
     """
     usage = answer.usage
     if not usage.input_tokens:
@@ -104,9 +107,9 @@ def count_answered(
 
 
 def count_unsent(llm: LLM, chat: ModelRequest, tokens: int, before: CountedRequest | None) -> CountedRequest:
-    """Return the counts of a request that the provider counted without answering it.
+    """Return the token counts of a request that the provider counted without answering it.
 
-    `tokens` is the count; `before` is the previous count.
+    `tokens` is the provider's count. `before` has the counts of the previous request.
     """
     known = before if before is not None and before.model == llm.name else None
     thinking_before = min(_thinking_tokens_in(chat, known), tokens)
@@ -116,7 +119,10 @@ def count_unsent(llm: LLM, chat: ModelRequest, tokens: int, before: CountedReque
 
 
 def _answer_thinking_tokens(answer: ModelResponse, answer_tokens: float) -> float:
-    """Return the tokens of an answer's thinking: the provider's count, or the output tokens not explained by the visible parts."""
+    """Return the thinking tokens of an answer: the provider's count, or else the output tokens above those of the visible parts.
+
+    `answer_tokens` are the estimated tokens of the visible parts.
+    """
     usage = answer.usage
     if usage.reasoning_tokens or not any(isinstance(part, Thinking) for part in answer.parts):
         return usage.reasoning_tokens
@@ -124,10 +130,7 @@ def _answer_thinking_tokens(answer: ModelResponse, answer_tokens: float) -> floa
 
 
 def _thinking_tokens_in(chat: ModelRequest, before: CountedRequest | None) -> float:
-    """Return the tokens of earlier thinking that the provider counts in a request.
-
-    It counts thinking after the user's last message.
-    """
+    """Return the tokens of earlier thinking that the provider counts in a request: thinking after the user's last message."""
     if before is not None:
         return before.thoughts if _continues_turn(chat) else 0.0
     found = 0.0
@@ -139,7 +142,7 @@ def _thinking_tokens_in(chat: ModelRequest, before: CountedRequest | None) -> fl
 
 
 def _continues_turn(chat: ModelRequest) -> bool:
-    """Return True if the last message that is not a tool result is the model's, so that its thinking is sent back."""
+    """Return True if the last message of a request that is not a tool result is the model's, so that its thinking is sent back."""
     return next((each.role for each in reversed(chat.messages) if each.role != "tool"), "user") == "assistant"
 
 
@@ -150,10 +153,7 @@ def _thinking_tokens(part: Part) -> float:
 
 
 def expected_tokens(llm: LLM, chat: ModelRequest, before: CountedRequest | None) -> int:
-    """Return the expected prompt tokens of a request.
-
-    `before`, the last counted request of its conversation, corrects the estimate.
-    """
+    """Estimate the prompt tokens of a request. The last counted request of its conversation, `before`, corrects the estimate."""
     size = estimate_request(chat)
     if before is None or before.model != llm.name:
         return int(size + _thinking_tokens_in(chat, None))

@@ -45,7 +45,10 @@ class SimpleMessage(dict[str, str]):
 
 
 class CompletesChats(Protocol):
-    """An object with the `complete` method of `LLM`, without the base class. It may return text instead of a `ModelResponse`."""
+    """Protocol of a model object with the method `complete` of `LLM`, but without the base class.
+
+    `complete` may return text instead of a `ModelResponse`.
+    """
 
     def complete(
         self, chat: ModelRequest, *, on_text: OnText | None = None
@@ -53,7 +56,7 @@ class CompletesChats(Protocol):
 
 
 class CallsMessages(Protocol):
-    """A client whose `call` takes messages and returns text. An optional `call_stream` yields text."""
+    """Protocol of a model client whose method `call` takes messages and returns text. A method `call_stream` may yield text."""
 
     @property
     def call(self) -> Callable[..., str | Awaitable[str]]: ...
@@ -84,10 +87,10 @@ class CompletingModel(LLM):
     """`LLM` that wraps an object with a `complete` method."""
 
     def __init__(self, model: Any) -> None:
-        """Copy the name and limits of the wrapped object.
+        """Wrap a model object, and copy its name and limits.
 
         Raises:
-            ConfigurationError: `complete` needs more arguments than the chat.
+            ConfigurationError: `complete` requires more arguments than the request.
         """
         self.model = model
         _copy_attributes(self, model)
@@ -114,7 +117,7 @@ class CallingModel(LLM):
     def __init__(
         self, model: object, call: Callable[..., Any], stream: Callable[..., Any] | None = None
     ) -> None:
-        """Inspect the parameters of the functions once.
+        """Wrap the function `call`, and `stream` for streamed answers. Their parameters are inspected once.
 
         Raises:
             ConfigurationError: A function takes no messages, or has further required parameters.
@@ -185,7 +188,7 @@ class CallingModel(LLM):
 
 
 def _copy_attributes(adapter: LLM, model: object) -> None:
-    """Copy name, limits and price of a wrapped object, as far as it has them."""
+    """Copy the name, limits and price of a wrapped model object to its adapter, as far as the object has them."""
     name = getattr(model, "name", None) or getattr(model, "__name__", None)
     adapter.name = name if isinstance(name, str) else type(model).__name__
     for each in _FORWARDED:
@@ -213,7 +216,7 @@ def _parameters_of(function: Callable[..., Any], name: str) -> frozenset[str] | 
         signature.bind([])
     except TypeError as error:
         raise ConfigurationError(
-            f"the model {name!r} is called with the messages as its only argument, as in `async def {name}(messages)`: {error}"
+            f"the model {name!r} must accept the messages as its only required argument, as in `async def {name}(messages)`: {error}"
         ) from None
     parameters = signature.parameters.values()
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
@@ -228,7 +231,7 @@ def _options_of(function: Callable[..., Any], name: str) -> tuple[str, ...]:
 
 
 def _options_from(chat: ModelRequest, options: Sequence[str]) -> Mapping[str, Any]:
-    """Return those of the settings named in `options` that the chat sets."""
+    """Return the settings of a request that are named in `options` and that are set, by name."""
     return {name: value for name in options if (value := getattr(chat, name)) is not None}
 
 
@@ -266,5 +269,5 @@ def _to_answer(result: object, name: str) -> ModelResponse:
     if isinstance(result, str):
         return ModelResponse(parts=(Text(result),), model=name)
     raise StreamInterrupted(
-        f"a model must return text or a ModelResponse, not {type(result).__name__}", model=name
+        f"a custom model must return text or a ModelResponse, not {type(result).__name__}", model=name
     )

@@ -11,7 +11,7 @@ _FIRST, _LAST = 400, 599
 
 
 def as_model_error(error: Exception, model: str) -> Exception:
-    """Return the ModelError that corresponds to an exception of a model client. Errors of actgent are returned unchanged.
+    """Convert an exception of a custom model client to a `ModelError`. Errors of actgent are returned unchanged.
 
     A connection error, a timeout, or an HTTP status that may succeed on retry becomes an error with `retryable` True. The
     status is the attribute `status_code` of the exception or of its `response`. Any other exception becomes a plain
@@ -30,7 +30,7 @@ def as_model_error(error: Exception, model: str) -> Exception:
 def wrapped(
     error: BaseException, kind: type[ModelError], *, model: str, status: int | None = None
 ) -> ModelError:
-    """Return a ModelError of class `kind` with the text of `error`. The text is cut at 1,000 characters."""
+    """Make a ModelError of class `kind` with the text of `error`, which is truncated to 1,000 characters."""
     name = type(error).__name__
     words = (explained_text(error) or "")[:_MAX_TEXT_CHARACTERS]
     made = kind(f"{name}: {words}" if words else name, model=model, status=status)
@@ -53,7 +53,7 @@ def _kind_of(error: BaseException) -> tuple[type[ModelError], int | None]:
 def _status_of(error: BaseException) -> int | None:
     """Return the HTTP status of an exception of requests, httpx or an SDK.
 
-    None if the exception has no status, or reading it raises.
+    Return None if the exception has no status, or if reading the status raises.
     """
     try:
         for holder in (error, getattr(error, "response", None)):

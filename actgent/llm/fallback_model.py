@@ -30,15 +30,17 @@ _UNAVAILABLE = (ProviderUnavailable, RateLimited, ModelTimeout, StreamInterrupte
 
 
 def is_unavailable(error: ModelError) -> bool:
-    """Return True if another model may succeed: overload, rate limit, exhausted quota, no connection or an incomplete answer.
+    """Return True if another model may succeed after this error.
 
-    A bad request or a rejected key needs a fix by the caller, and often fails with the next model as well.
+    Such errors are overload, rate limit, exhausted quota, no connection and an incomplete answer.
+
+    A bad request or a rejected key needs a fix by the caller, and often also fails with the next model.
     """
     return error.retryable or isinstance(error, _UNAVAILABLE)
 
 
 class FallbackModel(LLM):
-    """A chain of models: asks the first, and after an error for which `when(error)` is True, the next.
+    """A chain of models: calls the first, and after an error for which `when(error)` is True, the next.
 
     Each model retries by itself before the next one is asked, so give the first models few attempts. If the chat has a deadline,
     the remaining time is divided equally between the remaining models. A model that has started to stream may use all of it.
@@ -56,15 +58,15 @@ class FallbackModel(LLM):
         """Create a chain of models, given one by one or as a list.
 
         Args:
-            models: Clients, or names such as `openai:gpt-5.2`, in the order in which they are asked.
-            when: Returns True for an error after which the next model is asked. Default: `is_unavailable`.
+            models: Clients, or names such as `openai:gpt-5.2`, in the order in which they are called.
+            when: Returns True for an error after which the next model is called.
 
         Raises:
             ConfigurationError: No model is given, or a name is not a known model.
         """
         self.models = tuple(resolve_model(model) for given in models for model in _each(given))
         if not self.models:
-            raise ConfigurationError("FallbackModel(...) takes at least one model")
+            raise ConfigurationError("FallbackModel(...) requires at least one model")
         self.name = f"fallback({', '.join(model.name for model in self.models)})"
         self.max_tokens = (
             max(bounds) if all(bounds := [model.max_tokens or 0 for model in self.models]) else None
@@ -122,7 +124,7 @@ def _each(given: ModelLike | str | Iterable[ModelLike | str]) -> Iterable[ModelL
 
 
 async def _in_its_share(model: LLM, chat: ModelRequest, shares: int, on_text: OnText | None) -> ModelResponse:
-    """Call one model within its share of the remaining time: the time until the deadline, divided by `shares`.
+    """Call one model of a chain within its share of the time until the deadline: the time divided by `shares`.
 
     Raises:
         ModelTimeout: The share passed before the answer was complete and before any text was streamed.
@@ -148,7 +150,7 @@ async def _forward_text(scope: trio.CancelScope, on_text: OnText, text: str, att
 
 
 class _RisingAttempts:
-    """Numbers the attempts of all models consecutively, for `on_text`."""
+    """Wrapper of `on_text` that numbers the attempts of all models of a chain consecutively."""
 
     def __init__(self, on_text: OnText) -> None:
         self._on_text = on_text

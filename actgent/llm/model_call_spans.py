@@ -15,7 +15,7 @@ _model_work: ContextVar["ModelWork | None"] = ContextVar("_model_work", default=
 
 
 class ModelWork(TracedWork):
-    """Span of one attempt of a model call."""
+    """Trace span of one attempt of a model call."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class ModelWork(TracedWork):
         streams: bool = False,
         address: tuple[str, int] | None = None,
     ) -> None:
-        """Open the span of an attempt.
+        """Open the trace span of an attempt.
 
         Args:
             active: Trace that the span belongs to.
@@ -106,7 +106,7 @@ class ModelWork(TracedWork):
 
 
 async def complete_as_span(llm: LLM, chat: ModelRequest, *, on_text: OnText | None) -> ModelResponse:
-    """Call `llm.complete` inside a span, unless tracing is off or the model creates spans for its attempts."""
+    """Call `llm.complete`, and return its answer. The call is inside a trace span, unless tracing is off or the model creates spans."""
     active = active_trace.get()
     if active is None or llm.traces_attempts:
         return await llm.complete(chat, on_text=on_text)
@@ -124,7 +124,7 @@ async def complete_as_span(llm: LLM, chat: ModelRequest, *, on_text: OnText | No
 
 
 def _request_content(tracing: Tracing, chat: ModelRequest) -> dict[str, Attribute]:
-    """Return the prompt, the messages and the tools of a request as attributes, in the format of the conventions."""
+    """Return span attributes with the prompt, messages and tools of a request, as in OpenTelemetry's GenAI conventions."""
     found = dict(tracing.content(names.INPUT_MESSAGES, lambda: [_message(each) for each in chat.messages]))
     if chat.system:
         system = [{"type": "text", "content": chat.system}]
@@ -144,7 +144,7 @@ def _definition(tool: ToolSpec) -> dict[str, object]:
 
 
 def _message(message: ChatMessage) -> dict[str, object]:
-    """Return a message in the JSON format of OpenTelemetry's GenAI conventions."""
+    """Convert a message to the JSON format of OpenTelemetry's GenAI conventions."""
     return {"role": message.role, "parts": [_part(part) for part in message.parts]}
 
 

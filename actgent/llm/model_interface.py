@@ -47,14 +47,14 @@ class ResponseFormat(FieldRepr):
     """JSON Schema that the text of an answer must match."""
 
     name: str
-    """Name of the schema. Some providers require it."""
+    """Name of the JSON Schema, which some providers require in a request."""
     schema: Mapping[str, Any]
     """JSON Schema of the complete answer text."""
 
 
 @attrs.define(eq=False, repr=False)
 class CallWatch(FieldRepr):
-    """Observer of the attempts of one model call. Set it as `ModelRequest.watch`, and override the methods of interest."""
+    """Observer of the attempts of one model call. Set it as `ModelRequest.watch`, and override the methods that you need."""
 
     waited: float = 0.0
     """Total seconds that attempts of this call waited for the provider's rate limit."""
@@ -105,7 +105,7 @@ class ModelRequest(FieldRepr):
     A wait for a rate limit or a retry that would exceed the deadline fails immediately.
     """
     watch: CallWatch | None = attrs.field(default=None, eq=False, repr=False)
-    """Observer of the call's attempts, or None."""
+    """Observer of the call's attempts; None without an observer."""
 
 
 @fast_init
@@ -116,9 +116,9 @@ class ModelResponse(FieldRepr):
     parts: tuple[Part, ...]
     """Text, thinking and tool calls of the answer, in order."""
     stop: StopReason = "end"
-    """Reason why the model stopped."""
+    """Reason why the model stopped, such as `length`."""
     usage: Usage = NO_USAGE
-    """Tokens and cost of the call."""
+    """Tokens and cost of the call as the provider reports them."""
     model: str = ""
     """Model name in the provider's response; empty if the response has none."""
     id: str | None = None
@@ -126,7 +126,7 @@ class ModelResponse(FieldRepr):
 
     @property
     def text(self) -> str:
-        """Text parts of the answer, joined without separator."""
+        """Text of the answer: all text parts joined without a separator."""
         parts = self.parts
         if len(parts) == 1 and isinstance(parts[0], Text):
             return parts[0].text
@@ -175,11 +175,11 @@ class LLM(abc.ABC):
 
     @property
     def counts_tokens(self) -> bool:
-        """True if `count_tokens` asks the provider."""
+        """True if `count_tokens` requests a count from the provider."""
         return False
 
     async def count_tokens(self, chat: ModelRequest) -> int | None:
-        """Ask the provider for the number of prompt tokens of a chat; None if it does not answer in time.
+        """Request the number of a chat's prompt tokens from the provider; return None if it does not answer in time.
 
         Callers use it only if an estimate cannot decide whether the request fits. The default returns None.
         """
@@ -214,6 +214,6 @@ def check_answer(answer: object, llm: LLM) -> ModelResponse:
     if isinstance(answer, ModelResponse):
         return answer
     raise StreamInterrupted(
-        f"{type(llm).__name__}.complete() returned {type(answer).__name__}, and has to return a ModelResponse",
+        f"{type(llm).__name__}.complete() must return a ModelResponse, not {type(answer).__name__}",
         model=llm.name,
     )

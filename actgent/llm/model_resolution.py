@@ -74,7 +74,7 @@ def register_provider(name: str, factory: Callable[..., Any], *, replace: bool =
         )
     if not callable(factory):
         raise ConfigurationError(
-            f"the factory of the provider {name!r} is {factory!r:.100}: pass a callable (model, **options) -> LLM"
+            f"the factory of the provider {name!r} must be a callable (model, **options) -> LLM, not {factory!r:.100}"
         )
     if name in _CLIENTS:
         raise ConfigurationError(f"the provider {name!r} is built in: register yours under another name")
@@ -86,14 +86,14 @@ def register_provider(name: str, factory: Callable[..., Any], *, replace: bool =
 
 
 def known_providers() -> tuple[str, ...]:
-    """Return the provider names: built-in ones first, then those of `register_provider`."""
+    """Return the names of the known providers: built-in ones first, then those of `register_provider`."""
     return (*PROVIDERS, *_registered)
 
 
 def resolve_model(model: str | ModelLike, **options: Any) -> LLM:
     """Return the client of a model.
 
-    An `LLM` is returned unchanged; other model objects are wrapped, see `adapters`.
+    An `LLM` is returned unchanged. Functions and other model objects are wrapped by `adapt_model`.
 
     Args:
         model: `provider:model`, an `LLM`, or an object that works like one.
@@ -108,7 +108,7 @@ def resolve_model(model: str | ModelLike, **options: Any) -> LLM:
     if not isinstance(model, str):
         if (made := adapt_model(model)) is None:
             raise ConfigurationError(
-                f"llm= takes an LLM object or a string, not {_describe(model)}; {_allowed()}"
+                f"llm= must be an LLM object or a string, not {_describe(model)}; {_allowed()}"
             )
         return made
     provider, _, name = split_model(model)
@@ -121,7 +121,10 @@ def resolve_model(model: str | ModelLike, **options: Any) -> LLM:
 
 
 def _call_factory(factory: Callable[..., Any], model: str, name: str, options: Mapping[str, Any]) -> LLM:
-    """Return the client that a registered factory makes. Key, URL and HTTP client are optional parameters of a factory."""
+    """Call a registered factory with the name of a model and the options, and return its client.
+
+    `name` is `provider:model` for errors. Key, URL and HTTP client are optional parameters of a factory.
+    """
     given = {key: value for key, value in options.items() if value is not None}
     taken = inspect.signature(factory).parameters.values()
     if not any(each.kind is each.VAR_KEYWORD for each in taken):
@@ -131,9 +134,7 @@ def _call_factory(factory: Callable[..., Any], model: str, name: str, options: M
         given = {key: value for key, value in given.items() if key in names}
     made = factory(name, **given)
     if isinstance(made, str):
-        raise ConfigurationError(
-            f"{model!r}: the factory of its provider returned a string: it must return a client"
-        )
+        raise ConfigurationError(f"{model!r}: the factory of its provider must return a client, not a string")
     return resolve_model(made)
 
 
@@ -198,7 +199,10 @@ def url_variables(provider: str) -> tuple[str, ...]:
 
 
 def split_model(model: str) -> tuple[str, str, str]:
-    """Split `provider:model` at its first colon into provider, colon and model. The model is empty if the text has no colon."""
+    """Split `provider:model` at its first colon into provider, colon and model.
+
+    Without a colon, the colon and the model are empty.
+    """
     provider, colon, name = model.partition(":")
     return provider.strip(), colon, name.strip()
 

@@ -86,11 +86,11 @@ class LLMSettings(FieldRepr):
     If `base_url` is set, a model name may contain a colon (`llama3:8b`).
     """
     base_url: str | None = attrs.field(default=None, repr=False)
-    """Base URL of the API; None uses the provider's."""
+    """Base URL of the API; None uses the provider's environment variable or default."""
     api_key: str | None = attrs.field(default=None, repr=False)
     """API key; None reads the provider's environment variable."""
     stream: bool | None = None
-    """True streams every answer, False none; If None, the client streams if the caller requests text while it is received."""
+    """True streams every answer, and False none. None streams an answer if the caller passes `on_text`."""
     max_tokens: int | None = attrs.field(default=None, validator=_at_least(1))
     """Maximum tokens of an answer; None uses the client's default."""
     temperature: float | None = attrs.field(default=None, validator=_at_least(0))
@@ -99,7 +99,7 @@ class LLMSettings(FieldRepr):
     """Maximum seconds of one attempt, streaming included; None uses the client's default."""
 
     def check_model(self) -> None:
-        """Raise if `model` names an unknown provider. Without the check, `provider:MODEL` would be sent to OpenAI as a model name.
+        """Check that the provider in `model` is known. Otherwise, `provider:MODEL` would be sent to OpenAI as a model name.
 
         Raises:
             ConfigurationError: The provider is unknown. The text lists the known providers and the most similar one.
@@ -108,7 +108,7 @@ class LLMSettings(FieldRepr):
             raise ConfigurationError(reason)
 
     def build(self) -> LLM:
-        """Create the client.
+        """Create the model client with these settings.
 
         Raises:
             ConfigurationError: No model is set, its provider is unknown, or the client rejects a setting.
@@ -189,7 +189,7 @@ def _from_environment(environment: Mapping[str, str], model: str) -> dict[str, A
 
 
 def _parse_variables(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of the variables in `_VARIABLES` that are set.
+    """Parse the environment variables in `_VARIABLES` that are set. Return the settings by name.
 
     Raises:
         ConfigurationError: The value of a variable cannot be parsed.
@@ -209,9 +209,10 @@ def _with_provider(model: str) -> str:
 
 
 def unknown_provider(model: str, *, has_address: bool) -> str | None:
-    """Return an error text if a model name has an unknown provider; None if it has none or a known one.
+    """Return an error text if a model name has an unknown provider; None if it has no provider or a known one.
 
-    With a base URL the server may define model names with a colon, so only a likely misspelling of a provider is an error.
+    `has_address` is True if a base URL is set. The server may then define model names with a colon, so only a likely
+    misspelling of a provider is an error.
     """
     provider, colon, _ = split_model(model)
     if not colon or provider in (*known_providers(), FINE_TUNED):

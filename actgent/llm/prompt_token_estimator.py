@@ -24,7 +24,7 @@ MESSAGE_BYTES = 12
 
 @attrs.define(eq=False, repr=False)
 class PromptEstimator(FieldRepr):
-    """Estimator of prompt tokens. It caches the size of the last tool list, which rarely changes."""
+    """Estimator of prompt tokens from the size in bytes. It caches the size of the last tool list, which rarely changes."""
 
     _tools: Sequence[ToolSpec] | None = None
     _tools_bytes: int = 0

@@ -10,7 +10,7 @@ from actgent.support.field_repr import FieldRepr
 
 @attrs.frozen(kw_only=True, repr=False)
 class RateLimiterCounters(FieldRepr):
-    """Counters of one rate limiter at one moment."""
+    """Current counters of one rate limiter, over all its models."""
 
     waiting: int
     """Number of attempts that wait for admission."""
@@ -28,21 +28,21 @@ class RateLimiterCounters(FieldRepr):
 
 @attrs.frozen(kw_only=True, repr=False)
 class BucketStatistics(FieldRepr):
-    """State of one limit on requests or tokens."""
+    """State of one rate limit on requests or tokens (a token bucket)."""
 
     kind: str
     """Kind of the limit: `requests`, `tokens`, or the provider's name of the limit."""
     capacity: float
-    """Maximum number of units that can be spent at once."""
+    """Maximum number of units (requests or tokens) that can be spent at once."""
     level: float
-    """Available units. Negative after a call that used more than its reservation."""
+    """Number of available units; negative after a call that used more than its reservation."""
     rate: float
-    """Units that become available per second."""
+    """Number of units that become available per second."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class ModelStatistics(FieldRepr):
-    """State of the calls to one model."""
+    """State of the calls to one model in a rate limiter."""
 
     model: str
     window: float
@@ -54,7 +54,7 @@ class ModelStatistics(FieldRepr):
     admitted: int
     """Total number of admitted calls."""
     paused: float
-    """Remaining seconds of a Retry-After of the provider; 0 without one."""
+    """Remaining seconds of the pause that the provider requested by Retry-After; 0 without one."""
     buckets: tuple[BucketStatistics, ...]
     """Rate-limit buckets reported by the provider's response headers."""
 
@@ -74,7 +74,7 @@ class RateLimiterStatistics(FieldRepr):
 
 
 class LimitLeaser(Protocol):
-    """Leases parts of a rate limit that several processes share."""
+    """Interface that leases parts of a rate limit that several processes share."""
 
     def add(self, share: Any, name: str) -> None:
         """Start leasing units of a rate limit for this process on demand.
@@ -87,7 +87,7 @@ class LimitLeaser(Protocol):
 
 
 class RateLimiterProtocol(Protocol):
-    """A rate limiter that admits the calls of a model, such as `RateLimiter`."""
+    """Interface of a rate limiter that admits the calls of a model, such as `RateLimiter`."""
 
     def describe(self, name: str) -> RateLimiterStatistics:
         """Return the statistics of this rate limiter for all models.

@@ -29,9 +29,9 @@ class Retry:
     min_delay: float = attrs.field(default=0.0, validator=bounded_number(least=0))
     """Minimum pause in seconds, applied after the random spread."""
     max_retry_after: float = 120.0
-    """Maximum Retry-After of a provider in seconds. A longer one ends the call, since providers have sent 49 days."""
+    """Maximum Retry-After of a provider in seconds. A longer one fails the call, because providers have sent 49 days."""
     random: Callable[[], float] = random.random
-    """Source of random numbers from 0 to 1 that spread the pauses of callers which failed together."""
+    """Function that returns a random number from 0 to 1. It spreads the pauses of calls that failed at the same time."""
 
     @classmethod
     def exponential(
@@ -71,7 +71,7 @@ class Retry:
         """Await `call(attempt)` until it succeeds, and return its result.
 
         Args:
-            call: Called with the number of the attempt (0, 1, ...).
+            call: Function that runs one attempt; its argument is the number of the attempt (0, 1, ...).
             deadline: Time by trio's clock after which no attempt starts.
             on_failure: Called after each failed attempt with its number, its error, and the seconds until the next attempt (None
                 if there is none).
@@ -94,7 +94,7 @@ class Retry:
             attempt += 1
 
     def _pause(self, attempt: int, error: ModelError, deadline: float) -> float | None:
-        """Return the seconds until the next attempt; None if no retry is left or it would start after the deadline."""
+        """Return the seconds until the next attempt; None if no attempt is left, or if the next one would start after the deadline."""
         pause = self.delay(attempt, error)
         until = min(deadline, trio.current_effective_deadline())
         return None if pause is None or trio.current_time() + pause >= until else pause

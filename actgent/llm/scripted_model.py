@@ -54,7 +54,7 @@ class ScriptedLLM(LLM):
             chunk: Characters per streamed piece; None streams the text in one piece.
             chunk_delay: Seconds before each piece after the first.
             repeat: True starts the list again after its end.
-            keep: Number of newest chats that `chats` keeps; None keeps all, 0 none.
+            keep: Number of newest requests that `chats` stores; None stores all, and 0 stores none.
             name: Name of the model.
             context_window: Maximum estimated tokens of prompt and answer together; None has no maximum.
 
@@ -64,7 +64,9 @@ class ScriptedLLM(LLM):
         numbers: dict[str, Any] = {"delay": delay, "chunk_delay": chunk_delay}
         for label, seconds in numbers.items():
             if not (isinstance(seconds, int | float) and seconds >= 0):
-                raise ConfigurationError(f"{label}= is a number of seconds, at least 0, not {seconds!r:.200}")
+                raise ConfigurationError(
+                    f"{label}= must be a number of seconds of at least 0, not {seconds!r:.200}"
+                )
         self.name = name
         self.context_window = context_window
         self._script = _prepare(script)
@@ -73,7 +75,9 @@ class ScriptedLLM(LLM):
         self._chats: deque[ModelRequest] = deque(maxlen=keep)
         self._next = 0
         if chunk is not None and (type(chunk) is not int or chunk < 1):
-            raise ConfigurationError(f"chunk= is a number of characters, at least 1, not {chunk!r:.200}")
+            raise ConfigurationError(
+                f"chunk= must be a number of characters of at least 1, not {chunk!r:.200}"
+            )
 
     @property
     def chats(self) -> list[ModelRequest]:
@@ -126,16 +130,16 @@ def _prepare(script: object) -> list[_Entry]:
         return [_function(script)]
     if isinstance(script, str) or not isinstance(script, Sequence):
         raise ConfigurationError(
-            f"ScriptedLLM takes a list of answers, or a function of the chat, not {script!r:.80}"
+            f"the script of ScriptedLLM must be a list of answers, or a function of the request, not {script!r:.80}"
         )
     return [_entry(item) for item in script]
 
 
 def _function(function: _Function) -> _Function:
-    """Return a function of a script, after a check that it takes one argument.
+    """Return a function of a script after a check that it can be called with the request as its only argument.
 
     Raises:
-        ConfigurationError: It cannot be called with the request alone.
+        ConfigurationError: The function cannot be called with the request alone.
     """
     try:
         signature = inspect.signature(function)
@@ -145,7 +149,7 @@ def _function(function: _Function) -> _Function:
         signature.bind(None)
     except TypeError as error:
         raise ConfigurationError(
-            f"a function of a script is called with the request, as in `def answer(chat)`: {error}"
+            f"a function of a script must accept the request as its only required argument, as in `def answer(chat)`: {error}"
         ) from None
     return function
 

@@ -24,7 +24,7 @@ from .retry_policy import Retry
 
 
 class WrappingModel(LLM):
-    """Base class of models that wrap another model. It takes limits, prices and token counts from the wrapped model."""
+    """Base class of models that wrap another model. Limits, prices and token counts are those of the wrapped model."""
 
     traces_attempts = True
 
@@ -63,7 +63,7 @@ class WrappingModel(LLM):
 
 
 class RateLimitedModel(WrappingModel):
-    """A model whose calls wait for a rate limiter, one attempt per call. Provider clients (`Remote`) use a rate limiter already."""
+    """A model whose calls wait for a rate limiter. Clients of providers (`Remote`) need no wrapper, as they have a rate limiter."""
 
     def __init__(self, llm: ModelLike | str, rate_limiter: RateLimiter) -> None:
         """Wrap a model.
@@ -190,7 +190,7 @@ class CachedModel(WrappingModel):
         """
         if type(capacity) is not int or capacity < 1:
             raise ConfigurationError(
-                f"CachedModel(capacity=...) is a whole number, at least 1, not {capacity!r}"
+                f"CachedModel(capacity=...) must be a whole number of at least 1, not {capacity!r}"
             )
         super().__init__(llm)
         self.capacity = capacity
@@ -232,10 +232,7 @@ class CachedModel(WrappingModel):
 
 
 def _mentions_id(answer: ModelResponse) -> bool:
-    """Return True if the answer contains an id that actgent assigned.
-
-    Such an answer is valid only in its session and is not cached.
-    """
+    """Return True if an answer contains an id that actgent assigned. Such an answer is valid only in its session, so it is not cached."""
     texts = [answer.text, *(str(call.arguments) for call in answer.tool_calls)]
     return any(map(_OURS.search, texts))
 
@@ -243,7 +240,7 @@ def _mentions_id(answer: ModelResponse) -> bool:
 def _key_of(chat: ModelRequest) -> bytes | None:
     """Return the cache key of a request: a digest of its content and its owner or session.
 
-    None if the chat has neither.
+    Return None if the request has neither an owner nor a session.
     """
     scope = ["owner", chat.owner] if chat.owner else ["session", chat.session]
     if not scope[1]:
@@ -255,7 +252,10 @@ def _key_of(chat: ModelRequest) -> bytes | None:
 
 
 def _normalize(value: Any, ids: dict[str, int]) -> Any:
-    """Convert a value to plain JSON data. Each id is replaced by its number in order of appearance."""
+    """Convert a value to plain JSON data in which each id is replaced by its number in the order of appearance.
+
+    `ids` has the numbers of the ids so far.
+    """
     if attrs.has(type(value)):
         fields = {field.name: getattr(value, field.name) for field in attrs.fields(type(value))}
         numbered = {name: _number_id(id_, ids) for name, id_ in fields.items() if name in _IDS and id_}

@@ -45,10 +45,10 @@ def sources_of_caller(target: SessionContext | None = None) -> str:
     if caller is None:
         return sources_outside_of_turns()
     running = running_call.get()
-    given = running.given if running is not None and running.owner is caller else ""
+    from_arguments = running.argument_sources if running is not None and running.owner is caller else ""
     if text_sources.get() is not None:
-        given = join_origins(given, sources_of_text())
-    return given if caller is target else join_origins(caller.conversation.sources, given)
+        from_arguments = join_origins(from_arguments, sources_of_text())
+    return from_arguments if caller is target else join_origins(caller.conversation.sources, from_arguments)
 
 
 def take_sources(target: SessionContext) -> None:

@@ -1,4 +1,4 @@
-"""Start order of overlapping tool calls: that of the answer, although trio starts tasks in random order."""
+"""Start order of overlapping tool calls: the order in the model's answer, although trio starts tasks in random order."""
 
 from contextvars import ContextVar
 
@@ -18,21 +18,21 @@ class StartGate:
         self._started: trio.Event | None = None
 
     def open(self) -> None:
-        """Let the next call start when this call reaches its first checkpoint. `hold` delays it further."""
+        """Open the gate. The next call can start at the first checkpoint of the current call, or after `release` if it calls `hold`."""
         self._opened.set()
 
     def hold(self) -> None:
-        """Delay the next call until `release`, because this call waits for a worker thread."""
+        """Delay the next call until `release`, because the current call waits for a worker thread."""
         if self._started is None:
             self._started = trio.Event()
 
     def release(self) -> None:
-        """Start the next call. Called when the function runs in a thread, or when this call has ended without running."""
+        """End the delay of `hold`: the current call's function runs in a thread, or the call has ended without running."""
         if self._started is not None:
             self._started.set()
 
     async def wait(self) -> None:
-        """Wait until the previous call has started: its gate is open and not on hold."""
+        """Wait until the gate is open and not on hold, which means that the previous call has started."""
         await self._opened.wait()
         if self._started is not None:
             await self._started.wait()

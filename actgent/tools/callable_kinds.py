@@ -33,9 +33,9 @@ def is_generator_function(function: Callable[..., Any]) -> bool:
 
 
 def is_sync_callable(function: object) -> bool:
-    """Return True if a call returns its value directly: not a coroutine function and not a generator function.
+    """Return True if `function` is callable and neither a coroutine function nor a generator function.
 
-    Looks through partials, and at `__call__` of an object.
+    Partials are unwrapped. Of other objects, `__call__` is checked.
     """
     inner: Any = function
     while isinstance(inner, functools.partial):
@@ -47,7 +47,7 @@ def is_sync_callable(function: object) -> bool:
 
 
 def check_rule_function(name: str, function: object, *, takes: str) -> None:
-    """Check that the value of an argument is a sync function. Rules run in the event loop and must not wait.
+    """Check that the value of an argument is a sync function. Rules are called in the event loop and must not wait.
 
     Args:
         name: Name of the argument, for the error.
@@ -63,21 +63,24 @@ def check_rule_function(name: str, function: object, *, takes: str) -> None:
         )
 
 
-def rule_allows(rule: str, answer: object) -> bool:
-    """Return the answer of a rule as bool.
+def rule_allows(rule: str, value: object) -> bool:
+    """Convert the value that a rule function returned to a bool. `rule` is the name of the rule for the error.
 
     Raises:
-        ConfigurationError: The answer is awaitable. An awaitable is always true, so the rule would allow everything.
+        ConfigurationError: The value is awaitable. An awaitable is always true, so the rule would allow everything.
     """
-    if inspect.isawaitable(answer):
-        if inspect.iscoroutine(answer):
-            answer.close()
-        raise ConfigurationError(f"{rule} returned an awaitable: write a sync function")
-    return bool(answer)
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()
+        raise ConfigurationError(f"{rule} must be a sync function, but it returned an awaitable")
+    return bool(value)
 
 
 def code_yields(flags: int) -> bool:
-    """Return True if code flags mark a generator. Coroutines of `types.coroutine` are awaited, so they are not generators."""
+    """Return True if the flags of a code object (`co_flags`) mark a generator function.
+
+    Functions with `types.coroutine` are awaited, so they do not count.
+    """
     return bool(flags & YIELDS) and not flags & inspect.CO_ITERABLE_COROUTINE
 
 

@@ -44,12 +44,12 @@ _log = logger_of(__name__)
 
 @attrs.define(repr=False)
 class _ArgumentBinding(FieldRepr):
-    """Conversion of a call's arguments to the keyword arguments of a function."""
+    """Conversion of a tool call's arguments to the keyword arguments of the tool's function."""
 
     context_names: tuple[str, ...]
     """Names of the parameters that receive the `ToolContext`."""
     convert: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
-    """Converts JSON values to the types of the parameters."""
+    """Function that converts the JSON arguments to keyword arguments of the parameters' types."""
 
 
 @hints_for_tools
@@ -129,7 +129,10 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         check_options(self)
 
     def _read_signature(self, parameters: Mapping[str, Any] | None) -> None:
-        """Derive the schema, the deps type and the argument conversion from the function's signature."""
+        """Set the schema, the deps type and the argument conversion from the function's signature.
+
+        `parameters` is the schema passed by the program; None derives the schema.
+        """
         label, function = f"tool {self.name!r}", _unwrap_callable(self.func)
         with self._schema_errors():
             hints = _resolve_hints(function, label)
@@ -176,10 +179,10 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         return compiled.schema
 
     def _check_written_schema(self) -> None:
-        """Raise if the function requires a parameter that `parameters=` does not have.
+        """Check that `parameters=` has every parameter that the function requires.
 
         Raises:
-            InvalidToolSchema: Each call would fail.
+            InvalidToolSchema: A required parameter is missing, so each call would fail.
         """
         written: Any = self.parameters
         members = written.get("properties") if isinstance(written, Mapping) else None
@@ -206,7 +209,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
                 )
 
     def _warn_untyped(self, hints: Mapping[str, Any], leave_out: Collection[str]) -> None:
-        """Log a warning that names the parameters without a type annotation."""
+        """Log a warning that names the function's parameters without a type annotation, except those in `leave_out`."""
         code = getattr(_unwrap_callable(self.func), "__code__", None)
         taken = () if code is None else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         if untyped := [
@@ -258,7 +261,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         return await result if is_awaitable(result) else result
 
     def _bind(self, arguments: Mapping[str, Any], context: ToolContext[DepsT_contra]) -> dict[str, Any]:
-        """Convert arguments to keyword arguments, and add the context if the function takes it.
+        """Convert tool arguments to keyword arguments of the function, with the context if the function takes it.
 
         Raises:
             InvalidArguments: The arguments do not match the parameter types.
@@ -276,7 +279,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
 
 
 def _unwrap_callable(func: Any) -> Callable[..., Any]:
-    """Return the function inside partials and tools. For a callable object, return its `__call__` method.
+    """Return the function inside partials and function tools. For a callable object, return its `__call__` method.
 
     Raises:
         ConfigurationError: The value is not callable, or is a class.
@@ -292,7 +295,7 @@ def _unwrap_callable(func: Any) -> Callable[..., Any]:
 
 
 def _is_async(func: Callable[..., Any], name: str) -> bool:
-    """Return True for async functions and async generators.
+    """Return True if the tool function is async or an async generator. `name` is the tool's name for the error.
 
     Raises:
         ConfigurationError: The function is a sync generator.
@@ -317,7 +320,7 @@ def _is_unbound_method(func: Callable[..., Any]) -> bool:
 
 
 def _partial_names(func: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of the arguments that partials have bound, which the model must not see."""
+    """Return the names of the parameters that partials around a function have bound, which the model must not see."""
     names: tuple[str, ...] = ()
     while isinstance(func, (functools.partial, FunctionTool)):
         names += tuple(func.keywords) if isinstance(func, functools.partial) else ()
@@ -326,7 +329,7 @@ def _partial_names(func: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _resolve_hints(func: Callable[..., Any], label: str) -> dict[str, Any]:
-    """Resolve the annotations of the parameters, which may be text.
+    """Return the annotations of a function's parameters by name, with annotations that are texts resolved to types.
 
     The return annotation is ignored, since it may not be importable.
 
@@ -354,7 +357,7 @@ def _is_context(hint: Any) -> bool:
 
 
 def _find_deps_type(hint: Any) -> Any:
-    """Return the type in a `ToolContext[...]` annotation; None if there is none, or it is Any or None."""
+    """Return the deps type `Shop` of an annotation `ToolContext[Shop]`; None if it has no deps type, or if the type is Any or None."""
     if get_origin(hint) is ToolContext:
         (wanted,) = get_args(hint)
         return None if wanted in (Any, None, type(None)) else wanted
@@ -367,7 +370,7 @@ def _find_deps_type(hint: Any) -> Any:
 
 
 class ToolDecorator(typing.Protocol):
-    """A decorator that makes a tool of a function."""
+    """Type of the decorator that `tool(...)` returns: it makes a tool of a function."""
 
     @overload
     def __call__(
@@ -446,10 +449,7 @@ def tool(
 
 
 def _documented_object(func: Callable[..., Any]) -> Any:
-    """Return the object whose name and docstring the tool uses.
-
-    It is the function, or the class of a callable object.
-    """
+    """Return the object whose name and docstring the tool uses: the function, or the class of a callable object."""
     inner = _unwrap_callable(func)
     owner = getattr(inner, "__self__", None)
     return type(owner) if inner.__name__ == "__call__" and owner is not None else inner

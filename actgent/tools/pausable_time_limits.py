@@ -10,7 +10,7 @@ from actgent.support.field_repr import FieldRepr
 
 @attrs.define(eq=False, repr=False)
 class TimeLimit(FieldRepr):
-    """Deadline of a cancel scope that can be paused. Pauses nest."""
+    """Time limit of a cancel scope that can be paused. Pauses nest."""
 
     _scope: trio.CancelScope
     _holds: int = attrs.field(default=0, init=False)
@@ -22,14 +22,14 @@ class TimeLimit(FieldRepr):
         return self._scope.deadline
 
     def hold(self) -> None:
-        """Pause the deadline until `release` is called as often as `hold`."""
+        """Pause the time limit until `release` has been called as often as `hold`."""
         self._holds += 1
         if self._holds == 1:
             self._left = self._scope.deadline - trio.current_time()
             self._scope.deadline = float("inf")
 
     def release(self) -> None:
-        """End one pause. The last `release` restores the time that was left at the first `hold`."""
+        """End one pause. The last `release` sets a deadline with the time that was left at the first `hold`."""
         self._holds -= 1
         if not self._holds:
             self._scope.deadline = trio.current_time() + self._left

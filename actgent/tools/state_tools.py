@@ -98,7 +98,7 @@ class StateTool(Tool):
         return changes or None
 
     def _convert_arguments(self, arguments: Mapping[str, Any]) -> Any:
-        """Convert the arguments to the annotated type of the function's `args`; a dict without annotation.
+        """Convert the arguments to the annotated type of the function's `args`, or to a dict if there is no annotation.
 
         Raises:
             InvalidArguments: The arguments do not match the type.
@@ -125,7 +125,9 @@ class StateTool(Tool):
 def state_tool(
     func: StateFunction, *, name: str | None = None, defaults: StateDefaults | None = None
 ) -> StateTool:
-    """Make a tool of a function `(state, args)`. The description is its docstring, or its readable name.
+    """Make a tool of a function `(state, args)`.
+
+    The tool's description is the docstring of the function, or the function's name as words.
 
     Raises:
         ConfigurationError: A model cannot fill in the type of `args`.
@@ -140,28 +142,28 @@ def state_tool(
 
 
 def takes_state(func: object) -> bool:
-    """Return True if a function's parameters are `state` and `args`; leading underscores are ignored."""
+    """Return True if the parameters of a function are `state` and `args`, with or without leading underscores."""
     if not callable(func) or isinstance(func, type):
         return False
     return [name.lstrip("_") for name in inspect.signature(func).parameters] == ["state", "args"]
 
 
 def parse_changes(returned: object) -> dict[str, Any]:
-    """Return the changes that a state function returned, as a dict of plain JSON data.
+    """Convert the value that a state function returned to a dict of changes with plain JSON data.
 
     Raises:
-        ToolError: The value is not `(key, value)`, a list of such pairs, or None. Or a key begins with `_`, or a
-            value is not JSON.
+        ToolError: The value is not `(key, value)`, a list of such pairs, or None; or a key begins with `_`; or a value is not
+            JSON.
     """
     changes = _as_pairs(returned)
     if wrong := [key for key in changes if not isinstance(key, str) or key.startswith("_")]:
-        raise ToolError(f"the key {wrong[0]!r} cannot be set: keys must be texts that do not begin with _")
+        raise ToolError(f"the key {wrong[0]!r} cannot be set: keys must be strings that do not begin with _")
     plain: dict[str, Any] = json.loads(to_text(changes))
     return plain
 
 
 def _as_pairs(returned: object) -> dict[Any, Any]:
-    """Convert the value that a state function returned to a dict of changes.
+    """Convert the pairs that a state function returned to a dict from keys to values, which are not checked.
 
     Raises:
         ToolError: The value is not `(key, value)`, a list of such pairs, or None.

@@ -1,4 +1,4 @@
-"""Adapter of objects with `execute(parameters)` and `get_schema()` to `Tool`."""
+"""Adapter that makes a `Tool` of an object with `execute(parameters)` and `get_schema()`."""
 
 import inspect
 from collections.abc import Awaitable, Mapping
@@ -26,7 +26,7 @@ class ToolProtocol(Protocol):
     """
 
     def execute(self, parameters: dict[str, Any], /) -> object | Awaitable[object]:
-        """Run one call and return its value. A sync method runs in a worker thread."""
+        """Run one call with these arguments, and return its value. A sync method runs in a worker thread."""
         ...
 
     def get_schema(self) -> Mapping[str, Any]:

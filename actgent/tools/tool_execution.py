@@ -77,7 +77,7 @@ Check = Callable[[ToolCall, Tool], str | None]
 
 
 class ToolLookup(typing.Protocol):
-    """Tools by name, as `ToolRegistry` has them."""
+    """Interface that finds tools by name or by call, such as `ToolRegistry`."""
 
     def get(self, name: str) -> Tool | None: ...
     def find(self, call: ToolCall) -> Tool: ...
@@ -85,43 +85,40 @@ class ToolLookup(typing.Protocol):
 
 @attrs.frozen(repr=False)
 class PolicyViolation(FieldRepr):
-    """A call whose sinks depend on untrusted text, or whose audience may not read its data."""
+    """Violation of the agent's data policy by a tool call.
+
+    A parameter that needs trusted values (a sink) depends on untrusted text, or a reader of the call's data is not allowed.
+    """
 
     labels: Mapping[str, Label]
     """Label of each checked parameter; empty if the call has no arguments."""
     reason: str
-    """Parameters and sources, for the approver or, if the call is refused, for the model."""
+    """Text that names the parameters and their untrusted sources, for the approver, or for the model if the call is refused."""
     is_refused: bool = False
     """True if the policy refuses the call instead of asking an approver."""
 
 
 class _PolicyRefusal(ToolError):
-    """The policy refuses a call. The text has no untrusted words."""
+    """Error: the policy refuses a call. Its text quotes no untrusted text."""
 
 
 class PolicyRule(typing.Protocol):
-    """Check of the labels of calls."""
+    """Function that checks the labels of a call's arguments by the agent's data policy."""
 
     def __call__(self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> PolicyViolation | None:
-        """Return the violation of the agent's policy by a call with these arguments.
-
-        None if the call may run.
-        """
+        """Return the violation of the agent's policy by a call with these arguments; None if the call may run."""
         ...
 
     def for_nested(self, sources: str) -> "PolicyRule":
-        """Return the policy check for nested calls.
-
-        Their outer call has read text of these untrusted sources.
-        """
+        """Return the policy check for calls that a running call makes, which has read text of these untrusted sources."""
         ...
 
 
 class ResultIsolation(typing.Protocol):
-    """Interface to the withheld results of a session."""
+    """Interface that withholds results with untrusted text from the session's model."""
 
     is_nested: bool
-    """True for a call made by another call. Its result is not sent to the model."""
+    """True if the calls are made by another tool call, so that their results are not sent to the model."""
 
     def sources_of(self, call_id: str) -> str: ...
     def reference_of(self, index: int) -> str: ...
@@ -139,17 +136,14 @@ class ResultIsolation(typing.Protocol):
 
 
 class BatchTurn(typing.Protocol):
-    """Interface to the turn that runs a batch."""
+    """Interface of a batch to the turn that runs it."""
 
-    def keep(self, call: ToolCall, text: str, limit: int) -> str:
-        """Store a result of more than `limit` characters for `read_result`.
-
-        Return a shortened text for the model.
-        """
+    def store_long_result(self, call: ToolCall, text: str, limit: int) -> str:
+        """Store a result text of more than `limit` characters for `read_result`. Return a shortened text for the model."""
         ...
 
     def nest(self, call: ToolCall) -> NestedToolCalls:
-        """Return the interface through which a running call calls other tools."""
+        """Return the interface through which a running call of a tool with `calls_tools` calls other tools."""
         ...
 
     @property
@@ -174,13 +168,13 @@ class Batch(FieldRepr):
     """The tool calls of one answer. `run` runs them once; `results` returns one result per call at any time."""
 
     calls: Sequence[ToolCall]
-    """The calls in the order of the answer."""
+    """The tool calls in the order of the model's answer."""
     registry: ToolLookup
-    """The tools that the calls may run."""
+    """Lookup of the tools that the calls may run."""
     context: ToolContext = attrs.field(factory=ToolContext, kw_only=True)
     """Context of the turn; each call gets a copy with its own id and idempotency key."""
     check: Check | None = attrs.field(default=None, kw_only=True)
-    """Called directly before each call starts, after the calls that it has to wait for."""
+    """Called directly before a call starts. It returns why the call is rejected; None if the call may run."""
     ask: Callable[[ToolCall, Tool], ApprovalRequest | None] | None = attrs.field(default=None, kw_only=True)
     """Returns the approval that a call needs in addition to the tool's own `approval`; None if it needs none."""
     policy: PolicyRule | None = attrs.field(default=None, kw_only=True)
@@ -190,7 +184,7 @@ class Batch(FieldRepr):
     source_calls: Sequence[ToolCall] = attrs.field(default=(), kw_only=True)
     """The calls with the references that the model wrote; empty if they are equal to `calls`."""
     grants: Mapping[str, Grant] = attrs.field(default=NO_GRANTS, kw_only=True)
-    """Approvals of calls that may run, by call id."""
+    """Approvers' decisions to run a call, by call id."""
     timeout: float = attrs.field(default=DEFAULT_TIMEOUT_SECONDS, kw_only=True)
     """Time limit in seconds for tools without their own."""
     max_characters: int = attrs.field(default=DEFAULT_MAX_RESULT_CHARACTERS, kw_only=True)
@@ -200,7 +194,7 @@ class Batch(FieldRepr):
     on_stage: "Callable[[Batch, Sequence[int]], Awaitable[object]] | None" = attrs.field(
         default=None, kw_only=True
     )
-    """Awaited with the batch and the indexes of a stage's calls, before the first of these calls starts."""
+    """Awaited with the batch and the indexes of calls that may overlap (a stage), before the first of these calls starts."""
     is_parallel: bool = attrs.field(default=False, kw_only=True)
     """True if calls of tools with `parallel=None` may overlap regardless of their effect."""
     on_start: Callable[[ToolCall], object] | None = attrs.field(default=None, kw_only=True)
@@ -208,11 +202,11 @@ class Batch(FieldRepr):
     on_finish: Callable[[ToolResult], object] | None = attrs.field(default=None, kw_only=True)
     """Called with each result as soon as the call finishes."""
     maybe_started: frozenset[int] = attrs.field(default=frozenset(), init=False, repr=False)
-    """Indexes of calls that may have run before a restart. They run again if their effect permits it."""
+    """Indexes of the calls that may have run before a restart. They run again if their effect permits it."""
     _started: dict[int, tuple[Tool, ToolContext]] = attrs.field(factory=dict, init=False, repr=False)
     """Tool and context of each started call, by index."""
     _isolated: dict[str, CallSources] = attrs.field(factory=dict, init=False, repr=False)
-    """Sources of each isolated call that has started, by call id."""
+    """Untrusted sources of each started call, by call id; only with `isolation`."""
     _parts: dict[str, list[tuple[Any, str]]] = attrs.field(factory=dict, init=False, repr=False)
     """Values and sources of the parts of a result that isolation withholds, by call id. The text has references to them."""
     _finished: dict[int, ToolResult] = attrs.field(factory=dict, init=False, repr=False)
@@ -226,22 +220,19 @@ class Batch(FieldRepr):
     _required_approvals: Mapping[int, ApprovalRequest] = attrs.field(
         default=_NO_APPROVALS, init=False, repr=False
     )
-    """Approvals that `required_approval` found, by index."""
+    """Approval requests that `required_approval` has returned, by index of the call."""
 
     # --- results ---------------------------------------------------------------------------
 
     def results(self) -> tuple[ToolResult, ...]:
-        """Return exactly one result per call, in the order of the calls. Valid at any time, also after cancellation."""
+        """Return exactly one result per call, in the order of the calls. It can be called at any time, also after cancellation."""
         finished = self._finished
         return tuple(
             [finished.get(index) or self._unfinished_result(index) for index in range(len(self.calls))]
         )
 
     def _unfinished_result(self, index: int) -> ToolResult:
-        """Return the result of a call that has no result when the batch ends.
-
-        It depends on whether the call was started.
-        """
+        """Return the result of a call that has not finished: `cancelled` or `outcome_unknown`, depending on its state."""
         call = self.calls[index]
         if index in self.awaiting_approval:
             return _error_result(call, _WITHDRAWN, status="cancelled")
@@ -256,9 +247,9 @@ class Batch(FieldRepr):
         return self._with_sources(index, _error_result(self.calls[index], _UNKNOWN, status="outcome_unknown"))
 
     def _with_sources(self, index: int, result: ToolResult) -> ToolResult:
-        """Add the untrusted sources to the result of a stopped call.
+        """Add the untrusted sources that a stopped call has read to its result.
 
-        The call, or a call that it made, may have stored their text in the state.
+        The call, or a call that it made, may have stored text of these sources in the session state.
         """
         call = self.calls[index]
         tool, call_context = self._started.get(index, (self.registry.get(call.name), self.context))
@@ -278,7 +269,7 @@ class Batch(FieldRepr):
         if self.isolation is not None:
             via = join_origins(via, self.isolation.sources_of(call.id))
         if (running := self._isolated.get(call.id)) is not None:
-            via = join_origins(via, running.found)
+            via = join_origins(via, running.answer_sources)
         return via
 
     def running_sources(self) -> str:
@@ -298,11 +289,11 @@ class Batch(FieldRepr):
         return sources
 
     def set_result(self, index: int, result: ToolResult | None) -> None:
-        """Set the result of a call that ran before a restart. None sets the result for an unknown outcome."""
+        """Set the result of a call that ran before a restart. With None, the result says that the outcome is unknown."""
         self._finished[index] = result or self._unknown_result(index)
 
     def supply_result(self, index: int, *, content: str = "", error: str | None = None) -> None:
-        """Set the content or the error of a call without running it, e.g. if the caller has run it."""
+        """Set the content or the error as the result of a call without running it, e.g. if the turn's caller has run it."""
         call = self.calls[index]
         if error is None:
             self._finished[index] = self._withhold(index, _success_result(call, self._truncate(content)))
@@ -315,14 +306,14 @@ class Batch(FieldRepr):
         self._finished[index] = result if is_rejection else self._withhold(index, result)
 
     def reject_all(self, reason: str) -> None:
-        """Reject all calls: the first result has the reason, the other results refer to it."""
+        """Reject all calls of the answer. The first result has the reason, and the other results refer to it."""
         self.is_rejected = True
         for index, call in enumerate(self.calls):
             _trace_refusal(call, self.registry.get(call.name))
             self._finished[index] = _error_result(call, reason if index == 0 else _REJECTED)
 
     def is_resolved(self, index: int) -> bool:
-        """Return True if a call will not run in this batch any more: it has a result or awaits approval."""
+        """Return True if this batch will not run the call at `index` any more: it has a result or awaits approval."""
         return index in self._finished or index in self.awaiting_approval
 
     def finished(self) -> Sequence[ToolResult]:
@@ -358,7 +349,7 @@ class Batch(FieldRepr):
             former = stage
 
     async def _run_stage(self, stage: Sequence[int]) -> None:
-        """Check the calls of one stage, and run the admitted ones. Calls of a stage may overlap."""
+        """Check the calls at the indexes of one stage, and run the admitted ones. The calls of a stage may overlap."""
         waiting: list[tuple[int, Tool, dict[str, Any]]] = []
         for index in stage:
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -375,7 +366,7 @@ class Batch(FieldRepr):
             await self._run_concurrently(waiting)
 
     async def _run_concurrently(self, calls: Sequence[tuple[int, Tool, dict[str, Any]]]) -> None:
-        """Run each call in its own task. Each task starts the next one, since trio starts tasks in random order."""
+        """Run each call in its own task. The calls start in the order of the answer, although trio starts tasks in random order."""
         gate = StartGate()
         gate.open()
         async with trio.open_nursery() as nursery:
@@ -387,7 +378,13 @@ class Batch(FieldRepr):
     async def _start_call(
         self, call: tuple[int, Tool, dict[str, Any]], gate: StartGate, next_gate: StartGate
     ) -> None:
-        """Wait until the previous call has started. Then start the next call and run this one."""
+        """Wait until the previous call has started, open the gate for the next call, and run this call.
+
+        Args:
+            call: Index, tool and arguments of this call.
+            gate: Gate that opens when the previous call starts.
+            next_gate: Gate that lets the next call start.
+        """
         await gate.wait()
         start_gate.set(next_gate)
         next_gate.open()
@@ -417,9 +414,9 @@ class Batch(FieldRepr):
         return tool is not None and tool.exclusive
 
     def _admit_or_fail(self, index: int) -> tuple[Tool, dict[str, Any]] | None:
-        """Return the tool and arguments of a call that may run, else None.
+        """Return the tool and arguments of a call if it may run.
 
-        A call that may not run then has a result or awaits approval.
+        Otherwise set an error result, or record that the call awaits approval, and return None.
         """
         if self.is_resolved(index):  # before a restart
             return None
@@ -447,9 +444,9 @@ class Batch(FieldRepr):
             return None
 
     def _withhold(self, index: int, result: ToolResult) -> ToolResult:
-        """Return the result as the model may see it.
+        """Return a result as the model may see it.
 
-        With isolation, untrusted text is withheld, and the model gets a reference to it.
+        With isolation, untrusted text is withheld, and the model gets a reference to it instead.
         """
         if self.isolation is None:
             return result
@@ -457,21 +454,21 @@ class Batch(FieldRepr):
         parts = self._parts.get(call.id, ())
         return self.isolation.withhold(index, call, self.registry.get(call.name), result, parts)
 
-    def _hold_for_approval(self, index: int, question: ApprovalRequired) -> None:
-        """Record that a call awaits approval.
+    def _hold_for_approval(self, index: int, request: ApprovalRequired) -> None:
+        """Record that the call at `index` awaits the approval `request`.
 
-        The traceback is dropped, because it references this batch and its session.
+        The exception's traceback is removed, because it references this batch and its session.
         """
-        self.awaiting_approval = {**self.awaiting_approval, index: question.with_traceback(None)}
+        self.awaiting_approval = {**self.awaiting_approval, index: request.with_traceback(None)}
 
     def can_start(self, index: int) -> bool:
-        """Return True if a call may run now. The batch is not changed."""
+        """Return True if the call at `index` may run now. The batch is not changed."""
         return not self.is_resolved(index) and self.rejection_of(index) is None
 
     def rejection_of(self, index: int) -> ToolError | None:
-        """Return the error that prevents a call from running now; `ApprovalRequired` if it needs approval.
+        """Return the error that prevents the call at `index` from running now; None if the call may run.
 
-        None if the call may run.
+        The error is an `ApprovalRequired` if the call needs approval.
         """
         try:
             self._admit(index, self.calls[index])
@@ -480,7 +477,7 @@ class Batch(FieldRepr):
         return None
 
     def _admit(self, index: int, call: ToolCall) -> tuple[Tool, dict[str, Any]]:
-        """Return the tool and the validated arguments of a call.
+        """Check if a call may run, and return its tool and validated arguments.
 
         Raises:
             ApprovalRequired: The call needs approval, or the caller of the turn runs it.
@@ -500,13 +497,13 @@ class Batch(FieldRepr):
         if tool.is_of_caller and ask is None:
             raise _with_labels(AskCaller(), violation)
         if ask is not None or violation is not None:
-            raise _policy_question(tool, ask or ApprovalRequest(), violation)
+            raise _make_approval_request(tool, ask or ApprovalRequest(), violation)
         return tool, arguments
 
     def _violation(
         self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any] | str
     ) -> PolicyViolation | None:
-        """Return the policy violation for which a call needs an approval; None if it needs none.
+        """Return the policy violation because of which a call needs an approval; None if the policy allows the call.
 
         Raises:
             _PolicyRefusal: The policy refuses the call.
@@ -519,9 +516,9 @@ class Batch(FieldRepr):
         return violation
 
     def required_approval(self, index: int) -> ApprovalRequest | None:
-        """Return the approval that a call still needs; None if it needs none.
+        """Return the approval request of the call at `index`; None if the call needs no approval or has it already.
 
-        The approval is computed once and kept until it is granted.
+        The request is computed once and cached until the approval is granted.
         """
         call = self.calls[index]
         tool = self.registry.get(call.name)
@@ -533,9 +530,9 @@ class Batch(FieldRepr):
         return ask
 
     def _approval_for(self, call: ToolCall, tool: Tool) -> ApprovalRequest | None:
-        """Return the approval that the agent or the tool requires for a call, with a validated form.
+        """Return the approval that the agent's rule or else the tool requires for a call, with a validated form.
 
-        The agent's rule takes precedence. None if neither requires one.
+        Return None if neither requires an approval.
         """
         ask = None if self.ask is None else self.ask(call, tool)
         ask = ask if ask is not None else _tool_approval(call, tool)
@@ -580,10 +577,7 @@ class Batch(FieldRepr):
             _call_hook(tool, "on_success" if result.error is None else "on_error", call, result)
 
     def _label(self, result: ToolResult, tool: Tool, call_context: ToolContext) -> ToolResult:
-        """Return the result labelled with its untrusted sources.
-
-        Delimiters are added if the result may contain their text.
-        """
+        """Return a result with its untrusted sources, its readers, and delimiters if its text is untrusted."""
         origin = call_context.origin
         if tool.outside:
             origin = join_origins(tool.origin or tool.name, origin)
@@ -603,9 +597,9 @@ class Batch(FieldRepr):
         arguments: dict[str, Any],
         call_context: ToolContext,
     ) -> ToolResult:
-        """Run a call, and collect the untrusted sources of the answers that it reads.
+        """Run a call with `run`, and collect the untrusted sources of the answers of other sessions that it reads.
 
-        The result of the call is then withheld, also if its arguments are trusted.
+        A result with such sources is withheld later, also if the arguments of the call are trusted.
         """
         isolation = self.isolation
         assert isolation is not None  # noqa: S101 - checked by the caller
@@ -621,7 +615,7 @@ class Batch(FieldRepr):
             running_call.reset(token)
         if sources.has_stored:
             isolation.note_stored(call.id)
-        return attrs.evolve(result, via=sources.found) if sources.found else result
+        return attrs.evolve(result, via=sources.answer_sources) if sources.answer_sources else result
 
     async def _run_traced(
         self,
@@ -631,7 +625,7 @@ class Batch(FieldRepr):
         arguments: dict[str, Any],
         call_context: ToolContext,
     ) -> ToolResult:
-        """Run a call in a tracing span."""
+        """Run a call in a tracing span of the trace `active`, and return its result."""
         with _ToolSpan(active, call, tool) as span:
             result = await self._run_and_convert(call, tool, arguments, call_context)
             span.note_result(result, self._label(result, tool, call_context).label)
@@ -659,15 +653,18 @@ class Batch(FieldRepr):
                 _call_hook(tool, "on_exception", call, error)
             is_unknown = isinstance(error, OutcomeUnknown) and tool.effect == "once"
             status: ToolStatus = "outcome_unknown" if is_unknown else "error"
-            words = self._fit_to_limit(call, describe(error))
-            return _error_result(call, words, status=status, raised=_foreign_class_name(error))  # noqa: ASYNC104 - as above
+            error_text = self._fit_to_limit(call, describe(error))
+            return _error_result(call, error_text, status=status, raised=_user_exception_name(error))  # noqa: ASYNC104 - as above
         result = _success_result(call, self._fit_to_limit(call, text))
         return attrs.evolve(result, media=media) if media else result
 
     async def _run_to_text(
         self, call: ToolCall, tool: Tool, arguments: dict[str, Any], call_context: ToolContext
     ) -> tuple[str, tuple[Medium, ...]]:
-        """Run a call, and return its result text and its media. A tool with `cache` reuses text results; media are not cached."""
+        """Run a call, and return its result text and media.
+
+        For a tool with `cache`, return the cached text of equal arguments. Media are not cached.
+        """
         key = canonical_json(arguments) if tool.cache else ""
         if key and (cached := tool.result_cache.get(key)) is not None:
             return cached, ()
@@ -723,7 +720,7 @@ class Batch(FieldRepr):
         return take(value, is_whole=True) if isinstance(value, Labelled) else replace_labelled(value, take)
 
     def _convert_to_text(self, call: ToolCall, value: object) -> tuple[str, bool]:
-        """Return the text of a tool's value, and False if the text is `str(value)` because JSON cannot represent the value.
+        """Convert a tool's value to text. Also return False if the text is `str(value)` because JSON cannot represent the value.
 
         The tool did its work, so its result is not an error. A coroutine is an error: its work has not started.
         """
@@ -754,10 +751,14 @@ class Batch(FieldRepr):
         raise ToolTimeout(tool.name, seconds)
 
     def _fit_to_limit(self, call: ToolCall, text: str) -> str:
-        """Return the text, cut to `max_characters` if it is longer. The turn, if any, stores the full text for `read_result`."""
+        """Return a text, shortened to `max_characters` if it is longer. If the batch has a turn, it stores the full text for `read_result`."""
         if len(text) <= self.max_characters:
             return text
-        return self._truncate(text) if self.host is None else self.host.keep(call, text, self.max_characters)
+        return (
+            self._truncate(text)
+            if self.host is None
+            else self.host.store_long_result(call, text, self.max_characters)
+        )
 
     def _truncate(self, text: str) -> str:
         return truncate(text, self.max_characters)
@@ -766,7 +767,7 @@ class Batch(FieldRepr):
 async def _run_with_retries(
     call: ToolCall, tool: Tool, arguments: Mapping[str, Any], call_context: ToolContext
 ) -> object:
-    """Run a call. Retry it after exceptions of the tool's `retry_on` classes, at most `retries` times."""
+    """Run a call, and return the tool's value. Retry it after exceptions of the tool's `retry_on` classes, at most `retries` times."""
     attempt = 0
     while True:
         call_context.begin_attempt()
@@ -783,20 +784,25 @@ async def _run_with_retries(
 
 
 def _sources_of_call(host: BatchTurn, call_context: ToolContext) -> str:
-    """Return the untrusted sources that influenced a call: those of its agents and nested calls."""
+    """Return the untrusted sources that influenced a call without being in its arguments: those of the turn and of nested calls."""
     nested = call_context.tools
     return host.via if nested is None else join_origins(host.via, nested.sources)
 
 
 def _readers_of(tool: Tool, call_context: ToolContext) -> str:
-    """Return the owners that may read the result of a call, in the format of the journal; empty allows all owners."""
+    """Return the names of the owners that may read the result of a call, as text in the journal's format.
+
+    Return an empty text if all owners may read it.
+    """
     declared: Collection[str] | None = (call_context.root_owner,) if tool.readers == "owner" else tool.readers
     given = [frozenset(each) for each in (declared, call_context.readers) if each is not None]
     return text_of_readers(frozenset.intersection(*given)) if given else ""
 
 
-def _policy_question(tool: Tool, ask: ApprovalRequest, violation: PolicyViolation | None) -> ApprovalRequired:
-    """Return the request for approval of a call.
+def _make_approval_request(
+    tool: Tool, ask: ApprovalRequest, violation: PolicyViolation | None
+) -> ApprovalRequired:
+    """Return the exception that requests an approval of a call, as `ask` describes it.
 
     If a policy violation is the reason, its text and labels are added.
     """
@@ -815,7 +821,7 @@ def _with_labels(question: ApprovalRequired, violation: PolicyViolation | None) 
 
 
 def _tool_approval(call: ToolCall, tool: Tool) -> ApprovalRequest | None:
-    """Return the approval that the tool itself requires for a call; None if it requires none."""
+    """Return the approval that the tool's `approval` option requires for a call; None if it requires none."""
     rule_result = (
         _evaluate_approval_rule(tool.approval, call, tool) if callable(tool.approval) else tool.approval
     )
@@ -843,12 +849,15 @@ def _is_immediate(tool: Tool) -> bool:
 
 
 def _note_edited_arguments(content: str, arguments: Mapping[str, Any]) -> str:
-    """Append a note for the model that an approver changed the arguments of the call."""
+    """Append a note to a result text that says that an approver changed the call's arguments."""
     return f"{content}\n[an approver changed the arguments to {to_text(arguments)}]".lstrip("\n")
 
 
 def _find_approval_request(error: Exception) -> ApprovalRequired | None:
-    """Return the approval request in an exception or exception group; None if the error has any other cause."""
+    """Return the first approval request if an error consists only of approval requests; None otherwise.
+
+    The error is such a request, or an exception group of them.
+    """
     found = list(leaves(error))
     first = found[0]
     return (
@@ -859,7 +868,10 @@ def _find_approval_request(error: Exception) -> ApprovalRequired | None:
 
 
 def _validate_approval_request(question: ApprovalRequired) -> ConfigurationError | None:
-    """Validate the form of a tool's approval request in place. Return the error if the request is invalid."""
+    """Validate the form of the approval request that a tool raised, and convert it to plain JSON in place.
+
+    Return the error if the request is invalid, else None.
+    """
     try:
         fields: Any = {"form": question.form, "timeout": question.timeout, "risk": question.risk}
         made = ApprovalRequest(question.question, **fields)
@@ -870,9 +882,9 @@ def _validate_approval_request(question: ApprovalRequired) -> ConfigurationError
 
 
 def _is_retryable(error: Exception, tool: Tool) -> bool:
-    """Return True if all exceptions in an error allow a retry.
+    """Return True if all exceptions in an error are of the tool's `retry_on` classes.
 
-    They are of the tool's `retry_on` classes. Invalid arguments and requests for approval are never retried.
+    Invalid arguments and requests for approval are never retried.
     """
     return all(
         isinstance(leaf, tool.retry_on)
@@ -901,10 +913,10 @@ def _error_result(
     )
 
 
-def _foreign_class_name(error: Exception) -> str:
-    """Return the class name of the first exception in an error that actgent does not define.
+def _user_exception_name(error: Exception) -> str:
+    """Return the class name of the first exception in an error whose text is not actgent's.
 
-    Empty if there is none.
+    Return an empty text if actgent defines all exceptions in it.
     """
     for leaf in leaves(error):
         quoted = leaf.__cause__ if isinstance(leaf, InvalidToolResult) else leaf
@@ -919,10 +931,7 @@ def _result_id(call: ToolCall) -> str:
 
 
 def _call_hook(tool: Tool, event: str, call: ToolCall, *details: object) -> None:
-    """Call the hook `event` of each of the tool's `hooks`.
-
-    Exceptions are logged, and never change the result.
-    """
+    """Call the hook `event`, such as `on_start`, of each of the tool's `hooks`. Exceptions are logged, and never change the result."""
     for hooks in tool.hooks:
         hook = getattr(hooks, event)
         if hook is None:
@@ -945,10 +954,9 @@ class _ToolSpan(TracedWork):
     """Tracing span of one tool call."""
 
     def __init__(self, active: ActiveTrace, call: ToolCall, tool: Tool | None) -> None:
-        """Begin the span of a call.
+        """Begin the tracing span of a call.
 
-        `tool` is None if the model called a tool that the agent does not have. Its name is the model's text, so the span
-        does not contain it.
+        `tool` is None if the agent does not have the tool. The span then does not contain its name, which is the model's text.
         """
         name = _UNKNOWN_TOOL if tool is None else tool.name
         attributes: dict[str, Attribute] = {
@@ -975,7 +983,7 @@ class _ToolSpan(TracedWork):
         super().__exit__(kind, error, trace)
 
     def note_refusal(self) -> None:
-        """Mark the span as the span of a call that was not permitted to run."""
+        """Mark the span: the call was not permitted to run."""
         self.facts[names.TOOL_STATUS] = self.error = names.REFUSED
 
     def note_result(self, result: ToolResult, label: Label) -> None:

@@ -48,7 +48,7 @@ DepsT_contra = TypeVar("DepsT_contra", contravariant=True, default=Any)
 
 
 class StateSource(typing.Protocol):
-    """An object with a state store, such as a session."""
+    """Interface of an object with a state store, such as a session."""
 
     @property
     def state(self) -> Any: ...
@@ -77,7 +77,7 @@ class NestedToolCalls(typing.Protocol):
         ...
 
     def parameters(self, name: str) -> Sequence[str]:
-        """Return a tool's parameter names in the order of its schema."""
+        """Return the parameter names of the tool `name` in the order of its schema."""
         ...
 
     def first_started_at(self) -> float:
@@ -85,7 +85,7 @@ class NestedToolCalls(typing.Protocol):
         ...
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Run a tool call and return its result, or return the recorded result if an earlier run made the same call."""
+        """Run the tool `name` and return its result. If an earlier run of the calling tool made this call, return the recorded result."""
         ...
 
 
@@ -107,20 +107,20 @@ class ToolContext(FieldRepr, Generic[DepsT_co]):
     call_id: str = ""
     """`ToolCall.id` of the call; empty outside of an agent."""
     _idempotency_key: str = ""
-    """Explicit key; if empty, `idempotency_key` derives it from the session and the call."""
+    """Explicit idempotency key; if empty, `idempotency_key` derives one from the session and the call."""
     _state: Any = None
     _source: StateSource | None = attrs.field(default=None, repr=False)
     """Session from which `state` and the scope of the idempotency key are read on first use."""
     _deps: Any = attrs.field(default=None, repr=False, alias="deps")
-    """Deps passed to the run; None falls back to the deps of the session."""
+    """Dependencies passed to the run (`deps=`); None uses those of the session."""
     session: Any = None
-    """The `Session` of the call; None outside of an agent."""
+    """The `Session` whose turn makes the call; None outside of an agent."""
     threads: Threads | ThreadShare | None = attrs.field(default=None, repr=False)
     """Worker threads for sync functions; None outside of an agent."""
     tool_name: str = ""
     """Name by which the model called the tool."""
     report: Callable[[CallProgress], object] | None = attrs.field(default=None, repr=False)
-    """Callback for progress, safe to call from any thread. None if there is no subscriber or the call has ended."""
+    """Function that publishes progress of the call, from any thread; None without a subscriber, and after the call has ended."""
     approval: Grant | None = None
     """The approver's decision to run this call (`Approve` or `Edit`); None if the call needed no approval."""
     tools: NestedToolCalls | None = attrs.field(default=None, repr=False)
@@ -128,8 +128,9 @@ class ToolContext(FieldRepr, Generic[DepsT_co]):
     attempted_before: bool = attrs.field(default=False, init=False, repr=False)
     """True if an earlier attempt of this call failed and may have had side effects."""
     origin: str = attrs.field(default="", init=False, repr=False)
-    """Name of the source of untrusted text in the result; the tool sets it. Empty if the result contains no
-    untrusted text.
+    """Name of the source of untrusted text in the result, which the tool sets while it runs.
+
+    Empty if the result contains no untrusted text.
     """
     readers: Collection[str] | None = attrs.field(default=None, init=False, repr=False)
     """Names of the owners that may read the result; the tool sets it. None restricts the readers to those of `Tool.readers`."""
@@ -174,7 +175,7 @@ class ToolContext(FieldRepr, Generic[DepsT_co]):
 
     @property
     def root_owner(self) -> str:
-        """Owner of the topmost session, which called the session of the call directly or through other sessions."""
+        """Owner of the topmost session: the session at the beginning of the chain of callers of this call's session."""
         return self.owner if self._source is None else self._source.quota_owner
 
     @property
@@ -194,7 +195,7 @@ class ToolContext(FieldRepr, Generic[DepsT_co]):
         return self._database
 
     def begin_attempt(self) -> None:
-        """Discard the database handle of the previous attempt. A retry then starts with its first change."""
+        """Discard the database handle of the previous attempt, so that a retry begins again with its first change."""
         self._database = None
 
     @property
@@ -216,10 +217,9 @@ class ToolContext(FieldRepr, Generic[DepsT_co]):
     def for_call(
         self, call: ToolCall, approval: Grant | None, *, is_inline: bool, is_only: bool = False
     ) -> "ToolContext":
-        """Return the context of one call.
+        """Return a copy of this context for one call; with `is_only`, change and return this object instead.
 
-        If the call `is_only`, return this object instead of a copy. For a tool that may run in a thread, create the
-        state store now, in the event loop's thread, which owns the store.
+        Unless `is_inline`, the tool may run in a thread. The state store is therefore created now, in the event loop's thread.
         """
         if is_only:
             self.call_id, self.tool_name, self.approval, self._idempotency_key = (
@@ -255,15 +255,15 @@ class ToolHooks(FieldRepr):
     """Sync callbacks around each call of a tool, run in the session's task. An exception of a callback is logged and ignored."""
 
     on_start: Callable[[ToolCall], object] | None = None
-    """Called once per call, before the first attempt."""
+    """Function that is called once per call, before the first attempt."""
     on_retry: Callable[[ToolCall, Exception], object] | None = None
-    """Called before each retry, with the exception of the previous attempt."""
+    """Function that is called before each retry, with the exception of the previous attempt."""
     on_success: Callable[[ToolCall, ToolResult], object] | None = None
-    """Called with the result of a successful call, as the model receives it."""
+    """Function that is called with the result of a successful call, as the model receives it."""
     on_error: Callable[[ToolCall, ToolResult], object] | None = None
-    """Called with the error result of a failed call, as the model receives it."""
+    """Function that is called with the error result of a failed call, as the model receives it."""
     on_exception: Callable[[ToolCall, Exception], object] | None = None
-    """Called before `on_error` with the exception that the tool raised, including its traceback."""
+    """Function that is called before `on_error` with the exception that the tool raised, including its traceback."""
 
 
 class Tool(abc.ABC, Generic[DepsT_contra]):
@@ -285,7 +285,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
             self.description = description
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Adapt a subclass that defines `execute(self, parameters)` without a context.
+        """Prepare a subclass of `Tool`: adapt an `execute(self, parameters)` without a context.
 
         Also set `parameters`, `name` and `description` from the class.
         """
@@ -335,7 +335,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     approval.
     """
     approval: bool | ApprovalRequest | ApprovalRule = False
-    """True if each call needs an approval. An `ApprovalRequest` sets the question. A function decides per call."""
+    """True if each call needs an approval. An `ApprovalRequest` also sets its question. A function of the call decides per call."""
     hooks: Sequence[ToolHooks] = ()
     """Callbacks around each call, in order."""
     process_output: Callable[[str], str] | None = None
@@ -345,7 +345,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     method.
     """
     deps_type: Any = None
-    """Type of the deps that the tool requires; a turn does not start without deps. None if the tool needs no deps."""
+    """Type of the dependencies (`deps=`) that the tool requires: without deps, a turn is not started. None if it needs none."""
     inline: bool = False
     """True if `execute` never waits; such a call runs without a timer."""
     calls_tools: bool = False
@@ -357,15 +357,15 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     deferred: bool = False
     """True if the tool is not offered to the model; the model finds it by `find_tools` and runs it by `call_tool`."""
     sinks: tuple[str, ...] | None = None
-    """Parameters that need trusted values under `Agent(policy=)`; empty if a call needs none.
+    """Names of the parameters that need trusted values under `Agent(policy=)`; empty if no value can do harm.
 
-    None: all parameters if the tool has an effect, and parameters with URLs if the effect is `pure`: with the format `uri`, or
-    with a name such as `url`.
+    None means all parameters if the tool has an effect. If the effect is `pure`, None means the parameters with URLs:
+    those with the format `uri`, or with a name such as `url`.
     """
     audience: tuple[str, ...] = ()
-    """Parameters whose values name the readers of the data of the call.
+    """Names of the parameters whose values name the readers of the call's data, such as recipients.
 
-    Under `Agent(policy=)`, a call violates the policy if one of them is not among the readers of the conversation.
+    Under `Agent(policy=)`, a call violates the policy if one of these readers may not read the conversation.
     """
     readers: Literal["owner"] | tuple[str, ...] | None = None
     """Names of the owners that may read the results. `owner` is the owner of the topmost session. None allows all owners."""
@@ -377,9 +377,9 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     """Name of the toolset that provides the tool; empty if the tool was passed to the agent directly."""
 
     delegates: bool = False
-    """True if a call hands a task or the session to another agent."""
+    """True if a call delegates a task or hands the session off to another agent."""
     keeps_references: bool = False
-    """True if arguments keep references to withheld results: the tool stores them for the model, or resolves them itself."""
+    """True if references to withheld results in the arguments are passed unresolved, because the tool handles them itself."""
     is_gateway = False
     """True for the built-in `find_tools` and `call_tool`, which give access to deferred tools."""
     is_of_caller = False
@@ -388,7 +388,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     """True for `find_tools` and `read_result`: they have no side effect and no access that a mode could forbid."""
 
     def reaches_unchecked_agent(self, arguments: Mapping[str, Any], session: Any) -> bool:
-        """Return True if a call passes text of a session to an agent that has tools with sinks and no policy."""
+        """Return True if a call passes text of `session` to an agent whose tools need trusted values but which has no policy."""
         return False
 
     @abc.abstractmethod
@@ -403,7 +403,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     async def run(
         self, arguments: Mapping[str, Any], context: ToolContext[DepsT_contra] | None = None
     ) -> object:
-        """Run one call outside of an agent, e.g. in a test: validate the arguments, apply the timeout, return the raw value.
+        """Run one call outside of an agent, e.g. in a test, with validated arguments and the timeout. Return the tool's raw value.
 
         Without a context, the tool gets a `ToolContext` without agent and session. Retries, approvals and modes do
         not apply.
@@ -421,9 +421,9 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
         raise ToolTimeout(self.name, seconds)
 
     def withheld_parts(self, arguments: Mapping[str, Any] | str, tools: Iterable["Tool"]) -> Sequence[str]:
-        """Return the names of the parts of a withheld result.
+        """Return the names of the parts into which a withheld result of a call is split. The model may refer to a part unread.
 
-        The model may refer to a part without reading it. The names must not depend on the result.
+        The names must not depend on the result. `tools` are the agent's tools.
         """
         return ()
 
@@ -439,7 +439,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
 
     @functools.cached_property
     def result_cache(self) -> ResultCache:
-        """Cached result texts by arguments, at most `cache` of them."""
+        """Cache of result texts by arguments, with at most `cache` texts."""
         return ResultCache(self.cache)
 
 
@@ -447,7 +447,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
 
 
 def has_short_form(execute: object) -> bool:
-    """Return True if a method has the signature `execute(self, parameters)`, without a context."""
+    """Return True if `execute` is a method with the signature `execute(self, parameters)`, without a context."""
     if not isinstance(execute, types.FunctionType):
         return False
     code = execute.__code__
@@ -456,9 +456,9 @@ def has_short_form(execute: object) -> bool:
 
 
 def _add_optional_context(execute: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that accepts both forms of a call: with a context, as an agent calls it, and without.
+    """Wrap the `execute(self, parameters)` of a short-form tool in a method that also accepts a context, which agents pass.
 
-    Without a context it calls `execute` directly.
+    Without a context, the method calls `execute` directly.
     """
 
     @functools.wraps(execute)
@@ -491,7 +491,7 @@ def _is_async(execute: Callable[..., Any]) -> bool:
 
 
 def _schema_of(self: Any) -> Mapping[str, Any]:
-    """Return the schema of a short-form tool's `get_schema()` as a dict.
+    """Call `get_schema()` of a short-form tool, and return the schema as a dict.
 
     Raises:
         InvalidToolSchema: `get_schema` raised an exception or did not return a mapping.
@@ -506,10 +506,7 @@ def _schema_of(self: Any) -> Mapping[str, Any]:
 
 
 def _describe_by_class(cls: type[Tool]) -> None:
-    """Set the default name and description of a tool class: the class name and the docstring.
-
-    Values that the class or a base sets stay.
-    """
+    """Set the name and the description of a tool class to the class name and the docstring, unless the class or a base sets them."""
     own, bases = vars(cls), cls.__mro__[1:]
     is_declared = "name" in own or "name" in own.get("__annotations__", {})
     if not is_declared and getattr(cls, "name", None) in (None, *(base.__name__ for base in bases)):
@@ -520,7 +517,7 @@ def _describe_by_class(cls: type[Tool]) -> None:
 
 
 def _doc_of(cls: type) -> str:
-    """Return the docstring of a class, ignoring its bases; empty if it has none."""
+    """Return the docstring of a class, without those of its bases; empty if the class has no docstring."""
     return inspect.cleandoc(vars(cls).get("__doc__") or "")
 
 
@@ -528,7 +525,7 @@ class WrappedTool(Tool):
     """A tool that delegates to another tool and overrides some of its options. The inner tool is not changed."""
 
     def __init__(self, inner: Tool, **options: Any) -> None:
-        """Copy the options of a tool, with overrides.
+        """Copy the options of a tool, and override some of them.
 
         Args:
             inner: The tool that runs the calls.
@@ -552,7 +549,7 @@ class WrappedTool(Tool):
 
 
 def unwrap_tool(tool: Tool) -> Tool:
-    """Return the tool inside all `WrappedTool` layers."""
+    """Return the innermost tool inside all `WrappedTool` layers; a tool without layers is returned unchanged."""
     while isinstance(tool, WrappedTool):
         tool = tool.inner
     return tool

@@ -67,25 +67,27 @@ def _check_name(tool: Tool) -> None:
             tool, "its name must have 1 to 64 of the characters a-z, A-Z, 0-9, _, . and -: pass name="
         )
     if not isinstance(tool.description, str):
-        raise _invalid(tool, "description= must be text")
+        raise _invalid(tool, "description= must be a string")
 
 
 def _check_numbers(tool: Tool) -> None:
     if not (tool.timeout is None or (_is_number(tool.timeout) and 0 < tool.timeout < math.inf)):
         raise _invalid(tool, f"timeout= must be a number of seconds above 0, not {tool.timeout!r}")
     if not _is_count(tool.retries):
-        raise _invalid(tool, f"retries= must be 0 or more, not {tool.retries!r}")
+        raise _invalid(tool, f"retries= must be at least 0, not {tool.retries!r}")
     if not (_is_number(tool.retry_delay) and 0 <= tool.retry_delay < math.inf):
-        raise _invalid(tool, f"retry_delay= must be a number of seconds, 0 or more, not {tool.retry_delay!r}")
+        raise _invalid(
+            tool, f"retry_delay= must be a number of seconds of at least 0, not {tool.retry_delay!r}"
+        )
     if not _is_count(tool.cache):
-        raise _invalid(tool, f"cache= must be a number of results, 0 or more, not {tool.cache!r}")
+        raise _invalid(tool, f"cache= must be a number of results of at least 0, not {tool.cache!r}")
 
 
 def _check_repetition(tool: Tool) -> None:
     if tool.effect not in _EFFECTS:
         raise _invalid(tool, f"effect= must be one of {', '.join(_EFFECTS)}, not {tool.effect!r}")
     if not all(map(_is_exception_class, tool.retry_on)):
-        raise _invalid(tool, "retry_on= must be exception classes")
+        raise _invalid(tool, "retry_on= must be a tuple of exception classes")
     if tool.retries and not tool.retry_on:
         raise _invalid(tool, "retries= requires retry_on=, the exception classes to retry after")
     if tool.cache and tool.effect == "once":
@@ -153,9 +155,9 @@ def _check_hooks(tool: Tool) -> None:
         raise _invalid(tool, "process_output= must be a sync function of the result text")
     for hooks in tool.hooks:
         if not isinstance(hooks, ToolHooks):
-            raise _invalid(tool, "hooks= must be ToolHooks(...)")
+            raise _invalid(tool, "hooks= must contain only ToolHooks(...)")
         for hook in attrs.astuple(hooks, recurse=False):
             if inspect.iscoroutinefunction(hook):
-                raise _invalid(tool, "hooks must be sync functions")
+                raise _invalid(tool, "the functions of ToolHooks must be sync functions")
             if hook is not None and is_generator_function(hook):
-                raise _invalid(tool, f"a hook: {GENERATOR_REJECTED}")
+                raise _invalid(tool, f"a function of hooks=: {GENERATOR_REJECTED}")

@@ -40,7 +40,7 @@ _log = logger_of(__name__)
 
 
 def _remedy(candidate: object) -> str:
-    """Return a hint that says how to make a tool of a value that is not a tool."""
+    """Return a hint for an error that says how to make a tool of a value which is not a tool."""
     if isinstance(candidate, type):
         is_made = issubclass(candidate, Tool) or hasattr(candidate, "tools_from")
         return f"write {candidate.__name__}()" if is_made else "decorate a function with @tool"
@@ -117,7 +117,7 @@ class ToolRegistry:
             )
 
     def add(self, candidate: Tool | ToolProtocol) -> None:
-        """Append a tool or tool-like object.
+        """Append a tool, or an object with `execute` and `get_schema`, to the agent's tools.
 
         Raises:
             DuplicateTool: The registry has a tool of this name.
@@ -127,7 +127,7 @@ class ToolRegistry:
         self._merge()
 
     def _insert(self, candidate: Tool | ToolProtocol) -> None:
-        """Add a tool of the agent to the table, without updating the values that derive from the table."""
+        """Add a tool to the agent's own tools. The caller must call `_merge` afterwards."""
         tool = to_tool(candidate)
         check_options(tool)
         if tool.name in self._own_tools:
@@ -157,7 +157,7 @@ class ToolRegistry:
         self._merge()
 
     def get(self, name: str) -> Tool | None:
-        """Return the tool of this name, including mapped tools; None if there is none."""
+        """Return the tool of this name, also if it is mapped to an instruction; None if the registry has no such tool."""
         return self._all.get(name)
 
     def find(self, call: ToolCall) -> Tool:
@@ -181,7 +181,7 @@ class ToolRegistry:
         return tuple(self._all.values())
 
     def resolve(self, call: ToolCall) -> ToolCall:
-        """Unwrap a call of `call_tool`, which runs a tool that is not listed.
+        """Convert a call of `call_tool` to the call of the tool in its arguments.
 
         Other calls are returned unchanged.
         """
@@ -230,7 +230,7 @@ class ToolRegistry:
         self.version += 1
 
     def mark_unavailable(self, toolset: str, reason: str) -> None:
-        """Make calls of a toolset's tools fail with a reason until the toolset publishes again. Its tools stay listed."""
+        """Make calls of a toolset's tools fail with `reason` until the toolset publishes again. Its tools stay listed."""
         if self._unavailable.get(toolset) != reason:
             self._unavailable[toolset] = reason
             self.version += 1
@@ -259,7 +259,7 @@ class ToolRegistry:
             await self._progressed.wait()
 
     def _merge(self) -> None:
-        """Update the values that derive from the tools: the merged table, the specifications and `deps_tool`."""
+        """Update the values derived from the agent's tools and those of toolsets: merged tools, specifications, `deps_tool`."""
         if self._toolset_tools:
             self._merge_toolsets()
         listed = (tool for name, tool in self._all.items() if name not in self._mapped and not tool.deferred)
@@ -300,13 +300,13 @@ class ToolRegistry:
 
 
 def _target_name(call: ToolCall) -> str:
-    """Return the name of the tool that a call runs, directly or through `call_tool`."""
+    """Return the name of the tool that a call runs: for a call of `call_tool`, the tool in its arguments."""
     inner = call.arguments.get("name") if isinstance(call.arguments, Mapping) else None
     return inner if call.name == CALL_TOOL and isinstance(inner, str) else call.name
 
 
 def to_tool(tool: object) -> Tool:
-    """Return a tool unchanged, or wrap a tool-like object.
+    """Return a `Tool` unchanged, or wrap an object with `execute` and `get_schema` in a `Tool`.
 
     Raises:
         ConfigurationError: The object is not a tool, or is an unbound method.
@@ -323,7 +323,10 @@ def to_tool(tool: object) -> Tool:
 
 
 def _prepare_toolset_tool(tool: Tool, toolset: str, *, outside: bool) -> Tool | None:
-    """Wrap a toolset's tool under a valid name. None if no model can use the tool; the reason is logged."""
+    """Wrap a tool of a toolset so that it has a valid name and neutralized texts.
+
+    Return None if no model can use the tool, and log the reason. `outside` marks its results as untrusted.
+    """
     try:
         tool = to_tool(tool)
         is_untrusted = tool.outside or (outside and not tool.declared_trusted)
@@ -344,7 +347,7 @@ def _prepare_toolset_tool(tool: Tool, toolset: str, *, outside: bool) -> Tool | 
 
 
 def _neutralize_schema(schema: Any) -> Any:
-    """Return a schema whose titles and descriptions are neutralized."""
+    """Return a tool's schema with neutralized titles and descriptions: no control characters, no special tokens of models."""
     if isinstance(schema, Mapping):
         return {
             key: _neutralize(value)
@@ -358,15 +361,12 @@ def _neutralize_schema(schema: Any) -> Any:
 
 
 def _neutralize(text: str) -> str:
-    """Return a text without control characters and without special tokens for roles or calls."""
+    """Remove control characters from a text, and break the special tokens by which models mark roles and calls."""
     return neutral(replace_control_characters(text))
 
 
 def _check_serializable(tool: Tool) -> None:
-    """Raise `ConfigurationError` if a tool's specification is not JSON.
-
-    Otherwise every request of the agent would fail.
-    """
+    """Raise `ConfigurationError` if a tool's specification is not JSON. With such a tool, every request of the agent would fail."""
     try:
         orjson.dumps([tool.name, tool.description, tool.parameters], default=dict)
     except TypeError as error:
@@ -374,7 +374,7 @@ def _check_serializable(tool: Tool) -> None:
 
 
 def make_valid_name(name: str) -> str:
-    """Return a valid tool name: only a-z, A-Z, 0-9, _, . and -, at most 64 characters.
+    """Convert a name to a valid tool name: at most 64 characters, only a-z, A-Z, 0-9, _, . and -.
 
     A changed name ends with a digest of the original, so that different names stay different.
     """

@@ -25,7 +25,7 @@ CallerTools = Iterable[ToolSpec | Mapping[str, Any]]
 
 
 class AskCaller(ApprovalRequired):
-    """Raised for a call of a tool of the caller: the turn is suspended until the caller sends the result."""
+    """Exception that suspends the turn at a call of a caller's tool, until the caller sends the result."""
 
     def __init__(self) -> None:
         super().__init__(QUESTION)
@@ -42,12 +42,12 @@ class CallerTool(Tool):
         self.parameters = spec.parameters
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
-        raise ToolError(f"the caller runs {self.name!r}: it cannot be called here")
+        raise ToolError(f"the caller of the turn runs the tool {self.name!r}, so it cannot be called here")
 
 
 @attrs.frozen(repr=False)
 class TurnTools(FieldRepr):
-    """The tools of an agent, and those of the caller of one turn."""
+    """Tool lookup of one turn: the tools of the agent, and those of the caller of the turn."""
 
     agent: ToolRegistry
     """Tools of the agent."""
@@ -55,7 +55,7 @@ class TurnTools(FieldRepr):
     """Tools of the caller, by name."""
 
     def get(self, name: str) -> Tool | None:
-        """Return the tool of this name, of the caller or of the agent. None if there is none."""
+        """Return the tool of this name, of the caller or of the agent; None if neither has it."""
         return self.caller.get(name) or self.agent.get(name)
 
     def find(self, call: ToolCall) -> Tool:
@@ -64,55 +64,55 @@ class TurnTools(FieldRepr):
 
 
 def with_caller_tools(registry: ToolRegistry, specs: Sequence[ToolSpec]) -> TurnTools:
-    """Combine the tools of an agent with tools of a caller. `check_caller_tools` has validated them."""
+    """Combine the tools of an agent with the tools of a caller, whose specifications `check_caller_tools` has validated."""
     return TurnTools(registry, {spec.name: CallerTool(spec) for spec in specs})
 
 
-def check_caller_tools(given: CallerTools | None, registry: ToolRegistry) -> tuple[ToolSpec, ...]:
-    """Validate the tools that a caller offers for one turn, and return them.
-
-    None gives no tools.
+def check_caller_tools(item: CallerTools | None, registry: ToolRegistry) -> tuple[ToolSpec, ...]:
+    """Validate the tools that a caller offers for one turn, and return their specifications. None gives no tools.
 
     Raises:
         ConfigurationError: A tool is invalid, two have the same name, the agent has a tool of this name, or there are more than
             `MAX_TOOLS`.
     """
-    if given is None:
+    if item is None:
         return ()
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise ConfigurationError(f"tools= is a list of tools, not {given!r:.100}")
-    specs = tuple(to_spec(each) for each in given)
+    if isinstance(item, str | bytes | Mapping) or not isinstance(item, Iterable):
+        raise ConfigurationError(f"tools= must be a list of tools, not {item!r:.100}")
+    specs = tuple(to_spec(each) for each in item)
     if len(specs) > MAX_TOOLS:
-        raise ConfigurationError(f"tools= has {len(specs)} tools, more than {MAX_TOOLS}")
+        raise ConfigurationError(f"tools= must have at most {MAX_TOOLS} tools, not {len(specs)}")
     names: set[str] = set()
     for spec in specs:
         check_options(CallerTool(spec))
         if spec.name in registry:
             raise ConfigurationError(
-                f"tools=: the agent has a tool {spec.name!r} itself: give the tool of the caller another name"
+                f"tools=: the agent already has a tool {spec.name!r}: give the caller's tool another name"
             )
         if spec.name in names:
-            raise ConfigurationError(f"tools=: two tools have the name {spec.name!r}")
+            raise ConfigurationError(f"tools=: two tools have the name {spec.name!r}: rename one")
         names.add(spec.name)
     return specs
 
 
-def to_spec(given: object) -> ToolSpec:
-    """Convert one tool of a caller to a specification.
+def to_spec(item: object) -> ToolSpec:
+    """Convert one item of a caller's `tools=` to a tool specification.
 
     Raises:
-        ConfigurationError: It is neither a `ToolSpec` nor a mapping of its fields.
+        ConfigurationError: The item is neither a `ToolSpec` nor a mapping of its fields.
     """
-    if isinstance(given, ToolSpec):
-        return given
-    if not isinstance(given, Mapping) or "name" not in given or not given.keys() <= _FIELDS:
+    if isinstance(item, ToolSpec):
+        return item
+    if not isinstance(item, Mapping) or "name" not in item or not item.keys() <= _FIELDS:
         raise ConfigurationError(
-            f"a tool of tools= is a ToolSpec or {{'name', 'description', 'parameters'}}, not {given!r:.100}"
+            f"an item of tools= must be a ToolSpec or {{'name', 'description', 'parameters'}}, not {item!r:.100}"
         )
-    parameters = given.get("parameters") or _NO_PARAMETERS
+    parameters = item.get("parameters") or _NO_PARAMETERS
     if not isinstance(parameters, Mapping):
-        raise ConfigurationError(f"the parameters of a tool are a JSON Schema, not {parameters!r:.100}")
-    name, description = given["name"], given.get("description") or ""
+        raise ConfigurationError(
+            f"the parameters of a tool in tools= must be a JSON Schema, not {parameters!r:.100}"
+        )
+    name, description = item["name"], item.get("description") or ""
     if not isinstance(name, str) or not isinstance(description, str):
-        raise ConfigurationError("the name and the description of a tool of tools= are texts")
+        raise ConfigurationError("the name and the description of a tool in tools= must be strings")
     return ToolSpec(name, description, cast("Mapping[str, Any]", parameters))

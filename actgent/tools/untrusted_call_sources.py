@@ -12,13 +12,13 @@ from actgent.support.untrusted_text import join_origins
 
 @attrs.define(eq=False, repr=False)
 class CallSources(FieldRepr):
-    """Untrusted sources of one running call."""
+    """Untrusted sources of the text that one running tool call has received."""
 
     owner: object
     """Session whose turn runs the call; None for a call without a session."""
-    given: str
+    argument_sources: str
     """Untrusted sources of the arguments. Messages that the call sends carry these sources."""
-    found: str = ""
+    answer_sources: str = ""
     """Untrusted sources of the answers of other sessions that the call has read."""
     outer: "CallSources | None" = None
     """Sources of the call that made this nested call; None for calls of the model."""
@@ -26,18 +26,15 @@ class CallSources(FieldRepr):
     """True if the call has changed the state of its session. Prompts and other tools may show the state."""
 
     def add(self, sources: str) -> None:
-        """Record the untrusted sources of an answer that the call has read.
-
-        The result of the call gets them too.
-        """
-        self.found = join_origins(self.found, sources)
+        """Record the untrusted sources of an answer that the call has read. The result of the call also gets these sources."""
+        self.answer_sources = join_origins(self.answer_sources, sources)
 
     def is_inside(self, call: "CallSources | None") -> bool:
-        """Return True if this is the given call, or a nested call of it."""
+        """Return True if this call is `call`, or was made by `call` directly or through other calls."""
         return self is call or (self.outer is not None and self.outer.is_inside(call))
 
     def note_stored(self, keys: Iterable[str]) -> None:
-        """Record that the call has changed keys of the session's state.
+        """Record that the call has changed these keys of the session's state.
 
         Keys that begin with `_` are ignored, as models never see them.
         """

@@ -42,10 +42,10 @@ _MAX_NAMES = 3
 
 @attrs.define(eq=False, repr=False)
 class _Job(FieldRepr):
-    """One function call in a worker thread."""
+    """A function call that runs in a worker thread."""
 
     name: str
-    """Name of the function, for error texts."""
+    """Name of the called function, for error texts."""
     share: "ThreadShare"
     """Thread share of the agent that made the call."""
     gate: StartGate | None = None
@@ -58,10 +58,7 @@ class _Job(FieldRepr):
     """True if the caller was cancelled, so that the result is discarded."""
 
     def open_gate(self, token: trio.lowlevel.TrioToken) -> None:
-        """Release the start gate if the function runs; otherwise try again later.
-
-        Called in the event loop.
-        """
+        """Release the start gate of the next tool call if the function runs, else try again later. Called in the event loop."""
         if self.gate is None:
             return
         if self.is_calling:
@@ -72,14 +69,14 @@ class _Job(FieldRepr):
 
 @attrs.define(eq=False, repr=False)
 class _Waiter(FieldRepr):
-    """A call that waits for a slot."""
+    """A call that waits for a thread slot."""
 
     wake: trio.Event = attrs.field(factory=trio.Event)
     """Set when the slot is granted or the call must stop waiting."""
     _is_granted: bool = False
 
     def grant(self) -> None:
-        """Grant the slot to the waiting call and wake it."""
+        """Grant a thread slot to the waiting call, and wake the call."""
         self._is_granted = True
         self.wake.set()
 
@@ -97,9 +94,9 @@ class Threads(FieldRepr):
     lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
     """Lock for `running` and the abandoned counts, which worker threads change."""
     running: dict[_Job, None] = attrs.field(factory=dict, init=False, repr=False)
-    """Jobs that are in a thread, including abandoned ones; guarded by `lock`."""
+    """Jobs that run in a thread, including abandoned ones; guarded by `lock`."""
     _used: int = attrs.field(default=0, init=False)
-    """Number of slots in use."""
+    """Number of thread slots in use."""
     _reserve: int = attrs.field(init=False)
     """Number of slots reserved for agents that use less than their fair share."""
     _shares: WeakValueDictionary[str, "ThreadShare"] = attrs.field(
@@ -107,9 +104,9 @@ class Threads(FieldRepr):
     )
     """Thread shares of the agents, by name, as long as the agent or one of its calls exists."""
     _default_share: "ThreadShare" = attrs.field(init=False, repr=False)
-    """Share for calls outside of agents."""
+    """Thread share for calls outside of agents."""
     _waiting_shares: dict["ThreadShare", None] = attrs.field(factory=dict, init=False, repr=False)
-    """Shares with waiting calls, in order of arrival."""
+    """Thread shares with waiting calls, in the order in which they began to wait."""
     _limiter: trio.CapacityLimiter | None = attrs.field(default=None, init=False, repr=False)
     _returned: trio.Event = attrs.field(factory=trio.Event, init=False, repr=False)
     """Set when an abandoned thread returns; replaced by a new event each time."""
@@ -126,7 +123,7 @@ class Threads(FieldRepr):
         return self._limiter
 
     def share(self, name: str, capacity: int) -> "ThreadShare":
-        """Return the thread share of an agent, created on first use, and set its capacity."""
+        """Return the thread share of the agent `name`, created on first use, and set its maximum number of concurrent calls."""
         share = self._shares.get(name)
         if share is None:
             share = self._shares[name] = ThreadShare(name, capacity, self)
@@ -177,10 +174,7 @@ class Threads(FieldRepr):
         return max(1, self.capacity // max(1, len(self._shares)), self._reserve // 2)
 
     def release_slot(self, share: "ThreadShare") -> None:
-        """Release a slot of a share.
-
-        If calls wait, the slot is granted to the share that uses the fewest slots.
-        """
+        """Release a slot of a share. If calls wait, grant it to the waiting share that uses the fewest slots."""
         self._used -= 1
         share.slots_used -= 1
         if self._waiting_shares:
@@ -348,7 +342,7 @@ class ThreadShare(FieldRepr):
             )
 
     def _check_abandoned(self) -> None:
-        """Raise `ThreadPoolExhausted` if the agent has too many abandoned threads."""
+        """Raise `ThreadPoolExhausted` if the agent has too many abandoned threads (of cancelled calls that still run)."""
         if self.abandoned_count >= MAX_ABANDONED:
             raise ThreadPoolExhausted(
                 f"the call did not run: {self.abandoned_count} threads of its agent still run functions of ended calls "
@@ -356,7 +350,7 @@ class ThreadShare(FieldRepr):
             )
 
     def _busy(self) -> str:
-        """Return a text for an error that names the exhausted thread limit: the agent's or the runtime's."""
+        """Return a text for errors that names the exhausted thread limit: that of the agent or that of the runtime."""
         if self.slots_used >= self.capacity:
             return f"all {self.capacity} threads of its agent are busy (Agent(max_threads=...))"
         return f"all {self._threads.capacity} threads of the runtime are busy (open_runtime(max_threads=...))"
@@ -396,7 +390,7 @@ class ThreadShare(FieldRepr):
 
 @contextlib.contextmanager
 def _paused_time_limits() -> Iterator[None]:
-    """Pause the time limits of the current tool call while it waits for a thread in the block."""
+    """Pause the time limits of the current tool call during a block that waits for a thread."""
     limits = time_limits.get()
     for limit in limits:
         limit.hold()
@@ -408,6 +402,6 @@ def _paused_time_limits() -> Iterator[None]:
 
 
 def _most_frequent(names: tuple[str, ...]) -> str:
-    """Join at most `_MAX_NAMES` names to one text, most frequent first and without duplicates."""
+    """Join the most frequent names to one text, at most `_MAX_NAMES`, without duplicates."""
     shown = sorted(set(names), key=names.count, reverse=True)
     return ", ".join(shown[:_MAX_NAMES]) + (", ..." if len(shown) > _MAX_NAMES else "")

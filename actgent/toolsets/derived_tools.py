@@ -14,9 +14,9 @@ Derive = Callable[[Sequence[Tool]], Sequence[Tool]]
 
 
 def filter_tools(keep: Callable[[Tool], bool] | Iterable[str], *, owner: str) -> Derive:
-    """Return a function that selects tools for `Toolset.filtered`, by name or by a predicate.
+    """Return a function that selects tools for `Toolset.filtered`.
 
-    `owner` is the toolset, for the error about unknown names.
+    `keep` are the names of the selected tools, or a predicate of the tool. `owner` is the name of the toolset for errors.
     """
     if callable(keep) and not isinstance(keep, Tool):
         check_rule_function("filtered()", keep, takes="(tool)")
@@ -31,27 +31,28 @@ def filter_tools(keep: Callable[[Tool], bool] | Iterable[str], *, owner: str) ->
     )
 
 
-def _check_first_tools(derive: Derive, names: Iterable[str], place: str) -> Derive:
-    """Return `derive` with a check that the first tools which it receives have all these names.
+def _check_first_tools(derive: Derive, names: Iterable[str], subject: str) -> Derive:
+    """Wrap `derive` in a function that checks at its first call that the tools include all `names`.
 
-    Later tools are not checked, because a server may remove a tool, and its other tools must stay available.
+    Later calls are not checked, because a server may remove a tool, and its other tools must stay available.
+    `subject` is the subject of the error.
     """
     unchecked = set(names)
 
     def derive_checked(tools: Sequence[Tool]) -> Sequence[Tool]:
         if unchecked:
-            _check_tool_names(unchecked, tools, place)
+            _check_tool_names(unchecked, tools, subject)
             unchecked.clear()
         return derive(tools)
 
     return derive_checked
 
 
-def _check_tool_names(names: Iterable[str], tools: Sequence[Tool], place: str) -> None:
-    """Raise if `tools` lack one of these names. `place` begins the error."""
+def _check_tool_names(names: Iterable[str], tools: Sequence[Tool], subject: str) -> None:
+    """Raise `ConfigurationError` if no tool has one of `names`. `subject` is the subject of the error."""
     if unknown := sorted(set(names) - {tool.name for tool in tools}):
         raise ConfigurationError(
-            f"{place} names the tool {unknown[0]!r}, which it does not have "
+            f"{subject} names the tool {unknown[0]!r}, which it does not have "
             f"(tools: {', '.join(tool.name for tool in tools) or 'none'})"
         )
 
@@ -59,15 +60,15 @@ def _check_tool_names(names: Iterable[str], tools: Sequence[Tool], place: str) -
 def override_options(options: Callable[[Tool], Mapping[str, Any]]) -> Derive:
     """Return a function that overrides options of tools, such as name or effect.
 
-    `options(tool)` returns the new values.
+    `options(tool)` returns the new values by option name.
     """
     return lambda tools: [WrappedTool(tool, **options(tool)) for tool in tools]
 
 
 def rename_tools(new_names: Mapping[str, str] | Callable[[str], str], *, owner: str) -> Derive:
-    """Return a function that renames tools: those in a mapping, or each tool to `new_names(name)`.
+    """Return a function that renames the tools in the mapping `new_names`, or each tool to `new_names(name)`.
 
-    `owner` is the toolset, for the error about unknown names.
+    `owner` is the name of the toolset for errors.
     """
     if callable(new_names):
         return override_options(lambda tool: {"name": new_names(tool.name)})
@@ -76,9 +77,9 @@ def rename_tools(new_names: Mapping[str, str] | Callable[[str], str], *, owner: 
 
 
 def fill_parameters(values: Mapping[str, Any], *, shown: Iterable[str] = (), owner: str = "") -> Derive:
-    """Return a function that fixes parameter values of tools with `configure_tool`.
+    """Return a function that gives parameters of tools fixed values, for `Toolset.configured`.
 
-    `owner` is the toolset, for the error about unknown parameters.
+    The model does not see these parameters, except those in `shown`. `owner` is the name of the toolset for errors.
     """
     visible = frozenset(shown)
 
@@ -103,9 +104,9 @@ def declare_labels(
     *,
     owner: str,
 ) -> Derive:
-    """Return a function that declares sinks, trusted results, audiences and readers of tools, by tool name.
+    """Return a function that declares the data flow of tools, for `Toolset.labelled`, which describes the parameters.
 
-    `owner` is the toolset, for the error about unknown names.
+    `owner` is the name of the toolset for errors.
 
     Raises:
         ConfigurationError: A value has the wrong type.
@@ -154,9 +155,9 @@ def _declare_labels(tool: Tool, options: Mapping[str, Any]) -> Tool:
 
 
 def configure_tool(tool: Tool, values: Mapping[str, Any], *, shown: Iterable[str] = ()) -> Tool:
-    """Return a tool with fixed values for those of its parameters that `values` names.
+    """Return a copy of a tool with fixed values for those of its parameters that `values` names.
 
-    Without such a parameter, the tool is returned unchanged. The model sees only parameters in `shown`.
+    The model does not see these parameters, except those in `shown`. A tool without such parameters is returned unchanged.
 
     Raises:
         ConfigurationError: A value does not match the tool's schema.
@@ -184,7 +185,7 @@ class ConfiguredTool(WrappedTool):
 
     @property
     def filled(self) -> Iterable[str]:
-        """Names of the parameters with values."""
+        """Names of the parameters that have values from this configuration."""
         return self._values.keys()
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
@@ -197,7 +198,7 @@ class ConfiguredTool(WrappedTool):
 
 
 def _filled_parameters(tool: Tool) -> frozenset[str]:
-    """Return the names of parameters to which earlier configurations of this tool have given values."""
+    """Return the names of the parameters that earlier calls of `configure_tool` have given values for this tool."""
     names: frozenset[str] = frozenset()
     while isinstance(tool, WrappedTool):
         names |= frozenset(tool.filled) if isinstance(tool, ConfiguredTool) else frozenset()
@@ -206,7 +207,7 @@ def _filled_parameters(tool: Tool) -> frozenset[str]:
 
 
 def _check_values(tool: Tool, values: Mapping[str, Any]) -> None:
-    """Raise `ConfigurationError` if the values do not match the tool's schema."""
+    """Raise `ConfigurationError` if `values` (by parameter name) do not match the tool's parameter schema."""
     properties = tool.parameters.get("properties", {})
     schema = {**tool.parameters, "properties": {name: properties[name] for name in values}, "required": []}
     try:
@@ -220,7 +221,7 @@ def _check_values(tool: Tool, values: Mapping[str, Any]) -> None:
 def _without(
     parameters: Mapping[str, Any], values: Mapping[str, Any], shown: frozenset[str]
 ) -> dict[str, Any]:
-    """Return a schema without the parameters in `values`, except those in `shown`, which become optional."""
+    """Return a tool's parameter schema without the parameters in `values`, except those in `shown`, which become optional."""
     hidden = values.keys() - shown
     properties = {name: form for name, form in parameters.get("properties", {}).items() if name not in hidden}
     required = [name for name in parameters.get("required", ()) if name not in values]

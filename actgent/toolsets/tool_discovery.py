@@ -136,7 +136,7 @@ _Named = TypeVar("_Named", bound=str | os.PathLike[str])
 
 
 def _require_list(names: Iterable[_Named], argument: str) -> Iterable[_Named]:
-    """Return the names, or raise `ConfigurationError` if a single string was passed."""
+    """Return the names passed as `argument`, or raise `ConfigurationError` if a single string was passed."""
     if isinstance(names, str):
         raise ConfigurationError(f"{argument}= must be a list of names: {argument}=[{names!r}]")
     return names
@@ -144,7 +144,7 @@ def _require_list(names: Iterable[_Named], argument: str) -> Iterable[_Named]:
 
 @attrs.define
 class _Collector:
-    """Tools, origins and problems collected by one discovery."""
+    """Collects the tools, origins and problems of one discovery."""
 
     tools: dict[str, Tool | Toolset] = attrs.field(factory=dict)
     places: dict[str, str] = attrs.field(factory=dict)
@@ -172,7 +172,7 @@ class _Collector:
             self._add(made, label)
 
     def _tools_of(self, loaded: object, label: str) -> Iterator[Tool | Toolset]:
-        """Yield the tools and toolsets of a loaded object."""
+        """Yield the tools and toolsets of a loaded module or entry point."""
         if isinstance(loaded, ModuleType):
             yield from tools_in_module(loaded, lambda line, reason: self._skip(label, line, reason))
             return
@@ -183,10 +183,7 @@ class _Collector:
                 self._skip(label, 1, f"{type(each).__name__} is neither a tool nor a toolset")
 
     def _add(self, made: Tool | Toolset, label: str) -> None:
-        """Add a tool or toolset.
-
-        If the name is taken, the earlier one stays, and this one is recorded as skipped.
-        """
+        """Add a tool or toolset to the result. If a tool with the same name was added earlier, record this one as skipped."""
         file, line = definition_of(made) or (label, 1)
         if self.tools.setdefault(made.name, made) is made:
             self.places[made.name] = label if file == label and line == 1 else f"{file}:{line}"
@@ -203,7 +200,7 @@ class _Collector:
 
 
 def tools_in_module(module: ModuleType, skip: Callable[[int, str], object]) -> Iterator[Tool | Toolset]:
-    """Yield the tools and toolsets of a module. `skip` receives line and reason of each object that is not usable."""
+    """Yield the tools and toolsets of a module. `skip` is called with line and reason of each object that is not usable."""
     seen: set[int] = set()
     for name, value in list(vars(module).items()):
         is_own = getattr(value, "__module__", None) == module.__name__
@@ -222,7 +219,10 @@ def tools_in_module(module: ModuleType, skip: Callable[[int, str], object]) -> I
 
 
 def _is_candidate(value: object, *, is_own: bool) -> bool:
-    """Return True for tools, toolsets, and for functions and tool classes that the module defines itself."""
+    """Return True if a variable of a module may be a tool: a tool, a toolset, or a function or tool class defined in it.
+
+    `is_own` is True if the module defines the value itself.
+    """
     if isinstance(value, type):
         return is_own and issubclass(value, Tool) and not inspect.isabstract(value)
     return isinstance(value, Tool | Toolset) or (is_own and inspect.isfunction(value))
@@ -235,13 +235,13 @@ def _to_tool(name: str, value: Any) -> Tool | Toolset:
         return value
     if not isinstance(value, Tool):
         if not takes_state(value):
-            raise ConfigurationError("a tool needs @tool or the parameters (state, args)")
+            raise ConfigurationError("a tool must have the decorator @tool or the parameters (state, args)")
         value = state_tool(value, name=name)
     return to_tool(value)
 
 
 def definition_of(made: Tool | Toolset) -> tuple[str, int] | None:
-    """Return the file and line of a tool's function; None if the tool is not made from a function."""
+    """Return the file and line of the function from which a tool is made; None if it is not made from a function."""
     while isinstance(made, WrappedTool):
         made = made.inner
     code = _code_of(made)
@@ -270,13 +270,13 @@ def _files(
     names: Sequence[str] = FILES,
     ending: str = ENDING,
 ) -> Iterator[Path]:
-    """Yield the tool files of folders in sorted order.
+    """Yield the files in folders whose name is in `names` or ends with `ending`, in sorted order.
 
     Hidden folders are skipped. Raise `ConfigurationError` for a missing folder.
     """
     for folder in map(Path, folders):
         if not folder.is_dir():
-            raise ConfigurationError(f"the folder to search for tools does not exist: {folder}")
+            raise ConfigurationError(f"the folder to search for tools must exist: {folder}")
         for place, below, files in os.walk(folder):
             below[:] = sorted(b for b in below if not b.startswith(".") and b not in _SKIPPED_FOLDERS)
             if not recursive:
@@ -295,7 +295,7 @@ def _run_path(path: Path) -> ModuleType:
 
 
 def run_code(code: str | bytes, path: str, *, name: str) -> ModuleType:
-    """Run the code of a file as a new module.
+    """Run the code of a file as a new module, and return the module.
 
     Raises:
         InvalidFile: The code raised an exception; the error has the line.
@@ -325,7 +325,7 @@ def _load_entry_point(name: str) -> object:
         raise InvalidFile(
             f"entry point {name}",
             1,
-            f"no installed package defines it in the group {GROUP} (entry points: {known})",
+            f"no installed package defines this entry point in the group {GROUP} (entry points: {known})",
         )
     try:
         return found[0].load()
@@ -334,7 +334,7 @@ def _load_entry_point(name: str) -> object:
 
 
 def _file_of(module: str) -> str:
-    """Return the file of a module without importing it, or its name if the file is unknown."""
+    """Return the path of a module's file without importing the module, or the module's name if the file is unknown."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError, AttributeError):
@@ -345,7 +345,7 @@ def _file_of(module: str) -> str:
 def _load_error(path: str, error: BaseException) -> InvalidFile:
     """Convert the exception of a failed import to an error with file and line.
 
-    Texts of unknown exceptions are left out, since they may contain secrets.
+    The texts of exceptions of unknown classes are left out, because they may contain secrets.
     """
     if isinstance(error, SyntaxError) and error.filename == path:
         return InvalidFile(path, error.lineno or 1, f"syntax error: {error.msg}")

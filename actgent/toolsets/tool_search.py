@@ -28,7 +28,7 @@ _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class FindTools(Tool):
-    """The `find_tools` tool: searches the tools that were not offered to the model."""
+    """The `find_tools` tool: searches the agent's deferred and later added tools, which were not offered to the model."""
 
     name = FIND_TOOLS
     description = (
@@ -66,7 +66,7 @@ class FindTools(Tool):
 
 
 class CallTool(Tool):
-    """The `call_tool` tool. The registry replaces its calls by calls of the named tool, so it only runs for unknown names."""
+    """The `call_tool` tool. The registry replaces its calls by calls of the named tool, so the tool itself runs only for unknown names."""
 
     name = CALL_TOOL
     description = "Run a tool by its name, as found by find_tools or announced in a notice."
@@ -97,9 +97,10 @@ class CallTool(Tool):
 def build_registry(
     given: Iterable[Tool | ToolProtocol | Toolset], *, mapped: Iterable[str]
 ) -> tuple[tuple[Toolset, ...], ToolRegistry]:
-    """Split an agent's tools into toolsets and a registry that reserves positions for the tools of the toolsets.
+    """Build an agent's tool registry. Return the toolsets among the items of `tools=`, and the registry.
 
-    If a toolset may change, the registry also gets `find_tools` and `call_tool`.
+    The registry reserves positions for the tools of the toolsets. If a toolset may change, it also gets `find_tools` and
+    `call_tool`. `mapped` are the names of the tools that instructions are mapped to.
 
     Raises:
         ConfigurationError: A tool is invalid, two toolsets have the same name, or a toolset has no name.
@@ -118,7 +119,7 @@ def build_registry(
 
 
 def rank_tools(tools: Sequence[Tool], query: str) -> list[Tool]:
-    """Return the tools that match a word of the query, best first. Rare words and words of a tool's name have more weight."""
+    """Return the tools that match a word of the query, best match first. Rare words and words of a tool's name have more weight."""
     texts = [_weighted_words(tool) for tool in tools]
     spread = Counter(word for words in texts for word in words)
     query_words = list(dict.fromkeys(_split_words(query)))[:MAX_QUERY_WORDS]
@@ -135,10 +136,7 @@ def rank_tools(tools: Sequence[Tool], query: str) -> list[Tool]:
 
 
 def _same_stem(word: str, other: str) -> bool:
-    """Return True if the words probably have the same stem.
-
-    They are equal, or one is a prefix of the other, e.g. issue and issues.
-    """
+    """Return True if two words probably have the same stem: they are equal, or one is a prefix of the other, e.g. issue, issues."""
     if min(len(word), len(other)) < MIN_STEM_CHARACTERS:
         return word == other
     return word.startswith(other) or other.startswith(word)

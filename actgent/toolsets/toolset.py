@@ -35,16 +35,16 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 
 @attrs.frozen(kw_only=True, repr=False)
 class ConnectionInfo(FieldRepr):
-    """Description of a toolset's connection for operators, without secrets."""
+    """Description of a toolset's connection for operators."""
 
     kind: str
     """Kind of the server, such as `mcp`."""
     address: str
-    """Name of the program, or origin of the URL."""
+    """Name of the server program, or origin of the server's URL."""
     protocol: str = ""
-    """Protocol revision of the open connection; empty if there is none."""
+    """Protocol revision of the open connection; empty if it is not connected."""
     server: str = ""
-    """Name and version that the server reports; empty if it is not connected."""
+    """Name and version that the connected server reports; empty if it is not connected."""
     secrets: tuple[str, ...] = attrs.field(default=(), repr=False)
     """Texts that are removed from error messages: header values, environment variables, parts of the URL."""
 
@@ -62,15 +62,15 @@ class Toolset(abc.ABC):
     """
 
     name: str
-    """Name in events, logs and notices to models."""
+    """Name of the toolset in events, logs and notices to models."""
     required: bool = False
-    """True if agents do not start without the toolset. False: they start, and a notice announces the tools later."""
+    """True if agents that use the toolset do not start before it has connected. If False, a notice announces the tools later."""
     connect_timeout: float = CONNECT_TIMEOUT_SECONDS
-    """Time in seconds within which `run` must publish for the first time."""
+    """Maximum time in seconds from the start of `run` to its first publication of tools."""
     outside: bool = True
-    """True if results of the tools are untrusted text, which the model gets in delimiters."""
+    """True if the results of the tools are untrusted text, which the model gets in delimiters."""
     may_change: bool = True
-    """False if the toolset publishes once and never fails."""
+    """False if the toolset publishes its tools once and never fails."""
 
     @abc.abstractmethod
     async def run(self, publish: Publish) -> None:
@@ -90,12 +90,15 @@ class Toolset(abc.ABC):
         return self
 
     def tools_from(self, published: Sequence[Tool]) -> Sequence[Tool]:
-        """Derive the tools of this toolset from those that its source published."""
+        """Return the tools of this toolset, derived from those that its source has published."""
         return published
 
     @property
     def connection_info(self) -> ConnectionInfo | None:
-        """Description of the connection for operators; None if the toolset has none. Then its error messages are not shown."""
+        """Description of the connection for operators; None if the toolset describes none.
+
+        Without a description, the texts of its errors are not shown.
+        """
         return None
 
     def __repr__(self) -> str:
@@ -104,7 +107,7 @@ class Toolset(abc.ABC):
     # --- derived toolsets ------------------------------------------------------------------
 
     def filtered(self, keep: Callable[[Tool], bool] | Iterable[str]) -> "Toolset":
-        """Return a toolset with only the tools that have one of these names, or for which a function returns True.
+        """Return a toolset with only some of the tools: those with one of these names, or for which the function returns True.
 
         Raises:
             ConfigurationError: The argument is neither names nor a sync function of the tool, or the connected toolset has
@@ -144,7 +147,7 @@ class Toolset(abc.ABC):
         """
         if not callable(effect) and effect not in get_args(Effect):
             raise ConfigurationError(
-                f"with_effect() requires {', '.join(get_args(Effect))} or a function of the tool, not {effect!r:.200}"
+                f"with_effect() requires one of {', '.join(get_args(Effect))}, or a function of the tool, not {effect!r:.200}"
             )
         return DerivedToolset(
             self,
@@ -161,7 +164,7 @@ class Toolset(abc.ABC):
         audience: Mapping[str, str | Iterable[str]] | None = None,
         readers: Mapping[str, str | Iterable[str]] | None = None,
     ) -> "Toolset":
-        """Return a toolset with declarations for `Agent(policy=)`, which the author of the tools has not made.
+        """Return a toolset whose tools have declarations for `Agent(policy=)` in addition to those of their author.
 
         Args:
             sinks: Parameters that need trusted values, by tool name. An empty tuple declares that all values are harmless.
@@ -188,7 +191,7 @@ class Toolset(abc.ABC):
         """
         if type(results) is not int or results < 0:
             raise ConfigurationError(
-                f"cached() requires a number of results, 0 or more, not {results!r:.200}"
+                f"cached() requires a number of results of at least 0, not {results!r:.200}"
             )
         return DerivedToolset(
             self,
@@ -217,7 +220,7 @@ class DerivedToolset(Toolset):
     """A toolset whose tools are derived from another toolset, whose source runs once for all derived toolsets."""
 
     def __init__(self, inner: Toolset, derive: Callable[[Sequence[Tool]], Sequence[Tool]]) -> None:
-        """Derive a toolset by a sync function, which must not change the tools that it receives."""
+        """Derive a toolset from `inner` by a sync function, which must not change the tools that it receives."""
         self.inner = inner
         self.name = inner.name
         self.required = inner.required
@@ -240,7 +243,7 @@ class DerivedToolset(Toolset):
 class Deferred(DerivedToolset):
     """A toolset whose tools are not offered to the model, which finds them by `find_tools` and runs them by `call_tool`.
 
-    So 500 tools take the prompt space of two. `keep` names the tools that are still offered. A call through
+    So 500 tools take the prompt space of two. `keep` names the tools that are still offered to the model. A call through
     `call_tool` is checked,
     approved, counted and recorded like a direct call of the tool.
     """
@@ -266,7 +269,7 @@ class StaticToolset(Toolset):
 
     may_change = False
     outside = False
-    """False: the tools are the program's own. A tool may set `outside` itself."""
+    """False, because the tools are the program's own. A tool may set `outside` itself."""
 
     def __init__(self, name: str, tools: Iterable[Tool | ToolProtocol]) -> None:
         self.name = check_name(name)
@@ -278,16 +281,16 @@ class StaticToolset(Toolset):
 
 
 def static_tools(toolset: Toolset) -> Sequence[Tool]:
-    """Return the tools that a static source has from the beginning, without derivation.
+    """Return the fixed tools of a toolset's source if it is a `StaticToolset`; empty for other toolsets.
 
-    Empty for other toolsets.
+    For a derived toolset, these are the tools before the derivation.
     """
     source = toolset.source
     return source.tools if isinstance(source, StaticToolset) else ()
 
 
 def check_name(name: object) -> str:
-    """Validate the name of a toolset and return it.
+    """Check the name of a toolset, and return it.
 
     Raises:
         ConfigurationError: The name is not text of 1 to 64 printable characters.
@@ -348,7 +351,9 @@ async def open_toolset(toolset: Toolset) -> AsyncGenerator[Callable[[], Sequence
         if published:
             yield lambda: published[0]
         elif failure is None:
-            raise ToolsetUnavailable(toolset.name, f"it did not answer within {toolset.connect_timeout:g} s")
+            raise ToolsetUnavailable(
+                toolset.name, f"it did not publish tools within {toolset.connect_timeout:g} s"
+            )
         nursery.cancel_scope.cancel()
     if isinstance(failure, ConfigurationError | ToolsetUnavailable):
         raise failure

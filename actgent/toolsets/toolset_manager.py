@@ -48,7 +48,7 @@ ConnectionState = Literal["connecting", "connected", "lost", "failed"]
 
 @attrs.frozen(kw_only=True, repr=False)
 class ToolsetStatus(FieldRepr):
-    """Status of a toolset with a connection, for operators. It has no secrets."""
+    """Status of a toolset with a connection, for operators. The texts contain no secrets."""
 
     name: str
     agents: tuple[str, ...]
@@ -57,19 +57,19 @@ class ToolsetStatus(FieldRepr):
     kind: str
     """Kind of the server: `mcp`; empty for other toolsets."""
     address: str
-    """Name of the program, or origin of the URL; empty if unknown."""
+    """Name of the server program, or origin of the server's URL; empty if unknown."""
     protocol: str
-    """Protocol revision of the open connection; empty if there is none."""
+    """Protocol revision of the open connection; empty if it is not connected."""
     server: str
-    """Name and version that the server reports; empty if it is not connected."""
+    """Name and version that the connected server reports; empty if it is not connected."""
     tools: tuple[ToolSpec, ...]
     """Tools that the server published last."""
     reconnects: int
-    """Number of connections after the first."""
+    """Number of connections after the first one."""
     error: str
-    """Class name of the last error; `silent` if the server did not respond in time; empty if there was no error."""
+    """Class name of the last error, or `silent` if the server did not respond in time; empty if there was no error."""
     error_text: str
-    """Message of the last error without secrets; empty if the toolset does not name its secrets."""
+    """Text of the last error without secrets; empty if the toolset does not name its secrets."""
     failed_at: float | None
     """Unix time of the last error in seconds; None if there was no error."""
 
@@ -83,7 +83,7 @@ class _AgentToolset(FieldRepr):
     registry: ToolRegistry
     """Tool registry of the agent."""
     agent: str
-    """Name of the agent."""
+    """Name of the agent that uses the toolset."""
     error: Exception | None = None
     """Exception of the last derivation of the agent's tools; None if it succeeded."""
     is_started: bool = False
@@ -105,7 +105,7 @@ class _AgentToolset(FieldRepr):
             self.error = None
 
     def mark_unavailable(self, reason: str) -> None:
-        """Make calls of the toolset's tools fail with `reason`, until it publishes tools again."""
+        """Make calls of the toolset's tools in this agent fail with `reason`, until the toolset publishes tools again."""
         self.registry.mark_unavailable(self.toolset.name, reason)
 
     def mark_settled(self) -> None:
@@ -124,9 +124,9 @@ class _ToolsetState(FieldRepr):
     tools: tuple[Tool, ...] | None = None
     """Tools that were published last; None before the first connection."""
     reason: str = "it has not connected yet"
-    """Reason for models why the toolset is not connected; empty while it is connected."""
+    """Text for models that says why the toolset is not connected; empty while it is connected."""
     detail: str = ""
-    """Reason for developers why the toolset is not connected, with the text of the error."""
+    """Text for developers that says why the toolset is not connected, with the text of the error."""
     error: Exception | None = None
     """Exception that ended the last connection; None after a connection or a timeout."""
     config_error: ConfigurationError | None = None
@@ -140,22 +140,22 @@ class _ToolsetState(FieldRepr):
     connections: int = 0
     """Number of connections that have published tools."""
     last_error: str = ""
-    """Class name of the last error, also after a reconnection; `silent` after a timeout; empty if there was no error."""
+    """Class name of the last error, also after a reconnection; `silent` for a timeout; empty if there was no error."""
     failed_at: float | None = None
-    """Unix time of the last error in seconds."""
+    """Unix time of the last error in seconds; None if there was no error."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     """Cancel scope of the toolset's task."""
     connecting: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    """Cancel scope of the current connection attempt; its deadline is lifted after publishing."""
+    """Cancel scope of the current connection. Its deadline is removed when the toolset has published tools."""
     run_token: object = None
     """Token of the current connection run; results of earlier runs are discarded. None if the source is not running."""
     is_closed: bool = False
     """True after the last agent has stopped using the toolset."""
 
     def add(self, use: _AgentToolset) -> None:
-        """Attach the toolset of one more agent to the shared source.
+        """Add an agent's toolset to the users of this source.
 
-        It receives the current tools, or the reason why none are available.
+        The agent's toolset receives the current tools, or the reason why none are available.
         """
         self.uses.append(use)
         if self.tools is not None:
@@ -166,11 +166,11 @@ class _ToolsetState(FieldRepr):
             use.registry.mark_connecting(use.toolset.name)
 
     def note_error(self, kind: str, detail: str, now: float) -> None:
-        """Store the last error: its class name, its text, and the Unix time in seconds."""
+        """Store the last error: its class name as `kind`, its text as `detail`, and the current Unix time `now` in seconds."""
         self.last_error, self.detail, self.failed_at = kind, detail, now
 
     def describe(self) -> ToolsetStatus:
-        """Return the status of the toolset."""
+        """Return the status of the toolset for operators."""
         state: ConnectionState = "connecting"
         if self.config_error is not None:
             state = "failed"
@@ -223,7 +223,7 @@ class ToolsetManager:
         return tuple(sorted(found, key=lambda each: (each.name, each.agents)))
 
     async def open(self, agent: str, registry: ToolRegistry, toolsets: Sequence[Toolset]) -> None:
-        """Add the tools of toolsets to a registry, and wait for the toolsets to connect.
+        """Add the tools of an agent's toolsets to the agent's registry, and wait for the toolsets to connect.
 
         Required toolsets are awaited up to their `connect_timeout`. For optional toolsets, wait until one has
         connected, and then for
@@ -279,11 +279,11 @@ class ToolsetManager:
         return state
 
     def _start_task(self, state: _ToolsetState) -> None:
-        """Start the task of a toolset."""
+        """Start the task that keeps a toolset connected."""
         self._nursery.start_soon(self._run, state, name=f"toolset {state.source.name}")
 
     async def _run(self, state: _ToolsetState) -> None:
-        """Connect a toolset repeatedly, with pauses, until it is closed or its configuration is wrong."""
+        """Keep a toolset connected: reconnect it after pauses, until it is closed or its configuration is wrong."""
         with state.scope:
             while True:
                 begun = trio.current_time()
@@ -315,9 +315,9 @@ class ToolsetManager:
         return None
 
     def _publish(self, state: _ToolsetState, run: object, tools: Sequence[Tool]) -> None:
-        """Pass the tools of a source to all agents that use it.
+        """Pass the tools that a source has published to all agents that use it.
 
-        Tools of an ended run are ignored.
+        `run` is the token of the connection run; tools of an ended run are ignored.
 
         Raises:
             RuntimeError: The caller is in another thread.
@@ -375,20 +375,26 @@ class ToolsetManager:
 
 
 def _configuration_error_in(error: Exception | None) -> ConfigurationError | None:
-    """Return the configuration error that ended a connection, without the groups around it; None if it is another error."""
+    """Return the configuration error among the exceptions that ended a connection, without exception groups.
+
+    Return None if the connection ended for another reason.
+    """
     leaf = None if error is None else next(leaves(error))
     return leaf if isinstance(leaf, ConfigurationError) else None
 
 
 def _check_configured(uses: Sequence[_AgentToolset], states: Sequence[_ToolsetState]) -> None:
-    """Raise the configuration or derivation error of the first toolset that has one."""
+    """Raise the configuration error or the derivation error of the first toolset that has one.
+
+    `uses` and `states` belong together by index.
+    """
     for use, state in zip(uses, states, strict=True):
         if (error := state.config_error or use.error) is not None:
             raise error
 
 
 async def _wait_required(state: _ToolsetState) -> None:
-    """Wait for a required toolset to connect.
+    """Wait until a required toolset has connected.
 
     Raises:
         ToolsetUnavailable: The toolset did not connect within its `connect_timeout`, or its agent was stopped.

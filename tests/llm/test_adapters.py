@@ -368,7 +368,7 @@ async def test_invalid_return_value_of_a_model_is_reported():
         (5, "not 5"),
         (None, "not None"),
         (Client, r"write Client\(\.\.\.\)"),
-        (lambda: "x", "called with the messages as its only argument"),
+        (lambda: "x", "must accept the messages as its only required argument"),
         (lambda one, two: one + two, "missing a required argument: 'two'"),
     ],
     ids=["object", "number", "none", "class", "no argument", "two arguments"],

@@ -40,7 +40,7 @@ def keys(monkeypatch):
 def test_an_empty_argument_is_refused(client, argument, value):
     """An empty argument used to send the conversation to the public address or with a different key."""
     options = {"base_url": "http://127.0.0.1:1/v1", argument: value}
-    with pytest.raises(ConfigurationError, match=rf"{argument}= is empty: fill it in, or omit it"):
+    with pytest.raises(ConfigurationError, match=rf"{argument}= must not be empty: fill it in, or omit it"):
         CLIENTS[client](**options)
 
 
@@ -48,7 +48,7 @@ def test_an_empty_argument_is_refused(client, argument, value):
 @pytest.mark.parametrize("argument", ["base_url", "api_key"])
 def test_an_argument_that_is_no_text_is_refused(argument, value):
     """The error names the type and never the value, which may be a key."""
-    with pytest.raises(ConfigurationError, match=rf"{argument}= is a string, not {type(value).__name__}"):
+    with pytest.raises(ConfigurationError, match=rf"{argument}= must be a string, not {type(value).__name__}"):
         OpenAI("m", **{"base_url": "http://127.0.0.1:1/v1", argument: value})
 
 
@@ -79,8 +79,8 @@ def test_azure_needs_an_address():
     with pytest.raises(ConfigurationError) as caught:
         resolve_model("azure:m")
     assert str(caught.value) == (
-        "Azure OpenAI has no common base URL: pass base_url=..., or set AZURE_OPENAI_BASE_URL or AZURE_OPENAI_ENDPOINT, "
-        "to the URL of your resource, such as https://RESOURCE.openai.azure.com"
+        "Azure OpenAI requires the URL of your resource, such as https://RESOURCE.openai.azure.com: "
+        "pass base_url=..., or set AZURE_OPENAI_BASE_URL or AZURE_OPENAI_ENDPOINT"
     )
 
 
@@ -128,18 +128,18 @@ def test_a_key_in_a_file_that_is_not_read(tmp_path, monkeypatch, line):
     [
         (
             {"temperature": "0.2"},
-            "temperature= is a number, at least 0 (most models take up to 2), not '0.2'",
+            "temperature= must be a number of at least 0 (most models accept up to 2), not '0.2'",
         ),
-        ({"temperature": -1}, "temperature= is a number"),
-        ({"temperature": float("nan")}, "temperature= is a number"),
-        ({"max_tokens": 0}, "max_tokens= is a whole number, at least 1, not 0"),
-        ({"max_tokens": "100"}, "max_tokens= is a whole number, at least 1, not '100'"),
-        ({"timeout": "30s"}, "timeout= is a number of seconds above 0, or None for no limit, not '30s'"),
-        ({"timeout": 0}, "timeout= is a number of seconds above 0"),
-        ({"stream": "no"}, "stream= is True or False, not 'no'"),
-        ({"extra_body": ["a"]}, "extra_body= is a dict, not a list"),
-        ({"retry": 3}, "retry= takes Retry(...), not 3"),
-        ({"rate_limiter": 3}, "rate_limiter= takes RateLimiter(...), not 3"),
+        ({"temperature": -1}, "temperature= must be a number"),
+        ({"temperature": float("nan")}, "temperature= must be a number"),
+        ({"max_tokens": 0}, "max_tokens= must be a whole number of at least 1, not 0"),
+        ({"max_tokens": "100"}, "max_tokens= must be a whole number of at least 1, not '100'"),
+        ({"timeout": "30s"}, "timeout= must be a number of seconds above 0, or None for no limit, not '30s'"),
+        ({"timeout": 0}, "timeout= must be a number of seconds above 0"),
+        ({"stream": "no"}, "stream= must be True or False, not 'no'"),
+        ({"extra_body": ["a"]}, "extra_body= must be a dict, not a list"),
+        ({"retry": 3}, "retry= must be Retry(...), not 3"),
+        ({"rate_limiter": 3}, "rate_limiter= must be RateLimiter(...), not 3"),
     ],
 )
 @pytest.mark.parametrize("client", [OpenAI, Anthropic])

@@ -78,7 +78,7 @@ async def test_native_flag_is_copied(native, arguments):
         (ToolCall("sub", {}), "tool 'sub' not found; existing tools: add"),
         (
             ToolCall("add", "{bad"),
-            'Invalid arguments for tool "add": the arguments are not a JSON object (invalid JSON: Expecting property name enclosed in double quotes at character 1)',
+            'Invalid arguments for tool "add": the arguments must be a JSON object (invalid JSON: Expecting property name enclosed in double quotes at character 1)',
         ),
         (
             ToolCall("add", {"a": "five", "b": 1}),

@@ -40,10 +40,10 @@ VALIDATOR = ArgumentsValidator("x", SCHEMA)
         ({"a": 1, "b": 2}, "'b' was unexpected"),
         ({"a": "5", "tags": [1, 2, 3, 4, 5]}, "; and 1 more"),
         ({1: 2}, "Dict key must be str"),
-        ("{bad", "not a JSON object"),
-        ("{}", "not a JSON object"),
-        (["a"], "not a JSON object"),
-        (None, "not a JSON object"),
+        ("{bad", "must be a JSON object"),
+        ("{}", "must be a JSON object"),
+        (["a"], "must be a JSON object"),
+        (None, "must be a JSON object"),
     ],
 )
 def test_bad_arguments(arguments, reason):

@@ -213,9 +213,9 @@ async def test_running_task_is_polled_to_its_end(server):
         ({"result": {"task": task("REJECTED")}}, "rejected: the note"),
         ({"result": {"task": task("AUTH_REQUIRED")}}, "auth required"),
         ({"result": {"task": task("INPUT_REQUIRED")}}, "the note"),
-        ({"result": {"task": {"status": 5}}}, "no status"),
-        ({"result": {}}, "no message"),
-        ({"result": 5}, "no result"),
+        ({"result": {"task": {"status": 5}}}, "lacks the object .status"),
+        ({"result": {}}, "lacks the object .message"),
+        ({"result": 5}, "lacks the object .result"),
         ([], "not a JSON object"),
     ],
 )
@@ -228,7 +228,7 @@ async def test_credentials_are_not_sent_to_an_interface_at_another_origin(server
     with pytest.raises(ToolError, match="another origin"):
         await play(server, url=f"{elsewhere.url}/rpc").run({"message": "x"})
     assert elsewhere.requests == []
-    with pytest.raises(ToolError, match="no JSON-RPC interface"):
+    with pytest.raises(ToolError, match="must name a JSON-RPC interface"):
         await play(server, binding="GRPC").run({"message": "x"})
 
 
@@ -315,7 +315,7 @@ async def test_model_needs_its_tool(served):
     with pytest.raises(ConfigurationError, match="A2AAgent"):
         A2AModel("clerk")
     async with BareAgent("clerk", llm=A2AModel(connect(served))) as agent:
-        with pytest.raises(ModelError, match="needs the tool"):
+        with pytest.raises(ModelError, match="must also have its remote agent"):
             await agent.run("hello")
 
 

@@ -162,7 +162,7 @@ async def test_one_that_is_silent(autojump_clock):
 
     with pytest.raises(ExceptionGroup) as caught:
         await tools_of(Silent())
-    assert caught.group_contains(ToolsetUnavailable, match="silent.* did not answer within 10 s")
+    assert caught.group_contains(ToolsetUnavailable, match="silent.* did not publish tools within 10 s")
 
 
 @pytest.mark.parametrize("name", ["", "x" * 65, "a\nb", 7])

@@ -164,7 +164,7 @@ def test_modules_and_entry_points(write, monkeypatch):
 
 def test_mistakes_of_the_caller(tmp_path):
     """A missing folder, and a text in place of a list, are errors."""
-    with pytest.raises(ConfigurationError, match="does not exist"):
+    with pytest.raises(ConfigurationError, match="must exist"):
         discover(tmp_path / "none")
     with pytest.raises(ConfigurationError, match=r"modules=\['shop'\]"):
         discover(modules="shop")

@@ -109,7 +109,7 @@ async def run_tool(
         grant: Approval of the call, which the tool finds as `ToolContext.approval`; None without an approval.
     """
     call = ToolCall(tool.name, dict(arguments), id=call_id)
-    sources = CallSources(owner=None, given="")
+    sources = CallSources(owner=None, argument_sources="")
     recorder, host = _Recorder(tool), _Host(tool.name, sources)
     batch = Batch(
         (call,),
@@ -151,9 +151,9 @@ class _Host:
     @property
     def via(self) -> str:
         """Untrusted sources of the agents that the tool has called, as the journal encodes them."""
-        return self.sources.found
+        return self.sources.answer_sources
 
-    def keep(self, call: ToolCall, text: str, limit: int) -> str:
+    def store_long_result(self, call: ToolCall, text: str, limit: int) -> str:
         return truncate(text, limit)
 
     def nest(self, call: ToolCall) -> NestedToolCalls:

@@ -9,12 +9,12 @@ from actgent.llm.http import Sdk, set_platform
 
 
 def make_sdk(**options: Any) -> Sdk:
-    """Create an SDK client without retries and tracing, since actgent does both."""
+    """Create an Anthropic SDK client without retries and tracing, because actgent does both. `options` are those of the client."""
     client = anthropic.AsyncAnthropic(max_retries=0, open_telemetry=False, **options)
     set_platform(client)
     return Sdk(client, anthropic.AnthropicError, anthropic.APITimeoutError)
 
 
 def closed_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a JSON Schema in the form that Anthropic enforces: closed objects, and unsupported limits as descriptions."""
+    """Rewrite a JSON Schema in the form that Anthropic enforces: closed objects, and unsupported limits as descriptions."""
     return anthropic.transform_schema(dict(schema))

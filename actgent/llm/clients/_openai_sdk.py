@@ -8,7 +8,7 @@ from actgent.llm.http import Sdk, set_platform
 
 
 def make_sdk(**options: Any) -> Sdk:
-    """Create an SDK client without retries, since actgent retries."""
+    """Create an OpenAI SDK client without retries, because actgent retries. `options` are those of the client."""
     client = openai.AsyncOpenAI(max_retries=0, **options)
     set_platform(client)
     return Sdk(client, openai.OpenAIError, openai.APITimeoutError)

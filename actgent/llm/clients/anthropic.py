@@ -87,7 +87,7 @@ class Anthropic(Remote):
             model: Model name, such as `claude-sonnet-4-5`.
             cache: True uses the provider's prompt cache at the ends of tools, system prompt, last answer and conversation.
                 Writing to the cache costs a quarter more, reading a tenth.
-            options: See `RemoteOptions`. The default of `max_tokens` is 8192.
+            options: Options of `RemoteOptions`. The default of `max_tokens` is 8192.
         """
         super().__init__(model, **options)
         self._cache = cache
@@ -122,11 +122,11 @@ class Anthropic(Remote):
             _mark(body)
         return body
 
-    def _form(self, wanted: ResponseFormat) -> Body | None:
+    def _form(self, response_format: ResponseFormat) -> Body | None:
         from ._anthropic_sdk import closed_schema  # noqa: PLC0415 - already imported when the client was created
 
         try:
-            schema = closed_schema(answer_schema(wanted.schema, self.style).schema)
+            schema = closed_schema(answer_schema(response_format.schema, self.style).schema)
         except ValueError:  # the prompt contains the schema, and the answer is validated with it
             return None
         return {"type": "json_schema", "schema": schema}
@@ -137,7 +137,7 @@ class Anthropic(Remote):
     def decode(self, body: Body, names: Mapping[str, str]) -> ModelResponse:
         reason = body["stop_reason"]
         if not isinstance(reason, str):
-            raise ValueError(f"its stop_reason is {reason!r}")  # noqa: TRY004 - an error of the provider, not of the caller
+            raise ValueError(f"stop_reason must be a string, not {reason!r}")  # noqa: TRY004 - an error of the provider, not of the caller
         stop = _STOPS.get(reason, "end")
         blocks = body["content"]
         if stop in ("length", "refusal") and blocks and _is_decoded_call(blocks[-1]):
@@ -169,7 +169,7 @@ class Anthropic(Remote):
 
 
 def _messages(chat: ModelRequest, source: str) -> list[Body]:
-    """Encode messages as alternating turns that start with the user. Neighbours of one role become one turn."""
+    """Encode a conversation as alternating turns that start with the user. Adjacent messages of one role become one turn."""
     turns: list[Body] = []
     for message in chat.messages:
         role = "assistant" if message.role == "assistant" else "user"
@@ -291,9 +291,9 @@ def _tool(tool: ToolSpec, parameters: Mapping[str, Any]) -> Body:
 
 
 def _mark(body: Body) -> None:
-    """Set cache markers at the ends of tools, system prompt, last answer and conversation.
+    """Set prompt cache markers in a request body: at the ends of tools, system prompt, last answer and conversation.
 
-    The last answer is marked because the messages after it may only be sent in this call.
+    The last answer is marked because the messages after it may be sent only in this request.
     """
     turns = body["messages"]
     answer = next((turn["content"] for turn in reversed(turns) if turn["role"] == "assistant"), None)
@@ -326,7 +326,7 @@ def _read_block(block: Body, names: Mapping[str, str], source: str) -> Iterator[
 
 
 def _is_decoded_call(block: Body) -> bool:
-    """Return True if the input of a tool call is decoded JSON, so that a truncated call cannot be recognized."""
+    """Return True if a content block is a tool call with decoded input, so that a truncated input cannot be recognized."""
     return block.get("type") == "tool_use" and not isinstance(block.get("input"), str)
 
 
@@ -386,9 +386,9 @@ class _MessageAssembler(StreamAssembler):
 
 
 def _join_pieces(block: Body, pieces: dict[str, list[str]]) -> Body:
-    """Return a content block with its joined pieces.
+    """Return a content block with the joined pieces of its texts, by field.
 
-    Input of the caller's tools stays text; input of the provider's tools is decoded.
+    Input of the agent's tools stays text; input of the provider's tools is decoded.
     """
     whole = dict(block)
     for key, texts in pieces.items():

@@ -20,7 +20,7 @@ _WHOLE = frozenset({"id", "index", "type", "name", "format", "signature"})
 
 
 class CompletionAssembler(StreamAssembler):
-    """Assembles the chunks of a streamed chat completion into one response body. Only choice 0 is used."""
+    """Assembles the chunks of a streamed chat completion into one response body. Choices other than choice 0 are ignored."""
 
     def __init__(self) -> None:
         self._body: Body = {}
@@ -73,7 +73,10 @@ class CompletionAssembler(StreamAssembler):
 
 
 class ContentParts:
-    """Assembles the content of a message: strings and lists of parts in any order. Text is appended to the last text part."""
+    """Assembles the streamed content of a message: strings and lists of parts in any order.
+
+    Text is appended to the last text part.
+    """
 
     def __init__(self) -> None:
         self._parts: list[Body] = []
@@ -95,10 +98,7 @@ class ContentParts:
             _grow_item(self._parts, content)
 
     def read(self) -> str | list[Body] | None:
-        """Return the received content: one string if all parts are text, else the list of parts.
-
-        None if there is no content.
-        """
+        """Return the received content: one string if all parts are text, else the list of parts; None without content."""
         if not self._parts:
             return None
         if all(part.keys() <= {"type", "text"} for part in self._parts):
@@ -108,10 +108,7 @@ class ContentParts:
 
 
 def delta_text(content: object) -> str:
-    """Return the readable text of a delta's content, to pass to `on_text`.
-
-    Unreadable parts give an empty text.
-    """
+    """Return the text in the content of a stream delta, to pass to `on_text`. Parts of other kinds are left out."""
     if isinstance(content, list):
         return "".join(map(_item_text, content))
     return content if isinstance(content, str) else ""
@@ -149,16 +146,16 @@ class _CompletenessScanner:
 
     def scan(self, pieces: list[str]) -> None:
         """Scan the new pieces of a tool call's arguments, and count the complete JSON values among them."""
-        for place in range(self._scanned, len(pieces)):
-            text, at = pieces[place], 0
+        for number in range(self._scanned, len(pieces)):
+            text, index = pieces[number], 0
             if self._is_escaped and text:
-                self._is_escaped, at = False, 1
-            while found := _MARKS.search(text, at):
-                at = found.end()
+                self._is_escaped, index = False, 1
+            while found := _MARKS.search(text, index):
+                index = found.end()
                 mark = found[0]
                 if mark == "\\":
-                    self._is_escaped = self._in_string and at == len(text)
-                    at += self._in_string
+                    self._is_escaped = self._in_string and index == len(text)
+                    index += self._in_string
                 elif mark == '"':
                     self._in_string = not self._in_string
                 elif not self._in_string:
@@ -173,13 +170,13 @@ class _Call:
     name: str = ""
     kind: str = "function"
     pieces: list[str] = attrs.field(factory=list)
-    """Pieces of the arguments, or of a custom tool's input."""
+    """Received pieces of the arguments, or of a custom tool's input."""
     fields: Body = attrs.field(factory=dict)
     """Fields of the call that the API does not define."""
     function_fields: Body = attrs.field(factory=dict)
     """Fields of the call's function that the API does not define."""
     _read: tuple[int, Mapping[str, Any] | None] = (0, None)
-    """Cached result of parsing: number of pieces that were parsed, and their arguments (None if incomplete)."""
+    """Cached result of parsing: the number of parsed pieces, and the arguments in them (None if incomplete)."""
     _ends: _CompletenessScanner = attrs.field(factory=_CompletenessScanner)
 
     def is_whole(self) -> bool:
@@ -220,7 +217,7 @@ class CallAssembler:
         self._by_id: dict[str, _Call] = {}
 
     def feed(self, piece: Body) -> None:
-        """Add one item of a delta's `tool_calls` to the call that the item continues, or start a new call."""
+        """Add one item of a stream delta's `tool_calls` to the call that it continues, or start a new call with it."""
         kind = "custom" if piece.get("custom") else "function"
         inner: Body = piece.get(kind) or {}
         name, text = inner.get("name") or "", inner.get("input" if kind == "custom" else "arguments")
@@ -267,33 +264,36 @@ class CallAssembler:
         return self._calls[-1] if self._calls else None
 
     def _unfinished(self, call_id: str, text: str) -> _Call | None:
-        """Return the last call if a piece without a name and with unknown index and id must belong to it, else None."""
+        """Return the last call if a piece without a name, index and id that match a call must belong to it; else None."""
         last = self._calls[-1] if self._calls else None
         if last is None or (text and last.is_filled()) or (call_id and not text):
             return None
         return last
 
     def _is_repetition(self, call: _Call) -> bool:
-        """Return True if a call repeats the name of the previous call and has neither id nor arguments."""
+        """Return True if a call only repeats the name of the previous call: it has neither id nor arguments."""
         before = self._calls[-2] if len(self._calls) > 1 else None
         return before is not None and before.name == call.name and not call.id and not call.pieces
 
 
-def _starts_next(known: _Call, call_id: str, name: str, text: str) -> bool:
-    """Return True if a named piece with the index of a known call, or without an index, starts a new call."""
-    if not known.name:
+def _starts_next(call: _Call, call_id: str, name: str, text: str) -> bool:
+    """Return True if a piece with a name starts a new call instead of continuing `call`.
+
+    The piece has the index of `call` or no index. `text` is its piece of the arguments.
+    """
+    if not call.name:
         return False
-    if call_id and known.id:
-        return call_id != known.id and (name != known.name or known.is_whole())
-    if not known.pieces:
+    if call_id and call.id:
+        return call_id != call.id and (name != call.name or call.is_whole())
+    if not call.pieces:
         return False  # a fragment or a repetition of the tool name, not a new call
-    if (not text or text.lstrip().startswith("{")) and known.is_whole():
+    if (not text or text.lstrip().startswith("{")) and call.is_whole():
         return True
-    return name != known.name and not known.is_whole()
+    return name != call.name and not call.is_whole()
 
 
 def _merge(target: Body, piece: Mapping[str, Any], *, without: tuple[str, ...] = ()) -> None:
-    """Merge the fields of a piece into `target`.
+    """Merge the fields of a streamed piece into `target`.
 
     Nested objects are merged; other values are replaced. None values and fields in `without` are skipped.
     """
@@ -314,7 +314,7 @@ class _Pieces(list[str]):
 
 
 def grow(target: Body, key: str, value: Any) -> None:
-    """Add a piece of a field: text is appended, objects and lists are extended, other values are replaced."""
+    """Add a streamed piece of a field to `target`: text is appended, objects and lists are extended, other values are replaced."""
     known = target.get(key)
     if isinstance(value, str) and key not in _WHOLE:
         if isinstance(known, _Pieces):
@@ -353,7 +353,7 @@ def _continues(last: Body, item: Body) -> bool:
 
 
 def join_pieces(value: Any) -> Any:
-    """Return a copy of an assembled value with its texts joined."""
+    """Return a copy of an assembled value in which the pieces of each text are joined."""
     if isinstance(value, _Pieces):
         return "".join(value)
     if isinstance(value, dict):

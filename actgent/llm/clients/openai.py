@@ -99,10 +99,10 @@ class OpenAI(Remote):
     url_variables: ClassVar[tuple[str, ...]] = ("OPENAI_BASE_URL",)
     default_url: ClassVar[str] = "https://api.openai.com/v1"
     row: CompatibleProvider = OPENAI
-    """Properties of the provider, such as its field for the maximum answer length."""
+    """Row of the provider table: differences of the provider's API from OpenAI's."""
 
     def __init__(self, model: str, **options: Unpack[RemoteOptions]) -> None:
-        """Create a client for a model. `options` are those of `RemoteOptions`."""
+        """Create a client for the model named `model`. `options` are those of `RemoteOptions`."""
         super().__init__(model, **options)
         if self.row is OPENAI and self._accepts_video:
             self.row = row_at(self._host)
@@ -125,20 +125,24 @@ class OpenAI(Remote):
             body["response_format"] = form
         return body
 
-    def _form(self, wanted: ResponseFormat, with_tools: bool) -> Body | None:  # noqa: FBT001 - one caller
-        """Return the request field that makes the provider enforce a response format.
+    def _form(self, response_format: ResponseFormat, with_tools: bool) -> Body | None:  # noqa: FBT001 - one caller
+        """Return the value of the request field by which the provider enforces a response format.
 
-        None if the model has no such field; then only the prompt contains the schema.
+        Return None if the model does not support it; then only the prompt contains the schema.
         """
         if with_tools and not re.search(self.row.format_with_tools, self.model):
             return None
         try:
-            form = answer_schema(wanted.schema, self.style)
+            form = answer_schema(response_format.schema, self.style)
         except UnsupportedSchema:
             return None
         if not re.search(self.row.json_schema_models, self.model):
             return None if form.is_wrapped else {"type": "json_object"}
-        schema = {"name": provider_tool_name(wanted.name), "schema": form.schema, "strict": form.strict}
+        schema = {
+            "name": provider_tool_name(response_format.name),
+            "schema": form.schema,
+            "strict": form.strict,
+        }
         return {"type": "json_schema", "json_schema": schema}
 
     def _messages(self, chat: ModelRequest) -> Iterator[Body]:
@@ -157,10 +161,7 @@ class OpenAI(Remote):
                 yield from _encode_user(message, self._accepts, self._accepts_video)
 
     def _encode_assistant(self, message: ChatMessage) -> Iterator[Body]:
-        """Encode an answer of the model as one request message.
-
-        Yield nothing if the answer has no content to send back.
-        """
+        """Encode an earlier answer of the model as one request message. Yield nothing if it has no content to send back."""
         body: Body = {}
         content: list[Body] = []
         calls: list[Body] = []
@@ -185,7 +186,10 @@ class OpenAI(Remote):
     def _restore_fields(
         self, part: Thinking | Opaque, body: Body, content: list[Body], calls: list[Body]
     ) -> None:
-        """Add thinking or unknown fields of an answer to the request message that contains this answer."""
+        """Add thinking or unknown fields of an earlier answer to the request message `body` that contains the answer.
+
+        `content` and `calls` are the content parts and tool calls of that message.
+        """
         data = part.data
         kind = data.get("type")
         if kind == CALL_FIELDS:
@@ -205,24 +209,21 @@ class OpenAI(Remote):
             body |= {key: value for key, value in data.items() if re.fullmatch(self.row.reasoning, key)}
 
     def _add_signature(self, calls: list[Body]) -> list[Body]:
-        """Add a signature to calls of another model, since Gemini 3 rejects calls without one."""
+        """Add a placeholder signature to tool calls of another model, because Gemini 3 rejects calls without a signature."""
         is_signed = not self.row.unsigned_calls or any("extra_content" in call for call in calls)
         if not is_signed and re.search(self.row.unsigned_calls, self.model):
             calls[0]["extra_content"] = {"google": {"thought_signature": _FOREIGN_CALL_SIGNATURE}}
         return calls
 
     def _accepts(self, medium: Medium) -> bool:
-        """Return True if this model can receive a medium of a tool result.
-
-        It is sent in a user message after the result.
-        """
+        """Return True if this model can receive a medium of a tool result, in a user message after the result."""
         if medium.media_type in _AUDIO:
             return medium.data is not None and _AUDIO_MODELS.search(self.model) is not None
         return medium.media_type in PICTURES or (medium.media_type == PDF and medium.data is not None)
 
     @property
     def _accepts_video(self) -> bool:
-        """True for servers other than OpenAI's, some of which accept videos as `video_url`."""
+        """True if videos are sent as `video_url`, which some servers other than OpenAI's accept."""
         return not f".{self._host}".endswith(_OPENAI_HOSTS)
 
     def _limit_field(self) -> str:
@@ -246,10 +247,10 @@ class OpenAI(Remote):
         if not finish:
             # Ollama omits it in complete answers. The content length shows that the body is complete.
             if not parts:
-                raise ValueError("it has no finish_reason")
+                raise ValueError("finish_reason must not be empty in a response without content")
             finish = "stop"
         if finish.lower() in _ABORTED:
-            raise ValueError(f"its finish_reason is {finish!r}")
+            raise ValueError(f"the provider aborted it with the finish_reason {finish!r}")
         stop = _STOPS.get(finish.lower(), "end")
         if message.get("refusal"):
             stop = "refusal"
@@ -288,9 +289,10 @@ def _join_content(content: list[Body]) -> str | list[Body] | None:
 
 
 def _encode_user(message: ChatMessage, accepts: AcceptsMedium, accepts_video: bool) -> Iterator[Body]:  # noqa: FBT001 - as above
-    """Encode a message of the user or of tools.
+    """Encode a message of the user or of tools for a request.
 
-    Yield one message for each native tool result, then one for the other parts.
+    Yield one message for each native tool result, then one for the other parts. `accepts` returns True for media of tool
+    results that the model can receive.
     """
     rest: list[Body] = []
     for part in message.parts:
@@ -314,7 +316,7 @@ def _encode_user(message: ChatMessage, accepts: AcceptsMedium, accepts_video: bo
 
 
 def _encode_result_media(result: ToolResult, media: Sequence[Medium]) -> Iterator[Body]:
-    """Encode the media of a tool result as user content, since a tool message can only contain text."""
+    """Encode the media of a tool result as parts of a user message, because a tool message can only contain text."""
     if media:
         yield {
             "type": "text",
@@ -372,7 +374,7 @@ def _tool(tool: ToolSpec, parameters: Mapping[str, Any]) -> Body:
 
 
 def _fix_order(messages: Iterable[Body], row: CompatibleProvider) -> list[Body]:
-    """Order the messages as the provider requires.
+    """Make encoded messages follow the provider's rules for the order of roles.
 
     Insert filler messages, and merge adjacent messages of one role.
     """
@@ -444,7 +446,7 @@ def _read_message(message: Body, names: Mapping[str, str], source: str) -> tuple
 
 
 def _read_thinking(message: Body, source: str) -> Iterator[Part]:
-    """Yield the thinking of a message with all its fields, so that it can be sent back unchanged.
+    """Yield the thinking part of a response message with all its fields, so that it can be sent back unchanged.
 
     The fields are `reasoning_content` (DeepSeek, vLLM) or `reasoning` with details (OpenRouter, Ollama).
     """
@@ -473,7 +475,7 @@ def _read_content(content: object, source: str) -> Iterator[Part]:
 
 
 def _thinking_text(item: Body) -> str:
-    """Return the text of a thinking part of Mistral's reasoning models, which is a text or a list."""
+    """Return the text of a content item with thinking, as Mistral's reasoning models send it: a text or a list."""
     thoughts = item.get("thinking")
     return thoughts if isinstance(thoughts, str) else delta_text(thoughts or [])
 
@@ -492,7 +494,10 @@ def _read_calls(message: Body, names: Mapping[str, str], source: str) -> Iterato
 
 
 def _read_fields(call: Body, function: Body, source: str) -> Iterator[Part]:
-    """Yield the fields of a call that the API does not define. Gemini's `extra_content` must be sent back with the call."""
+    """Yield a part with the fields of a tool call that the API does not define, if there are any.
+
+    Gemini's `extra_content` must be sent back with the call.
+    """
     fields = {key: value for key, value in call.items() if value is not None and key not in _CALL}
     inner = {key: value for key, value in function.items() if value is not None and key not in _FUNCTION}
     if inner:

@@ -40,8 +40,8 @@ class Compatible(OpenAI):
         variables = (*self.url_variables, "LLM_PROVIDER_URL")
         if argument is None and not (default or any(os.environ.get(name, "").strip() for name in variables)):
             raise ConfigurationError(
-                f"{self.row.title} has no common base URL: pass base_url=..., or set {' or '.join(self.url_variables)}, "
-                f"to the URL of your resource, such as {self.row.example}"
+                f"{self.row.title} requires the URL of your resource, such as {self.row.example}: "
+                f"pass base_url=..., or set {' or '.join(self.url_variables)}"
             )
         url = find_url(argument, variables, default=default)
         return url if url.endswith("/v1") else url + self.row.path
@@ -59,7 +59,7 @@ def client_class(provider: str) -> type[Compatible]:
 
 
 def _with_short_ids(message: Body, length: int) -> Body:
-    """Return a message with call ids of `length` letters and digits. Equal ids stay equal."""
+    """Replace the tool call ids in an encoded message by ids of `length` letters and digits. Equal ids stay equal."""
     if "tool_call_id" in message:
         return {**message, "tool_call_id": _short(message["tool_call_id"], length)}
     if "tool_calls" in message:

@@ -82,8 +82,8 @@ class OpenAIResponses(Remote):
 
         Args:
             model: Model name, such as `gpt-5.2`.
-            store: True: the provider may store the answers.
-            options: See `RemoteOptions`.
+            store: True if the provider may store the answers.
+            options: Options of `RemoteOptions`.
         """
         super().__init__(model, **options)
         self._store = store
@@ -157,7 +157,7 @@ class OpenAIResponses(Remote):
     def decode(self, body: Body, names: Mapping[str, str]) -> ModelResponse:
         status = body["status"]
         if status not in ("completed", "incomplete"):
-            raise ValueError(f"its status is {status!r}")
+            raise ValueError(f"status must be completed or incomplete, not {status!r}")
         parts = tuple(part for item in body["output"] for part in _read_item(item, names, self.source))
         stop = self._stop(body, parts)
         return ModelResponse(
@@ -195,7 +195,7 @@ _ANNOTATIONS = "actgent.annotations"
 
 
 def _encode_user(parts: tuple[Part, ...]) -> Iterator[Body]:
-    """Encode a message of the user or of tools.
+    """Encode a message of the user or of tools for a request.
 
     Yield one item for each native tool result, then one for the other parts.
     """
@@ -326,7 +326,7 @@ _LAST = ("response.completed", "response.incomplete", "response.failed", "respon
 
 
 class _ResponseAssembler(StreamAssembler):
-    """Takes the response from the last event, or from the events of its items if the server omits them in the last event."""
+    """Assembles the response body: the response in the last event, with the items of earlier events if it contains none."""
 
     def __init__(self) -> None:
         self._items: dict[int, Body] = {}

@@ -12,27 +12,27 @@ from actgent.support.field_repr import FieldRepr
 
 @attrs.frozen(kw_only=True, repr=False)
 class CompatibleProvider(FieldRepr):
-    """Properties of one provider with an OpenAI-compatible API."""
+    """Row of the provider table: a provider with an OpenAI-compatible API, and the differences of its API from OpenAI's."""
 
     title: str
     """Display name of the provider."""
     key: tuple[str, ...]
-    """Environment variables of the API key, the first that is set. Servers at an `http://` URL need no key."""
+    """Environment variables that may hold the API key, in the order in which they are read."""
     url: tuple[str, ...]
-    """Environment variables of the base URL, the first that is set."""
+    """Environment variables that may hold the base URL, in the order in which they are read."""
     address: str
-    """Base URL. `REGION` is replaced by AWS_REGION. Empty if each user has a different URL."""
+    """Base URL of the API; `REGION` in it is replaced by AWS_REGION. Empty if each user has a different URL."""
     example: str = ""
     """Example of a user's base URL, for errors if `address` is empty."""
     path: str = ""
-    """Path that is appended to a base URL that does not end with `/v1`."""
+    """Path that is appended to a base URL without `/v1` at its end; empty for none."""
     limit: str = "max_tokens"
-    """Request field of the maximum answer length."""
+    """Name of the request field for the maximum answer tokens."""
     has_stream_options: bool = True
     """False if the provider rejects the field `stream_options`, and reports usage in streams without it."""
     json_schema_models: str = ""
-    """Regular expression of the models that accept a JSON Schema as response format. Other models are asked for any JSON
-    object; the prompt contains the schema, and answers are validated with it in any case."""
+    """Regular expression of the models that accept a JSON Schema as response format. From other models, any JSON object is
+    requested. The prompt contains the schema, and answers are validated with it in any case."""
     format_with_tools: str = ""
     """Regular expression of the models that accept a response format together with tools. Other models get the
     format only without tools.
@@ -40,11 +40,11 @@ class CompatibleProvider(FieldRepr):
     id_length: int = 0
     """Required length of tool call ids, which must be letters and digits; 0 if OpenAI's ids are accepted."""
     reasoning: str = ".*"
-    """Regular expression of the reasoning fields that the provider accepts in later requests."""
+    """Regular expression of the names of reasoning fields that the provider accepts in later requests."""
     takes_unknown_fields: bool = True
-    """True if fields that OpenAI does not define must be sent back, such as Gemini's signatures."""
+    """True if response fields that OpenAI does not define must be sent back, such as Gemini's signatures."""
     decodes_arguments: bool = True
-    """True if the provider decodes the arguments of earlier calls, so that they must be JSON objects."""
+    """True if the provider decodes the arguments of earlier tool calls, so that they must be JSON objects."""
     has_user_after_tool: bool = True
     """False if the provider rejects a user message directly after a tool message. A short assistant message is inserted then."""
     alternates: bool = False
@@ -54,7 +54,7 @@ class CompatibleProvider(FieldRepr):
     schemas: str = "openai"
     """Name of the accepted subset of JSON Schema; see `STYLES`."""
     unsigned_calls: str = ""
-    """Regular expression of the models that reject calls without Google's signature; empty if the provider has none."""
+    """Regular expression of the models that reject tool calls without Google's signature; empty if there are none."""
 
 
 _NO_MODEL = "(?!)"
@@ -150,5 +150,5 @@ COMPATIBLE: Mapping[str, CompatibleProvider] = {
 
 
 def row_at(host: str) -> CompatibleProvider:
-    """Return the row of the provider table whose API address has this host name, or `UNKNOWN`."""
+    """Return the row of the provider table whose base URL has the host name `host`; `UNKNOWN` if there is none."""
     return next((row for row in COMPATIBLE.values() if row.address.startswith(f"https://{host}/")), UNKNOWN)

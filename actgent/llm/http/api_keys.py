@@ -17,9 +17,9 @@ def find_url(argument: str | None, variables: Sequence[str], *, default: str) ->
     """Return the base URL of an API without a trailing slash.
 
     Args:
-        argument: Value of `base_url=`, or None.
+        argument: Value of `base_url=`; None if it was not passed.
         variables: Environment variables, in the order in which they are read.
-        default: URL if neither is set.
+        default: URL if neither argument nor variable is set.
 
     Raises:
         ConfigurationError: The argument is empty, or the URL is not an http(s) URL with a host. The text names argument and
@@ -33,7 +33,7 @@ def find_url(argument: str | None, variables: Sequence[str], *, default: str) ->
         parsed = httpx2.URL("")
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ConfigurationError(
-            f"base_url= (or {' or '.join(variables)}) is not an http(s) address with a host: write it as in http://localhost:8000/v1"
+            f"base_url= (or {' or '.join(variables)}) must be an http or https URL with a host, such as http://localhost:8000/v1"
         )
     return url.rstrip("/")
 
@@ -42,7 +42,7 @@ def find_key(argument: str | None, variables: Sequence[str], *, name: str, is_op
     """Return the API key of a model.
 
     Args:
-        argument: Value of `api_key=`, or None.
+        argument: Value of `api_key=`; None if it was not passed.
         variables: Environment variables, in the order in which they are read.
         name: `provider:model`, for errors.
         is_optional: True returns `NO_KEY` if no key is set.
@@ -59,13 +59,15 @@ def find_key(argument: str | None, variables: Sequence[str], *, name: str, is_op
         raise MissingKey(name, variables, hint=_hint_of_file(variables))
     if not (key.isascii() and key.isprintable()):
         raise ConfigurationError(
-            f"the API key for {name} (api_key= or {' or '.join(variables)}) has characters that HTTP headers do not allow"
+            f"the API key for {name} (api_key= or {' or '.join(variables)}) must not contain characters that HTTP headers do not allow"
         )
     return key
 
 
 def _check_argument(name: str, argument: object, instead: str) -> None:
-    """Raise if an argument is an empty text, such as from a setting that was not filled in.
+    """Check that an argument is None or a text that is not empty, such as from a setting that was not filled in.
+
+    `instead` says what None does, for the error.
 
     An empty base_url would send key and conversation to the provider's public address; an empty api_key would send the
     key of an environment variable to that address.
@@ -76,13 +78,16 @@ def _check_argument(name: str, argument: object, instead: str) -> None:
     if argument is None:
         return
     if not isinstance(argument, str):
-        raise ConfigurationError(f"{name}= is a string, not {type(argument).__name__}")
+        raise ConfigurationError(f"{name}= must be a string, not {type(argument).__name__}")
     if not argument.strip():
-        raise ConfigurationError(f"{name}= is empty: fill it in, or omit it (None) to {instead}")
+        raise ConfigurationError(f"{name}= must not be empty: fill it in, or omit it (None) to {instead}")
 
 
 def _hint_of_file(variables: Sequence[str]) -> str:
-    """Return a hint that `.env` is not read, if that file in the working directory sets one of the variables; else ""."""
+    """Return a hint for errors that `.env` is not read, if that file in the working directory sets one of the variables.
+
+    Return an empty text otherwise.
+    """
     try:
         text = Path(".env").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -84,13 +84,13 @@ class RemoteOptions(TypedDict, total=False):
     """Options of all clients of remote providers."""
 
     base_url: str | None
-    """Base URL of the API; None uses the provider's variable, then `LLM_PROVIDER_URL`, then the provider's address."""
+    """Base URL of the API; None uses the provider's environment variable, `LLM_PROVIDER_URL`, or the provider's default."""
     api_key: str | None
-    """API key; None uses the provider's variable, then `LLM_API_KEY`."""
+    """API key; None uses the provider's environment variable, then `LLM_API_KEY`."""
     temperature: float | None
-    """Temperature of chats that set none; None uses the provider's default."""
+    """Temperature for requests that set none; None uses the provider's default."""
     max_tokens: int | None
-    """Maximum answer tokens of chats that set none; None uses the client's default."""
+    """Maximum answer tokens for requests that set no maximum; None uses the client's default."""
     price: tuple[float, float]
     """US dollars per million tokens of prompts and of answers; if absent, the tables of genai-prices are used."""
     context_window: int
@@ -102,7 +102,7 @@ class RemoteOptions(TypedDict, total=False):
     rate_limiter: RateLimiter | None
     """Rate limiter of the attempts; None uses a rate limiter shared by all clients of the same base URL and key."""
     stream: bool | None
-    """True streams every answer, False none; None streams if the caller passes `on_text`."""
+    """True streams every answer, and False none. None streams an answer if the caller passes `on_text`."""
     http_client: httpx2.AsyncClient | None
     """HTTP client for the requests, for proxies, certificates and tests. The model does not close it."""
     extra_headers: Mapping[str, str]
@@ -112,12 +112,12 @@ class RemoteOptions(TypedDict, total=False):
 
 
 class StreamAssembler(abc.ABC):
-    """Assembles the events of one stream into the body of an answer."""
+    """Assembles the events of one streamed response into the body of a response without streaming."""
 
-    begun = False
-    """True after the first event. A failure after the first event means an interrupted answer."""
+    has_begun = False
+    """True after the first event of the stream. A failure after the first event means an interrupted answer."""
     complete = False
-    """True if the answer is complete. A lost connection is then no error. Usage may still follow."""
+    """True if the answer is complete, so that a lost connection is no error. An event with the usage may still follow."""
     ended = False
     """True after the end marker of the stream. Later data is ignored."""
 
@@ -125,15 +125,12 @@ class StreamAssembler(abc.ABC):
     def feed(self, event: Body) -> str:
         """Process one event of the stream, and return the answer text in it.
 
-        Unknown events are ignored and return an empty text.
+        Unknown events are ignored. For events without answer text, return an empty text.
         """
 
     @abc.abstractmethod
     def body(self) -> Body | None:
-        """Return the body that the provider would have sent without streaming.
-
-        None if the last event has not been received.
-        """
+        """Return the body that the provider would have sent without streaming; None if the last event has not been received."""
 
 
 @hints_for_clients
@@ -143,30 +140,30 @@ class Remote(LLM):
     traces_attempts = True
     refuses_length = True
     provider: ClassVar[str]
-    """Provider name in `provider:model`."""
+    """Name of the provider, the first part of `provider:model`."""
     path: ClassVar[str]
-    """URL path of the endpoint, relative to the base URL."""
+    """URL path of the endpoint for answers, relative to the base URL."""
     counting_path: ClassVar[str] = ""
     """URL path of the endpoint that counts tokens; empty if the API has none."""
     counted_fields: ClassVar[tuple[str, ...]] = ()
-    """Request fields that the counting endpoint accepts. It rejects others."""
+    """Request fields that the counting endpoint accepts; it rejects other fields."""
     conversation: ClassVar[str] = "messages"
-    """Request field that holds the conversation."""
+    """Name of the request field that holds the conversation."""
     key_variables: ClassVar[tuple[str, ...]]
     """Environment variables that may hold the API key, in order."""
     url_variables: ClassVar[tuple[str, ...]]
     """Environment variables that may hold the base URL, in order."""
     default_url: ClassVar[str]
-    """Base URL of the provider."""
+    """Base URL of the provider's API."""
     default_max_tokens: ClassVar[int | None] = None
-    """Maximum answer tokens if neither chat nor client sets a maximum; None sends none."""
+    """Maximum answer tokens if neither chat nor client sets a maximum; None omits the maximum from requests."""
     style: SchemaStyle = OPENAI_STYLE
     """Subset of JSON Schema that the provider accepts."""
     key_needed_everywhere: ClassVar[bool] = False
     """True if a server at an `http://` address, such as a local server, also needs an API key."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Make the constructor of a subclass suggest the right name for a misspelt argument."""
+        """Wrap the constructor of a subclass: its error for a misspelt argument suggests the right name."""
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
             hints_for_clients(cls)
@@ -181,12 +178,12 @@ class Remote(LLM):
         if unknown := options.keys() - RemoteOptions.__annotations__.keys():
             name, allowed = min(unknown), sorted(RemoteOptions.__annotations__)
             meant = nearest(name, allowed)
-            hint = f"{meant} T" if meant.endswith("?") else "t"
+            hint = f"{meant} The" if meant.endswith("?") else "the"
             raise ConfigurationError(
-                f"{type(self).__name__} has no option {name!r}: {hint}here are: {', '.join(allowed)}"
+                f"{type(self).__name__} has no option {name!r}: {hint} options are: {', '.join(allowed)}"
             )
         if not (model and model.strip()):
-            raise ConfigurationError(f"{type(self).__name__}(model): the model's name is empty")
+            raise ConfigurationError(f"{type(self).__name__}(model): the name of the model must not be empty")
         _check_settings(options)
         self.model = model.strip()
         self.name = f"{self.provider}:{self.model}"
@@ -252,7 +249,7 @@ class Remote(LLM):
         """
 
     def stream_fields(self) -> Body:
-        """Return the request fields that are only sent if the answer is streamed."""
+        """Return the fields that are added to the request body if the answer is streamed."""
         return {"stream": True}
 
     # --- path of a call ----------------------------------------------------------------------
@@ -277,13 +274,10 @@ class Remote(LLM):
                 await on_text(answer.text, 0)
         return answer if answer.model else attrs.evolve(answer, model=self.model)
 
-    def _wraps(self, wanted: ResponseFormat) -> bool:
-        """Return True if the schema is wrapped in an object, because the provider requires an object.
-
-        The answer is then its member `response`.
-        """
+    def _wraps(self, response_format: ResponseFormat) -> bool:
+        """Return True if the answer is requested as `{"response": VALUE}`, because the provider only accepts schemas of objects."""
         try:
-            return answer_schema(wanted.schema, self.style).is_wrapped
+            return answer_schema(response_format.schema, self.style).is_wrapped
         except UnsupportedSchema:
             return False
 
@@ -300,7 +294,9 @@ class Remote(LLM):
     async def _ask_without_media(
         self, chat: ModelRequest, on_text: OnText | None, refused: BadRequest, *, streams: bool
     ) -> ModelResponse:
-        """Retry a rejected request without images and files of tool results, so that one bad image does not end the session.
+        """Retry a rejected request without the images and files of tool results, so that one bad image does not end the session.
+
+        `refused` is the error of the rejected request.
 
         Raises:
             BadRequest: The chat has no such media, or the request is rejected without them as well.
@@ -337,7 +333,7 @@ class Remote(LLM):
 
     @property
     def _address(self) -> tuple[str, int]:
-        """Host and port of the API."""
+        """Host and port of the provider's API, for traces."""
         url = httpx2.URL(self.base_url)
         return url.host, url.port or (443 if url.scheme == "https" else 80)
 
@@ -360,7 +356,7 @@ class Remote(LLM):
 
     async def _admit(self, call: "_Call", attempt: int) -> ModelResponse:
         async with self.rate_limiter.admit(
-            call.chat, model=self.model, size=len(call.content), arrived=call.begun
+            call.chat, model=self.model, size=len(call.content), arrived=call.started_at
         ) as permit:
             if call.chat.watch is not None:
                 call.chat.watch.begin(self.name, attempt)
@@ -392,7 +388,7 @@ class Remote(LLM):
                 await response.aclose()
 
     async def _read(self, response: httpx2.Response, call: "_Call", attempt: int) -> ModelResponse:
-        if _is_stream(response, asked=call.streams):
+        if _is_stream(response, requested=call.streams):
             body, shown = await self._read_events(response, call, attempt), True
         else:
             body, shown = self._parse_whole(await response.aread(), response), False
@@ -432,15 +428,15 @@ class Remote(LLM):
         if not assembler.ended:
             await call.show(self._feed(decoder, None, assembler, response), attempt)
         if (body := self._parse_safely(assembler.body, response)) is None:
-            raise self._broken(f"the stream ended before the answer did{decoder.remark}", response)
+            raise self._broken(f"the stream ended before the answer was complete{decoder.remark}", response)
         return join_surrogates(body) if decoder.has_surrogates else body
 
     def _feed(
         self, stream: "_Stream", chunk: bytes | None, assembler: StreamAssembler, response: httpx2.Response
     ) -> list[str]:
-        """Pass a chunk to the assembler and return the new pieces of answer text.
+        """Pass a chunk of received bytes to the assembler, and return the new pieces of answer text.
 
-        A chunk of None is the end of the stream.
+        A chunk of None marks the end of the stream.
         """
         return self._parse_safely(lambda: list(self._texts(stream, chunk, assembler, response)), response)
 
@@ -455,11 +451,11 @@ class Remote(LLM):
             if text == b"[DONE]":
                 assembler.ended = True
             elif _KEEPALIVE.fullmatch(text):
-                stream.last_words = self._secrets.redact(text.decode())
+                stream.last_non_json = self._secrets.redact(text.decode())
             else:
                 event = self._parse(data, response, stream)
-                self._check_error(event, response, begun=assembler.begun)
-                assembler.begun = True
+                self._check_error(event, response, has_begun=assembler.has_begun)
+                assembler.has_begun = True
                 if piece := stream.complete_text(assembler.feed(event)):
                     yield piece
 
@@ -474,7 +470,7 @@ class Remote(LLM):
                 stream.has_surrogates = True
         if not isinstance(value, dict):
             excerpt = self._secrets.redact(_excerpt(data))
-            raise self._broken(f"{excerpt} is not a JSON object", response)
+            raise self._broken(f"{excerpt} must be a JSON object", response)
         return value
 
     def _parse_whole(self, data: bytes, response: httpx2.Response) -> Body:
@@ -490,7 +486,7 @@ class Remote(LLM):
         return self._parse_safely(lambda: check_texts(self.decode(body, call.names)), response)
 
     def _parse_safely(self, read: Callable[[], T], response: httpx2.Response) -> T:
-        """Call a function that parses a response body, and convert its parse errors.
+        """Call `read`, which parses the body of `response`, and return its result. Convert its parse errors to `StreamInterrupted`.
 
         Raises:
             StreamInterrupted: The body has another structure than the API promises.
@@ -504,25 +500,25 @@ class Remote(LLM):
 
     # --- failures ----------------------------------------------------------------------------
 
-    def _check_error(self, body: Body, response: httpx2.Response, *, begun: bool = False) -> None:
-        """Raise the provider's error if a body or stream event is an error.
+    def _check_error(self, body: Body, response: httpx2.Response, *, has_begun: bool = False) -> None:
+        """Raise the provider's error if a response body or stream event is an error, which providers also send with status 200.
 
-        Providers also send errors with status 200. `begun` is True after the first streamed text.
+        `has_begun` is True after the first event of the stream; an overload error then means an interrupted answer.
         """
         detail = body.get("error") or (body if body.get("type") == "error" else None)
         if not detail:
             return
         error = provider_error(detail, model=self.name, secrets=self._secrets, headers=response.headers)
-        if begun and isinstance(error, ProviderUnavailable):
+        if has_begun and isinstance(error, ProviderUnavailable):
             reason = str(error).removeprefix(f"{self.name}: ")
-            raise self._broken(f"the answer stopped before its end: {reason}", response, code=error.code)
+            raise self._broken(f"the answer was interrupted: {reason}", response, code=error.code)
         raise error
 
     def _malformed_error(self, error: Exception, response: httpx2.Response) -> StreamInterrupted:
         if isinstance(error, EventTooLarge):
             return self._broken(str(error), response)
         reason = self._secrets.redact(str(error) if type(error) is ValueError else repr(error))
-        return self._broken(f"the answer is not what the API promises: {reason}", response)
+        return self._broken(f"the answer does not have the format of the API: {reason}", response)
 
     def _broken(
         self, reason: str, response: httpx2.Response, *, code: str | None = None
@@ -530,10 +526,7 @@ class Remote(LLM):
         return broken(reason, response.headers, model=self.name, secrets=self._secrets, code=code)
 
     def _failure(self, error: Exception, permit: Permit) -> ModelError:
-        """Convert an exception of the SDK or HTTP library to a ModelError.
-
-        Rate limits in the response headers are passed to `permit`.
-        """
+        """Convert an exception of the SDK or HTTP library to a ModelError. Pass rate limits in its response headers to `permit`."""
         response: httpx2.Response | None = getattr(error, "response", None)
         if response is not None:
             permit.read(response.headers)
@@ -556,7 +549,10 @@ class Remote(LLM):
         )
 
     def _add_url_advice(self, detail: object, response: httpx2.Response) -> object:
-        """Add advice about `base_url=` to a 404, unless the provider gives another reason, such as an unknown model."""
+        """Add advice about `base_url=` to the error object of a 404 response.
+
+        Return it unchanged for other statuses, and if the provider gives another reason, such as an unknown model.
+        """
         text = str(detail.get("message", "")) if isinstance(detail, Mapping) else str(detail or "")
         if response.status_code != HTTPStatus.NOT_FOUND or "model" in str(detail).lower():
             return detail
@@ -569,9 +565,9 @@ class Remote(LLM):
         return {"message": f"{text[:200] or 'not found'} (404 from {self._host}): {advice}"}
 
     def _root_text(self, error: BaseException) -> str:
-        """Return the text of the innermost exception with secrets removed.
+        """Return the text of the innermost cause of an exception, with secrets removed.
 
-        The text of a rejected request may quote any header.
+        The text for a rejected header is replaced, because it may quote any header.
         """
         while (cause := error.__cause__ or error.__context__) is not None:
             error = cause
@@ -611,7 +607,7 @@ class Remote(LLM):
 
     @cached_property
     def _host(self) -> str:
-        """Host of the API, with a non-default port. Cached because parsing takes 10 us."""
+        """Host of the API, followed by the port if it is not the default. Cached because parsing takes 10 us."""
         url = httpx2.URL(self.base_url)
         return f"{url.host}:{url.port}" if url.port else url.host
 
@@ -634,7 +630,7 @@ class Remote(LLM):
             return window_of(self.model, url=self.base_url) if self.base_url == self.default_url else None
         if type(argument) is not int or argument < 1:
             raise ConfigurationError(
-                f"context_window= is a whole number of tokens, at least 1, not {argument!r}"
+                f"context_window= must be a whole number of tokens of at least 1, not {argument!r}"
             )
         return argument
 
@@ -648,7 +644,7 @@ class Remote(LLM):
     # --- usage -----------------------------------------------------------------------------------
 
     def priced(self, usage: Usage, model: str, raw: Mapping[str, Any]) -> Usage:
-        """Return `usage` with its cost: reported by the provider in `raw`, else from the price tables, else None."""
+        """Return a usage with its cost: the cost that the provider reports in `raw`, else the price by the tables, else None."""
         cost = reported_cost(raw)
         if cost is None and usage.input_tokens + usage.output_tokens:
             cost = self._cost(usage, model or self.model)
@@ -666,21 +662,21 @@ class Remote(LLM):
 
 @attrs.define(eq=False)
 class _Stream:
-    """State of reading one stream."""
+    """State of reading one event stream: the event decoder and incomplete characters."""
 
     events: EventDecoder = attrs.field(factory=EventDecoder)
     has_surrogates: bool = False
-    """True if a text may end with half of a surrogate pair."""
-    last_words: str = ""
-    """Last stream data that was not JSON: a keep-alive, or an error message of a proxy."""
+    """True if a text of the stream may end with half of a surrogate pair."""
+    last_non_json: str = ""
+    """Last data of the stream that was not JSON, such as an error message of a proxy; empty if there was none."""
     _half: str = ""
 
     @property
     def remark(self) -> str:
-        return f"; its last data was {self.last_words!r}" if self.last_words else ""
+        return f"; its last data was {self.last_non_json!r}" if self.last_non_json else ""
 
     def complete_text(self, text: str) -> str:
-        """Return the text of complete characters. Half of a surrogate pair is buffered until the other half is received."""
+        """Return a piece of text without half of a surrogate pair at its end. The half is buffered until the other half is received."""
         if not self.has_surrogates:
             return text
         text, self._half = split_surrogate(self._half + text)
@@ -689,7 +685,7 @@ class _Stream:
 
 @attrs.frozen
 class _Call:
-    """State that all attempts of one call share."""
+    """A model call, with the data that all its attempts share."""
 
     chat: ModelRequest
     """Request that the call sends."""
@@ -698,19 +694,16 @@ class _Call:
     streams: bool
     """True if the request asks for a stream."""
     names: Mapping[str, str]
-    """Real tool names by their names in the API."""
+    """Tool names of the agent by their encoded names in the API."""
     on_text: OnText | None
-    """Callback for streamed text, or None."""
-    begun: float
+    """Callback for streamed text; None if the caller wants no pieces."""
+    started_at: float
     """Start time of the call, in seconds of trio's clock."""
     work: ModelWork | None = None
-    """Span of the attempt; None without tracing."""
+    """Trace span of the current attempt; None without tracing."""
 
     async def show(self, texts: Sequence[str], attempt: int) -> None:
-        """Pass pieces of answer text to `on_text`, if the caller set it.
-
-        `attempt` is the number of the attempt.
-        """
+        """Pass pieces of answer text, and the number of the attempt, to the caller's `on_text` if there is one."""
         if self.work is not None and any(texts):
             self.work.note_chunk()
         if self.on_text is not None:
@@ -725,19 +718,19 @@ _MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 # --- helpers -----------------------------------------------------------------------------------
 
 
-def _is_stream(response: httpx2.Response, *, asked: bool) -> bool:
+def _is_stream(response: httpx2.Response, *, requested: bool) -> bool:
     """Return True if the content type of a response is an event stream.
 
-    Without a content type, return `asked`, which is True if the request asked for a stream.
+    Without a content type, decide by `requested`, which is True if the request asked for a stream, and by the first bytes.
     """
     kind = response.headers.get("content-type", "")
     if "event-stream" in kind or "json" in kind:
         return "event-stream" in kind
-    return asked or response.content.lstrip().startswith((b"data:", b"event:", b":"))
+    return requested or response.content.lstrip().startswith((b"data:", b"event:", b":"))
 
 
 def _unwrap_response(answer: ModelResponse) -> ModelResponse:
-    """Return an answer whose text is the member `response` of the JSON object in its text. Answers without such an object are returned unchanged."""
+    """Replace the text of an answer, `{"response": VALUE}`, by the JSON text of VALUE. Other answers are returned unchanged."""
     text = unwrap_answer(answer.text)
     if text is None:
         return answer
@@ -746,7 +739,7 @@ def _unwrap_response(answer: ModelResponse) -> ModelResponse:
 
 
 def _check_settings(options: Mapping[str, Any]) -> None:
-    """Validate the settings when the client is created, not at the first call.
+    """Validate the options of a client when it is created, not at the first call.
 
     Raises:
         ConfigurationError: A setting has the wrong type or is out of range. The text contains no header or body value.
@@ -754,23 +747,23 @@ def _check_settings(options: Mapping[str, Any]) -> None:
     temperature, timeout = options.get("temperature"), options.get("timeout")
     if temperature is not None and not (_is_number(temperature) and temperature >= 0):
         raise ConfigurationError(
-            f"temperature= is a number, at least 0 (most models take up to 2), not {temperature!r:.200}"
+            f"temperature= must be a number of at least 0 (most models accept up to 2), not {temperature!r:.200}"
         )
     max_tokens = options.get("max_tokens")
     if max_tokens is not None and not (type(max_tokens) is int and max_tokens > 0):
-        raise ConfigurationError(f"max_tokens= is a whole number, at least 1, not {max_tokens!r:.200}")
+        raise ConfigurationError(f"max_tokens= must be a whole number of at least 1, not {max_tokens!r:.200}")
     if timeout is not None and not (_is_number(timeout) and timeout > 0):
         raise ConfigurationError(
-            f"timeout= is a number of seconds above 0, or None for no limit, not {timeout!r:.200}"
+            f"timeout= must be a number of seconds above 0, or None for no limit, not {timeout!r:.200}"
         )
     if not isinstance(options.get("stream"), bool | None):
-        raise ConfigurationError(f"stream= is True or False, not {options['stream']!r:.200}")
+        raise ConfigurationError(f"stream= must be True or False, not {options['stream']!r:.200}")
     for name in ("extra_headers", "extra_body"):
         if not isinstance(options.get(name) or {}, Mapping):
-            raise ConfigurationError(f"{name}= is a dict, not a {type(options[name]).__name__}")
+            raise ConfigurationError(f"{name}= must be a dict, not a {type(options[name]).__name__}")
     for name, kind in (("retry", Retry), ("rate_limiter", RateLimiter)):
         if not isinstance(options.get(name), kind | None):
-            raise ConfigurationError(f"{name}= takes {kind.__name__}(...), not {options[name]!r:.200}")
+            raise ConfigurationError(f"{name}= must be {kind.__name__}(...), not {options[name]!r:.200}")
 
 
 def _is_number(value: object) -> bool:
@@ -783,7 +776,7 @@ def _has_version(url: str) -> bool:
 
 
 def _detail(body: object) -> object:
-    """Return the error object in an error body, at any depth. Gemini wraps the object in a list."""
+    """Return the error object inside the body of an error response. Gemini wraps it in a list."""
     if isinstance(body, list) and len(body) == 1:
         body = body[0]
     return body["error"] if isinstance(body, Mapping) and body.get("error") else body
@@ -798,7 +791,10 @@ def _excerpt(data: bytes) -> str:
 
 
 def cost_of(usage: Usage, model: str, *, url: str) -> float | None:
-    """Return the price of `usage` in US dollars for a model at an API's base URL; None if the tables do not have it."""
+    """Return the price of `usage` in US dollars by the price tables, for a model at the API with the base URL `url`.
+
+    Return None if the tables do not contain the model.
+    """
     # Imported at the first price: the tables take 0.1 s to load, and most programs never need them.
     import genai_prices  # noqa: PLC0415
 
@@ -815,7 +811,7 @@ def cost_of(usage: Usage, model: str, *, url: str) -> float | None:
 
 
 def window_of(model: str, *, url: str) -> int | None:
-    """Return the context window of a model at an API's base URL, in tokens; None if the tables do not have it."""
+    """Return the context window in tokens of a model at the API with the base URL `url`; None if the tables do not contain it."""
     from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - as above
 
     try:
@@ -826,7 +822,7 @@ def window_of(model: str, *, url: str) -> int | None:
 
 
 def reported_cost(usage: Mapping[str, Any]) -> float | None:
-    """Return the cost in US dollars that the provider reports in its usage, as OpenRouter does; else None."""
+    """Return the cost in US dollars in a provider's usage object, as OpenRouter reports it; None without a cost."""
     cost = usage.get("cost")
     known = isinstance(cost, int | float) and not isinstance(cost, bool) and math.isfinite(cost) and cost >= 0
     return float(cost) if known and cost is not None else None
@@ -835,7 +831,7 @@ def reported_cost(usage: Mapping[str, Any]) -> float | None:
 def check_price(price: object) -> tuple[float, float] | None:
     """Validate `price=`, the US dollars for a million prompt and answer tokens.
 
-    Return it as two floats; None stays None.
+    Return the prices as two floats, or None for None.
 
     Raises:
         ConfigurationError: The price is not a pair of amounts in US dollars.
@@ -848,5 +844,5 @@ def check_price(price: object) -> tuple[float, float] | None:
         ):
             return float(prompt), float(answer)
     raise ConfigurationError(
-        f"price= is US dollars for a million tokens of prompts and of answers, e.g. (1.25, 10), not {price!r}"
+        f"price= must be a pair of US dollars per million tokens of prompts and of answers, such as (1.25, 10), not {price!r}"
     )

@@ -86,16 +86,16 @@ _CALLED = re.compile(r"<function[=(]\s*\"?([\w.-]+)|\"name\"\s*:\s*\"([\w.-]+)\"
 
 
 class UnreadableCall(BadRequest):
-    """The provider could not parse the model's output. `generation` is the output."""
+    """Error: the provider could not parse the model's output, which is `generation`."""
 
     def __init__(self, message: str, *, generation: str, **details: Any) -> None:
         super().__init__(message, **details)
         self.generation = generation
 
     def answer(self, names: Mapping[str, str]) -> ModelResponse:
-        """Return the model's unparsed output as an answer: an invalid tool call, or a text.
+        """Convert the unparsed output to an answer: an invalid tool call, or a text.
 
-        The agent rejects it, and the model can try again.
+        The agent rejects the invalid call, and the model can try again. `names` maps encoded tool names to real ones.
         """
         found = _CALLED.search(self.generation) if self.code != "json_validate_failed" else None
         if found is None:
@@ -109,29 +109,29 @@ class UnreadableCall(BadRequest):
 def provider_error(
     detail: object, *, model: str, secrets: Secrets, headers: Headers, status: int | None = None
 ) -> ModelError:
-    """Return the exception for an error of a provider.
+    """Convert a provider's error to the exception to raise.
 
     Args:
-        detail: Error object of the body: any JSON value, or text.
+        detail: Error in the response body: any JSON value, or text.
         model: `provider:model`.
-        secrets: Secrets that are removed from the text.
+        secrets: Secrets that are removed from the error text.
         headers: Response headers.
         status: HTTP status; None if the error was received with status 200.
     """
     fields: Mapping[str, Any] = detail if isinstance(detail, Mapping) else {"message": detail}
-    words = [str(fields[key]) for key in ("code", "type") if fields.get(key) is not None]
+    codes = [str(fields[key]) for key in ("code", "type") if fields.get(key) is not None]
     status = status or _status_in(fields)
     text = _text(fields, status, secrets)
     details: dict[str, Any] = {
         "model": model,
         "status": status,
-        "code": shown(secrets.redact(_code(words))) if words else None,
+        "code": shown(secrets.redact(_choose_code(codes))) if codes else None,
         "request_id": request_id(headers, secrets),
     }
-    if (generation := _generation(words, fields)) is not None:
+    if (generation := _generation(codes, fields)) is not None:
         return UnreadableCall(text, generation=generation, **details)
     header_delay = retry_after(headers)
-    kind = _kind(words, status, text)
+    kind = _kind(codes, status, text)
     error = _build(kind, text, retry_delay(fields) if header_delay is None else header_delay, **details)
     if headers.get("x-should-retry") == "false":
         error.retryable = False
@@ -141,14 +141,14 @@ def provider_error(
 def broken(
     reason: str, headers: Headers, *, model: str, secrets: Secrets, code: str | None = None
 ) -> StreamInterrupted:
-    """Return a `StreamInterrupted` for an unusable answer with status 200."""
+    """Make the error for an unusable answer with status 200."""
     return StreamInterrupted(
         reason, model=model, status=200, code=code, request_id=request_id(headers, secrets)
     )
 
 
 def request_id(headers: Headers, secrets: Secrets) -> str | None:
-    """Return the provider's id of the request, on one line and without secrets; None if the headers have none."""
+    """Return the provider's request id in response headers, on one line and without secrets; None if they have none."""
     value = headers.get("x-request-id") or headers.get("request-id")
     return shown(secrets.redact(value)) if value else None
 
@@ -167,7 +167,7 @@ def retry_after(headers: Headers) -> float | None:
 
 
 def retry_delay(fields: Mapping[str, Any]) -> float | None:
-    """Return the seconds until a retry from an error body; None if it has none.
+    """Return the seconds until a retry that an error object contains; None if it contains none.
 
     Gemini sends a google.rpc.RetryInfo and no Retry-After header. Groq, OpenAI and Azure write the time in the message.
     """
@@ -197,17 +197,17 @@ def _seconds(text: str) -> float | None:
     return sum(float(count) * unit for count, unit in zip(whole.groups(), units, strict=True) if count)
 
 
-def _kind(words: list[str], status: int | None, text: str) -> type[ModelError]:
+def _kind(codes: list[str], status: int | None, text: str) -> type[ModelError]:
     if status == STATUS_TOO_LARGE:
         return BadRequest
     if status not in _KEY_STATUSES and says_too_long(text):
         return BadRequest
-    for word in words:
+    for word in codes:
         if word in _CODES:
             return _CODES[word]
     if status is not None:
         return kind_of_status(status)
-    return next((_VAGUE_CODES[word] for word in words if word in _VAGUE_CODES), ProviderUnavailable)
+    return next((_VAGUE_CODES[word] for word in codes if word in _VAGUE_CODES), ProviderUnavailable)
 
 
 def kind_of_status(status: int) -> type[ModelError]:
@@ -220,22 +220,22 @@ def kind_of_status(status: int) -> type[ModelError]:
     return _STATUSES.get(status, BadRequest)
 
 
-def _code(words: list[str]) -> str:
-    """Return the error code that decides the exception class.
+def _choose_code(codes: list[str]) -> str:
+    """Choose the error code that decides the exception class: the first code for a too long request, else the first code."""
+    return next((word for word in codes if word in OVERFLOW_CODES), codes[0])
 
-    Codes for too long requests take precedence, otherwise the first code.
+
+def _generation(codes: list[str], fields: Mapping[str, Any]) -> str | None:
+    """Return the model's output that an error object contains, if the error says that the output could not be parsed.
+
+    Return None for other errors.
     """
-    return next((word for word in words if word in OVERFLOW_CODES), words[0])
-
-
-def _generation(words: list[str], fields: Mapping[str, Any]) -> str | None:
-    """Return the model's output from an error about that output, else None."""
     text = fields.get("failed_generation")
-    return text if isinstance(text, str) and text.strip() and _UNREADABLE_CODES.intersection(words) else None
+    return text if isinstance(text, str) and text.strip() and _UNREADABLE_CODES.intersection(codes) else None
 
 
 def _status_in(fields: Mapping[str, Any]) -> int | None:
-    """Return the HTTP status inside an error object, or None. OpenRouter puts it into `code`, Azure into `status`."""
+    """Return the HTTP status that an error object contains (OpenRouter in `code`, Azure in `status`); None without one."""
     for key in ("status", "status_code", "code"):
         value = fields.get(key)
         if isinstance(value, str) and _STATUS.fullmatch(value):

@@ -55,7 +55,7 @@ _log = logger_of(__name__)
 
 
 class UnsupportedSchema(ValueError):
-    """The schema cannot be expressed in the subset of a provider. The text gives the reason."""
+    """Error: a schema cannot be rewritten to the subset of JSON Schema of a provider. The text is the reason."""
 
 
 @attrs.frozen
@@ -65,15 +65,15 @@ class SchemaStyle:
     name: str
     """Name of the provider, for logs."""
     has_strict: bool = False
-    """True if the provider can enforce a schema, for a smaller subset of JSON Schema."""
+    """True if the provider can enforce schemas of an even smaller subset (`strict`)."""
     needs_properties: bool = True
     """True if the provider rejects an object without `properties`."""
     inlines: bool = False
-    """True if the provider does not support references."""
+    """True if the provider does not support references, so that their targets are inlined."""
     strings_only: bool = False
     """True if the provider only accepts enums of strings, and one type per schema."""
     dropped: frozenset[str] = frozenset()
-    """Keywords that the provider rejects."""
+    """Keywords that the provider rejects, which are removed."""
     property_names: re.Pattern[str] | None = None
     """Pattern of the accepted parameter names; None accepts all."""
 
@@ -95,7 +95,7 @@ class AnswerSchema:
     """The schema of an answer in the form that a provider accepts."""
 
     schema: Mapping[str, Any]
-    """Rewritten JSON Schema."""
+    """The rewritten JSON Schema."""
     strict: bool
     """True if the provider can enforce the schema."""
     is_wrapped: bool
@@ -132,7 +132,7 @@ def _tool_or_reason(tool: ToolSpec, style: SchemaStyle) -> Mapping[str, Any] | s
 
 
 def tool_schema(parameters: Mapping[str, Any], style: SchemaStyle) -> Mapping[str, Any]:
-    """Return the schema of a tool's parameters with a plain object at the root.
+    """Rewrite the schema of a tool's parameters for a provider, with a plain object at the root.
 
     Raises:
         UnsupportedSchema: The root is not an object, a reference has no target, or the schema is too deep.
@@ -147,13 +147,13 @@ def tool_schema(parameters: Mapping[str, Any], style: SchemaStyle) -> Mapping[st
     for name in made.get("properties", ()):
         if style.property_names is not None and not style.property_names.fullmatch(name):
             raise UnsupportedSchema(
-                f"the parameter {name[:80]!r} has characters other than letters, digits, _, . and -"
+                f"the parameter {name[:80]!r} must contain only letters, digits, _, . and -"
             )
     return made
 
 
 def answer_schema(schema: Mapping[str, Any], style: SchemaStyle) -> AnswerSchema:
-    """Return the schema of an answer with a plain object at the root.
+    """Rewrite the schema of an answer for a provider, with a plain object at the root.
 
     A schema of another type is wrapped in an object.
 
@@ -190,7 +190,7 @@ def _make_answer_schema(schema: Mapping[str, Any], style: SchemaStyle) -> Answer
 
 
 def unwrap_answer(text: str) -> str | None:
-    """Return the JSON text of the property `response` of a wrapped answer; None if the text is not a wrapped answer."""
+    """Return the JSON text of VALUE in the answer text `{"response": VALUE}`; None if the text has another form."""
     if (opening := _OPENING.match(text)) is None:
         return None
     try:
@@ -206,16 +206,19 @@ _answers: dict[tuple[int, str], tuple[object, AnswerSchema]] = {}
 
 
 def _cached(
-    known: dict[tuple[int, str], tuple[object, T]], schema: object, style: SchemaStyle, make: Callable[[], T]
+    cache: dict[tuple[int, str], tuple[object, T]], schema: object, style: SchemaStyle, make: Callable[[], T]
 ) -> T:
-    """Return the cached result of `make` for a schema object and style. The schema must not be changed in place."""
+    """Return the result of `make()`, which is cached in `cache` by schema object and style.
+
+    The schema must not be changed in place.
+    """
     key = id(schema), style.name
-    found = known.get(key)
+    found = cache.get(key)
     if found is None:
-        if len(known) >= _MAX_CACHED:
-            del known[next(iter(known))]
+        if len(cache) >= _MAX_CACHED:
+            del cache[next(iter(cache))]
         # The entry holds a reference to the schema, so that its id is not reused.
-        found = known[key] = schema, make()
+        found = cache[key] = schema, make()
     return found[1]
 
 
@@ -224,17 +227,17 @@ def _cached(
 
 @attrs.define(eq=False)
 class _Rewriter:
-    """Rewrites one schema with its definitions."""
+    """Rewrites one schema and its definitions for a provider."""
 
     _root: Mapping[str, Any]
     _style: SchemaStyle
     _strict: bool = attrs.field(default=False, kw_only=True)
     _names: dict[str, str] = attrs.field(factory=dict)
-    """Name of each used definition in the result, by its reference."""
+    """Name in the rewritten `$defs` of each referenced definition, by its reference."""
     _nodes: int = 0
 
     def with_definitions(self, root: Mapping[str, Any]) -> dict[str, Any]:
-        """Rewrite a root schema, and add the definitions that it refers to."""
+        """Rewrite a root schema, and add `$defs` with the rewritten schemas that it refers to."""
         made = self.rewrite({key: value for key, value in root.items() if key not in _DEFINITIONS}, ())
         definitions: dict[str, Any] = {}
         while left := [pointer for pointer, name in self._names.items() if name not in definitions]:
@@ -244,7 +247,7 @@ class _Rewriter:
         return {**made, "$defs": definitions} if definitions else made
 
     def resolve(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Follow the references at the root of a schema, and return the merged target."""
+        """Follow the reference at the root of a schema, and return its target merged with the keywords next to the reference."""
         for _ in range(MAX_LEVELS):
             if not isinstance(reference := schema.get("$ref"), str):
                 return schema
@@ -252,16 +255,16 @@ class _Rewriter:
             target = self._target(reference)
             properties = {**(target.get("properties") or {}), **(rest.get("properties") or {})}
             schema = {**target, **rest, **({"properties": properties} if properties else {})}
-        raise UnsupportedSchema("its references form a cycle")
+        raise UnsupportedSchema("its references must not form a cycle")
 
     def rewrite(self, schema: object, trail: tuple[str, ...], level: int = 0) -> dict[str, Any]:
         """Rewrite a subschema for the provider.
 
-        `trail` contains the references that are being inlined, `level` is the depth.
+        `trail` has the references that are being inlined, to find cycles. `level` is the nesting depth.
         """
         self._nodes += 1
         if level > MAX_LEVELS or self._nodes > _MAX_NODES:
-            raise UnsupportedSchema("it is nested too deep, or too large")
+            raise UnsupportedSchema("it is nested too deeply, or has too many subschemas")
         if isinstance(schema, bool):
             return {} if schema else {"not": {}}
         if not isinstance(schema, Mapping):
@@ -305,7 +308,7 @@ class _Rewriter:
     def _array(
         self, made: dict[str, Any], schema: Mapping[str, Any], trail: tuple[str, ...], level: int
     ) -> None:
-        """Set the `items` of an array schema. Providers accept only one schema for all items."""
+        """Set the `items` of the rewritten array schema `made`. Providers accept only one schema for all items."""
         items = schema.get("items", True)
         positions = schema.get("prefixItems", items if isinstance(items, list | tuple) else ())
         if not positions:
@@ -381,7 +384,7 @@ def _decode_pointer(step: str) -> str:
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:
-    """Return the types that a schema names, or that its keywords imply."""
+    """Return the JSON types that a schema names, or that its keywords imply; empty if unknown."""
     given = schema.get("type")
     if isinstance(given, str):
         return {given}
@@ -407,9 +410,9 @@ def _append_description(made: dict[str, Any], text: str) -> None:
 
 
 def _merge_branches(root: Mapping[str, Any], rewriter: _Rewriter) -> dict[str, Any]:
-    """Merge the branches of root combinators into one object schema with all properties.
+    """Merge the branches of `anyOf`, `oneOf` and `allOf` at the root into one object schema with all properties.
 
-    A property is required if each branch requires it; of `allOf`, if one branch requires it.
+    A property is required if each branch requires it; for `allOf`, if one branch requires it.
     """
     made = {
         key: value
@@ -449,7 +452,7 @@ def _either(one: Any, other: Any) -> dict[str, Any]:
 
 
 def _merge_all_of(schema: Mapping[str, Any], rewriter: _Rewriter) -> Mapping[str, Any]:
-    """Return a schema with the members of its `allOf` merged into it.
+    """Merge the members of a schema's `allOf` into the schema.
 
     Raises:
         UnsupportedSchema: Two members have different values for a keyword.
@@ -467,7 +470,7 @@ def _merge_all_of(schema: Mapping[str, Any], rewriter: _Rewriter) -> Mapping[str
 
 
 def _add_type(made: dict[str, Any]) -> None:
-    """Add the type of an enum or constant if the schema has none, because some providers require it."""
+    """Add a type to a rewritten enum or constant without a type, because some providers require it."""
     values = made.get("enum", [made["const"]] if "const" in made else None)
     if "type" not in made and isinstance(values, list | tuple):
         kinds = list(dict.fromkeys(map(_json_type, values)))
@@ -475,7 +478,10 @@ def _add_type(made: dict[str, Any]) -> None:
 
 
 def _use_single_type(made: dict[str, Any]) -> None:
-    """Convert type lists to `anyOf`, constants to enums, and enums with values other than strings to a description."""
+    """Rewrite a schema for a provider that accepts only one type and enums of strings.
+
+    Type lists become `anyOf`, constants become enums, and enums with other values become a description.
+    """
     if "const" in made:
         made["enum"] = [made.pop("const")]
     values = made.get("enum")
@@ -507,7 +513,7 @@ def _json_type(value: object) -> str:
 
 
 def _is_strict(schema: object) -> bool:
-    """Return True if OpenAI can enforce a schema: closed objects, all properties required, and a type everywhere."""
+    """Return True if OpenAI can enforce a schema: closed objects, all properties required, and a type in each subschema."""
     if not isinstance(schema, Mapping):
         return False
     if "$ref" in schema:

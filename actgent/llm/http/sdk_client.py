@@ -18,7 +18,7 @@ _log = logger_of(__name__)
 
 @attrs.frozen
 class Sdk:
-    """A provider's SDK client, and the exceptions that it raises."""
+    """The client object of a provider's SDK, and the exception classes that it raises."""
 
     client: Any
     """Client object of the SDK, such as `openai.AsyncOpenAI`."""
@@ -50,7 +50,7 @@ class TokenCounter:
         self.is_supported = bool(self.path)
 
     async def count(self, sdk: Sdk, content: bytes) -> int | None:
-        """Return the tokens of a request body; None if the provider fails or does not answer within five seconds."""
+        """Return the provider's token count of a request body; None if the provider fails or does not answer within five seconds."""
         with trio.move_on_after(COUNT_TIMEOUT_SECONDS):
             try:
                 response: httpx2.Response = await sdk.client.post(

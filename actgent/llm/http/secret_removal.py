@@ -25,12 +25,12 @@ _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 @attrs.frozen
 class Secrets:
-    """The secrets of one client: key, header values, and parts of the URL."""
+    """The secrets of one model client: API key, header values, and parts of the URL."""
 
     _values: tuple[str, ...] = attrs.field(repr=False)
 
     def redact(self, text: str) -> str:
-        """Return the first 10,000 characters of a text; secrets, and words that contain parts of a secret, become `[api key]`."""
+        """Return the first 10,000 characters of a text with `[api key]` in place of secrets and of words with parts of a secret."""
         text = text[:_MAX_TEXT_CHARS]
         for secret in self._values:
             if len(secret) >= MIN_SECRET_CHARS:
@@ -47,7 +47,7 @@ def _redact(text: str, secret: str) -> str:
 
 
 def _reveals(token: str, secret: str) -> bool:
-    """Return True if a word contains the start or end of a secret, plain or next to a mask such as `***`."""
+    """Return True if a word of a text contains the start or end of a secret, plain or next to a mask such as `***`."""
     pieces = [piece for piece in _MASK.split(token.rstrip(".!")) if piece]
     least = (
         _REVEALING_CHARS if len(pieces) == 1 and pieces[0] == token.rstrip(".!") else _REVEALING_CHARS_MASKED
@@ -86,7 +86,7 @@ def validate_headers(headers: Mapping[Any, Any] | None) -> dict[str, str]:
         is_text = isinstance(name, str) and isinstance(value, str)
         if not (is_text and _NAME.fullmatch(name) and value.isascii() and value.strip().isprintable()):
             raise ConfigurationError(
-                f"extra_headers= has characters in header {position} that HTTP does not allow: look for line ends and accents"
+                f"extra_headers=: header {position} must not contain characters that HTTP does not allow, such as line ends and accents"
             )
         validated[name] = value.strip()
     return validated

@@ -10,7 +10,7 @@ E = TypeVar("E")
 
 
 class EventTooLarge(ValueError):
-    """An event exceeds `MAX_EVENT_BYTES`."""
+    """Error: an event of the stream exceeds `MAX_EVENT_BYTES`."""
 
 
 class LineDecoder(abc.ABC, Generic[E]):
@@ -37,20 +37,20 @@ class LineDecoder(abc.ABC, Generic[E]):
         """Size in bytes of the incomplete event that is buffered."""
 
     def feed(self, chunk: bytes) -> Iterator[E]:
-        """Yield the events that a chunk completes.
+        """Decode a chunk of received bytes, and yield the events that it completes.
 
         Raises:
             EventTooLarge: The incomplete event exceeds `MAX_EVENT_BYTES`.
         """
         self._size += len(chunk)
         if self._size > MAX_EVENT_BYTES:
-            raise EventTooLarge(f"one event has more than {MAX_EVENT_BYTES} bytes")
+            raise EventTooLarge(f"an event of the stream has more than {MAX_EVENT_BYTES} bytes")
         self._pieces.append(chunk)
         if b"\n" in chunk or b"\r" in chunk:
             yield from self._split()
 
     def close(self) -> Iterator[E]:
-        """Yield the last event of the stream. Some servers omit the blank line after their last event."""
+        """Yield the last event at the end of the stream, if the server omitted the blank line after it."""
         self._pieces.append(b"\n\n")
         yield from self._split()
 

@@ -23,7 +23,10 @@ _MAPPED = re.compile(r"_[0-9a-f]{12}\Z")
 
 @functools.lru_cache(maxsize=4096)
 def provider_tool_name(name: str, limit: int = NAME_LIMIT) -> str:
-    """Return a tool name that every provider accepts, with at most `limit` characters. Equal names give equal results."""
+    """Encode a tool name in a form that every provider accepts, with at most `limit` characters.
+
+    Equal names give equal results.
+    """
     if 0 < len(name) <= limit and not _FOREIGN.search(name) and not _MAPPED.search(name):
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
@@ -31,7 +34,7 @@ def provider_tool_name(name: str, limit: int = NAME_LIMIT) -> str:
 
 
 def provider_call_id(call_id: str) -> str:
-    """Return a tool call id that every provider accepts.
+    """Encode a tool call id in a form that every provider accepts.
 
     An invalid or long id is replaced by a shorter one with a digest.
     """
@@ -42,5 +45,5 @@ def provider_call_id(call_id: str) -> str:
 
 
 def names_by_provider_name(tools: Iterable[ToolSpec]) -> Mapping[str, str]:
-    """Map the tool names that providers accept to the real tool names."""
+    """Return the real names of tools by their encoded names."""
     return {provider_tool_name(tool.name): tool.name for tool in tools}

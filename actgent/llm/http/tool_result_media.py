@@ -24,7 +24,7 @@ AcceptsMedium = Callable[[Medium], bool]
 
 
 def attach_media(result: ToolResult, accepts: AcceptsMedium) -> tuple[str, tuple[Medium, ...]]:
-    """Return the text of a tool result, which names its omitted media, and the media that the API accepts."""
+    """Split a tool result into its text and the media that the API accepts. The text names the omitted media."""
     text = result.text if result.native else result_text(result)
     if not result.media:
         return text, ()
@@ -34,7 +34,7 @@ def attach_media(result: ToolResult, accepts: AcceptsMedium) -> tuple[str, tuple
 
 
 def media_in(chat: ModelRequest) -> Iterator[Medium]:
-    """Yield the images and files of all tool results in a chat."""
+    """Yield the images and files of all tool results in a request."""
     for message in chat.messages:
         for part in message.parts:
             if isinstance(part, ToolResult):
@@ -43,7 +43,7 @@ def media_in(chat: ModelRequest) -> Iterator[Medium]:
 
 @attrs.define(eq=False)
 class RefusedMedia:
-    """The last 1,000 images and files that the provider rejected."""
+    """Memory of the last 1,000 images and files that the provider rejected."""
 
     _keys: OrderedDict[int, None] = attrs.field(factory=OrderedDict)
     """Hashes of the rejected media. The media themselves would take much memory. After a hash collision, an accepted
@@ -54,7 +54,7 @@ class RefusedMedia:
         return bool(self._keys)
 
     def add(self, chat: ModelRequest) -> None:
-        """Remember all media in a chat as rejected by the provider, so that later requests omit them."""
+        """Record all media in a request as rejected by the provider, so that later requests omit them."""
         for medium in media_in(chat):
             self._keys[hash(medium)] = None
             self._keys.move_to_end(hash(medium))
@@ -62,12 +62,12 @@ class RefusedMedia:
             self._keys.popitem(last=False)
 
     def omit_from(self, chat: ModelRequest) -> ModelRequest:
-        """Return a copy of the chat without rejected media. The texts of the results name them."""
+        """Return a copy of a request without rejected media. The texts of the tool results name the omitted media."""
         return _without(chat, lambda medium: hash(medium) in self._keys)
 
 
 def without_media(chat: ModelRequest) -> ModelRequest:
-    """Return a copy of the chat without any image or file in tool results."""
+    """Return a copy of a request without any image or file in tool results."""
     return _without(chat, lambda _: True)
 
 

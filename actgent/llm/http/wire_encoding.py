@@ -26,7 +26,10 @@ CALL_FIELDS = "actgent.call_fields"
 
 
 def decode_leniently(data: bytes) -> Any:
-    """Decode JSON with a byte order mark, NaN or lone surrogates; return None if it is not JSON. Surrogates stay lone."""
+    """Decode JSON that may have a byte order mark, NaN or lone surrogates. Return None if the data is not JSON.
+
+    Lone surrogates are kept.
+    """
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
@@ -45,13 +48,16 @@ def join_surrogates(value: Any) -> Any:
 
 
 def split_surrogate(text: str) -> tuple[str, str]:
-    """Split streamed text into complete characters and a high surrogate at its end that waits for its other half."""
+    """Split a piece of streamed text into its complete characters and a high surrogate at its end.
+
+    The surrogate is empty if the text does not end with one.
+    """
     half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
     return join_surrogates(text[: len(text) - len(half)]), half
 
 
 def to_json(value: object) -> bytes:
-    """Encode a body as JSON. A lone surrogate, which UTF-8 cannot represent, becomes `?`."""
+    """Encode a request body as JSON. A lone surrogate, which UTF-8 cannot represent, becomes `?`."""
     # msgspec is twenty times as fast as json on long histories, and unlike orjson it keeps integers above 64 bits.
     try:
         return msgspec.json.encode(value, enc_hook=_plain)
@@ -68,7 +74,7 @@ def _plain(value: object) -> object:
 
 
 def description_field(description: str) -> Body:
-    """Return the field `description` of a tool, or no field if it is empty."""
+    """Return the field `description` of an encoded tool; no field if the description is empty."""
     return {"description": description} if description else {}
 
 
@@ -78,17 +84,17 @@ def data_url(part: Media) -> str:
 
 
 def base64_text(part: Media) -> str:
-    """Return the bytes of a medium as base64; empty without bytes."""
+    """Return the bytes of a medium as base64; empty if the medium has no bytes."""
     return base64.b64encode(part.data or b"").decode()
 
 
 def result_text(result: ToolResult) -> str:
-    """Return a tool result as text for a user message, for calls that the model wrote as text."""
+    """Return a tool result as text for a user message, if the model wrote the call as text."""
     return f"Result of {result.tool_name}:\n{result.text}"
 
 
 def read_arguments(arguments: object) -> Mapping[str, Any] | str:
-    """Return a call's arguments as an object, or the original text if it cannot be decoded.
+    """Decode the arguments of a tool call to a mapping. If they cannot be decoded, return the original text.
 
     `null`, an empty text and missing arguments become `{}`. Of several consecutive JSON values, empty ones and repetitions are
     dropped: gateways send `{}` before the arguments, or repeat all of them at the end.
@@ -126,7 +132,7 @@ def _arguments_value(text: str) -> Any:
 
 
 def check_decoded(data: bytes) -> None:
-    """Raise if a body contains a call with decoded arguments in which a key is repeated. The decoder would drop one silently.
+    """Check that no key is repeated in the decoded arguments of a call in a response body. A decoder would drop one silently.
 
     Raises:
         ParseError: A key is repeated, or the body is nested too deep.
@@ -139,17 +145,20 @@ def check_decoded(data: bytes) -> None:
 
 
 def write_arguments(arguments: Mapping[str, Any] | str) -> str:
-    """Return a call's arguments as JSON text, as providers accept them. Invalid arguments, which are a text, are unchanged."""
+    """Encode the arguments of a tool call as JSON text. Invalid arguments, which are a text, are returned unchanged."""
     return arguments if isinstance(arguments, str) else to_json(arguments).decode()
 
 
 def write_object(arguments: Mapping[str, Any] | str) -> str:
-    """Return the arguments of a tool call as the JSON text of an object. Invalid arguments become a property named `INVALID_JSON`."""
+    """Encode the arguments of a tool call as the JSON text of an object.
+
+    Invalid arguments, which are a text, become a property named `INVALID_JSON`.
+    """
     return write_arguments({INVALID_JSON: arguments} if isinstance(arguments, str) else arguments)
 
 
 def read_call(name: object, arguments: object, call_id: object, names: Mapping[str, str]) -> ToolCall:
-    """Decode a tool call. `names` maps tool names in the API to the real names."""
+    """Decode a tool call of a response. `names` maps encoded tool names to the real names."""
     wire = name if isinstance(name, str) else ""
     return ToolCall(
         names.get(wire, wire),
@@ -159,10 +168,7 @@ def read_call(name: object, arguments: object, call_id: object, names: Mapping[s
 
 
 def whole_calls(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Return the parts of a truncated answer without tool calls that may be incomplete.
-
-    The extra fields of these calls are removed as well.
-    """
+    """Return the parts of a truncated answer without the tool calls that may be incomplete, and without their extra fields."""
     last = next((part for part in reversed(parts) if isinstance(part, ToolCall)), None)
     kept: list[Part] = []
     drops_fields = False
@@ -183,7 +189,7 @@ def check_texts(answer: ModelResponse) -> ModelResponse:
     A numeric answer id is converted to a string.
 
     Raises:
-        TypeError: One of them is not a string.
+        TypeError: A text, name or id is not a string.
     """
     answer_id: object = answer.id
     if isinstance(answer_id, int):  # some servers number their answers
@@ -192,12 +198,12 @@ def check_texts(answer: ModelResponse) -> ModelResponse:
     called = [part.name for part in answer.parts if isinstance(part, ToolCall)]
     for word in (*texts, *called, answer.model, answer.id or ""):
         if not isinstance(word, str):
-            raise TypeError(f"a string is expected, not {type(word).__name__}")
+            raise TypeError(f"a text of the answer must be a string, not {type(word).__name__}")
     return answer
 
 
 def count(usage: Mapping[str, Any], *path: str) -> int:
-    """Return the number at a path in a nested usage object; 0 if it is absent."""
+    """Return the number at a path of keys in a nested usage object; 0 if it is absent."""
     value: object = usage
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None

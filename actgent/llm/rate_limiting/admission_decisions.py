@@ -29,38 +29,38 @@ _DURATION_WEIGHT = 0.2
 
 @attrs.define(eq=False, kw_only=True)
 class Window:
-    """Number of calls that may run concurrently. A value below 1 spaces calls out in time."""
+    """Concurrency window of one model: the number of calls that may run concurrently. A size below 1 spaces calls out in time."""
 
     size: float
     """Current size: maximum number of concurrent calls."""
     limit: float
     """Upper bound of the size in concurrent calls."""
     recovery: float
-    """Seconds from a cut until the window is back at the refused size."""
+    """Seconds after a refusal in which the window grows back to the refused size."""
     duration: float = 0.0
     """Average duration of a call in seconds."""
     _top: float = math.inf
     """Number of concurrent calls at the last refusal."""
     _grown: float = 0.0
-    """Seconds since the last cut during which the window was in use."""
+    """Seconds since the last refusal during which the window was in use."""
     _seen: float = -math.inf
     _started: float = -math.inf
     _cut: float = -math.inf
 
     def ready_at(self, running: int, now: float) -> float:
-        """Return the earliest start of a further call while `running` calls run; infinity if one must end first."""
+        """Return the earliest start time of a further call while `running` calls run; infinity if one of them must end first."""
         if running >= max(1, math.floor(self.size)):
             return math.inf
         return now if self.size >= 1 else max(now, self._started + self.duration / self.size)
 
     def start(self, now: float) -> None:
-        """Note the start time of a call, since a window below 1 limits the time between calls."""
+        """Record the start time of a call, because a window below 1 limits the time between calls."""
         self._started = now
 
     def grow(self, running: int, *, seconds: float, now: float) -> None:
         """Grow the window after a call was answered in `seconds` while `running` calls ran.
 
-        A window that is not used fully stays.
+        A window that is not fully used keeps its size.
         """
         self.duration += (seconds - self.duration) * (_DURATION_WEIGHT if self.duration else 1.0)
         passed, self._seen = min(now - self._seen, self.recovery), now
@@ -73,14 +73,14 @@ class Window:
             bend = (self._grown - self.recovery) / self.recovery
             self.size = min(self.limit, max(self.size, self._top * (1 + (1 - BETA) * bend**3)))
 
-    def shrink(self, left: int, *, started: float, now: float) -> None:
-        """Shrink the window after a refusal.
+    def shrink(self, others: int, *, started: float, now: float) -> None:
+        """Shrink the window after the provider refused a call.
 
-        `started` is the time at which the refused call was sent, `left` the number of other running calls.
+        `started` is the time at which the refused call was sent. `others` is the number of other running calls.
         """
-        if left < 1 and started < self._cut:
+        if others < 1 and started < self._cut:
             return  # The call was sent together with a rejected call, for which the window was already reduced.
-        top = float(left) if left >= 1 else min(1.0, self.size)
+        top = float(others) if others >= 1 else min(1.0, self.size)
         size = max(MIN_SIZE, BETA * top)
         if size < self.size:
             self.size, self._top = size, max(MIN_SIZE, top)
@@ -100,16 +100,19 @@ _INITIAL_TOKENS_PER_BYTE = 0.25
 
 @attrs.define(eq=False)
 class TokenPredictor:
-    """Predictor of the tokens of a call, learnt from answered calls."""
+    """Predictor of the tokens of a call, from moving averages over answered calls."""
 
     ratio: float = _INITIAL_TOKENS_PER_BYTE
-    """Input tokens per request byte."""
+    """Predicted input tokens per byte of the request."""
     output: float = _INITIAL_OUTPUT_TOKENS
-    """Predicted output tokens."""
+    """Predicted output tokens of a call."""
     _weight: float = 1.0
 
     def cost(self, size: int, max_tokens: int | None) -> Cost:
-        """Predict the cost of a request of `size` bytes, which is reserved until the real usage is known."""
+        """Predict the tokens of a request of `size` bytes, which are reserved until the real usage is known.
+
+        `max_tokens` is the maximum of the answer; None if it has none.
+        """
         return Cost(size * self.ratio, self.output if max_tokens is None else min(self.output, max_tokens))
 
     def learn(self, size: int, usage: Usage) -> None:
@@ -130,18 +133,17 @@ class ModelState:
     running: int = 0
     paused_until: float = -math.inf
     predictor: TokenPredictor = attrs.field(factory=TokenPredictor)
-    learnt: dict[str, Bucket] = attrs.field(factory=dict)
-    """Limits from response headers, by kind."""
+    detected: dict[str, Bucket] = attrs.field(factory=dict)
+    """Rate limits detected from response headers, by kind of limit."""
     total: Cost = NO_COST
-    """Sum of the reservations of all running calls of the model."""
+    """Sum of the reservations of all calls that were admitted for the model."""
     counted: Cost = NO_COST
-    """Sum of the reservations up to the newest answered call. The provider has counted all of these."""
+    """Sum of the reservations of all calls up to the newest answered one, which the provider has counted."""
     admitted: int = 0
     _uncounted: dict[Call, None] = attrs.field(factory=dict)
-    """Calls that the provider may not have counted yet, oldest first."""
+    """Calls whose requests and tokens the provider may not have counted yet, oldest first."""
     _reported: Cost = NO_COST
-    """Sum of the reservations that the provider had certainly counted when it wrote the newest headers that were
-    read.
+    """Sum of the reservations that the provider had certainly counted when it wrote the newest response headers.
     """
 
     @property
@@ -152,24 +154,24 @@ class ModelState:
     def ready_at(self, call: Call, now: float) -> float:
         """Return the earliest time at which a call may start; infinity if another call must end first.
 
-        Queued calls are ignored.
+        Other waiting calls are ignored.
         """
         ready = max(now, self.paused_until, self.window.ready_at(self.running, now))
-        return max([ready, *(bucket.ready_at(call.cost, now) for bucket in self.learnt.values())])
+        return max([ready, *(bucket.ready_at(call.cost, now) for bucket in self.detected.values())])
 
     def start(self, call: Call, now: float) -> None:
-        """Count an admitted call as running, and subtract its cost from the detected limits."""
+        """Count an admitted call as running, and subtract its reservation from the detected limits."""
         self.running += 1
         self.admitted += 1
         self.total += call.cost
         call.started, call.total, call.counted = now, self.total, self.counted
         self._uncounted[call] = None
         self.window.start(now)
-        for bucket in self.learnt.values():
+        for bucket in self.detected.values():
             bucket.spend(call.cost, now)
 
     def read(self, call: Call, headers: Headers, now: float) -> None:
-        """Update the detected limits from response headers.
+        """Update the detected limits from the headers of the response to `call`.
 
         The provider counts a call when it arrives, and calls can arrive in another order than they were sent. So a reading
         only gives a lower and an upper bound of the remaining units. The level is moved into this range and no further.
@@ -183,12 +185,12 @@ class ModelState:
             return  # A later call has reported already.
         self._reported = max(self._reported, call.counted, key=_requests)
         for reading in read_limits(headers):
-            bucket = self.learnt.get(reading.kind)
+            bucket = self.detected.get(reading.kind)
             rate = reading.rate(bucket.rate if bucket else reading.limit / self.period)
             least, most = self._bounds(call, reading, rate * (now - call.started))
             level = least if bucket is None else max(least, min(most, bucket.fill(now)))
             level = min(reading.limit, level)
-            self.learnt[reading.kind] = Bucket(reading.kind, rate, reading.limit, level, now)
+            self.detected[reading.kind] = Bucket(reading.kind, rate, reading.limit, level, now)
 
     def _bounds(self, call: Call, reading: Reading, filled: float) -> tuple[float, float]:
         """Return the minimum and maximum remaining units of a limit after one response.
@@ -202,28 +204,28 @@ class ModelState:
         return min(reading.limit, reading.remaining + filled) - others, reading.remaining + filled - later
 
     def end(self, call: Call) -> None:
-        """Remove a call from the running calls, after any outcome."""
+        """Remove a call from the running calls, after success or failure."""
         self.running -= 1
         self._uncounted.pop(call, None)
 
     def answer(self, call: Call, now: float) -> None:
-        """Grow the concurrency window of the model, because the provider answered a call."""
+        """Record that the provider answered a call: the concurrency window may grow."""
         self.window.grow(self.running, seconds=now - call.started, now=now)
 
     def refuse(self, call: Call, retry_after: float | None, now: float) -> None:
-        """Pause the model for `retry_after` seconds after a rejected call.
+        """Record that the provider refused a call: pause the model for `retry_after` seconds; None for no pause.
 
-        Also shrink the concurrency window unless a known limit explains the rejection.
+        Shrink the concurrency window unless a detected limit explains the refusal.
         """
         if retry_after is not None:
             self.paused_until = max(self.paused_until, now + retry_after)
-        if all(bucket.ready_at(call.cost, now) <= now for bucket in self.learnt.values()):
+        if all(bucket.ready_at(call.cost, now) <= now for bucket in self.detected.values()):
             self.window.shrink(self.running - 1, started=call.started, now=now)
 
 
 @attrs.define(eq=False, kw_only=True)
 class AdmissionController:
-    """All calls that share the limits of one provider."""
+    """Decides when calls that share the limits of one provider may start."""
 
     buckets: Sequence[Limit]
     """Configured limits of the rate limiter."""
@@ -232,17 +234,17 @@ class AdmissionController:
     concurrency: int
     """Maximum number of concurrent calls over all models."""
     period: float
-    """Length of a "minute" in seconds."""
+    """Length of a "minute" of the limits in seconds; other than 60 for tests."""
     recovery: float
-    """Seconds until the window is back at the refused size."""
+    """Seconds after a refusal in which a window grows back to the refused size."""
     age_step: float
     """Seconds of waiting that raise a call by one priority level."""
     max_pause: float
-    """Maximum Retry-After in seconds that pauses all calls of a model."""
+    """Maximum Retry-After in seconds that pauses all calls of a model; a longer one only fails its call."""
     models: dict[str, ModelState] = attrs.field(factory=dict)
     """State by model, least recently used first."""
     turns: Turns = attrs.field(factory=Turns)
-    """Owner that was served last by each priority, common to all models; used for round robin."""
+    """Times of the owners' last turns, common to all models, for round robin between owners."""
     running: int = 0
     admitted: int = 0
     refused: int = 0
@@ -252,7 +254,7 @@ class AdmissionController:
     def state_of(self, model: str) -> ModelState:
         """Return the admission state of a model, and create it if needed.
 
-        If there are too many models, an idle one is forgotten.
+        If there are more than `MAX_MODELS` models, the state of an idle one is removed.
         """
         state = self.models.pop(model, None)
         if state is None:
@@ -270,7 +272,7 @@ class AdmissionController:
     # --- deciding ------------------------------------------------------------------------
 
     def decide(self, now: float) -> list[tuple[ModelState, Call]]:
-        """Admit all calls that may start now, in order, and return them."""
+        """Admit all calls that may start now. Return them with the states of their models, in order."""
         admitted: list[tuple[ModelState, Call]] = []
         while (found := self._next(now)) is not None:
             self._start(*found, now)
@@ -296,7 +298,7 @@ class AdmissionController:
         return max([now, *(bucket.ready_at(call.cost, now) for bucket in self.buckets)])
 
     def _start(self, state: ModelState, call: Call, now: float) -> None:
-        limits: tuple[Limit, ...] = (*self.buckets, *state.learnt.values())
+        limits: tuple[Limit, ...] = (*self.buckets, *state.detected.values())
         state.queue.admit(call, now, seconds=max((limit.seconds(call.cost) for limit in limits), default=0.0))
         state.start(call, now)
         self.running += 1
@@ -304,21 +306,21 @@ class AdmissionController:
         self._spend(call.cost, now)
 
     def earliest(self, state: ModelState, call: Call, now: float) -> float:
-        """Return the earliest possible start of a call if no other call waited or ran."""
-        buckets: tuple[Limit, ...] = (*self.buckets, *state.learnt.values())
+        """Return the earliest possible start time of a call if no other call waited or ran."""
+        buckets: tuple[Limit, ...] = (*self.buckets, *state.detected.values())
         return max([now, state.paused_until, *(bucket.earliest_start(call.cost, now) for bucket in buckets)])
 
     # --- outcome of a call -------------------------------------------------------------
 
     def answer(self, state: ModelState, call: Call, usage: Usage | None, now: float) -> None:
-        """Record an answered call. If its usage is known, charge the usage instead of the reservation."""
+        """Record an answered call. If `usage` is not None, charge it instead of the reservation."""
         state.answer(call, now)
         if usage is not None:
             used = Cost.used(usage)
             self._correct(state, call, used, now)
 
     def fail(self, state: ModelState, call: Call, error: ModelError, now: float) -> None:
-        """Record the failure of a call. A call that the provider did not process is charged as a request without tokens."""
+        """Record the failure of a call. If the provider did not process the call, charge a request without tokens."""
         if isinstance(error, RateLimited) or error.status in _OVERLOADED:
             self.refused += 1
             state.refuse(call, self._retry_after(error), now)
@@ -327,15 +329,12 @@ class AdmissionController:
             self._correct(state, call, Cost(), now)
 
     def withdraw(self, state: ModelState, call: Call, now: float) -> None:
-        """Remove a call that was not sent, whether it waits or was admitted.
-
-        Return its reserved units to the limits.
-        """
+        """Remove a call that waits or was admitted, but was not sent. Return its reserved units to the limits."""
         if call.state == "waiting":
             state.queue.withdraw(call)
         elif call.state == "running":
             self.end(state, call)
-            limits: tuple[Limit, ...] = (*self.buckets, *state.learnt.values())
+            limits: tuple[Limit, ...] = (*self.buckets, *state.detected.values())
             for bucket in limits:
                 bucket.spend(NO_COST - call.cost, now)
 
@@ -352,7 +351,7 @@ class AdmissionController:
     def _correct(self, state: ModelState, call: Call, used: Cost, now: float) -> None:
         more = used - attrs.evolve(call.cost, requests=used.requests)
         self._spend(more, now)
-        for bucket in state.learnt.values():
+        for bucket in state.detected.values():
             bucket.spend(more, now)
 
     def _spend(self, cost: Cost, now: float) -> None:

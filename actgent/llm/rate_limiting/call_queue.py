@@ -42,28 +42,28 @@ class Call:
     arrived: float
     """Arrival time of the first attempt, in seconds of trio's clock. Retries keep it."""
     owner: str = ""
-    """Owner that the call is for; empty uses the session."""
+    """Owner for whom the call is made; empty uses the session."""
     state: State = "new"
     started: float = -math.inf
     key: float = math.inf
-    """Sort key while the call is the first of its session."""
+    """Sort key of the call while it is the first of its session; the smallest key is next."""
     total: Cost = NO_COST
-    """Sum of the model's reservations at admission, this call included."""
+    """Sum of the reservations of all calls admitted for the model up to this call."""
     counted: Cost = NO_COST
-    """Part of `total` that the provider had certainly counted when this call was admitted."""
+    """Part of `total` that the provider had certainly counted when the call was admitted."""
     settled: Cost = NO_COST
-    """Sum of all reservations of the model at the time when the provider had certainly received this call."""
+    """Sum of the model's reservations at the time at which the provider had certainly received the call."""
     task: object = None
-    """Suspended task that waits for admission; set by the rate limiter, unused in this module."""
+    """Trio task that waits for the call's admission, set by the rate limiter; None if no task waits."""
 
     @property
     def session_key(self) -> object:
-        """Key of the session queue: the session, or the call itself without a session."""
+        """Key of the queue of the call's session: the session id, or the call itself if it has no session."""
         return self.session or self
 
     @property
     def owner_key(self) -> object:
-        """Key of the owner for the round robin between owners; calls without an owner use their session."""
+        """Key of the call's owner in the round robin; a call without an owner uses its session."""
         return self.owner or self.session_key
 
 
@@ -76,28 +76,22 @@ class _SessionQueue:
     """The waiting calls of one session. It exists only while calls wait."""
 
     turn: float
-    """Earliest time from which a call of this session can be first."""
+    """Time of the session's next turn in the round robin."""
     calls: list[_Entry] = attrs.field(factory=list)
     stale: int = 0
-    """Number of calls in `calls` that were withdrawn but not removed yet."""
+    """Number of withdrawn calls that are still in `calls`."""
     entry: QueueEntry[Call] | None = None
     """Entry of the session's first call in the round robin."""
 
     def first(self) -> Call | None:
-        """Return the next waiting call of the session.
-
-        Withdrawn calls at the front are removed. None if no call waits.
-        """
+        """Return the next waiting call of the session, and remove withdrawn calls before it. Return None if no call waits."""
         while self.calls and self.calls[0][2].state != "waiting":
             heapq.heappop(self.calls)
             self.stale -= 1
         return self.calls[0][2] if self.calls else None
 
     def drop_stale(self) -> None:
-        """Note that a call was withdrawn.
-
-        Remove all withdrawn calls once they are the majority of the entries.
-        """
+        """Count a call as withdrawn. Remove all withdrawn calls if they are the majority of the entries."""
         self.stale += 1
         if self.stale * 2 > len(self.calls):
             self.calls = [entry for entry in self.calls if entry[2].state == "waiting"]
@@ -106,7 +100,7 @@ class _SessionQueue:
 
 
 class CallQueue:
-    """The waiting calls of all owners for one model. Queues of several models can share `turns`."""
+    """Queue of the waiting calls for one model. Queues of several models can share the turns of the owners."""
 
     def __init__(self, age_step: float = AGE_STEP_SECONDS, turns: Turns | None = None) -> None:
         self._age_step = age_step
@@ -122,10 +116,7 @@ class CallQueue:
 
     @property
     def entries(self) -> int:
-        """Number of entries in all heaps, withdrawn calls included.
-
-        It is proportional to the number of waiting calls.
-        """
+        """Number of entries in the queue, including withdrawn calls. It is proportional to the number of waiting calls."""
         return self._round_robin.entries + sum(len(queue.calls) for queue in self._sessions.values())
 
     def by_priority(self) -> dict[str, int]:
@@ -136,13 +127,13 @@ class CallQueue:
         return dict(Counter(call.priority.name.lower() for call in waiting))
 
     def since(self, session: str) -> float | None:
-        """Return the arrival time of a session's next call; None if no call waits."""
+        """Return the arrival time of the next call of a session; None if no call of the session waits."""
         queue = self._sessions.get(session)
         first = None if queue is None else queue.first()
         return None if first is None else first.arrived
 
     def add(self, call: Call) -> None:
-        """Queue a waiting call in the queue of its session."""
+        """Enqueue a waiting call."""
         call.state = "waiting"
         self._count += 1
         queue = self._sessions.setdefault(call.session_key, _SessionQueue(-math.inf))
@@ -152,18 +143,17 @@ class CallQueue:
             self._update_round_robin(queue)
 
     def first(self) -> tuple[float, Call] | None:
-        """Return the next call and its sort key; None if no call waits.
+        """Return the sort key of the next call and the call; None if no call waits.
 
         The keys of several models' queues are comparable.
         """
-        place = self._round_robin.first()
-        return None if place is None else (place.owner.turn + self._delays[place.level], place.item)
+        entry = self._round_robin.first()
+        return None if entry is None else (entry.owner.turn + self._delays[entry.level], entry.item)
 
     def admit(self, call: Call, now: float, *, seconds: float) -> None:
-        """Remove the next call from the queue as admitted.
+        """Remove an admitted call from the queue, and postpone the next turn of its owner and of its session.
 
-        Postpone the next turn of its owner and session. `seconds` is the time in which the rate limit grants
-        its cost.
+        `seconds` is the time in which the rate limit grants the cost of the call.
         """
         queue = self._sessions[call.session_key]
         if queue.entry is not None and queue.entry.item is call:
@@ -171,14 +161,14 @@ class CallQueue:
         self._remove(call, "running", now + self._share(seconds, len(self._sessions)))
 
     def _share(self, seconds: float, sharers: int) -> float:
-        """Return the seconds until each of `sharers` sessions could have had an equal share.
+        """Return the delay of the next turn: the seconds in which each of `sharers` sessions or owners gets an equal share.
 
-        The result is at most `age_step`.
+        The delay is at most `age_step`.
         """
         return min(self._age_step, seconds * sharers)
 
     def withdraw(self, call: Call) -> None:
-        """Remove a call whose caller stopped waiting, without admitting it."""
+        """Remove a call from the queue because its caller no longer waits."""
         self._remove(call, "over", -math.inf)
 
     def _remove(self, call: Call, state: State, turn: float) -> None:
@@ -194,10 +184,7 @@ class CallQueue:
             del self._sessions[call.session_key]
 
     def _update_round_robin(self, queue: _SessionQueue) -> None:
-        """Enter the first waiting call of a session into the round robin between owners.
-
-        Its previous entry is replaced.
-        """
+        """Add the first waiting call of a session to the round robin between owners, in place of the session's previous entry."""
         before, queue.entry = queue.entry, None
         if (call := queue.first()) is not None:
             call.key = max(call.arrived, queue.turn) + self._delays[call.priority]

@@ -23,50 +23,50 @@ LEASE_SECONDS = 2.0
 
 @attrs.frozen(kw_only=True)
 class LeaseRequest:
-    """A lease request of a process."""
+    """Request of a process to lease units of a shared rate limit."""
 
     at: float
-    """Time of the request, in seconds of trio's clock."""
+    """Time at which the lease is requested, in seconds of trio's clock."""
     held: float
-    """Leased units that the process has not spent."""
+    """Number of leased units that the process has not spent."""
     charge: float
-    """Units spent beyond the lease, by answers that used more than their reservation."""
+    """Number of units spent above the lease, by answers that used more than their reservation."""
     least: float
-    """Minimum units that the next waiting call needs to start; 0 if no call waits."""
+    """Minimum number of units that the next waiting call needs to start; 0 if no call waits."""
     wanted: float
-    """Units that the process expects to spend within a second, at least `least`."""
+    """Number of requested units: those that the process expects to spend within a second, at least `least`."""
 
 
 @attrs.define(eq=False, kw_only=True)
 class LeasedLimit:
-    """The leased part of a shared bucket. It has the interface of `Bucket`."""
+    """The part of a shared rate limit that is leased to this process. It has the interface of `Bucket`."""
 
     kind: str
     rate: float
-    """Units per second of all processes together."""
+    """Refill rate of the shared limit in units per second."""
     capacity: float
-    """Maximum units that all processes together can spend at once."""
+    """Maximum number of units that all processes together can spend at once."""
     waiting: Callable[[str], float]
-    """Function that returns the units that waiting calls need; its argument is the kind of limit."""
+    """Function that returns the number of units that waiting calls need of a kind of limit, such as `tokens`."""
     on_request: Callable[[], object] = lambda: None
-    """Called when a lease request is needed."""
+    """Function that is called when a lease must be requested."""
     on_leased: Callable[[], object] = lambda: None
-    """Called after an answer to a lease request."""
+    """Function that is called after an answer to a lease request."""
     on_closed: Callable[[], object] = lambda: None
-    """Called when sharing ends, so that the limit becomes local again."""
+    """Function that is called when sharing ends, so that the limit becomes local again."""
     level: float = 0.0
-    """Leased units that are available. Negative after a call that used more than its reservation."""
+    """Number of available leased units; negative after a call that used more than its reservation."""
     next_at: float = -math.inf
     """Earliest time of the next lease request."""
     _expires_at: float = -math.inf
     _least: float = 0.0
-    """Units that the next waiting call still needs."""
+    """Number of units that the next waiting call still needs."""
     _spent: float = 0.0
-    """Units spent within the last second, approximately."""
+    """Approximate number of units spent within the last second."""
     _requested_at: float = -math.inf
 
     def fill(self, now: float) -> float:
-        """Return the leased units that are available at `now`; none after the lease has expired."""
+        """Return the number of leased units that are available at the time `now`; an expired lease has none."""
         if now >= self._expires_at:
             self.level = min(0.0, self.level)
         return self.level
@@ -74,7 +74,7 @@ class LeasedLimit:
     def ready_at(self, cost: Cost, now: float) -> float:
         """Return `now` if the lease covers the cost of a call.
 
-        Otherwise request a lease and return infinity: its answer wakes the waiting calls.
+        Otherwise request a lease and return infinity. The answer to the request wakes the waiting calls.
         """
         missing = min(cost.of(self.kind), self.capacity) - max(0.0, self.fill(now))
         if missing <= TOLERANCE_UNITS:
@@ -84,10 +84,7 @@ class LeasedLimit:
         return math.inf
 
     def earliest_start(self, cost: Cost, now: float) -> float:
-        """Return the earliest possible start of a call if it were the only one.
-
-        A missing lease is requested.
-        """
+        """Return the earliest possible start time of a call with this cost, if no other call waits. Request a missing lease."""
         return now if self.ready_at(cost, now) <= now else max(now, self.next_at)
 
     def spend(self, cost: Cost, now: float) -> None:
@@ -106,13 +103,13 @@ class LeasedLimit:
 
     @property
     def needs_lease(self) -> bool:
-        """True if units are missing: a call waits for them, or more units were spent than leased."""
+        """True if a lease must be requested: a call waits for units, or more units were spent than leased."""
         return self.level < 0 or self._least > 0
 
     def lease_request(self, now: float) -> LeaseRequest:
-        """Return the lease request at `now`.
+        """Make the lease request to send at the time `now`.
 
-        It covers the needs of waiting calls and the usage of the last second.
+        It covers the units that waiting calls need, and as many units as were spent in the last second.
         """
         level, waits = self.fill(now), self.waiting(self.kind)
         self._spent = max(
@@ -124,22 +121,22 @@ class LeasedLimit:
         wanted = max(least, min(self.capacity, waits + ahead - max(0.0, level))) if waits else 0.0
         return LeaseRequest(at=now, held=max(0.0, level), charge=max(0.0, -level), least=least, wanted=wanted)
 
-    def renew(self, asked: LeaseRequest, *, lent: float, held: float, wait: float, room: float) -> None:
+    def renew(self, request: LeaseRequest, *, lent: float, held: float, wait: float, room: float) -> None:
         """Apply the answer to a lease request.
 
         Args:
-            asked: The request.
-            lent: Units that are added to the lease.
-            held: Part of `asked.held` that the process may keep.
-            wait: Seconds until `least` could be leased, if it was not.
-            room: Units that the shared bucket lacks. A full bucket does not refill.
+            request: The answered request.
+            lent: Number of units that are added to the lease.
+            held: Number of units of `request.held` that the process may keep.
+            wait: Seconds until `request.least` units can be leased, if they were not leased now.
+            room: Number of units until the shared limit is full. A full limit does not refill.
         """
-        self.level += lent + asked.charge - (asked.held - held)
-        self._expires_at = asked.at + LEASE_SECONDS
+        self.level += lent + request.charge - (request.held - held)
+        self._expires_at = request.at + LEASE_SECONDS
         self._least = 0.0
-        scarce = lent + TOLERANCE_UNITS < asked.wanted
+        scarce = lent + TOLERANCE_UNITS < request.wanted
         self.next_at = (
-            asked.at + max(wait, min(LEASE_INTERVAL_SECONDS, room / self.rate)) if scarce else asked.at
+            request.at + max(wait, min(LEASE_INTERVAL_SECONDS, room / self.rate)) if scarce else request.at
         )
         self.on_leased()
 

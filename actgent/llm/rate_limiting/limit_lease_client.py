@@ -21,7 +21,7 @@ _log = logger_of(__name__)
 
 
 class _Lent(Protocol):
-    """Answer of the shared lease table to a lease request."""
+    """Answer of the shared lease table to a lease request; `LeasedLimit.renew` describes the fields."""
 
     @property
     def lent(self) -> float: ...
@@ -34,7 +34,7 @@ class _Lent(Protocol):
 
 
 class _Lends(Protocol):
-    """Asynchronous function that leases units of a limit, identified by name and kind, to one process."""
+    """Async function that leases units of a shared limit to one process. The limit has a name and a kind, such as `tokens`."""
 
     async def __call__(
         self,
@@ -53,7 +53,7 @@ class _Lends(Protocol):
 
 
 class LimitLeaseClient(LimitLeaser):
-    """The leases of one process, for all rate limiters that were added, until the `running` block ends."""
+    """Client of the shared lease table: leases units for the rate limiters of one process, until the `running` block ends."""
 
     def __init__(self, lends: _Lends) -> None:
         self._lends = lends
@@ -62,7 +62,7 @@ class LimitLeaseClient(LimitLeaser):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None, None]:
-        """Request leases on demand inside this block. At its end each rate limiter uses its limits locally again."""
+        """Request leases on demand during this block. After the block, each rate limiter uses its limits locally again."""
         try:
             async with plain_nursery() as self._nursery:
                 for share in self._shares:
@@ -75,7 +75,7 @@ class LimitLeaseClient(LimitLeaser):
                 share.on_closed()
 
     def add(self, share: LeasedLimit, name: str) -> None:
-        """Start leasing units of a shared rate limit for this process.
+        """Start leasing units of a shared rate limit for `share`, which is this process's part of the limit.
 
         `name` identifies the rate limit in all processes.
         """
@@ -85,7 +85,7 @@ class LimitLeaseClient(LimitLeaser):
             self._nursery.start_soon(self._keep, share)
 
     def remove(self, share: LeasedLimit) -> None:
-        """Stop leasing units for this share of a rate limit."""
+        """Stop leasing units for `share`."""
         _, wanted = self._shares.pop(share)
         wanted.set()
 
@@ -105,9 +105,9 @@ class LimitLeaseClient(LimitLeaser):
                     is_failing = await self._fails(share, name, holder, is_known=is_failing)
 
     async def _fails(self, share: LeasedLimit, name: str, holder: str, *, is_known: bool) -> bool:
-        """Request a lease once.
+        """Request a lease once. Return True if the request failed and is retried later.
 
-        Return True if the request failed and must be retried; only the first failure is logged.
+        `is_known` is True if the previous request also failed, so that this failure is not logged.
         """
         try:
             await self._ask(share, name, holder)

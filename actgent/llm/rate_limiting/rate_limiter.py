@@ -4,8 +4,7 @@ Clients with the same address and key share a rate limiter automatically. It nee
 concurrent calls until the provider refuses one, reads limits from response headers, and applies a Retry-After to all waiting
 calls. Known limits can be configured: `RateLimiter(requests_per_minute=500)`.
 
-Each attempt of a call asks for admission again, so a retry pause holds no slot. A waiting call is the parked task of its
-caller; it uses no connection, slot or timer. One of the waiting tasks is the *leader*: it sleeps until the next call can be
+Each attempt of a call asks for admission again, so a retry pause holds no slot. A waiting call is the suspended task of its caller; it uses no connection, slot or timer. One of the waiting tasks is the *leader*: it sleeps until the next call can be
 admitted, admits it, and passes the role on when it is admitted or cancelled. The algorithms are in `concurrency_window.py`,
 `token_buckets.py`, `call_queue.py` and `admission_decisions.py`.
 """
@@ -96,10 +95,12 @@ class RateLimiter:
         _check_counts(concurrency=concurrency, first_window=first_window, capacity=capacity)
         if not (_is_number(burst) and 0 < burst <= 1):
             raise ConfigurationError(
-                f"RateLimiter(burst=...) is a share above 0 and up to 1, not {burst!r:.200}"
+                f"RateLimiter(burst=...) must be a share above 0 and up to 1, not {burst!r:.200}"
             )
         if not all(_is_number(seconds) and seconds >= 0 for seconds in (age_step, max_pause)):
-            raise ConfigurationError("RateLimiter(age_step=..., max_pause=...) are seconds, at least 0")
+            raise ConfigurationError(
+                "RateLimiter(age_step=..., max_pause=...) must be numbers of seconds of at least 0"
+            )
         self._limits = {"requests": requests_per_minute, "tokens": tokens_per_minute}
         self._burst, self._period = burst, period
         self._max_wait, self._capacity = max_wait, capacity
@@ -130,7 +131,7 @@ class RateLimiter:
         return self._limits["tokens"] is not None
 
     def statistics(self) -> RateLimiterCounters:
-        """Return the current counters."""
+        """Return the current counters over all models."""
         models = self._admissions.models.values()
         return RateLimiterCounters(
             waiting=len(self._parked),
@@ -145,10 +146,7 @@ class RateLimiter:
         )
 
     def describe(self, name: str) -> RateLimiterStatistics:
-        """Return the statistics of this rate limiter for all models.
-
-        `name` becomes the display name in the result.
-        """
+        """Return the statistics of this rate limiter and its models. `name` is the display name in the result."""
         now = trio.current_time()
         models = sorted(self._admissions.models.items())
         return RateLimiterStatistics(
@@ -159,7 +157,7 @@ class RateLimiter:
         )
 
     def waited(self, session: str) -> float:
-        """Return how long the next call of a session has been waiting, in seconds; 0 if no call waits."""
+        """Return the seconds that the next call of a session has been waiting; 0 if no call of the session waits."""
         arrivals = [state.queue.since(session) for state in self._admissions.models.values()]
         since = min((arrival for arrival in arrivals if arrival is not None), default=math.inf)
         return max(0.0, trio.current_time() - since)
@@ -170,7 +168,7 @@ class RateLimiter:
     async def admit(
         self, chat: ModelRequest, *, model: str, size: int = 0, arrived: float | None = None
     ) -> AsyncGenerator["Permit"]:
-        """Return a block that waits until an attempt may be sent. The attempt is running until the block exits.
+        """Wait until an attempt of a call may be sent, and run the block. The attempt counts as running until the block exits.
 
         Args:
             chat: The request. Its session and priority set the position, `max_tokens` the reservation, and its deadline the
@@ -206,14 +204,16 @@ class RateLimiter:
             self._admit_next()
 
     async def _enter(self, state: ModelState, call: Call, model: str, chat: ModelRequest) -> None:
-        """Wait until a call is admitted.
+        """Enqueue a call, and wait until it is admitted. A cancelled or failed wait removes the call from the queue.
 
-        A cancelled or failed wait removes the call from the queue. Too many waiting calls raise
-        `RateLimited`.
+        Raise `RateLimited` if too many calls wait.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if len(self._parked) >= self._capacity:
-            raise _limit_error(f"{self._capacity} calls wait for the provider's rate limit already", model)
+            raise _limit_error(
+                f"{self._capacity} calls already wait for the provider's rate limit (RateLimiter(capacity=...))",
+                model,
+            )
         now = trio.current_time()
         state.queue.add(call)
         self._parked[call] = None
@@ -233,7 +233,10 @@ class RateLimiter:
                 chat.watch.wait(seconds, model)
             self._leave(state, call, is_admitted=is_admitted)
         if not is_admitted:
-            raise _limit_error(f"waited {self._max_wait:g} s for the provider's rate limit", model)
+            raise _limit_error(
+                f"the call waited {self._max_wait:g} s for the provider's rate limit (RateLimiter(max_wait=...))",
+                model,
+            )
 
     def _check_deadline(self, state: ModelState, call: Call, model: str, now: float, deadline: float) -> None:
         """Raise `RateLimited` at once if the earliest possible start is after the deadline."""
@@ -254,9 +257,9 @@ class RateLimiter:
                 await _park(call)
 
     def _leave(self, state: ModelState, call: Call, *, is_admitted: bool) -> None:
-        """Remove a call from the waiting calls.
+        """Remove a call from the waiting calls, because it was admitted or its wait failed.
 
-        If its task watched the clock for all waiting calls, pass this duty to another task.
+        If its task is the leader, which sleeps until the next call can be admitted, make another waiting task the leader.
         """
         self._parked.pop(call, None)
         if self._leader is call:
@@ -275,7 +278,7 @@ class RateLimiter:
             self._alarm.deadline = self._admissions.wakes_at
 
     def _begin(self) -> None:
-        """Reset the state if a new trio run uses this limiter, since each run has a separate clock.
+        """Reset the state if a new trio run uses this rate limiter, because each run has a separate clock.
 
         Raise `UsageError` if calls of another run are active.
         """
@@ -294,7 +297,7 @@ class RateLimiter:
         self._waited = 0.0
 
     def _configured_limits(self) -> Iterator[tuple[str, float, float]]:
-        """Yield the configured limits as (kind, units per second, burst units)."""
+        """Yield the configured limits as (kind of limit, units per second, maximum units at once)."""
         for kind, limit in self._limits.items():
             if limit is not None:
                 yield kind, limit / self._period, max(1.0, limit * self._burst)
@@ -302,7 +305,7 @@ class RateLimiter:
     # --- several processes -------------------------------------------------------------------
 
     def share(self, leaser: LimitLeaser, name: str) -> None:
-        """Share the limits per minute with other processes until the leaser closes.
+        """Share the limits per minute with other processes until the leaser closes. `name` identifies them in all processes.
 
         Detected limits and `concurrency` stay local: the slots of running calls cannot be revoked from a hanging process.
         """
@@ -339,14 +342,17 @@ class RateLimiter:
         )
 
     def _waiting(self, kind: str) -> float:
-        """Return the units that waiting calls need of a limit kind, such as `tokens`.
+        """Return the number of units of a kind of limit, such as `tokens`, that waiting calls need.
 
         At most `_MAX_COUNTED_CALLS` calls are counted.
         """
         return math.fsum(call.cost.of(kind) for call in itertools.islice(self._parked, _MAX_COUNTED_CALLS))
 
     def _stop_sharing(self) -> None:
-        """Use local buckets again after the leaser closed. They start empty, since other processes may have spent the limit."""
+        """Replace the shared limits by local buckets after the leaser closed.
+
+        The buckets start empty, because other processes may have spent the limits.
+        """
         if self._leaser is None:
             return
         leaser, self._leaser = self._leaser, None
@@ -364,7 +370,7 @@ class RateLimiter:
 
 
 class Permit:
-    """Admission of one attempt, valid inside the `admit` block."""
+    """Permission to send one attempt of a call, valid inside the `admit` block."""
 
     def __init__(self, admissions: AdmissionController, state: ModelState, call: Call, size: int) -> None:
         self._admissions = admissions
@@ -373,14 +379,11 @@ class Permit:
         self._size = size
 
     def read(self, headers: Headers) -> None:
-        """Update the detected limits from response headers."""
+        """Update the limits of the model from the headers of the response to this attempt."""
         self._state.read(self._call, headers, trio.current_time())
 
     def report_usage(self, usage: Usage) -> None:
-        """Charge the real usage of an answered attempt instead of its reservation.
-
-        Empty usage keeps the reservation.
-        """
+        """Charge the real usage of the answered attempt instead of its reservation. An empty usage keeps the reservation."""
         known = None if usage == NO_USAGE else usage
         self._admissions.answer(self._state, self._call, known, trio.current_time())
         if known is not None:
@@ -393,12 +396,15 @@ _shared: trio.lowlevel.RunVar[WeakValueDictionary[str, RateLimiter]] = trio.lowl
 
 
 def rate_limit_key(address: str, key: str) -> str:
-    """Return the key for `shared_rate_limiter`: a hash of an API address and key, which reveals neither."""
+    """Return the key of the shared rate limiter: a hash of an API address and an API key, which reveals neither."""
     return hashlib.sha256(f"{address}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def shared_rate_limiter(key: str) -> RateLimiter:
-    """Return the rate limiter shared by all clients with this `rate_limit_key` in this trio run. It exists as long as a client."""
+    """Return the rate limiter that all clients with this `rate_limit_key` share in this trio run.
+
+    It exists as long as one of these clients.
+    """
     try:
         rate_limiters = _shared.get()
     except LookupError:
@@ -415,7 +421,7 @@ def shared_rate_limiter(key: str) -> RateLimiter:
 
 @trio.lowlevel.enable_ki_protection  # an interrupt in between would wake a task that does not wait
 async def _park(call: Call) -> None:
-    """Suspend the calling task until `_wake` is called for `call`, or until it is cancelled."""
+    """Suspend the current task, which waits for the admission of `call`, until `_wake(call)` or a cancellation."""
 
     def abort(_: object) -> trio.lowlevel.Abort:
         call.task = None
@@ -427,7 +433,7 @@ async def _park(call: Call) -> None:
 
 @trio.lowlevel.enable_ki_protection
 def _wake(call: Call) -> None:
-    """Wake the task of a call, unless the task is awake already."""
+    """Wake the task that waits for the admission of a call, unless it is already awake."""
     if isinstance(call.task, trio.lowlevel.Task):
         trio.lowlevel.reschedule(call.task)
         call.task = None
@@ -441,7 +447,7 @@ def _describe(model: str, state: ModelState, now: float) -> ModelStatistics:
         waiting=state.queue.by_priority(),
         admitted=state.admitted,
         paused=max(0.0, state.paused_until - now),
-        buckets=_refilled(state.learnt.values(), now),
+        buckets=_refilled(state.detected.values(), now),
     )
 
 
@@ -461,7 +467,7 @@ def _limit_error(text: str, model: str, *, retry_after: float | None = None) -> 
 def _check_positive(**numbers: float | None) -> None:
     for name, value in numbers.items():
         if value is not None and not (_is_number(value) and 0 < value < math.inf):
-            raise ConfigurationError(f"RateLimiter({name}=...) is a number above 0, not {value!r:.200}")
+            raise ConfigurationError(f"RateLimiter({name}=...) must be a number above 0, not {value!r:.200}")
 
 
 def _is_number(value: object) -> bool:
@@ -471,4 +477,6 @@ def _is_number(value: object) -> bool:
 def _check_counts(**numbers: int) -> None:
     for name, value in numbers.items():
         if type(value) is not int or value < 1:
-            raise ConfigurationError(f"RateLimiter({name}=...) is a whole number, at least 1, not {value!r}")
+            raise ConfigurationError(
+                f"RateLimiter({name}=...) must be a whole number of at least 1, not {value!r}"
+            )

@@ -45,7 +45,10 @@ class Cost:
         )
 
     def of(self, kind: str) -> float:
-        """Return the cost in units of a limit kind: `requests`, `tokens`, `input-tokens` or `output-tokens`."""
+        """Return the number of units that the call costs of a kind of limit.
+
+        The kind is `requests`, `tokens`, `input-tokens` or `output-tokens`.
+        """
         if kind == "requests":
             return self.requests
         if kind == "input-tokens":
@@ -56,7 +59,7 @@ class Cost:
 
     @classmethod
     def used(cls, usage: Usage) -> "Cost":
-        """Return the cost of an answered call from its real usage, as one request."""
+        """Return the cost of an answered call: one request and the tokens of its usage."""
         return cls(usage.input_tokens, usage.output_tokens)
 
 
@@ -65,36 +68,39 @@ NO_COST = Cost(requests=0.0)
 
 @attrs.define(eq=False)
 class Bucket:
-    """One limit, such as tokens per minute. Its level is negative after a call that used more than its reservation."""
+    """Token bucket of one rate limit, such as tokens per minute."""
 
     kind: str
     rate: float
     """Refill rate in units per second."""
     capacity: float
-    """Maximum units that the bucket holds, i.e. that can be spent at once."""
+    """Maximum number of units in the bucket, so the maximum that can be spent at once."""
     level: float
-    """Available units at the time `as_of`."""
+    """Number of available units at the time `as_of`; negative after a call that used more than its reservation."""
     as_of: float
-    """Time of the last refill, in seconds of the caller's monotonic clock."""
+    """Time of the last refill, in seconds of the caller's clock."""
 
     @classmethod
     def full(cls, kind: str, *, rate: float, capacity: float, now: float) -> "Bucket":
         return cls(kind, rate, capacity, capacity, now)
 
     def fill(self, now: float) -> float:
-        """Refill the bucket and return the available units at `now`."""
+        """Refill the bucket up to the time `now`, and return the number of available units."""
         if now > self.as_of:
             self.level = min(self.capacity, self.level + self.rate * (now - self.as_of))
             self.as_of = now
         return self.level
 
     def ready_at(self, cost: Cost, now: float) -> float:
-        """Return the time at which the bucket holds the cost. A cost above the capacity waits for a full bucket."""
+        """Return the earliest time at which the bucket holds the cost of a call.
+
+        For a cost above the capacity, this is the time at which the bucket is full.
+        """
         missing = min(cost.of(self.kind), self.capacity) - self.fill(now)
         return now if missing <= TOLERANCE_UNITS else now + missing / self.rate
 
     def earliest_start(self, cost: Cost, now: float) -> float:
-        """Return the earliest possible start of a call with this cost, if no other call waits."""
+        """Return the earliest possible start time of a call with this cost, if no other call waits."""
         return self.ready_at(cost, now)
 
     def spend(self, cost: Cost, now: float) -> None:
@@ -108,23 +114,23 @@ class Bucket:
 
 @attrs.frozen
 class Reading:
-    """One limit as the response headers report it."""
+    """State of one rate limit as the response headers report it."""
 
     kind: str
     limit: float
     remaining: float
     reset: float | None
-    """Seconds until the limit is full again; None if the headers omit it."""
+    """Seconds until all units are available again; None if the headers do not say it."""
 
-    def rate(self, known: float) -> float:
-        """Return the refill rate in units per second; `known` if too few units are spent to measure it.
+    def rate(self, default: float) -> float:
+        """Estimate the refill rate of the limit in units per second.
 
-        A bucket that is full in `reset` seconds refills at `spent / reset`. This also finds limits per day, and
+        Return `default` if too few units are spent for an estimate. A bucket that is full in `reset` seconds refills at `spent / reset`. This also finds limits per day, and
         predicts the start of the next fixed window.
         """
         spent = self.limit - self.remaining
         if not self.reset or spent < MIN_MEASURED_FRACTION * self.limit:
-            return known
+            return default
         return max(spent / self.reset, self.limit / MAX_REFILL_SECONDS)
 
 
@@ -141,7 +147,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|d|h|m|s)")
 
 
 def read_limits(headers: Headers) -> list[Reading]:
-    """Parse the rate limits in response headers; invalid headers are ignored.
+    """Parse the rate limits in response headers. Invalid headers are ignored.
 
     Supported headers are `x-ratelimit-*` (OpenAI and most other providers) and `anthropic-ratelimit-*` (Anthropic).
     """
@@ -158,14 +164,14 @@ def _openai(headers: Headers) -> Iterator[Reading]:
 
 
 def _anthropic(headers: Headers) -> Iterator[Reading]:
-    known: set[str] = set()
+    default: set[str] = set()
     for kind in _ANTHROPIC_KINDS:
-        if kind == "tokens" and "input-tokens" in known:
+        if kind == "tokens" and "input-tokens" in default:
             continue  # This header repeats the tighter of the two limits.
         limit = _number(headers.get(f"anthropic-ratelimit-{kind}-limit"))
         remaining = _number(headers.get(f"anthropic-ratelimit-{kind}-remaining"))
         if limit and remaining is not None:
-            known.add(kind)
+            default.add(kind)
             reset = _until(headers.get(f"anthropic-ratelimit-{kind}-reset"))
             yield Reading(kind, limit, min(limit, remaining), reset)
 
@@ -179,7 +185,10 @@ def _number(text: str | None) -> float | None:
 
 
 def _duration(text: str | None) -> float | None:
-    """Parse a duration in the format of Go, such as `6m0s` or `120ms`, to seconds. A plain number is in seconds."""
+    """Parse a duration in the format of Go, such as `6m0s` or `120ms`, or a number of seconds.
+
+    Return the seconds; None for an absent or invalid text.
+    """
     if (seconds := _number(text)) is not None:
         return seconds
     text = (text or "").strip().lower()
@@ -190,7 +199,10 @@ def _duration(text: str | None) -> float | None:
 
 
 def _until(text: str | None) -> float | None:
-    """Return the seconds until an RFC 3339 time. A time without a fraction was truncated, so a second is added."""
+    """Return the seconds from now until an RFC 3339 time; None for an absent or invalid text.
+
+    A provider truncates a time without a fraction, so a second is added to it.
+    """
     try:
         when = datetime.fromisoformat(text or "")
     except ValueError:

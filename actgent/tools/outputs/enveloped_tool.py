@@ -14,7 +14,7 @@ from .result_text import describe, to_json_text, to_result_text, to_text
 
 
 class _RetryableError(ToolError):
-    """Error envelope of an exception that the inner tool declared in `retry_on`."""
+    """Exception with an error envelope as text, for an exception that the inner tool declared in `retry_on`."""
 
 
 class EnvelopedTool(WrappedTool):
@@ -56,7 +56,7 @@ def _success_envelope(value: object) -> object:
 
 
 def _as_json(value: object) -> object:
-    """Return a value if JSON can represent it, else its `str()`.
+    """Return a tool's value unchanged if JSON can represent it, else as `str(value)`.
 
     Raises:
         InvalidToolResult: The value is a coroutine that was not awaited, so the work was not done.

@@ -41,9 +41,9 @@ _EXPORT_METHODS = ("model_dump", "tolist")
 
 
 def simplify(value: object) -> Any:
-    """Convert a value that JSON does not support to a simpler value.
+    """Convert a value that JSON does not support to a dict, list, text or number: a date to text, an attrs object to a dict.
 
-    Its members are not converted. Raise TypeError for other types.
+    The members of the result are not converted. Raise TypeError if the type of the value is not known.
     """
     if isinstance(value, Media):
         raise TypeError(

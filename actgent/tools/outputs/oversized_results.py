@@ -26,7 +26,10 @@ _TOTAL_KEY = "_results"
 
 
 class ReadResult(Tool):
-    """The `read_result` tool: reads or searches a result of which the model has only the beginning. Added to agents with tools."""
+    """The `read_result` tool: reads or searches a stored result of which the model has only the beginning.
+
+    All agents with tools have this tool.
+    """
 
     name = READ_RESULT
     description = "Read more of a long result that was shortened, or search it for a text."
@@ -82,7 +85,7 @@ def offer_read_result(registry: ToolRegistry) -> None:
 
 
 def has_read_result(registry: ToolRegistry) -> bool:
-    """Return True if the registry's tool named `read_result` is the built-in one."""
+    """Return True if a registry has the built-in tool `read_result`, not another tool of that name."""
     tool = registry.get(ReadResult.name)
     return tool is not None and isinstance(unwrap_tool(tool), ReadResult)
 
@@ -95,7 +98,7 @@ def store_oversized(source: StateSource, call: ToolCall, text: str, limit: int, 
         call: The call that returned the result; its id is the key.
         text: The whole result.
         limit: Maximum length of the returned text, in characters.
-        session_limit: Characters that a session may store in total. Beyond it, the result is only truncated.
+        session_limit: Maximum number of characters that the session stores in total. Above it, the result is only truncated.
     """
     if not store_text(source.state, call.id, text, session_limit=session_limit):
         return truncate(text, limit)
@@ -105,7 +108,10 @@ def store_oversized(source: StateSource, call: ToolCall, text: str, limit: int, 
 
 
 def store_text(state: Any, name: str, text: str, *, session_limit: int) -> bool:
-    """Store a text for `read_result` under an id; return False if the session would exceed `session_limit` characters."""
+    """Store a text in the session state for `read_result`, with the id `name`.
+
+    Return False, without storing it, if the stored texts would exceed `session_limit` characters.
+    """
     size = state.get(_TOTAL_KEY, 0) + len(text)
     if size > session_limit:
         return False
@@ -115,15 +121,15 @@ def store_text(state: Any, name: str, text: str, *, session_limit: int) -> bool:
 
 
 def stored_text(state: Mapping[str, Any], name: str) -> str | None:
-    """Return the result text that `store_text` stored under an id. None if the id is unknown."""
+    """Return the text that `store_text` stored with the id `name`; None if the id is unknown."""
     text = state.get(f"{_KEY_PREFIX}{name}")
     return text if isinstance(text, str) else None
 
 
 async def _text_from_record(session: Any, call_id: str) -> str | None:
-    """Return the untruncated result of a call from the session's messages, the newest first.
+    """Return the untruncated result of a call from the newest message of the session that contains it.
 
-    None if they do not contain the call.
+    Return None if no message contains the result.
     """
     before: int | None = None
     while session is not None and before != 0:
@@ -137,9 +143,9 @@ async def _text_from_record(session: Any, call_id: str) -> str | None:
 
 
 def _search(text: str, query: str, start: int) -> str:
-    """Return the occurrences of `query` from index `start`, each with its position and surrounding text.
+    """Find `query` in a text from index `start` on. Return the hits as text, each with its index and surrounding text.
 
-    At most `MAX_SEARCH_HITS`.
+    At most `MAX_SEARCH_HITS` hits are returned.
     """
     hits: list[int] = []
     while len(hits) < MAX_SEARCH_HITS and (hit := text.find(query, start)) >= 0:

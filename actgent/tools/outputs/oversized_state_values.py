@@ -24,7 +24,9 @@ _NO_DEFAULTS: Mapping[str, Any] = {}
 def offload_large_values(state: Any, call_id: str, bound: int) -> None:
     """Move the largest values out of a session's state until the rest has at most `bound` characters of JSON.
 
-    Each is replaced by a reference; small values stay.
+    Each moved value is replaced by a reference, by which `read_result` reads it. Small values stay.
+
+    `call_id` is the id of the call that changed the state; ids of the moved values begin with it.
     """
     sizes = {key: len(json.dumps(state[key])) for key in state if not key.startswith("_")}
     total = sum(sizes.values())
@@ -48,14 +50,17 @@ def is_offloaded(value: Any) -> bool:
 
 
 def copy_state(state: Mapping[str, Any], defaults: Mapping[str, Any] = _NO_DEFAULTS) -> "StateCopy":
-    """Return a deep copy of a state without the framework's keys. `defaults` supplies keys that the state lacks."""
+    """Return a deep copy of a session state without the framework's keys.
+
+    `defaults` has the values of keys that the state lacks.
+    """
     store = getattr(state, "snapshot", state)
     values = {key: copy.deepcopy(store[key]) for key in store if not key.startswith("_")}
     return StateCopy({**defaults, **values}, store)
 
 
 class StateCopy(dict[str, Any]):
-    """Copy of a session state for functions; loads a moved value on first access."""
+    """Copy of a session state that functions get as `state`. It loads a moved value on first access."""
 
     def __init__(self, values: Mapping[str, Any], store: Mapping[str, Any]) -> None:
         super().__init__(values)
@@ -87,5 +92,5 @@ class StateCopy(dict[str, Any]):
         return [(key, self[key]) for key in self]
 
     def whole(self) -> dict[str, Any]:
-        """Return the state as a plain dict, with all offloaded values loaded."""
+        """Return the copied state as a plain dict, with all moved values loaded."""
         return dict(self.items())

@@ -58,7 +58,7 @@ class DescribedMedia(FieldRepr):
 
 
 def has_media(value: object) -> bool:
-    """Return True for a picture or file, or a list that contains one. A deeper nesting is not searched."""
+    """Return True if a tool's value is a picture or file, or a list that contains one. Nested lists are not searched."""
     kind = type(value)  # not `isinstance`: it reads `__class__` of the value, which may raise
     if issubclass(kind, Media):
         return True
@@ -66,7 +66,7 @@ def has_media(value: object) -> bool:
 
 
 def split_media(value: Any) -> tuple[list[Any], list[Any]]:
-    """Split a tool's value into two lists: its pictures and files, and its other items."""
+    """Split a tool's value into the list of its pictures and files, and the list of its other items."""
     items: Sequence[Any] = (value,) if isinstance(value, Media) else value
     return (
         [item for item in items if isinstance(item, Media)],
@@ -82,7 +82,10 @@ def to_display_text(value: object) -> str:
 
 
 def make_medium(data: bytes, media_type: str, *, name: str = "file") -> Medium:
-    """Return bytes as an `Image`, or as a `File` if they are not a picture. A detected type overrides `media_type`."""
+    """Make an `Image` of bytes, or a `File` if they are not a picture.
+
+    A media type that is detected from the bytes overrides `media_type`.
+    """
     kind = detect_media_type(data, media_type)
     if kind.startswith("image/"):
         return Image(media_type=kind, data=data)
@@ -90,7 +93,10 @@ def make_medium(data: bytes, media_type: str, *, name: str = "file") -> Medium:
 
 
 def detect_media_type(data: bytes, declared: str) -> str:
-    """Return the media type of bytes by their signature, else the `declared` type if that type needs no signature."""
+    """Detect the media type of bytes by their signature.
+
+    Without a known signature, return the `declared` type, or a generic type if data of the declared type must have a signature.
+    """
     real = next((kind for sign, kind in _SIGNATURES if data.startswith(sign)), None)
     if data[:4] == b"RIFF":
         real = _RIFF_TYPES.get(data[8:12], real)
@@ -109,10 +115,10 @@ def describe_media(value: object, call: ToolCall, *, state: Any, outside: bool) 
         value: A picture, a file, or a list of them and other items.
         call: The tool call; its id makes the accounting idempotent.
         state: Session store that accounts for the bytes; with None only the limits of one result apply.
-        outside: True for untrusted tools: their media without data (URLs) are left out.
+        outside: True if the tool is untrusted. Its media that are only URLs are then left out.
     """
     budget_bytes = MAX_SESSION_MEDIA_BYTES - (0 if state is None else state.get(_KEY_PREFIX, 0))
-    kept: list[Medium] = []
+    accepted: list[Medium] = []
     texts: list[str] = []
     unusable: InvalidToolResult | None = None
     for item in value if isinstance(value, (list, tuple)) else (value,):
@@ -128,15 +134,15 @@ def describe_media(value: object, call: ToolCall, *, state: Any, outside: bool) 
         if (text := _as_text(medium)) is not None:
             texts.append(text)
             continue
-        rejection = _rejection_note(medium, kept, budget_bytes, outside=outside)
+        rejection = _rejection_note(medium, accepted, budget_bytes, outside=outside)
         texts.append(f"[{_label(medium)}{rejection}]")
         if not rejection:
-            kept.append(medium)
+            accepted.append(medium)
             budget_bytes -= len(medium.data or b"")
-    if kept and state is not None:
+    if accepted and state is not None:
         # `once`: a call that is repeated after a crash may have been counted before.
         state.dispatch([(_KEY_PREFIX, MAX_SESSION_MEDIA_BYTES - budget_bytes)], once=f"{call.id}/media")
-    return DescribedMedia("\n".join(texts), tuple(kept), unusable)
+    return DescribedMedia("\n".join(texts), tuple(accepted), unusable)
 
 
 def _normalize(medium: Any) -> Medium:
@@ -157,13 +163,13 @@ def _normalize(medium: Any) -> Medium:
         data = bytes(checked.data)
     except Exception as error:  # user code: the class of the data may raise anything
         raise InvalidToolResult(
-            f"the data of {type(checked).__name__} is {type_name(checked.data)}, not bytes"
+            f"the data of {type(checked).__name__} must be bytes, not {type_name(checked.data)}"
         ) from error
     return attrs.evolve(checked, data=data, media_type=detect_media_type(data, checked.media_type))
 
 
 def _as_text(medium: Medium) -> str | None:
-    """Return the content of a text file with a heading. None if the medium is not UTF-8 text."""
+    """Return the content of a text file, with a heading that names the file; None if the medium is not UTF-8 text."""
     if medium.data is None or not _TEXT_TYPE.fullmatch(medium.media_type):
         return None
     try:
@@ -185,10 +191,16 @@ def _label_parts(medium: Medium) -> Iterator[str]:
     yield f"at {medium.url}" if medium.data is None else f"{len(medium.data):,} bytes"
 
 
-def _rejection_note(medium: Medium, kept: Sequence[Medium], budget_bytes: int, *, outside: bool) -> str:
-    """Return the reason why the model must not get a medium, as text for the model.
+def _rejection_note(medium: Medium, accepted: Sequence[Medium], budget_bytes: int, *, outside: bool) -> str:
+    """Return a note for the model if a picture or file exceeds a limit or is not usable, and is therefore left out.
 
-    Empty if there is none.
+    Return an empty text if the model may get the medium.
+
+    Args:
+        medium: The picture or file.
+        accepted: Media of the same result that the model gets.
+        budget_bytes: Bytes that the media of the session may still have.
+        outside: True if the tool is untrusted.
     """
     if medium.data is None:
         return "; URLs from untrusted sources are not fetched" if outside else ""
@@ -196,7 +208,7 @@ def _rejection_note(medium: Medium, kept: Sequence[Medium], budget_bytes: int, *
         return "; it is empty"
     if len(medium.data) > MAX_MEDIUM_BYTES:
         return f"; not shown: longer than {MAX_MEDIUM_BYTES:,} bytes"
-    if len(kept) >= MAX_MEDIA:
+    if len(accepted) >= MAX_MEDIA:
         return f"; not shown: a result contains at most {MAX_MEDIA} media"
     if len(medium.data) > budget_bytes:
         return f"; not shown: a session contains at most {MAX_SESSION_MEDIA_BYTES:,} bytes of media"

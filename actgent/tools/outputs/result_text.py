@@ -38,7 +38,7 @@ def _bytes_text(value: bytes) -> str:
 
 
 def _simplify(value: object) -> Any:
-    """Convert a value that JSON does not support to a simpler value; see `json_safe_values.simplify`."""
+    """Convert a value that JSON does not support to a text or a simpler value: bytes and exceptions to text, dates, objects."""
     if isinstance(value, _BINARY):
         return _bytes_text(bytes(value))
     if isinstance(value, BaseException):
@@ -55,9 +55,9 @@ _MAX_LEVELS = 100
 
 
 def _with_text_keys(value: Any, level: int = 0) -> Any:
-    """Replace keys that JSON does not support, such as dates and tuples, and NaN and Infinity by text.
+    """Replace mapping keys that JSON does not support, such as dates and tuples, and the numbers NaN and Infinity by text.
 
-    Applies at any depth.
+    Applies to all nested values.
     """
     if level > _MAX_LEVELS:
         raise RecursionError(f"nested deeper than {_MAX_LEVELS} levels")
@@ -80,7 +80,7 @@ def _key(key: Any) -> str:
 
 
 def to_text(value: object) -> str:
-    """Return text unchanged and any other value as JSON.
+    """Convert a tool's value to the text that a model reads: text stays text, any other value becomes JSON.
 
     Characters that UTF-8 cannot encode become `?`. Control characters in text, except tabs and line ends, become
     visible
@@ -139,7 +139,7 @@ def fallback_text(value: object) -> str:
 
 
 def to_json_text(data: object) -> str | None:
-    """Encode data as JSON text. None if the data is None or JSON cannot represent it."""
+    """Encode data as JSON text; return None if the data is None or JSON cannot represent it."""
     if data is None:
         return None
     try:
@@ -162,7 +162,7 @@ def _replace_surrogates(text: str) -> str:
 
 
 def truncate(text: str, limit: int) -> str:
-    """Truncate a text to `limit` characters, ending with a notice of the full length."""
+    """Truncate a text to `limit` characters. A truncated text ends with a notice of its full length."""
     if len(text) <= limit:
         return text
     notice = f"\n[truncated: the text has {len(text)} characters; request less at a time]"
@@ -170,7 +170,10 @@ def truncate(text: str, limit: int) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Return an exception as text for a model: a `ToolError` as its text, others with class and text; groups are flattened."""
+    """Describe an exception for a model: a `ToolError` by its text, others by class name and text.
+
+    For an exception group, describe the exceptions in it.
+    """
     return replace_control_characters("; ".join(dict.fromkeys(map(_with_advice, leaves(error)))))
 
 
@@ -180,9 +183,9 @@ def _with_advice(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the text of one exception, without those in a group.
+    """Describe one exception by its class name and text; a `ToolError` only by its text.
 
-    The class name is added unless it is a `ToolError`.
+    Exceptions inside a group are not described.
     """
     kind = type(error).__name__
     if (text := explained_text(error)) is None:
@@ -194,13 +197,13 @@ def error_text(error: BaseException) -> str:
 
 
 def canonical_json(arguments: Mapping[str, Any]) -> str:
-    """Encode arguments as JSON with sorted keys, as a cache key. 1, 1.0 and true give different texts."""
+    """Encode tool arguments as JSON with sorted keys, as a cache key. 1, 1.0 and true give different texts."""
     return json.dumps(arguments, sort_keys=True, separators=(",", ":"))
 
 
 @attrs.define(repr=False)
 class ResultCache(FieldRepr):
-    """Least recently used cache of result texts."""
+    """Cache of result texts that evicts the least recently used text."""
 
     capacity: int
     """Maximum number of cached texts."""

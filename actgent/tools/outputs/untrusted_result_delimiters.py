@@ -12,7 +12,10 @@ __all__ = ["mark_untrusted", "neutral"]
 
 
 def mark_untrusted(result: ToolResult, origin: str) -> ToolResult:
-    """Return the result with neutralized text, the name of its source, and the delimiter around the text."""
+    """Return a copy of a tool result that is marked as untrusted text of the source `origin`.
+
+    The text is neutralized: delimiters and special tokens in it lose their meaning. `mark` is the delimiter around it.
+    """
     content = neutral(result.content)
     error = None if result.error is None else neutral(result.error)
     names, readers = split_readers(neutral(origin))

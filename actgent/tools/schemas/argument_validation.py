@@ -16,7 +16,7 @@ from .schema_validation import CompiledSchema, compile_schema
 
 
 def _require_object_schema(name: str, parameters: Any) -> Mapping[str, Any]:
-    """Return the parameters of a tool after a check that they are a schema of type object.
+    """Return `parameters` of the tool `name` after a check that they are a schema of type object.
 
     Raises:
         InvalidToolSchema: The parameters are not a schema of type object.
@@ -62,7 +62,10 @@ def _copy_value(value: Any) -> Any:
 
 
 def _parse_failure(arguments: object) -> str:
-    """Return the reason why a text of arguments is not valid JSON, in parentheses; empty if it is valid."""
+    """Return the reason why an argument text is not valid JSON, in parentheses.
+
+    Return an empty text if it is valid JSON or not a text.
+    """
     try:
         loads(arguments if isinstance(arguments, str) else "{}")
     except ParseError as error:
@@ -79,7 +82,7 @@ class ArgumentsValidator:
     _parameters: Mapping[str, Any] = attrs.field(repr=False)
 
     def __init__(self, tool: str, parameters: Mapping[str, Any]) -> None:
-        """Compile the schema.
+        """Compile the parameter schema of the tool with the name `tool`.
 
         Raises:
             InvalidToolSchema: The schema is invalid or too costly.
@@ -101,7 +104,7 @@ class ArgumentsValidator:
         """
         if not isinstance(arguments, Mapping):
             raise InvalidArguments(
-                f'Invalid arguments for tool "{self._tool}": the arguments are not a JSON object{_parse_failure(arguments)}'
+                f'Invalid arguments for tool "{self._tool}": the arguments must be a JSON object{_parse_failure(arguments)}'
             )
         try:
             copy = {
@@ -144,11 +147,11 @@ _JSON_TYPES: Mapping[type, str] = {
 
 
 class _TooManySchemas(Exception):
-    """The schema or the value is too large to search for text to convert."""
+    """The schema has too many nested schemas to convert texts in a value."""
 
 
 def coerce(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Convert text values to numbers, booleans or null if the schema accepts no text there; return the converted value."""
+    """Convert texts in a JSON value to numbers, booleans or null where the schema accepts no text. Return the converted value."""
     try:
         return _Coercion(SchemaReferences(schema)).coerce(value, schema, 0)
     except _TooManySchemas:
@@ -157,11 +160,11 @@ def coerce(value: Any, schema: Mapping[str, Any]) -> Any:
 
 @attrs.define(eq=False)
 class _Coercion:
-    """One traversal of a value together with its schema."""
+    """Conversion of the texts in one JSON value to the types that its schema accepts."""
 
     _references: SchemaReferences
     _schema_count: int = 0
-    """Number of schemas examined so far."""
+    """Number of schemas examined so far, which is limited."""
 
     def coerce(self, value: Any, schema: Any, level: int) -> Any:
         """Convert texts in a value to the types that the schema accepts there.
@@ -186,9 +189,9 @@ class _Coercion:
         return value
 
     def _coerce_member(self, value: Any, schemas: list[Any], level: int) -> Any:
-        """Convert a member of a value.
+        """Convert the texts in a member of an object or an item of an array.
 
-        It stays unchanged if the alternatives of its parent have different schemas for it.
+        `schemas` are the member's schemas in the alternatives of its parent. If they differ, the member is unchanged.
         """
         candidates = [each for each in schemas if isinstance(each, Mapping)]
         if not candidates or not all(_is_equal_schema(each, candidates[0]) for each in candidates[1:]):
@@ -196,7 +199,7 @@ class _Coercion:
         return self.coerce(value, candidates[0], level + 1)
 
     def _alternatives(self, schema: Mapping[str, Any], level: int) -> Iterator[Mapping[str, Any]]:
-        """Yield a schema and all schemas that its references and branches apply to the same value."""
+        """Yield a schema and all schemas that its references and branches apply to the same value. `level` is the nesting depth."""
         self._schema_count += 1
         if self._schema_count > _MAX_SCHEMAS or level > _MAX_LEVELS:
             raise _TooManySchemas
@@ -218,9 +221,9 @@ def _is_equal_schema(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _property(schema: Mapping[str, Any], name: str) -> Any:
-    """Return the schema of an object's property, else that of additional properties.
+    """Return the schema of a property of an object schema, else the schema of its additional properties.
 
-    None if the schema has neither.
+    Return None if the schema has neither.
     """
     properties = schema.get("properties")
     if isinstance(properties, Mapping) and name in properties:
@@ -229,7 +232,7 @@ def _property(schema: Mapping[str, Any], name: str) -> Any:
 
 
 def _item(schema: Mapping[str, Any], index: int) -> Any:
-    """Return the schema of an array's item; None if the schema does not define the item."""
+    """Return the schema of an item of an array schema by its index; None if the array schema does not define the item."""
     items, prefix = schema.get("items"), schema.get("prefixItems")
     if isinstance(prefix, list | tuple) and index < len(prefix):
         return prefix[index]
@@ -237,7 +240,10 @@ def _item(schema: Mapping[str, Any], index: int) -> Any:
 
 
 def _types(schemas: list[Mapping[str, Any]]) -> set[str]:
-    """Return the JSON types that the schemas accept; includes "string" if a schema does not restrict the type."""
+    """Return the JSON types that alternative schemas accept together.
+
+    The types contain "string" if a schema does not restrict the type.
+    """
     found: set[str] = set()
     for schema in schemas:
         kinds = schema.get("type")
@@ -256,9 +262,9 @@ def _types(schemas: list[Mapping[str, Any]]) -> set[str]:
 
 
 def _parse_text(text: str, types: set[str]) -> Any:
-    """Convert a text to one of the accepted types.
+    """Convert a text to a value of one of the JSON types `types`.
 
-    The text is returned unchanged if text is accepted or no type fits.
+    Return the text unchanged if they contain "string" or the text is not a value of these types.
     """
     if "string" in types:
         return text
@@ -274,7 +280,7 @@ def _parse_text(text: str, types: set[str]) -> Any:
 
 
 def _parse_json(word: str, otherwise: str) -> Any:
-    """Return a parsed JSON text, or `otherwise` if it is not JSON."""
+    """Parse a JSON text, and return its value; return `otherwise` if the text is not JSON."""
     try:
         return loads(word)
     except (ParseError, json.JSONDecodeError):

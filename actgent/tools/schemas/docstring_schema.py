@@ -36,7 +36,7 @@ _TYPES = {
 def schema_from_annotation(function: Callable[..., Any]) -> CompiledType | None:
     """Compile the annotated type of the parameter `args` (a TypedDict, a dataclass, a model).
 
-    None if the type does not name the arguments.
+    Return None if the type does not name the arguments, such as `dict`.
 
     Raises:
         ConfigurationError: The annotation cannot be resolved, or has no JSON Schema.
@@ -72,7 +72,7 @@ def schema_from_docstring(function: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def _documented_items(function: Callable[..., Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the name, type and text of each documented argument."""
+    """Yield the name, type and description of each argument in a function's docstring."""
     for item in docstring_of(function).params:
         name, text = item.arg_name.lstrip("_"), item.description or ""
         if name == "args":
@@ -83,16 +83,16 @@ def _documented_items(function: Callable[..., Any]) -> Iterator[tuple[str, str, 
 
 
 def _parse_lines(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the name, type and text of each argument in the indented lines below `args:`."""
+    """Yield the name, type and description of each argument in the indented lines below `args:` in a docstring."""
     for line in text.splitlines()[1:]:
         if match := _LINE.match(line):
             yield match["name"], match["type"] or "", match["text"].strip()
 
 
 def _parameter_schema(kind: str, text: str) -> Mapping[str, Any]:
-    """Return the JSON Schema of one argument from its documented type and text.
+    """Return the JSON Schema of one argument from its documented type `kind` and description `text`.
 
-    An unknown type accepts any value.
+    For an unknown type, the schema accepts any value.
     """
     schema: dict[str, Any] = {}
     word = re.match(r"\s*([A-Za-z]+)\s*(?:\[\s*([A-Za-z]+)\s*\])?", kind)

@@ -9,9 +9,9 @@ from actgent.support.strict_json import loads
 
 
 def plain_form(form: Mapping[str, Any] | None, *, owner: str) -> dict[str, Any] | None:
-    """Validate the JSON Schema of an approval form, and return it as a plain dict.
+    """Validate the JSON Schema of an approval form, and return it as a plain dict; return None for None.
 
-    None stays None.
+    `owner` names the form's owner in errors.
 
     Raises:
         ConfigurationError: The schema is invalid or is not JSON.
@@ -31,7 +31,7 @@ def plain_form(form: Mapping[str, Any] | None, *, owner: str) -> dict[str, Any] 
 
 
 def _plain_mapping(value: object) -> dict[Any, Any]:
-    """Return a mapping as a dict, for `json.dumps`."""
+    """Convert a mapping to a dict: the `default` function of `json.dumps`. Raise TypeError for other values."""
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"JSON has no form for a value of type {type(value).__name__}")
+    raise TypeError(f"JSON cannot represent a value of type {type(value).__name__}")

@@ -60,16 +60,16 @@ class Placeholder:
 class Definitions:
     """Named definitions (`$defs`) of one JSON Schema."""
 
-    known: dict[str, Any] = attrs.field(factory=dict)
-    """Schemas by name."""
+    schemas: dict[str, Any] = attrs.field(factory=dict)
+    """The defined schemas by name."""
     _names: dict[type[Placeholder], str] = attrs.field(factory=dict)
     """Definition names of placeholders. They contain a dash, so they cannot collide with class names."""
 
     def add(self, definitions: Mapping[str, Any]) -> bool:
-        """Add schema definitions. Return False and add none of them if a name is taken by a different schema."""
-        if any(self.known.get(name, each) != each for name, each in definitions.items()):
+        """Add schemas by name. Return False and add none of them if a name is taken by a different schema."""
+        if any(self.schemas.get(name, each) != each for name, each in definitions.items()):
             return False
-        self.known.update(definitions)
+        self.schemas.update(definitions)
         return True
 
     def name_of(self, kind: type[Placeholder]) -> str:
@@ -91,7 +91,7 @@ def is_pydantic(annotation: Any) -> bool:
 
 
 def pydantic_placeholder(annotation: Any) -> type[Placeholder]:
-    """Return a placeholder for a pydantic type.
+    """Create the placeholder class for a pydantic type.
 
     Raises:
         TypeError: pydantic has no schema for the type.
@@ -126,7 +126,7 @@ def pydantic_placeholder(annotation: Any) -> type[Placeholder]:
 
 
 def _pydantic_schema(adapter: Any, name: str, definitions: Definitions) -> Mapping[str, Any]:
-    """Return the schema of a pydantic adapter, with a unique prefix for its definitions."""
+    """Return the schema of a pydantic `TypeAdapter`, and add its definitions to `definitions` with a unique name prefix."""
     prefix, number = f"{name}-", 1
     while True:
         made: dict[str, Any] = adapter.json_schema(ref_template=f"#/$defs/{prefix}{{model}}")
@@ -137,7 +137,7 @@ def _pydantic_schema(adapter: Any, name: str, definitions: Definitions) -> Mappi
 
 
 def pydantic_reason(error: Any) -> str:
-    """Return pydantic's errors with their paths as text for a model: the first five, each truncated."""
+    """Describe a pydantic `ValidationError` for a model: the first five errors with their paths, each truncated."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     error_text = []
     for each in found[:_MAX_SHOWN_ERRORS]:
@@ -148,7 +148,7 @@ def pydantic_reason(error: Any) -> str:
 
 
 def bounded_text(text: str) -> str:
-    """Truncate a text of user code to `MAX_REASON_CHARACTERS` for an error."""
+    """Truncate the text of an exception of user code to `MAX_REASON_CHARACTERS`."""
     return text if len(text) <= MAX_REASON_CHARACTERS else f"{text[:MAX_REASON_CHARACTERS]}..."
 
 
@@ -156,7 +156,7 @@ def bounded_text(text: str) -> str:
 
 
 def needs_choice(members: Sequence[Any]) -> bool:
-    """Return True for a union that msgspec rejects, because the JSON type does not distinguish its members."""
+    """Return True if msgspec rejects a union of `members`, because the JSON type of a value does not distinguish them."""
     if _are_tagged(members):
         return False
     plain = {kind for member in members if _is_plain(member) for kind in _json_kinds(member)}
@@ -166,10 +166,7 @@ def needs_choice(members: Sequence[Any]) -> bool:
 
 
 def _is_plain(member: Any) -> bool:
-    """Return True if msgspec can combine a member with others in one union.
-
-    Such members are text, numbers, booleans, None and literals.
-    """
+    """Return True if a union member is text, a number, a boolean, None or a literal, which msgspec can combine with others."""
     return get_origin(member) is Literal or member in (str, int, bool, float, None, type(None))
 
 
@@ -183,7 +180,7 @@ def _are_tagged(members: Sequence[Any]) -> bool:
 
 
 def _json_kinds(member: Any) -> set[str]:
-    """Return the kinds of JSON values that a type accepts."""
+    """Return the kinds of JSON values that a type accepts, such as "text", "int" or "object"."""
     origin = get_origin(member)
     if origin is Annotated:
         return _json_kinds(member.__origin__)
@@ -217,15 +214,14 @@ def _kind_of_value(value: Any) -> str:
 
 
 def choice_placeholder(members: Sequence[Any]) -> type[Placeholder]:
-    """Return the placeholder of a union. An object is read as the class that defines all of its keys.
+    """Create the placeholder class for a union of `members`.
 
-    If several classes do, or the value is not an object, the first matching member is used. An object with unknown
-    keys is
-    rejected if it matches several classes.
+    An object is read as the class that defines all of its keys. If several classes do, or if the value is not an object, it
+    is read as the first matching member. An object with unknown keys is rejected if it matches several classes.
     """
 
     @functools.cache
-    def known_keys() -> list[frozenset[str] | None]:
+    def defined_keys() -> list[frozenset[str] | None]:
         return [keys_of(object_schema(member)) for member in members]
 
     class Choice(Placeholder):
@@ -235,31 +231,34 @@ def choice_placeholder(members: Sequence[Any]) -> type[Placeholder]:
 
         @classmethod
         def read(cls, value: Any, convert: Convert) -> Any:
-            return _read_member(_order_members(value, members, known_keys()), value, convert)
+            return _read_member(_order_members(value, members, defined_keys()), value, convert)
 
     Choice.__name__ = _INVALID_NAME_CHARACTERS.sub("_", "_or_".join(map(union_label, members)))[:64]
     return Choice
 
 
 def _order_members(
-    value: Any, members: Sequence[Any], known: Sequence[frozenset[str] | None]
+    value: Any, members: Sequence[Any], defined_keys: Sequence[frozenset[str] | None]
 ) -> list[tuple[Any, bool]]:
-    """Return the members of a union in the order in which to try them.
+    """Return the members of a union in the order in which to try them for a value.
 
-    Each comes with True if it lacks a key of the value.
+    Each is paired with True if the value has a key that the member does not define. `defined_keys` are the keys that each
+    member defines; None if it defines none.
     """
     if not isinstance(value, dict):
         return [(member, False) for member in members]
-    loose = [keys is not None and not value.keys() <= keys for keys in known]
-    order = sorted(range(len(members)), key=lambda index: (loose[index], known[index] is None))
+    loose = [keys is not None and not value.keys() <= keys for keys in defined_keys]
+    order = sorted(range(len(members)), key=lambda index: (loose[index], defined_keys[index] is None))
     return [(members[index], loose[index]) for index in order]
 
 
 def _read_member(members: Sequence[tuple[Any, bool]], value: Any, convert: Convert) -> Any:
-    """Convert a value to the first matching member of a union. Members that lack a key are tried last, and must be unambiguous.
+    """Convert a value to the first matching member of a union.
+
+    A member that is paired with True does not define all keys of the value. It is used only if no other member matches.
 
     Raises:
-        ValueError: No member matches, or the value is ambiguous.
+        ValueError: No member matches, or the value has undefined keys and matches several members.
     """
     reasons = []
     loose: dict[str, Any] = {}
@@ -274,7 +273,7 @@ def _read_member(members: Sequence[tuple[Any, bool]], value: Any, convert: Conve
         loose[union_label(member)] = read
     if len(loose) > 1:
         raise ValueError(
-            f"the value matches {' and '.join(loose)}: remove the members that its class does not have"
+            f"the value matches {' and '.join(loose)}, but has keys that these classes do not define: remove such keys"
         )
     if loose:
         return loose.popitem()[1]
@@ -284,14 +283,11 @@ def _read_member(members: Sequence[tuple[Any, bool]], value: Any, convert: Conve
 def object_schema(member: Any) -> Mapping[str, Any]:
     """Return the JSON Schema of a union member, with a root reference resolved."""
     definitions = Definitions()
-    return resolved(schema_in(member, definitions), definitions.known)
+    return resolved(schema_in(member, definitions), definitions.schemas)
 
 
 def resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a schema together with the definitions that it refers to.
-
-    A reference at its root is replaced by its target.
-    """
+    """Return a schema with `definitions` as its `$defs`. If the schema is only a reference, return the target instead."""
     name = str(schema.get("$ref", "")).rpartition("/")[2]
     return {"$defs": definitions, **definitions.get(name, schema)}
 
@@ -302,7 +298,7 @@ def keys_of(schema: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def could_both_fit(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return True if one object may match two schemas and its keys do not distinguish them."""
+    """Return True if one object may match two object schemas, so that its class is ambiguous."""
     mine, others = keys_of(one), keys_of(other)
     if mine is None or others is None:
         return False
@@ -319,10 +315,7 @@ def could_both_fit(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _are_disjoint(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return True if no value can match both schemas, judged by constants or JSON types.
-
-    False if this is unclear.
-    """
+    """Return True if no value can match both schemas, judged by constants or JSON types. Return False if this is unclear."""
     if (parts := one.get("anyOf")) is not None:
         return all(_are_disjoint(resolved(part, one.get("$defs", {})), other) for part in parts)
     if "anyOf" in other:
@@ -362,7 +355,7 @@ def union_label(member: Any) -> str:
 
 
 def schema_in(annotation: Any, definitions: Definitions) -> dict[str, Any]:
-    """Return the JSON Schema of an annotation with placeholders, and add the schemas it refers to to `definitions`.
+    """Return the JSON Schema of an annotation with placeholders. Add the schemas that it refers to to `definitions`.
 
     Raises:
         TypeError: The annotation has no JSON Schema.
@@ -381,10 +374,10 @@ def schema_in(annotation: Any, definitions: Definitions) -> dict[str, Any]:
         [annotation], schema_hook=hook, ref_template="#/$defs/{name}"
     )
     if not definitions.add(components):
-        raise TypeError(f"two classes in {annotation} have the same name")
+        raise TypeError(f"two classes in {annotation} have the same name: rename one")
     for kind in later:
         name = definitions.name_of(kind)
-        if name not in definitions.known:
-            definitions.known[name] = {}  # the schema of a recursive type refers to itself
-            definitions.known[name] = dict(kind.schema(definitions))
+        if name not in definitions.schemas:
+            definitions.schemas[name] = {}  # the schema of a recursive type refers to itself
+            definitions.schemas[name] = dict(kind.schema(definitions))
     return schema

@@ -57,7 +57,7 @@ _SUPPORTED_TYPES = (
 
 @attrs.frozen
 class _Field:
-    """A field of a class or a parameter of a function."""
+    """Field of a class, or parameter of a function: name, type, and default value if it is optional."""
 
     name: str
     type: Any
@@ -73,9 +73,9 @@ class _TypeRewriter:
     """Rewrites annotations for msgspec: attrs classes and dataclasses become structs, unsupported types placeholders."""
 
     sources: dict[type, type] = attrs.field(factory=dict)
-    """Original class of each struct."""
+    """Original class by the struct that replaces it."""
     _done: dict[Any, Any] = attrs.field(factory=dict)
-    """Rewritten types by original class."""
+    """Rewritten types by original class, so that each class is rewritten once."""
     _placeholders: dict[int, tuple[Any, type[Placeholder]]] = attrs.field(factory=dict)
     """Annotation and placeholder by the `id()` of the annotation; the annotation is kept so that the id stays valid."""
     _choices: dict[tuple[Any, ...], type[Placeholder]] = attrs.field(factory=dict)
@@ -88,14 +88,11 @@ class _TypeRewriter:
 
     @property
     def unions(self) -> tuple[tuple[Any, ...], ...]:
-        """Members of each union that has a placeholder."""
+        """The members of each union that has been replaced by a placeholder."""
         return tuple(self._choices)
 
     def rewrite(self, annotation: Any) -> Any:
-        """Replace classes in an annotation by structs and placeholders that msgspec can read.
-
-        Other types stay.
-        """
+        """Replace classes in an annotation by structs and placeholders that msgspec can read. Other types are unchanged."""
         origin = get_origin(annotation)
         if is_pydantic(annotation):
             key = id(annotation)  # pydantic fields are not hashable
@@ -122,7 +119,7 @@ class _TypeRewriter:
         return kind[arguments]
 
     def _choice(self, members: tuple[Any, ...]) -> Any:
-        """Return a placeholder for the members of a union. None stays a separate member, which msgspec distinguishes."""
+        """Return the placeholder for a union of `members`. If None is a member, it stays outside of the placeholder."""
         others = tuple(member for member in members if member is not type(None))
         if others not in self._choices:
             self._choices[others] = choice_placeholder(others)
@@ -155,10 +152,7 @@ class _TypeRewriter:
         return made
 
     def _struct(self, cls: type) -> type:
-        """Return a msgspec struct with the fields of an attrs class or dataclass.
-
-        It reads and describes values of the class.
-        """
+        """Create the msgspec struct that replaces an attrs class or dataclass: it has the same fields and the same JSON."""
         fields = list(_init_arguments(cls))
         struct = msgspec.defstruct(
             self._free_name(cls.__name__),
@@ -176,7 +170,7 @@ class _TypeRewriter:
         return struct
 
     def annotate(self, field: _Field, text: str | None) -> Any:
-        """Return the rewritten type of a field, with its description and default."""
+        """Return the rewritten type of a field, annotated with the description `text` and the default."""
         annotation = self.rewrite(field.type)
         if field.default is None and not _takes_none(annotation):
             annotation = annotation | None
@@ -185,13 +179,13 @@ class _TypeRewriter:
         return _with_default(annotation, field.default)
 
     def _free_name(self, name: str) -> str:
-        """Return a struct name that is not taken."""
+        """Return `name`, with a number if another struct has that name."""
         taken = {struct.__name__ for struct in self.sources}
         return next(free for free in _number_names(name) if free not in taken)
 
 
 def _strip_required(hint: Any) -> Any:
-    """Return the type in a TypedDict annotation without `Required` and `NotRequired`."""
+    """Return the annotation of a TypedDict key without `Required` and `NotRequired`."""
     while get_origin(hint) in (Required, NotRequired):
         (hint,) = get_args(hint)
     return hint
@@ -289,14 +283,14 @@ def description_of(target: object) -> str:
 
 
 def _summary(cls: type) -> str:
-    """Return the docstring of a class without sections; empty for docstrings that `dataclass` generates."""
+    """Return the docstring of a class without its sections; empty if `dataclass` generated the docstring."""
     text = cls.__doc__ or ""
     generated = text.startswith(f"{cls.__name__}(") and dataclasses.is_dataclass(cls)
     return "" if generated else description_of(cls)
 
 
 def parameter_texts(target: object) -> dict[str, str]:
-    """Return the docstring's text of each parameter or attribute, by name."""
+    """Return the texts of the parameters and attributes in an object's docstring, by name."""
     parameters = docstring_of(target).params
     return {item.arg_name: " ".join(item.description.split()) for item in parameters if item.description}
 
@@ -306,18 +300,18 @@ def parameter_texts(target: object) -> dict[str, str]:
 
 @attrs.frozen
 class CompiledType:
-    """A Python type with its JSON Schema and its conversion from JSON."""
+    """A Python type with its JSON Schema and the conversion of JSON values to the type."""
 
     schema: Mapping[str, Any]
-    """JSON Schema; every `$ref` points into its own `$defs`."""
+    """JSON Schema of the type. Every `$ref` in it points into its own `$defs`."""
     _type: Any = attrs.field(repr=False)
-    """The type as msgspec reads it."""
+    """The rewritten type that is passed to msgspec for decoding."""
     _sources: Mapping[type, type] = attrs.field(repr=False)
-    """Original class of each struct in the type."""
+    """Original class by the struct that replaces it in the type."""
     has_placeholders: bool = attrs.field(default=False, repr=False)
     """True if msgspec cannot read a part of the type: pydantic types, and unions with similar members."""
     unions: tuple[tuple[Any, ...], ...] = attrs.field(default=(), repr=False)
-    """Members of each union whose members are similar in JSON."""
+    """The members of each union that msgspec cannot read, because its members are similar in JSON."""
 
     def ambiguous_pair(self) -> tuple[str, str] | None:
         """Return the names of two classes of a union that one object could match; None if there are none."""
@@ -329,7 +323,7 @@ class CompiledType:
         return None
 
     def convert(self, value: Any) -> Any:
-        """Convert a decoded JSON value to the type. Strict: "5" and true are not an int; 1 is a float, and 1.0 is an int.
+        """Convert a decoded JSON value to the type. The types are strict: "5" and true are not an int; 1 is a float, and 1.0 is an int.
 
         Raises:
             ValueError: The value does not match, or the class rejects it; the text contains the location.
@@ -379,15 +373,18 @@ class CompiledType:
 
 @attrs.define
 class _Converter:
-    """Conversion of one value. Caches results, so that each part is read once per type, even if several branches contain it."""
+    """Conversion of one JSON value.
+
+    Caches results, so that each part of the value is read once per type, even if several branches contain it.
+    """
 
     _build: Callable[[Any], Any] | None
-    """Function that replaces structs in a converted value; None if the type contains no structs."""
+    """Function that replaces structs in a decoded value by the user's classes; None if the type contains no structs."""
     _results: dict[tuple[int, type], tuple[Any, str]] = attrs.field(factory=dict)
     """Cached value or error of each part that a placeholder converted, by the part's `id()` and the placeholder."""
 
     def convert(self, annotation: Any, value: Any) -> Any:
-        """Convert a part of the value to a type.
+        """Convert a part of the JSON value to the type `annotation`.
 
         Raises:
             ValueError: The part does not match the type.
@@ -460,10 +457,7 @@ def compile_type(annotation: Any) -> CompiledType:
 
 
 def _reason(error: Exception) -> str:
-    """Return the last line of an error.
-
-    The lines before it, by msgspec, recommend hooks that users cannot set.
-    """
+    """Return the last line of an error's text. The other lines, by msgspec, recommend hooks that users cannot set."""
     return str(error).rpartition("\n")[2]
 
 
@@ -479,7 +473,7 @@ def schema_of(annotation: Any) -> dict[str, Any]:
 def _schema(annotation: Any) -> dict[str, Any]:
     """Return the JSON Schema of a rewritten type, with the root definition inlined."""
     found = Definitions()
-    schema, definitions = schema_in(annotation, found), found.known
+    schema, definitions = schema_in(annotation, found), found.schemas
     msgspec.json.Decoder(annotation)  # raises for types that have a schema but cannot be read
     name = schema.get("$ref", "").rpartition("/")[2]
     if name not in definitions:
@@ -506,7 +500,9 @@ def compile_signature(
     texts: Mapping[str, str],
     leave_out: Collection[str] = (),
 ) -> CompiledType:
-    """Compile the parameters of a function as one JSON object; `convert` returns its keyword arguments.
+    """Compile the parameters of a function to a type for one JSON object.
+
+    `CompiledType.convert` of the result returns the keyword arguments for a call.
 
     Args:
         function: The function.
@@ -534,12 +530,15 @@ def compile_signature(
 def _compile_plain_fields(
     fields: tuple[_Field, ...], label: str, texts: tuple[tuple[str, str | None], ...]
 ) -> CompiledType:
-    """Compile parameters of built-in types. Cached, since programs create tools of the same methods per customer or session."""
+    """Compile parameters of built-in types to a type for one JSON object.
+
+    Cached, because programs create tools of the same methods per customer or session.
+    """
     return _compile_fields(fields, label, {name: text for name, text in texts if text is not None})
 
 
 def _is_cacheable(field: _Field) -> bool:
-    """Return True if equal fields have equal schemas: built-in types with a hashable default.
+    """Return True if the schema of a parameter can be cached: its type is built-in and its default is hashable.
 
     Classes are not cacheable, because their annotations may resolve differently later.
     """

@@ -26,15 +26,15 @@ _METASCHEMA |= {"additionalProperties": _METASCHEMA, "items": _METASCHEMA}
 
 @attrs.define(eq=False)
 class SchemaReferences:
-    """Index of the reference targets of one schema document."""
+    """Index of the schemas in one schema document to which references can point."""
 
     _root: Mapping[str, Any]
     _bases: dict[int, str] = attrs.field(factory=dict)
     """Base URI of each schema with a reference, by the `id()` of the schema."""
     _resources: defaultdict[str, list[Any]] = attrs.field(factory=lambda: defaultdict(list))
-    """Schemas by the URI of their resource."""
+    """Schemas with an `$id` by their URI."""
     _anchors: defaultdict[str, list[Any]] = attrs.field(factory=lambda: defaultdict(list))
-    """Schemas by URI with anchor."""
+    """Schemas with an `$anchor` by URI and anchor."""
     _dynamic: defaultdict[str, list[Any]] = attrs.field(factory=lambda: defaultdict(list))
     """Schemas by the name of their dynamic anchor."""
 
@@ -52,7 +52,7 @@ class SchemaReferences:
                 ]  # skips the texts of an enum
 
     def _index(self, schema: Mapping[str, Any], base: str) -> str:
-        """Index the ids and anchors of one schema, and return its base URI."""
+        """Index the id and the anchors of one schema. Return the base URI for the schemas inside it."""
         named = schema.get("$id", schema.get("id"))
         if isinstance(named, str):
             base = _resolve_uri(base, named).removesuffix("#")
@@ -81,7 +81,7 @@ class SchemaReferences:
                     yield from self._dynamic[reference.partition("#")[2]]
 
     def _lookup(self, uri: str) -> list[Any]:
-        """Return the schemas at a URI."""
+        """Return the schemas of the document to which an absolute URI points; several if the target is ambiguous."""
         base, _, fragment = uri.partition("#")
         if base.startswith(_METASCHEMA_PREFIXES) and base not in self._resources:
             return [_METASCHEMA]
@@ -91,7 +91,7 @@ class SchemaReferences:
 
 
 def _resolve_uri(base: str, reference: str) -> str:
-    """Return a reference as an absolute URI."""
+    """Resolve a reference against the URI `base`, and return the absolute URI."""
     if reference.startswith("#"):
         return base.partition("#")[0] + reference
     try:

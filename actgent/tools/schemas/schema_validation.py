@@ -45,12 +45,12 @@ _BACKTRACKS = re.compile(r"\(\?(?:[=!>]|<[=!])|\\[1-9k]|[*+?}]\+")
 
 
 def find_patterns(schema: Any) -> set[str]:
-    """Return all regular expressions in a schema."""
+    """Return all regular expressions (`pattern`, `patternProperties`) in a schema."""
     return set(_patterns(schema))
 
 
 def _patterns(schema: Any) -> Iterator[str]:
-    """Yield the regular expressions in a schema, at any depth."""
+    """Yield the regular expressions in a schema and in its nested schemas."""
     stack = [schema]
     while stack:
         each = stack.pop()
@@ -69,9 +69,9 @@ def is_backtracking(pattern: str) -> bool:
 
 
 def backtracks_for(tries: int) -> int:
-    """Return how many backtracking steps a regular expression may take for one text, as a power of ten.
+    """Return the maximum number of backtracking steps of a regular expression for one text, as a power of ten.
 
-    `tries` is the number of texts of a value, multiplied by the number of patterns. With more of them the limit is lower.
+    `tries` is the number of texts of a value, multiplied by the number of patterns; more tries lower the limit.
     """
     backtracks = MAX_TEXT_BACKTRACKS
     while backtracks > MIN_TEXT_BACKTRACKS and backtracks * tries > MAX_BACKTRACKS:
@@ -80,7 +80,12 @@ def backtracks_for(tries: int) -> int:
 
 
 def pattern_options(patterns: int, backtracks: int = MAX_TEXT_BACKTRACKS) -> jsonschema_rs.FancyRegexOptions:
-    """Return the library's limits for each pattern of a schema with `patterns` patterns."""
+    """Return the library's limits for each regular expression of a schema.
+
+    Args:
+        patterns: Number of regular expressions in the schema.
+        backtracks: Maximum number of backtracking steps per text.
+    """
     share = max(_MAX_BYTES // max(patterns, 1), _MIN_PATTERN_BYTES)
     return jsonschema_rs.FancyRegexOptions(
         backtrack_limit=backtracks,
@@ -172,7 +177,7 @@ def _compile_cached(schema: Mapping[str, Any]) -> "CompiledSchema":
 def _compile(schema: Mapping[str, Any]) -> "CompiledSchema":
     """Compile a schema without its duplicate branches.
 
-    If that fails, compile the unchanged schema, whose error quotes the user's text.
+    If that fails, compile the unchanged schema, so that the error quotes the user's schema.
     """
     try:
         return _compile_with_cost(_without_duplicate_branches(schema))
@@ -206,9 +211,9 @@ class CompiledSchema:
     """A compiled JSON Schema. Immutable; threads may share it."""
 
     _schema: dict[str, Any] = attrs.field(repr=False)
-    """The schema as a dict."""
+    """The compiled schema as a dict."""
     _cost: SchemaCost = attrs.field(repr=False)
-    """Measured cost of validating values."""
+    """Measured cost of validating values against the schema."""
     _patterns: int
     """Number of regular expressions in the schema."""
     _is_backtracking: bool
@@ -234,7 +239,7 @@ class CompiledSchema:
         return self._compiled[backtracks]
 
     def reason(self, value: Any, *, root: str = "") -> str | None:
-        """Return why a value does not match, as text for the model; None if it matches. `root` is the path of the value.
+        """Return why a value does not match the schema, as text for the model; None if it matches. `root` is the path of the value.
 
         Raises:
             ValueError: The value is not JSON.
@@ -257,9 +262,9 @@ class CompiledSchema:
         return 0 if self._is_backtracking else MAX_COST // self._cost.at_depth(MAX_DEPTH)
 
     def _backtracks_for_value(self, value: Any) -> int | None:
-        """Return how often regular expressions may backtrack per text of a value.
+        """Return the maximum number of backtracking steps per text of a value.
 
-        None if the validation of the value is too costly.
+        Return None if the validation of the value is too costly.
         """
         size = _count_members(value)
         if size <= self._max_unmeasured_members:
@@ -271,7 +276,7 @@ class CompiledSchema:
         return backtracks_for(tries) if tries <= MAX_BACKTRACKS // MIN_TEXT_BACKTRACKS else None
 
     def _errors(self, value: Any, backtracks: int) -> Sequence[jsonschema_rs.ValidationError]:
-        """Return all errors of a value if their number is bounded, else the first error."""
+        """Return all validation errors of a value if their number is bounded, else only the first error."""
         text = json.dumps(value)
         limit = self._cost.at_depth(MAX_DEPTH) * (text.count(",") + 1)
         is_short = (
@@ -283,7 +288,7 @@ class CompiledSchema:
         return [] if first is None else [first]
 
     def _brief_error(self, value: Any, backtracks: int) -> jsonschema_rs.ValidationError | None:
-        """Return the first error of a value, without details of branches; None if it cannot be determined."""
+        """Return the first validation error of a value, without details of branches; None if it cannot be determined."""
         try:
             brief = self._brief.compiled(backtracks)
         except (
@@ -300,7 +305,7 @@ class CompiledSchema:
 
     @cached_property
     def _brief(self) -> "CompiledSchema":
-        """Same schema with branches that report no error details. It is compiled on first use."""
+        """The same schema compiled so that branches report no error details. It is compiled on first use."""
         return attrs.evolve(self, schema=_hide_branches(self._schema), compiled={})
 
     @cached_property
@@ -320,7 +325,14 @@ class CompiledSchema:
 def _format_error(
     error: jsonschema_rs.ValidationError, root: str, schema: Any, *, known_path: str = ""
 ) -> str:
-    """Return an error as text with its path, unless the path is `known_path`. Errors of branches are merged."""
+    """Format a validation error as text, after its path unless the path is `known_path`. Errors of branches are merged.
+
+    Args:
+        error: Error of the library.
+        root: Path of the validated value.
+        schema: The schema.
+        known_path: Path that the reader already knows; empty for none.
+    """
     branches = _relevant_branches(error)
     if len(branches) == 1:
         return "; ".join(
@@ -337,7 +349,7 @@ def _format_error(
 
 
 def _relevant_branches(error: jsonschema_rs.ValidationError) -> list[Sequence[jsonschema_rs.ValidationError]]:
-    """Return the errors of each failed branch of `anyOf` or `oneOf`, for the branches that the value most likely aims at.
+    """Return the errors of the branches of `anyOf` or `oneOf` that the value was most likely written for, one list per branch.
 
     If no branch is likely, return for each branch the errors that exclude it.
     """
@@ -352,7 +364,10 @@ def _relevant_branches(error: jsonschema_rs.ValidationError) -> list[Sequence[js
 
 
 def _excludes_branch(inner: jsonschema_rs.ValidationError, outer: jsonschema_rs.ValidationError) -> bool:
-    """Return True if an error excludes a branch: the value has another type, or a member differs from a constant."""
+    """Return True if the error `inner` of a branch shows that the value was not written for the branch.
+
+    The value has another type than the branch, or a member differs from a constant. `outer` is the error of the choice.
+    """
     depth = len(inner.instance_path) - len(outer.instance_path)
     return (depth == 0 and isinstance(inner.kind, _KINDS.Type)) or (
         depth == 1 and isinstance(inner.kind, _KINDS.Constant)
@@ -378,9 +393,9 @@ def _format_branches(
 
 
 def _format_required_choice(error: jsonschema_rs.ValidationError, schema: Any) -> str:
-    """Return a text such as "at least one of a, b must be present", if all branches require one member only.
+    """Return a text such as "at least one of a, b must be present" if each branch of a choice only requires one member.
 
-    Empty otherwise.
+    Return an empty text otherwise.
     """
     if not hasattr(error.kind, "context"):
         return ""
@@ -426,7 +441,7 @@ _CONTAINERS = (Mapping, list, tuple)
 
 
 def copy_schema(schema: Any) -> Any:
-    """Return a deep copy of a schema that is not deep; see `is_deep`. `copy.deepcopy` takes five times as long."""
+    """Return a deep copy of a schema with at most `MAX_LEVELS` levels. `copy.deepcopy` takes five times as long."""
     kind = type(schema)
     if kind in _SCALARS:
         return schema
@@ -448,7 +463,7 @@ def _without_duplicate_branches(schema: Any) -> dict[str, Any]:
 
 
 def _map_schemas(key: str, value: Any, change: Callable[[Mapping[str, Any]], Any]) -> Any:
-    """Return the value of a keyword with a function applied to its subschemas.
+    """Return the value of the schema keyword `key` with the function `change` applied to its subschemas.
 
     Values of data keywords such as `const` are unchanged.
     """
@@ -460,7 +475,7 @@ def _map_schemas(key: str, value: Any, change: Callable[[Mapping[str, Any]], Any
 
 
 def _deduplicate(branches: Sequence[Any]) -> list[Any]:
-    """Return the branches without duplicates."""
+    """Return the branches of a choice without duplicates, in their order."""
     kept: dict[str, Any] = {}
     for branch in branches:
         try:
@@ -471,7 +486,7 @@ def _deduplicate(branches: Sequence[Any]) -> list[Any]:
 
 
 def _hide_branches(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema with double negations around `anyOf` and `oneOf`, which hides branches from errors."""
+    """Return a schema with double negations around `anyOf` and `oneOf`, so that errors contain no details of branches."""
     brief = {
         key: _map_schemas(key, value, _hide_branches) for key, value in schema.items() if key not in _BRANCHES
     }

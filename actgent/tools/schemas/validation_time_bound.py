@@ -43,11 +43,11 @@ _ANY: Mapping[str, Any] = {}
 
 
 class SchemaTooCostly(Exception):
-    """A schema has more paths than the limits allow."""
+    """Error: a schema is too costly to compile or to validate with, because it has too many paths to its subschemas."""
 
 
 class SchemaOperation(Enum):
-    """SchemaOperation on a schema whose repetitions are counted."""
+    """Operation of the validation library on a schema, whose repetitions are counted."""
 
     VALIDATE = "validate"
     MARK = "mark"
@@ -60,9 +60,9 @@ class Subschema:
     """A schema directly inside another schema."""
 
     schema: Mapping[str, Any]
-    """The inner schema."""
+    """The schema inside the other schema."""
     key: str
-    """Keyword that contains the inner schema."""
+    """Keyword of the outer schema that contains this schema."""
     name: str = ""
     """Name of the property under `properties`; empty for other keywords."""
 
@@ -73,7 +73,7 @@ class Subschema:
 
 
 def _subschemas(schema: Mapping[str, Any]) -> Iterator[Subschema]:
-    """Yield the schemas directly inside a schema."""
+    """Yield the subschemas directly inside a schema."""
     for key, value in schema.items():
         if isinstance(value, Mapping) and key in _IN_PLACE | _OBJECTS | _ARRAYS:
             yield Subschema(value, key)
@@ -108,7 +108,7 @@ Node = tuple[SchemaOperation, int]
 
 @attrs.define(eq=False)
 class _Graph:
-    """Graph of the operations on the schemas of a document."""
+    """Graph of the operations on the schemas of a document. An edge leads to an operation that another operation triggers."""
 
     _references: SchemaReferences
     _numbers: dict[int, int] = attrs.field(factory=dict)
@@ -117,7 +117,7 @@ class _Graph:
     """Schemas of the document; the index is the schema's number."""
     _successor_cache: dict[Node, Sequence[Node]] = attrs.field(factory=dict)
     _links: int = 0
-    """Number of links examined so far."""
+    """Number of edges examined so far, which is limited."""
 
     def number(self, schema: Mapping[str, Any]) -> int:
         """Return the number of a schema, which identifies it in nodes of the graph.
@@ -130,7 +130,7 @@ class _Graph:
         return number
 
     def follow_references(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the last schema of a chain of schemas that are only a reference, so that they share one count."""
+        """Return the target of a schema that is only a reference, through chains of such schemas; else the schema itself."""
         for _ in range(_MAX_REFERENCE_CHAIN):  # references may be cyclic
             if schema.keys() != {"$ref"} or len(found := list(self.targets(schema))) != 1:
                 break
@@ -138,12 +138,10 @@ class _Graph:
         return schema
 
     def successors(self, node: Node) -> Sequence[Node]:
-        """Return the operations that an operation triggers for the same value.
-
-        The result is cached.
+        """Return the operations that the operation `node` triggers for the same value. The result is cached.
 
         Raises:
-            SchemaTooCostly: More than `_MAX_LINKS` links were examined.
+            SchemaTooCostly: More than `_MAX_LINKS` edges were examined.
         """
         if node not in self._successor_cache:
             self._successor_cache[node] = list(_SUCCESSORS[node[0]](self, self.schemas[node[1]]))
@@ -163,9 +161,9 @@ class _Graph:
         yield from [(SchemaOperation.MARK, self.number(schema))] * _count_marking_keywords(schema)
 
     def marking_steps(self, schema: Mapping[str, Any]) -> Iterator[Node]:
-        """Yield the operations that collecting evaluated members triggers.
+        """Yield the operations that the marking of evaluated members by a schema triggers.
 
-        Keywords such as `unevaluatedItems` need these members.
+        Keywords such as `unevaluatedItems` need these marks.
         """
         for number in (self.number(each.schema) for each in _subschemas(schema) if each.applies_in_place):
             yield from ((SchemaOperation.VALIDATE, number), (SchemaOperation.MARK, number))
@@ -177,9 +175,9 @@ class _Graph:
         yield from [(SchemaOperation.COMPILE_MARKS, self.number(schema))] * _count_marking_keywords(schema)
 
     def mark_compile_steps(self, schema: Mapping[str, Any]) -> Iterator[Node]:
-        """Yield the operations that the compilation of marks triggers.
+        """Yield the operations that the compilation of a schema's marking code triggers.
 
-        Marks record which members a schema has evaluated.
+        Marks record which members of a value a schema has evaluated.
         """
         for each in _subschemas(schema):
             if each.key != "properties":
@@ -193,7 +191,7 @@ class _Graph:
         return (each for each in self._references.targets(schema) if each is not schema)
 
     def members(self, node: Node) -> Iterator[Subschema]:
-        """Yield the subschemas that an operation applies to members of the value."""
+        """Yield the subschemas that the operation `node` applies to members of the value."""
         inside = (each for each in _subschemas(self.schemas[node[1]]) if not each.applies_in_place)
         return (
             inside
@@ -219,7 +217,7 @@ def _count_marking_keywords(schema: Mapping[str, Any]) -> int:
 
 
 def _count_paths(start: Node, successors: Callable[[Node], Sequence[Node]]) -> Mapping[Node, int]:
-    """Return the number of paths from a node to each node that can be reached from it.
+    """Return the number of paths in a graph from a node to each node that can be reached from it.
 
     Raises:
         SchemaTooCostly: The graph is cyclic and has too many paths.
@@ -235,7 +233,7 @@ def _count_paths(start: Node, successors: Callable[[Node], Sequence[Node]]) -> M
 
 
 def _topological_order(start: Node, successors: Callable[[Node], Sequence[Node]]) -> list[Node] | None:
-    """Return all reachable nodes, each after its successors; None if the graph is cyclic."""
+    """Return all nodes that can be reached from `start`, each after its successors; None if the graph is cyclic."""
     order: list[Node] = []
     is_finished: dict[Node, bool] = {}
     stack = [(start, False)]
@@ -284,16 +282,16 @@ PathCounts = Mapping[int, int]
 
 @attrs.define(eq=False)
 class _StartSchema:
-    """A schema at which validation of a value can start, with the total cost of the schemas it applies in place."""
+    """Costs of a schema at which the validation of a value starts, with all schemas that apply to the same value."""
 
     cost: int = 0
-    """Validation cost of the value itself, without its members."""
+    """Validation cost of a value without its members, as a number of applied subschemas."""
     named: defaultdict[str, Counter[int]] = attrs.field(factory=lambda: defaultdict(Counter))
-    """Property name -> numbers of the property's start schemas, with their path counts."""
+    """Path counts by number of the start schema, by property name."""
     objects: Counter[int] = attrs.field(factory=Counter)
-    """Numbers of the start schemas of every object member, with their path counts."""
+    """Path counts by number of the start schemas that apply to every object member."""
     arrays: Counter[int] = attrs.field(factory=Counter)
-    """Numbers of the start schemas of every array item, with their path counts."""
+    """Path counts by number of the start schemas that apply to every array item."""
 
     def add(self, inner: Subschema, number: int, paths: int) -> None:
         """Count `paths` further ways to reach a subschema that applies to members of the value.
@@ -320,11 +318,11 @@ class SchemaCost:
     _root: int
     """Number of the root schema."""
     _entries: Mapping[int, _StartSchema]
-    """Schema number -> costs and member schemas of validation from this schema."""
+    """Costs of each start schema, by schema number."""
     is_circular: bool
     """True if a schema refers to itself for the same value."""
     _rows: list[dict[int, int]] = attrs.field(factory=list)
-    """Cached cost of each start schema: one row for each depth of the value."""
+    """Cached cost by number of the start schema: one dict for each depth of the value."""
 
     @property
     def is_bounded(self) -> bool:
@@ -342,14 +340,14 @@ class SchemaCost:
         return self._rows[depth][self._root]
 
     def _cost_with_members(self, entry: _StartSchema, lower: Mapping[int, int]) -> int:
-        """Return the cost of a start schema plus the cost of its members one level deeper."""
+        """Return the cost of a start schema with its members. `lower` has the costs of the members' schemas by number."""
         if not lower:
             return min(entry.cost, _COST_CAP)
         members = (paths * lower[number] for members in entry.members for number, paths in members.items())
         return min(entry.cost + sum(members), _COST_CAP)
 
     def for_value(self, value: Any, limit: int) -> int:
-        """Return the cost of validating a value.
+        """Return the cost of validating a value against the schema.
 
         Counting stops above `limit`, so a larger result is only a lower bound.
         """
@@ -371,13 +369,16 @@ class SchemaCost:
         return total
 
     def _cost_of(self, path_counts: PathCounts) -> int:
-        """Return the cost of a value without its members for a set of start schemas."""
+        """Return the cost of validating a value without its members against the start schemas in `path_counts`."""
         return sum([self._entries[number].cost * paths for number, paths in path_counts.items()])
 
     def _sum_counts(
         self, path_counts: PathCounts, members: Callable[[_StartSchema], Counter[int]]
     ) -> dict[int, int]:
-        """Return the path counts of the member schemas of a set of start schemas."""
+        """Return the path counts of member schemas, summed over the start schemas in `path_counts`.
+
+        `members` selects the member schemas of a start schema.
+        """
         summed: dict[int, int] = {}
         for number, paths in path_counts.items():
             for inner, more in members(self._entries[number]).items():
@@ -385,7 +386,7 @@ class SchemaCost:
         return summed
 
     def _members(self, value: Mapping[str, Any], path_counts: PathCounts) -> Iterator[tuple[Any, PathCounts]]:
-        """Yield the members of an object with the path counts of their schemas."""
+        """Yield each member of an object value with the path counts of the schemas that apply to it."""
         for_all = self._sum_counts(path_counts, lambda entry: entry.objects)
         named = {name for number in path_counts for name in self._entries[number].named if name in value}
         for name in named:
@@ -423,7 +424,7 @@ def measure_cost(schema: Mapping[str, Any]) -> SchemaCost:
 
 
 def _make_start(graph: _Graph, number: int) -> _StartSchema:
-    """Sum the cost of all schemas that validation from this schema applies to the same value, and collect the member schemas."""
+    """Sum the costs of all schemas that apply to the same value as the schema with this number, and collect the member schemas."""
     entry = _StartSchema()
     for node, paths in _count_paths((SchemaOperation.VALIDATE, number), graph.successors).items():
         entry.cost = min(entry.cost + paths * _own_cost(graph.schemas[node[1]]), _COST_CAP)

@@ -1,4 +1,4 @@
-"""`A2AAgent`: a remote agent with A2A 1.0 over JSON-RPC, as a tool. Source:  A2A specification 1.0, section 9."""
+"""`A2AAgent`: a remote agent with A2A 1.0 over JSON-RPC, as a tool. Source: A2A specification 1.0, section 9."""
 
 import base64
 import binascii
@@ -52,14 +52,14 @@ _ANSWER_FORM = {"type": "object", "properties": {"answer": {"type": "string"}}, 
 
 @attrs.frozen
 class _Question:
-    """State of a call whose task waits for input, kept with the approval."""
+    """Remote task that waits for input. It is stored with the approval, so that the answer reaches this task."""
 
     task_id: str
     context_id: str
 
 
 class A2AAgent(Tool):
-    """An agent of another product as a tool. The model sends it a message, and gets the answer.
+    """An agent of another product as a tool. The model sends the remote agent a message, and gets its answer.
 
         Agent(tools=[A2AAgent("translator", "https://agents.example.com/a2a/translator", auth=Bearer(token))])
 
@@ -146,7 +146,7 @@ class A2AAgent(Tool):
             return
 
     async def _call(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Call a JSON-RPC method of the remote agent, and return its result.
+        """Call a JSON-RPC method of the remote agent, and return the result member of the response.
 
         Raises:
             ToolError: The agent is not reachable, or refused the request.
@@ -170,10 +170,12 @@ class A2AAgent(Tool):
             version, url = str(known.get("protocolVersion")), known.get("url")
             if known.get("protocolBinding") == "JSONRPC" and version.partition(".")[0] == "1":
                 if not isinstance(url, str) or not is_http_url(url) or origin_of(url) != origin_of(self.url):
-                    raise ToolError(f"the card names an interface at another origin: {shown(str(url), 200)}")
+                    raise ToolError(
+                        f"the agent's card names an interface at another origin, which must not get the credentials: {shown(str(url), 200)}"
+                    )
                 self._endpoint = url
                 return url
-        raise ToolError("the agent's card has no JSON-RPC interface of A2A 1.0")
+        raise ToolError("the agent's card must name a JSON-RPC interface of A2A 1.0")
 
     async def _send(self, method: str, url: str, content: bytes | None = None) -> Mapping[str, Any]:
         headers = {"Accept": "application/json", "Content-Type": "application/json", "A2A-Version": "1.0"}
@@ -198,9 +200,9 @@ class A2AAgent(Tool):
 
 
 def _request(arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
-    """Return the parameters of the message: the model's, or the answer to a question of the task.
+    """Return the parameters of the `SendMessage` request: the model's message, or an approver's answer for a waiting task.
 
-    The message id is that of the call, so that a repeated call is the same task.
+    The message id is derived from the call, so that the remote agent recognizes a repeated call.
     """
     key, known, text = context.idempotency_key or new_id(), dict[str, Any](), arguments["message"]
     answer = context.approval
@@ -218,7 +220,7 @@ def _request(arguments: Mapping[str, Any], context: ToolContext) -> dict[str, An
 def _object(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = value.get(name)
     if not isinstance(found, dict):
-        raise ToolError(f"the agent's answer has no {name}")
+        raise ToolError(f"the remote agent's answer lacks the object {name!r}")
     return found
 
 
@@ -231,11 +233,11 @@ def _state(task: Mapping[str, Any]) -> str:
 
 
 def _outcome(task: Mapping[str, Any]) -> object:
-    """Return the answer of a completed task of the remote agent.
+    """Convert the final state of a remote task to a tool result.
 
     Raises:
         ApprovalRequired: The task waits for input.
-        ToolError: The task has no answer.
+        ToolError: The task failed, was rejected or canceled, or is invalid.
     """
     state, note = _state(task), _object(task, "status").get("message")
     words = _texts(note) if isinstance(note, dict) else ""
@@ -267,9 +269,9 @@ def _texts(message: Mapping[str, Any]) -> str:
 
 
 def _content(message: Mapping[str, Any], context_id: str) -> object:
-    """Return the parts of an answer as a tool result.
+    """Convert a message of the remote agent to a tool result.
 
-    The id of the conversation is appended, so that the model can continue it.
+    `context_id` is the id of the conversation; if it is not empty, it is appended, so that the model can continue the conversation.
     """
     found = [_from_part(part) for part in _list(message.get("parts")) if isinstance(part, dict)]
     if context_id:
@@ -289,6 +291,6 @@ def _from_part(part: Mapping[str, Any]) -> str | Medium:
         try:
             data = base64.b64decode(part["raw"], validate=True)
         except (binascii.Error, ValueError):
-            return f"(the file {name} is no base64)"
+            return f"(the file {name} is not base64)"
         return make_medium(data, str(part.get("mediaType") or ""), name=name)
     return f"(file {name}: {part.get('url')})"

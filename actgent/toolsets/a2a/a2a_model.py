@@ -36,7 +36,7 @@ class A2AModel(LLM):
 
     def __init__(self, agent: A2AAgent) -> None:
         if not isinstance(agent, A2AAgent):
-            raise ConfigurationError(f"A2AModel takes an A2AAgent, not {agent!r:.200}")
+            raise ConfigurationError(f"the argument of A2AModel must be an A2AAgent, not {agent!r:.200}")
         self.agent = agent
         self.name = f"a2a:{agent.name}"
 
@@ -54,7 +54,9 @@ class A2AModel(LLM):
         """
         await trio.lowlevel.checkpoint()
         if all(each.name != self.agent.name for each in chat.tools):
-            raise ModelError(f"the agent needs the tool of its model: tools=[{self.agent.name}]")
+            raise ModelError(
+                f"an agent with this A2AModel must also have its remote agent as a tool: tools=[{self.agent.name}]"
+            )
         parts = chat.messages[-1].parts if chat.messages else ()
         results = [part for part in parts if isinstance(part, ToolResult)]
         if not results:
@@ -70,7 +72,7 @@ class A2AModel(LLM):
     def _call(self, chat: ModelRequest, parts: Sequence[Part]) -> ToolCall:
         """Return the tool call that sends the texts of a message to the remote agent.
 
-        It continues the conversation of the last result. Attached files are only counted.
+        If the chat contains an earlier result, the call continues its conversation. Attached files are not sent, only their number.
         """
         arguments = {"message": "\n".join(part.text for part in parts if isinstance(part, Text))}
         if left_out := sum(isinstance(part, Medium) for part in parts):

@@ -22,14 +22,14 @@ def calculator(expression: str) -> str:
     """Calculate an expression of numbers, + - * / and parentheses, such as (2 + 3) * 4 / 7.
 
     Args:
-        expression: What to calculate.
+        expression: The expression to calculate.
     """
     if len(expression) > MAX_EXPRESSION_CHARACTERS:
         raise _error(f"the expression has more than {MAX_EXPRESSION_CHARACTERS} characters")
     parser = _Parser(_tokens(expression))
     value = parser.sum(0)
     if (rest := parser.peek()) is not None:
-        raise _error(f"unexpected {rest!r}")
+        raise _error(f"unexpected {rest!r} after the end of the expression")
     return _written(value)
 
 
@@ -58,7 +58,7 @@ class _Parser:
         """Return the next token without consuming it; None at the end."""
         return self.tokens[self.index] if self.index < len(self.tokens) else None
 
-    def take(self) -> str:
+    def consume(self) -> str:
         """Consume and return the next token."""
         token = self.peek()
         if token is None:
@@ -67,17 +67,17 @@ class _Parser:
         return token
 
     def sum(self, depth: int) -> Fraction:
-        """Evaluate a sum."""
+        """Parse a sum from the next token on, and return its value. `depth` counts enclosing parentheses and signs."""
         value = self.product(depth)
         while self.peek() in ("+", "-"):
-            value = value + self.product(depth) if self.take() == "+" else value - self.product(depth)
+            value = value + self.product(depth) if self.consume() == "+" else value - self.product(depth)
         return value
 
     def product(self, depth: int) -> Fraction:
-        """Evaluate a product."""
+        """Parse a product from the next token on, and return its value. `depth` counts enclosing parentheses and signs."""
         value = self.factor(depth)
         while self.peek() in ("*", "/"):
-            if self.take() == "*":
+            if self.consume() == "*":
                 value *= self.factor(depth)
             elif divisor := self.factor(depth):
                 value /= divisor
@@ -86,16 +86,16 @@ class _Parser:
         return value
 
     def factor(self, depth: int) -> Fraction:
-        """Evaluate a number, a signed factor or an expression in parentheses."""
+        """Parse a number, a signed factor or an expression in parentheses, and return its value."""
         if depth > MAX_DEPTH:
             raise _error(f"the expression is nested deeper than {MAX_DEPTH} levels")
-        sign = self.take()
+        sign = self.consume()
         if sign in ("+", "-"):
             value = self.factor(depth + 1)
             return -value if sign == "-" else value
         if sign == "(":
             value = self.sum(depth + 1)
-            if self.take() != ")":
+            if self.consume() != ")":
                 raise _error("a parenthesis is not closed")
             return value
         if sign[0] in "*/)":

@@ -20,7 +20,7 @@ _PREFIX = "actgent-"
 def make_cgroup(memory: int) -> Path | None:
     """Create a cgroup whose processes together use at most `memory` bytes; None if this process has no permission.
 
-    The caller removes the folder after the last process has ended.
+    Return the folder of the cgroup. The caller removes it after the last process has ended.
     """
     for parent in _parents():
         path = parent / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
@@ -53,7 +53,10 @@ def _set_limit(path: Path, memory: int) -> None:
 
 @functools.cache
 def _parents() -> tuple[Path, ...]:
-    """Return the folders in which a cgroup with a memory limit can be created. Removes leftovers of dead processes from them."""
+    """Return the folders in which this process may create cgroups with a memory limit; empty if there are none.
+
+    The first call removes leftover cgroups of dead processes from these folders.
+    """
     try:
         parents = tuple(_find_parents())
     except OSError:
@@ -64,10 +67,7 @@ def _parents() -> tuple[Path, ...]:
 
 
 def _remove_stale(parent: Path) -> None:
-    """Remove leftover cgroups in a folder whose creating process is dead.
-
-    A cgroup that is still in use stays.
-    """
+    """Remove cgroups of `parent` that actgent created in a process which is dead. A cgroup that still has processes stays."""
     for path in parent.glob(f"{_PREFIX}*"):
         process = path.name.removeprefix(_PREFIX).partition("-")[0]
         if not Path("/proc", process).exists():
@@ -76,7 +76,7 @@ def _remove_stale(parent: Path) -> None:
 
 
 def _find_parents() -> Iterator[Path]:
-    """Yield the folders of memory cgroups of this process and, with cgroup v2, of its parent cgroup."""
+    """Yield the folders of this process's memory cgroup and, with cgroup v2, of the parent of that cgroup."""
     own = dict[str, str]()
     for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)

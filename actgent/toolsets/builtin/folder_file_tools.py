@@ -42,7 +42,7 @@ def file_tools(folder: str | Path, *, write: bool = False, name: str = "files") 
     Symbolic links are not followed.
 
     Args:
-        folder: The folder; file names are relative to it.
+        folder: Path of an existing folder. The model names files relative to it.
         write: True adds `write_file`, whose calls require approval.
         name: Name of the toolset.
 
@@ -54,7 +54,9 @@ def file_tools(folder: str | Path, *, write: bool = False, name: str = "files") 
         raise ConfigurationError(f"file_tools() requires the path of a folder, not {folder!r:.200}")
     root = Path(folder).resolve()
     if not root.is_dir():
-        raise ConfigurationError(f"file_tools() requires an existing folder, but {str(folder)!r} is not one")
+        raise ConfigurationError(
+            f"file_tools() requires an existing folder: create {str(folder)!r}, or pass another folder"
+        )
     inside = ConfinedFolder(root)
     return StaticToolset(name, [*_reading(inside), *([_writing(inside)] if write else [])])
 
@@ -65,7 +67,7 @@ def _reading(inside: "ConfinedFolder") -> list[Tool]:
         """List the files of a folder; names of folders end with a slash.
 
         Args:
-            folder: Its name; empty for the whole.
+            folder: Path of the folder; empty for the top folder.
         """
         return inside.names(folder)
 
@@ -74,9 +76,9 @@ def _reading(inside: "ConfinedFolder") -> list[Tool]:
         """Read a text file, or a part of it.
 
         Args:
-            file: Its name, as list_files tells it.
-            start: The first byte.
-            length: How many bytes, at most 50000.
+            file: Path of the file, as list_files returns it.
+            start: Index of the first byte to read.
+            length: Number of bytes to read, at most 50000.
         """
         return inside.read(file, start, length)
 
@@ -85,8 +87,8 @@ def _reading(inside: "ConfinedFolder") -> list[Tool]:
         """Find the lines of files that contain a text, in a folder and below it.
 
         Args:
-            text: What to look for, as it is written.
-            folder: Its name; empty for the whole.
+            text: Text to find; upper and lower case differ.
+            folder: Path of the folder; empty for the top folder.
         """
         return inside.search(text, folder)
 
@@ -102,7 +104,7 @@ def _writing(inside: "ConfinedFolder") -> Tool:
         """Write a text file; an existing file is replaced.
 
         Args:
-            file: Name of the file; its folder must exist.
+            file: Path of the file; its folder must exist.
             text: New content of the file.
         """
         return inside.write(file, text)
@@ -117,9 +119,9 @@ class ConfinedFolder:
         self._root = root
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; folders end with a slash.
+        """Return the sorted names of the files and folders in `folder`; names of folders end with a slash.
 
-        At most `MAX_ENTRIES` names, then the number of the others.
+        At most `MAX_ENTRIES` names are returned, followed by the number of names that were left out.
         """
         with self._opened(_parse_name(folder)) as descriptor, os.scandir(descriptor) as entries:
             found = [f"{e.name}/" if e.is_dir(follow_symlinks=False) else e.name for e in entries]
@@ -127,9 +129,12 @@ class ConfinedFolder:
         return shown if len(shown) == len(found) else [*shown, f"[{len(found) - len(shown)} more]"]
 
     def read(self, file: str, start: int, length: int) -> str:
-        """Return at most `length` bytes of a file from byte `start`, as text."""
+        """Return at most `length` bytes of a file from byte `start` on, as text.
+
+        If the file has more bytes, the text ends with a note of the range and the size.
+        """
         if start < 0 or length < 1:
-            raise ToolError("start must be 0 or more, and length 1 or more")
+            raise ToolError("start must be at least 0, and length at least 1")
         *folders, last = _parse_name(file) or [""]
         with self._opened(folders) as descriptor, _regular(last, descriptor, file) as opened:
             size = os.fstat(opened).st_size
@@ -139,7 +144,7 @@ class ConfinedFolder:
         return text if behind >= size else f"{text}\n[bytes {start} to {behind} of {size}]"
 
     def search(self, text: str, folder: str) -> list[str]:
-        """Return the lines below a folder that contain a text, with file name and line number.
+        """Return the lines of files in `folder` and its subfolders that contain `text`, with file name and line number.
 
         Large files and links are skipped. The last line says if the search is incomplete.
         """
@@ -148,11 +153,11 @@ class ConfinedFolder:
         found: list[str] = []
         searched = size = 0
         with self._opened(_parse_name(folder)) as descriptor:
-            for place, name, here in _files_below(descriptor, ""):
+            for prefix, name, here in _files_below(descriptor, ""):
                 if not name:
                     if len(found) < MAX_MATCHES:
                         found.append(
-                            f"[{place[:200]} is more than {MAX_DEPTH} folders deep: search in a subfolder]"
+                            f"[{prefix[:200]} is more than {MAX_DEPTH} folders deep: search in a subfolder]"
                         )
                     continue
                 searched += 1
@@ -160,17 +165,17 @@ class ConfinedFolder:
                     return [*found, "[incomplete: search in a subfolder]"]
                 file_text = _read_searchable(name, here)
                 size += len(file_text)
-                found += _lines(file_text, text, f"{place}{name}")
+                found += _lines(file_text, text, f"{prefix}{name}")
         return found
 
     def write(self, file: str, text: str) -> str:
-        """Write a file atomically; an existing file is replaced and its permissions are kept."""
+        """Write a text file atomically, and return a confirmation. An existing file is replaced and its permissions are kept."""
         data = text.encode("utf-8", "replace")
         if len(data) > MAX_FILE_BYTES:
-            raise ToolError(f"the text has more than {MAX_FILE_BYTES:,} bytes")
+            raise ToolError(f"text must have at most {MAX_FILE_BYTES:,} bytes")
         *folders, last = _parse_name(file) or [""]
         if not last:
-            raise ToolError("the file name is empty")
+            raise ToolError("file must not be empty")
         with self._opened(folders) as descriptor:
             _replace(last, descriptor, data, file)
         return f"{counted(len(data), 'byte is', 'bytes are')} written to {file}"
@@ -188,19 +193,24 @@ class ConfinedFolder:
             os.close(descriptor)
 
 
-def _files_below(descriptor: int, place: str, depth: int = 0) -> Iterator[tuple[str, str, int]]:
-    """Yield each file below a folder: the path of its folder, its name, and the descriptor of its folder.
+def _files_below(descriptor: int, prefix: str, depth: int = 0) -> Iterator[tuple[str, str, int]]:
+    """Yield each file in an open folder and its subfolders: path of the file's folder, file name, descriptor of that folder.
 
-    A folder that is too deep is yielded with an empty name. Each level keeps one descriptor open.
+    A subfolder that is too deep is yielded with an empty file name. Each level keeps one descriptor open.
+
+    Args:
+        descriptor: Descriptor of the open folder.
+        prefix: Path of that folder from the start of the search, with a slash at the end; empty for the start.
+        depth: Number of folders between the start and that folder.
     """
     folders, files = list[str](), list[str]()
     with os.scandir(descriptor) as entries:
         for entry in entries:
             (folders if entry.is_dir(follow_symlinks=False) else files).append(entry.name)
     for name in sorted(files):
-        yield place, name, descriptor
+        yield prefix, name, descriptor
     for name in sorted(folders):
-        below = f"{place}{name}/"
+        below = f"{prefix}{name}/"
         if depth == MAX_DEPTH:
             yield below, "", descriptor
             continue
@@ -213,10 +223,10 @@ def _files_below(descriptor: int, place: str, depth: int = 0) -> Iterator[tuple[
 
 
 def _parse_name(name: str) -> list[str]:
-    """Return the path components of a name.
+    """Split the path that a model gave into its components, without empty ones and `.`.
 
     Raises:
-        ToolError: The name is absolute, or contains `..` or NUL.
+        ToolError: The path is absolute, or contains `..` or NUL.
     """
     if "\x00" in name or name.startswith("/") or ".." in name.split("/"):
         raise ToolError(f"{name[:200]!r} is not inside of the folder: use a relative name without `..`")
@@ -236,14 +246,17 @@ def _regular(name: str, parent: int, shown_name: str) -> Generator[int]:
     opened = _open(name or ".", _FILE, parent, shown_name)
     try:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
-            raise ToolError(f"{shown_name[:200]!r} is not a file")
+            raise ToolError(f"{shown_name[:200]!r} is not a regular file")
         yield opened
     finally:
         os.close(opened)
 
 
 def _read_searchable(name: str, parent: int) -> str:
-    """Return the text of a file to search; empty for links, large files and files that were removed."""
+    """Return the text of the file `name` in the folder with the descriptor `parent`.
+
+    Return an empty text for links, large files and files that were removed.
+    """
     try:
         with _regular(name, parent, name) as opened:
             if os.fstat(opened).st_size > MAX_FILE_BYTES:

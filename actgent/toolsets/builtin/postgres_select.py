@@ -81,7 +81,7 @@ class QueryBounds:
     rows: int
     """Maximum number of rows."""
     characters: int
-    """Maximum number of characters of a value."""
+    """Maximum number of characters of one value of a row; longer values are truncated."""
     seconds: float
     """Time limit in seconds for connection and statement together."""
 
@@ -92,14 +92,12 @@ def open_postgres_query(
 ) -> Iterator[tuple[list[str], Iterator[Sequence[Any]]]]:
     """Run one SELECT for the duration of a block, which gets the column names and an iterator over the rows.
 
-    A truncated value has one character more than the limit, and `bytea` is shown as its size. After the block, the
-    statement is
-    cancelled and the connection closed.
+    A truncated value has one character more than the limit, and `bytea` is shown as its size. After the block, the statement is cancelled and the connection closed.
 
     Args:
-        address: `postgres://USER@HOST/DATABASE`.
-        sql: The statement, with `%(name)s` for parameters.
-        parameters: Values by name.
+        address: URL of the database, `postgres://USER@HOST/DATABASE`.
+        sql: The SELECT statement, with `%(name)s` for parameters.
+        parameters: Values by parameter name.
         bounds: Limits of the statement and its result.
 
     Raises:
@@ -181,7 +179,7 @@ def _reject_functions(connection: "psycopg.Connection[Any]", sql: str) -> None:
 
 
 def called_names(sql: str) -> frozenset[str]:
-    """Return all names before a parenthesis in a statement, which include all functions that it calls by name.
+    """Return all names that precede an opening parenthesis in a statement, so all functions that it calls by name.
 
     Raises:
         ToolError: A name uses Unicode escapes (`U&"..."`).
@@ -215,7 +213,7 @@ def called_names(sql: str) -> frozenset[str]:
 
 
 def _after_comment(sql: str, index: int) -> int:
-    """Return the index after a comment that started before `index`, or the end of the text.
+    """Return the index after the end of a `/*` comment whose text begins at `index`; the length of `sql` if it does not end.
 
     Comments of PostgreSQL nest.
     """
@@ -243,11 +241,11 @@ class _Column:
     name: str
     type_oid: int
     size: int
-    """Size of a value in bytes; negative if it varies."""
+    """Size of a value of this column in bytes; negative if the size varies."""
 
 
 def _limit_values(sql: str, columns: Sequence[_Column], bounds: QueryBounds) -> str:
-    """Return a SELECT of the same rows that truncates long values on the server."""
+    """Wrap a SELECT in one that makes the server truncate long values and stop after one row more than `bounds.rows`."""
     most = min(bounds.characters + 1, _ROW_CHARACTERS // len(columns))
     values = []
     for number, column in enumerate(columns, 1):
@@ -273,7 +271,7 @@ class _Statement:
     _columns: list[_Column] = attrs.field(factory=list)
 
     def describe(self, sql: str) -> Sequence[_Column]:
-        """Make the server parse a statement without running it, and return its columns.
+        """Make the server parse a statement without running it, and return the columns of its result.
 
         Text that closes the parenthesis of `_limit_values` is a syntax error here, because the statement is parsed
         alone.
@@ -288,30 +286,27 @@ class _Statement:
         connection.send_describe_prepared(b"")
         (described,) = self._all_results()
         self._columns = [
-            _Column((described.fname(at) or b"").decode(), described.ftype(at), described.fsize(at))
-            for at in range(described.nfields)
+            _Column((described.fname(index) or b"").decode(), described.ftype(index), described.fsize(index))
+            for index in range(described.nfields)
         ]
         if not self._columns:
             raise ToolError("Only one SELECT statement with at least one column is allowed")
         return self._columns
 
     def rows(self, sql: str) -> Iterator[Sequence[Any]]:
-        """Run a statement, and yield each row as it arrives."""
+        """Run a SELECT, and yield each row as it arrives. `describe` must have been called for its columns."""
         connection = self._connection.pgconn
         connection.send_query_params(sql.encode(), None)
         connection.set_single_row_mode()
         while (result := self._result()) is not None:
             if result.ntuples:
                 yield [
-                    _value(result.get_value(0, at), column.type_oid)
-                    for at, column in enumerate(self._columns)
+                    _value(result.get_value(0, index), column.type_oid)
+                    for index, column in enumerate(self._columns)
                 ]
 
     def close(self) -> None:
-        """Cancel a running statement, and close the connection.
-
-        The server then rolls the transaction back.
-        """
+        """Cancel the statement if it still runs, and close the connection. The server then rolls the transaction back."""
         if self._connection.pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
             with suppress(psycopg.Error):
                 self._connection.cancel_safe(timeout=_CANCEL_SECONDS)
@@ -324,7 +319,7 @@ class _Statement:
         return found
 
     def _result(self) -> pq.abc.PGresult | None:
-        """Wait for the next result until the deadline; None after the last result.
+        """Wait for the next result of the server, at most until the deadline. Return None after the last result.
 
         Raises:
             psycopg.Error: The server reported an error.
@@ -354,7 +349,10 @@ class _Statement:
 
 
 def _value(value: bytes | None, type_oid: int) -> Any:
-    """Return a value in PostgreSQL's text format as a Python value; types that JSON lacks are text."""
+    """Convert a column value from PostgreSQL's text format to a Python value that JSON has.
+
+    NULL becomes None, `bytea` a text with its size, and other types without a JSON type stay text.
+    """
     if value is None:
         return None
     text = value.decode(errors="replace")

@@ -63,7 +63,8 @@ def python_tool(
         memory: Maximum memory of the code in bytes.
         output: Maximum number of characters of output: printed text plus the value of the last expression or the
             error.
-        timeout: Time limit of a call in seconds with all calls it makes; paused while an approval is pending.
+        timeout: Time limit in seconds of a call of this tool, with all tool calls that the code makes; paused while an
+            approval is pending.
         approval: True if each run needs an approval, in addition to the approvals of the tools it calls.
 
     Raises:
@@ -78,7 +79,7 @@ def python_tool(
 
 @attrs.frozen
 class _Limits:
-    """Limits of one run; `SandboxBounds` validates the numbers."""
+    """Limits of one run: seconds of code, bytes of memory, characters of output. `SandboxBounds` validates the numbers."""
 
     seconds: float
     memory: int
@@ -112,15 +113,15 @@ class PythonTool(Tool):
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         others = context.tools
-        began = time.time() if others is None else others.first_started_at()
-        async with _open_worker(self._bounds, began, seed=context.idempotency_key) as worker:
+        start_time = time.time() if others is None else others.first_started_at()
+        async with _open_worker(self._bounds, start_time, seed=context.idempotency_key) as worker:
             functions = _Functions(others, self._functions(others), context)
             return await worker.run(arguments["code"], functions)
 
     def _functions(self, others: NestedToolCalls | None) -> Mapping[str, str]:
-        """Return the tools that the code may call, by valid Python names.
+        """Return the names of the tools that the code may call, by the names of their Python functions.
 
-        Characters that Python does not allow become `_`.
+        In function names, characters that Python does not allow become `_`. `others` are the agent's tools; None gives no functions.
         """
         names = () if others is None else others.names()
         chosen = [name for name in names if self._tools is None or name in self._tools]
@@ -132,16 +133,16 @@ class PythonTool(Tool):
 
 @attrs.define(eq=False)
 class _Functions:
-    """The tools that are functions in the code."""
+    """The agent's tools that the sandboxed code can call as functions."""
 
     others: NestedToolCalls | None
     names: Mapping[str, str]
     context: ToolContext
 
     async def answer(self, snapshot: Any) -> Mapping[str, Any]:
-        """Run a call of a tool function by the code.
+        """Run the tool that the suspended code calls.
 
-        Return its value or its exception in the form that the interpreter expects.
+        Return the tool's result or an exception in the form in which the interpreter resumes the code.
         """
         await trio.lowlevel.checkpoint()
         known = self.names.get(snapshot.function_name)
@@ -158,18 +159,20 @@ class _Functions:
         return {"return_value": _value(result.content)}
 
 
-def _arguments(parameters: Sequence[str], given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a function call as keyword arguments of a tool.
+def _arguments(
+    parameters: Sequence[str], positional: Sequence[Any], named: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Convert positional and keyword arguments of a call in the code to arguments of a tool by parameter name.
 
     Raises:
-        TypeError: There are too many arguments, or one is given twice.
+        TypeError: The call has too many arguments, or two values for one parameter.
         ToolError: An argument is not JSON data.
     """
-    if len(given) > len(parameters):
-        raise TypeError(f"it takes {counted(len(parameters), 'argument')}, not {len(given)}")
-    placed = dict(zip(parameters, given, strict=False))
+    if len(positional) > len(parameters):
+        raise TypeError(f"it takes {counted(len(parameters), 'argument')}, not {len(positional)}")
+    placed = dict(zip(parameters, positional, strict=False))
     if twice := sorted(placed.keys() & named.keys()):
-        raise TypeError(f"it was given {twice[0]!r} twice")
+        raise TypeError(f"it got two values for {twice[0]!r}")
     plain: dict[str, Any] = loads(to_text({**placed, **named}))
     return plain
 
@@ -186,10 +189,10 @@ def _value(content: str) -> Any:
 
 
 @asynccontextmanager
-async def _open_worker(bounds: _Limits, began: float, *, seed: str) -> AsyncGenerator["_Worker"]:
+async def _open_worker(bounds: _Limits, start_time: float, *, seed: str) -> AsyncGenerator["_Worker"]:
     """Start an interpreter in a separate process for the duration of a block.
 
-    `began` is the time that the code sees, `seed` the seed of its random numbers.
+    `start_time` is the time that the code sees, as Unix time in seconds. `seed` is the seed of its random numbers.
     """
     monty = _sdk()
     pool = monty.Monty(min_processes=1, max_processes=1, checkout_timeout=30)
@@ -200,7 +203,7 @@ async def _open_worker(bounds: _Limits, began: float, *, seed: str) -> AsyncGene
             "max_suspensions": MAX_CALLS,
         },
         os_policy={
-            "datetime": dt.datetime.fromtimestamp(began, dt.UTC),
+            "datetime": dt.datetime.fromtimestamp(start_time, dt.UTC),
             "sleep": "zero",
             "random_start": {"seed": seed},
         },
@@ -215,7 +218,7 @@ async def _open_worker(bounds: _Limits, began: float, *, seed: str) -> AsyncGene
 
 
 async def _in_thread(fn: Callable[[], T]) -> T:
-    """Run a function that waits for the interpreter in a thread outside of the program's thread limits."""
+    """Run a function that waits for the interpreter in a new thread, which does not count against the program's thread limits."""
     return await trio.to_thread.run_sync(fn, limiter=trio.CapacityLimiter(1))
 
 
@@ -257,12 +260,12 @@ class _Worker:
     output_limit: int
     """Maximum number of characters of output."""
     printed: list[str] = attrs.field(factory=list)
-    """Printed text up to the limit."""
+    """Pieces of printed text, up to the output limit."""
     size: int = 0
     """Number of printed characters, including dropped ones."""
 
     async def run(self, code: str, functions: _Functions) -> str:
-        """Run code to its end, and return its output and the value of its last expression.
+        """Run code to its end. Return the printed text and the value of the last expression, or a note if both are empty.
 
         Raises:
             ToolError: The code is invalid or raised an exception; the text includes the output.
@@ -277,40 +280,40 @@ class _Worker:
                 "\n".join([*self._printed_lines(), self._truncate_middle(error.display("traceback"))])
             ) from None
         except monty.MontyError as error:
-            raise ToolError(f"the code ended with its interpreter: {str(error)[:500]}") from None
+            raise ToolError(f"the interpreter of the code failed: {str(error)[:500]}") from None
         value = [] if state.output is None else [self._truncate_middle(_format_value(state.output))]
         return "\n".join([*self._printed_lines(), *value]) or "(no output)"
 
     async def _answer(self, state: Any, functions: _Functions) -> Any:
-        """Handle a suspension of the code, such as a call of a tool function, and resume the code."""
+        """Handle a suspension of the code, such as a call of a tool, and resume the code. Return its next state."""
         if isinstance(state, self.monty.NameLookupSnapshot):
             return await self._step(state.resume)
         if not isinstance(state, self.monty.FunctionSnapshot):
-            raise ToolError("the code awaits an unsupported operation")
+            raise ToolError("the code awaits an operation that the sandbox does not support")
         if state.is_os_function:
             return await self._step(state.resume_not_handled)
         answer = await functions.answer(state)
         return await self._step(lambda: state.resume(answer))
 
     async def _step(self, fn: Callable[[], T]) -> T:
-        """Run the code until it suspends or ends, in a thread.
+        """Start or resume the code by `fn` in a thread, and return the interpreter state in which the code suspends or ends.
 
-        If cancelled, kill the interpreter process, so that no thread is abandoned.
+        If cancelled, kill the interpreter process, so that the thread ends.
         """
-        is_over = False
+        has_returned = False
 
         async def watch() -> None:
             try:
                 await trio.sleep_forever()
             finally:
-                if not is_over:
+                if not has_returned:
                     self._kill()
 
         async with _threads(), trio.open_nursery() as nursery:
             nursery.start_soon(watch)
             with trio.CancelScope(shield=True):
                 result = await outcome.acapture(_in_thread, fn)
-            is_over = True
+            has_returned = True
             nursery.cancel_scope.cancel()
         return result.unwrap()
 
@@ -320,13 +323,13 @@ class _Worker:
                 os.kill(self.process, signal.SIGKILL)
 
     def _print(self, _: str, text: str) -> None:
-        """Store printed text; text above the limit is dropped, and the code continues. Runs in a thread."""
+        """Store text that the code printed. Drop text above the output limit; the code continues. Runs in a thread."""
         if text and self.size < self.output_limit:
             self.printed.append(text[: self.output_limit - self.size])
         self.size += len(text)
 
     def _truncate_middle(self, text: str) -> str:
-        """Return a text without its middle if it exceeds the limit. Beginning and end stay, because a traceback ends with its error."""
+        """Replace the middle of a text that exceeds the output limit by a note. A traceback keeps its end, which names the error."""
         output_limit = max(self.output_limit - self.size, 200)
         if len(text) <= output_limit:
             return text
@@ -348,7 +351,7 @@ def _format_value(value: Any) -> str:
 
 
 def _sdk() -> Any:
-    """Import the package of the sandboxed interpreter.
+    """Import and return the package `pydantic_monty`, the sandboxed interpreter.
 
     Raises:
         ConfigurationError: The extra is not installed.

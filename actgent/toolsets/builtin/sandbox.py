@@ -39,7 +39,7 @@ def _check_seconds(_: object, field: "attrs.Attribute[float]", value: float) -> 
     given: object = value
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     if not (is_number and 0 < value < math.inf):
-        raise ConfigurationError(f"{field.name}= is a number of seconds above 0, not {value!r:.200}")
+        raise ConfigurationError(f"{field.name}= must be a number of seconds above 0, not {value!r:.200}")
 
 
 def _check_count(_: object, field: "attrs.Attribute[int]", value: int) -> None:
@@ -74,7 +74,7 @@ class SandboxBounds:
 
 @attrs.frozen(kw_only=True)
 class CommandResult:
-    """Exit code and output of a command."""
+    """Result of a sandboxed command."""
 
     output: str
     """Standard output and error as text."""
@@ -88,16 +88,16 @@ class CommandResult:
 
 @attrs.frozen(kw_only=True)
 class Sandbox:
-    """Command line prefix and limits of a sandbox."""
+    """Command line prefix, limits and user of a sandbox."""
 
     line: Sequence[str]
-    """Command line of bubblewrap, to which the command is appended."""
+    """Command line of bubblewrap (program and options), to which the command is appended."""
     bounds: SandboxBounds
-    """Limits of the command."""
+    """Limits of the command's time, memory, processes, disk space and output."""
     folder: Path | None
     """Persistent writable folder; None if the folder is in memory."""
     user: int | None
-    """Id of the user that runs the command; None for the user of this process."""
+    """User id under which the command runs; None for the user of this process."""
     allows_unix: bool
     """True if the command may open Unix sockets that connect to a path."""
 
@@ -143,7 +143,7 @@ class _Command:
     def end(self, reason: str = "") -> None:
         """Make the supervisor kill the command and all processes it has started.
 
-        The first `reason` is kept for the result.
+        The result contains the `reason` of the first call.
         """
         self.reason = self.reason or reason
         if self.control >= 0:
@@ -184,7 +184,7 @@ class _Command:
 
 
 def _start(sandbox: Sandbox, line: Sequence[str]) -> _Command:
-    """Start the supervisor with a command line. Takes some milliseconds.
+    """Start a supervisor process that runs a command line, and return the running command. Takes some milliseconds.
 
     Raises:
         ToolError: The supervisor cannot be started.
@@ -192,7 +192,9 @@ def _start(sandbox: Sandbox, line: Sequence[str]) -> _Command:
     cgroup, user = make_cgroup(sandbox.bounds.memory), sandbox.user
     listening, control = os.pipe()
     reading, writing = os.pipe()
-    filters = _filters(seccomp_program(allows_memfd=cgroup is not None, allows_unix=sandbox.allows_unix))
+    filters = _open_filter_pipe(
+        seccomp_program(allows_memfd=cgroup is not None, allows_unix=sandbox.allows_unix)
+    )
     refused = [word for each in filters for word in ("--seccomp", str(each))]
     try:
         process = subprocess.Popen(  # noqa: S603 - the command runs in a sandbox
@@ -223,8 +225,11 @@ def _start(sandbox: Sandbox, line: Sequence[str]) -> _Command:
     return _Command(process, control, reading, cgroup)
 
 
-def _filters(program: bytes) -> list[int]:
-    """Return a pipe from which bubblewrap reads the system call filter; [] for an empty filter."""
+def _open_filter_pipe(program: bytes) -> list[int]:
+    """Write a system call filter to a pipe, and return a list with its read end for bubblewrap.
+
+    Return an empty list for an empty filter.
+    """
     if not program:
         return []
     reading, writing = os.pipe()
@@ -234,9 +239,9 @@ def _filters(program: bytes) -> list[int]:
 
 
 async def _read_output(command: _Command, bounds: SandboxBounds, folder: Path | None) -> None:
-    """Read a command's output until the command has exited. End the command if it writes more bytes than its bounds allow.
+    """Read a command's output until the command has exited. Kill the command if it exceeds one of its bounds.
 
-    `folder` is the writable folder whose size and number of files are bounded too.
+    `folder` is the persistent writable folder, whose size and number of files are also bounded; None without one.
     """
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch, command, bounds, folder)
@@ -256,9 +261,10 @@ async def _read_output(command: _Command, bounds: SandboxBounds, folder: Path | 
 
 
 async def _watch(command: _Command, bounds: SandboxBounds, folder: Path | None) -> None:
-    """Kill a command that exceeds its limits.
+    """Measure a running command, and kill it when it exceeds its limits of memory, files or disk space.
 
-    A folder that already exceeds the limits may be used by commands that do not add to it, so that they can clean up.
+    If the folder exceeds its limits before the command starts, the command is killed only if it adds to the folder.
+    So commands can clean up.
     """
     disk, files, was_deep = bounds.disk, bounds.files, False
     if folder is not None:
@@ -289,7 +295,10 @@ def _memory_reason(bounds: SandboxBounds) -> str:
 
 
 def _count_files(supervisor: int) -> int:
-    """Return the number of files and folders of a command in its folders in memory, such as `/tmp`."""
+    """Return the number of files and folders that a command has in its in-memory folders, such as `/tmp`.
+
+    `supervisor` is the process id of the command's supervisor.
+    """
     limit = 0
     for process in _descendants(supervisor):
         found = 0
@@ -305,7 +314,9 @@ def _count_files(supervisor: int) -> int:
 
 
 def _used_memory(command: _Command) -> float:
-    """Return the memory of a command's processes in bytes, with unlinked files that they have open. Infinite after an OOM kill.
+    """Return the memory of a command's processes in bytes, with unlinked files that they have open.
+
+    Return infinity if the kernel killed a process because of the memory limit.
 
     Unlinked files are in memory (memfd), or use disk space without being found in the folder.
     """
@@ -322,7 +333,7 @@ def _used_memory(command: _Command) -> float:
 
 
 def _unlinked_files(opened: str) -> Iterator[tuple[tuple[int, int], int]]:
-    """Yield device, inode and size in bytes of the unlinked files that a process has open."""
+    """Yield the unlinked files that a process has open, as ((device, inode), size in bytes)."""
     for each in Path(opened).iterdir():
         try:
             found = each.stat()
@@ -333,7 +344,7 @@ def _unlinked_files(opened: str) -> Iterator[tuple[tuple[int, int], int]]:
 
 
 def _descendants(supervisor: int) -> Iterator[int]:
-    """Yield the process ids below a supervisor. Any thread of a process may have children."""
+    """Yield the process ids of all descendants of the supervisor with the process id `supervisor`."""
     left = [supervisor]
     while left:
         if (process := left.pop()) != supervisor:
@@ -357,7 +368,10 @@ class _FolderSize:
 
 
 def _measure(folder: Path, limit: int | None = None, max_files: int | None = None) -> _FolderSize:
-    """Measure a folder, stopping when it exceeds `limit` bytes or `max_files` files."""
+    """Measure the disk usage and the number of files of a folder.
+
+    The measurement stops when it exceeds `limit` bytes or `max_files` files; None disables this limit.
+    """
     size, files, is_deep, left = 0, 0, False, [str(folder)]
     while left and (limit is None or size <= limit) and (max_files is None or files <= max_files):
         try:
@@ -373,7 +387,7 @@ def _measure(folder: Path, limit: int | None = None, max_files: int | None = Non
 
 
 def _read_status(status: int) -> bytes:
-    """Read the data of the supervisor's status pipe that is available without waiting, and close the pipe."""
+    """Return the data that is available in the supervisor's status pipe without waiting, and close the pipe."""
     os.set_blocking(status, False)
     try:
         return os.read(status, 4096)

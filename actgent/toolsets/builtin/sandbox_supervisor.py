@@ -30,7 +30,7 @@ MEMORY_EXCEEDED = b"actgent: memory-exceeded\n"
 
 
 def supervise() -> int:
-    """Run the command until it ends, kill its remaining processes, and return its exit code."""
+    """Run the command of this process's arguments until it ends, kill its remaining processes, and return its exit code."""
     control, status = int(sys.argv[1]), int(sys.argv[2])
     user = None if sys.argv[3] == "-" else int(sys.argv[3])
     cgroup = None if sys.argv[4] == "-" else sys.argv[4]
@@ -55,7 +55,13 @@ def supervise() -> int:
 
 
 def _start(line: list[str], user: int | None, cgroup: str | None) -> int:
-    """Start the command in its cgroup as its user, and return its process id."""
+    """Start a command line, and return its process id.
+
+    Args:
+        line: Program and arguments.
+        user: User id under which the command runs; None for the user of this process.
+        cgroup: Folder of the cgroup that the command joins; None without a cgroup.
+    """
     child = os.fork()
     if child:
         return child
@@ -81,10 +87,7 @@ def _redirect(target: int, *descriptors: int) -> None:
 
 
 def _wait(child: int, control: int) -> int:
-    """Wait until the command ends, or until the control pipe closes because the caller wants it killed.
-
-    Return the exit code.
-    """
+    """Wait until the process `child` ends, or kill it when the control pipe closes. Return its exit code."""
     ended = os.pidfd_open(child)
     polling = select.poll()
     polling.register(ended, select.POLLIN)
@@ -98,7 +101,7 @@ def _wait(child: int, control: int) -> int:
 
 
 def _kill_children() -> None:
-    """Kill all children, including orphans of dead children, until none is left."""
+    """Kill all children of this process, including orphans of dead children, until no child is left."""
     while True:
         for child in _children():
             with contextlib.suppress(ProcessLookupError):
@@ -126,7 +129,7 @@ def _parent(process: str) -> int:
 
 
 def count_oom_kills(cgroup: str) -> int:
-    """Return how many processes of a cgroup the kernel killed for its memory limit."""
+    """Return the number of processes that the kernel killed because the cgroup with the folder `cgroup` exceeded its memory limit."""
     for name in ("memory.events", "memory.oom_control"):
         with (
             contextlib.suppress(OSError),

@@ -52,10 +52,12 @@ _MACHINES = {
 def seccomp_program(
     machine: str | None = None, *, allows_memfd: bool = True, allows_unix: bool = True
 ) -> bytes:
-    """Return the filter for a machine, by default this one; empty if its system call numbers are unknown.
+    """Return the system call filter for a machine as a BPF program.
+
+    Return empty bytes if the system call numbers of the machine are unknown.
 
     Args:
-        machine: Machine name as `uname -m` prints it.
+        machine: Machine name as `uname -m` prints it; None for this machine.
         allows_memfd: False forbids unnamed files in memory, which only a memory cgroup can account for.
         allows_unix: False forbids Unix sockets that can connect to a path; pairs of connected sockets stay allowed.
     """
@@ -71,15 +73,15 @@ def seccomp_program(
         (_EQUAL, 1, 0, architecture),
         (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _NUMBER),
-        *_returned(_REFUSE | _ENOSYS, _AT_LEAST, _X32),
+        *_return_if(_REFUSE | _ENOSYS, _AT_LEAST, _X32),
     ]
     # ENOSYS: programs fall back as on a kernel without these calls.
     for number in (*_IO_URING, *system_v, *(() if allows_memfd else (memfd,))):
-        program += _returned(_REFUSE | _ENOSYS, _EQUAL, number)
+        program += _return_if(_REFUSE | _ENOSYS, _EQUAL, number)
     for number in (*refused, *_SINCE_424):
-        program += _returned(_REFUSE | _EPERM, _EQUAL, number)
+        program += _return_if(_REFUSE | _EPERM, _EQUAL, number)
     if not allows_unix:
-        connected = [each for kind in _CONNECTED_PAIRS for each in _returned(_ALLOW, _EQUAL, kind)]
+        connected = [each for kind in _CONNECTED_PAIRS for each in _return_if(_ALLOW, _EQUAL, kind)]
         pair = [
             (_LOAD, 0, 0, _SECOND_ARGUMENT),
             (_AND, 0, 0, _SOCKET_TYPE),
@@ -89,11 +91,14 @@ def seccomp_program(
         program += [(_EQUAL, 0, len(pair), socketpair), *pair]
     program += [(_EQUAL, 1, 0, socket), (_RETURN, 0, 0, _ALLOW), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
     for family in _FAMILIES if allows_unix else _FAMILIES[1:]:
-        program += _returned(_ALLOW, _EQUAL, family)
+        program += _return_if(_ALLOW, _EQUAL, family)
     program.append((_RETURN, 0, 0, _REFUSE | _EAFNOSUPPORT))
     return b"".join(struct.pack("=HBBI", *each) for each in program)
 
 
-def _returned(value: int, compare: int, number: int) -> list[tuple[int, int, int, int]]:
-    """Return filter instructions that return `value` if the comparison of the loaded word with `number` succeeds."""
+def _return_if(value: int, compare: int, number: int) -> list[tuple[int, int, int, int]]:
+    """Make BPF instructions that end the filter with the result `value` if the loaded word matches `number`.
+
+    `compare` is the comparison instruction.
+    """
     return [(compare, 0, 1, number), (_RETURN, 0, 0, value)]

@@ -96,7 +96,7 @@ def process_tool(
 
 
 class ProcessTool(Tool):
-    """Tool that runs a shell command in a sandbox."""
+    """Tool that runs a shell command of the model in a sandbox."""
 
     outside = True
     parameters: Mapping[str, Any] = {
@@ -131,13 +131,13 @@ class ProcessTool(Tool):
             ],
             bounds=bounds,
             folder=folder,
-            user=_user_of(folder),
+            user=_command_user(folder),
             allows_unix=not read,
         )
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         if "\0" in (command := arguments["command"]):
-            raise ToolError("a command must not contain NUL")
+            raise ToolError("command must not contain NUL characters")
         ended = await run_sandboxed(self._sandbox, ["/bin/sh", "-c", command])
         if not ended.has_started:
             raise ToolError(f"the sandbox cannot be set up here: {ended.output.strip()[:500]}")
@@ -162,7 +162,10 @@ def _sandbox(
     environment: Mapping[str, str],
     bounds: SandboxBounds,
 ) -> list[str]:
-    """Return the bubblewrap part of the command line; later mounts cover earlier ones."""
+    """Return the command line of bubblewrap for a sandbox, without the command.
+
+    Of the mounts in it, later ones cover earlier ones.
+    """
     line = [
         bwrap,
         "--unshare-all",
@@ -277,8 +280,11 @@ def _check_read_path(path: str | os.PathLike[str]) -> str:
     return str(normal)
 
 
-def _user_of(folder: Path | None) -> int | None:
-    """Return the id of the user that runs the commands; None for the user of this process."""
+def _command_user(folder: Path | None) -> int | None:
+    """Return the user id under which commands run: the owner of `folder`, or an unprivileged user without a folder.
+
+    Return None if this process is not root; commands then run under its user.
+    """
     if os.geteuid() != 0:
         return None
     return _NOBODY if folder is None else folder.stat().st_uid

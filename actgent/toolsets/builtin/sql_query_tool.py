@@ -92,9 +92,9 @@ def _ask_postgres(
 
 
 def _collect_rows(names: Sequence[str], rows: Iterable[Row], max_rows: int) -> dict[str, Any]:
-    """Convert rows to JSON data, up to `max_rows` rows and a maximum size.
+    """Convert the rows of a query to JSON data: the members `columns`, `rows` and `more`.
 
-    `more` in the result is True if rows were left out.
+    `more` is True if rows were left out because of `max_rows` or of the maximum size.
     """
     shown: list[list[Any]] = []
     size = 0
@@ -107,9 +107,9 @@ def _collect_rows(names: Sequence[str], rows: Iterable[Row], max_rows: int) -> d
 
 
 def _value(value: Any) -> Any:
-    """Convert a column value to JSON data.
+    """Convert a column value to JSON data. Bytes become a text with their size; types that JSON lacks become text.
 
-    Bytes become their size, long text is truncated, other types become text.
+    Long text is truncated.
     """
     if value is None or isinstance(value, (bool, int)):
         return value

@@ -49,8 +49,8 @@ def open_sqlite_query(
 
     Args:
         path: Path of the database file.
-        sql: The statement, with `:name` for parameters.
-        parameters: Values by name.
+        sql: The SELECT statement, with `:name` for parameters.
+        parameters: Values by parameter name.
         timeout: Time limit of the statement in seconds, including waiting for locks.
 
     Raises:
@@ -87,7 +87,7 @@ def open_sqlite_query(
     except (apsw.AuthError, apsw.ReadOnlyError) as error:
         raise ToolError(f"Only SELECT queries are allowed: {error}") from None
     except KeyError as error:
-        raise ToolError(f"the parameter {error} is missing") from None
+        raise ToolError(f"parameters must contain a value for {error}, which the statement uses") from None
     except (apsw.Error, ValueError) as error:
         raise ToolError(f"the database rejected the statement: {error}") from None
     finally:
@@ -127,10 +127,7 @@ def _names(cursor: apsw.Cursor) -> list[str]:
 
 
 def _authorizer() -> Any:
-    """Return an authorizer callback for SQLite.
-
-    It allows a statement only to select, read and call safe functions.
-    """
+    """Make an authorizer callback for SQLite, which allows a statement only to select, read and call safe functions."""
     allowed = {apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_RECURSIVE}
     refused = {"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"}
 
@@ -143,7 +140,7 @@ def _authorizer() -> Any:
 
 
 class _TemporarySpace(apsw.VFS):
-    """The platform's file system with a limit of `MAX_TEMPORARY_BYTES` for all temporary files together."""
+    """SQLite virtual file system that limits all temporary files together to `MAX_TEMPORARY_BYTES`; other files are unchanged."""
 
     def __init__(self, name: str) -> None:
         self.vfs_name = name
@@ -178,9 +175,9 @@ class _TemporaryFile(apsw.VFSFile):
 
 
 def _install_functions(connection: Any) -> None:
-    """Replace functions of SQLite that take quadratic time by linear ones.
+    """Replace SQL functions of a connection that take quadratic time by linear ones.
 
-    A query could block its thread otherwise.
+    A query with a quadratic function could block its thread for minutes.
     """
     connection.create_scalar_function("instr", instr, 2, deterministic=True)
     connection.create_scalar_function("replace", replace, 3, deterministic=True)
@@ -189,20 +186,20 @@ def _install_functions(connection: Any) -> None:
             connection.create_scalar_function(name, function, arguments, deterministic=True)
 
 
-def instr(text: Value, wanted: Value) -> int | None:
-    """Return the position of `wanted` in `text`, starting at 1; 0 if it does not occur.
+def instr(text: Value, substring: Value) -> int | None:
+    """Return the position of `substring` in `text`, starting at 1; 0 if it does not occur.
 
-    None for NULL arguments, like SQLite.
+    Return None if an argument is NULL, like SQLite.
     """
-    if text is None or wanted is None:
+    if text is None or substring is None:
         return None
-    if isinstance(text, bytes) and isinstance(wanted, bytes):
-        return text.find(wanted) + 1
-    return _text(text).find(_text(wanted)) + 1
+    if isinstance(text, bytes) and isinstance(substring, bytes):
+        return text.find(substring) + 1
+    return _text(text).find(_text(substring)) + 1
 
 
 def replace(text: Value, old: Value, new: Value) -> Value:
-    """Return a text with all occurrences of `old` replaced.
+    """Return `text` with all occurrences of `old` replaced by `new`.
 
     Raises:
         ValueError: The result would exceed `MAX_VALUE_BYTES`.
@@ -221,12 +218,12 @@ def replace(text: Value, old: Value, new: Value) -> Value:
 
 
 def trim(text: Value, signs: Value = " ") -> str | None:
-    """Return a text without the characters in `signs` at both ends. None for NULL arguments, like SQLite."""
+    """Return `text` without the characters in `signs` at both ends; None if an argument is NULL, like SQLite."""
     return rtrim(ltrim(text, signs), signs)
 
 
 def ltrim(text: Value, signs: Value = " ") -> str | None:
-    """Return a text without the characters in `signs` at its start. None for NULL arguments, like SQLite."""
+    """Return `text` without the characters in `signs` at its start; None if an argument is NULL, like SQLite."""
     if text is None or signs is None:
         return None
     whole, gone = _text(text), frozenset(_text(signs))
@@ -234,7 +231,7 @@ def ltrim(text: Value, signs: Value = " ") -> str | None:
 
 
 def rtrim(text: Value, signs: Value = " ") -> str | None:
-    """Return a text without the characters in `signs` at its end. None for NULL arguments, like SQLite."""
+    """Return `text` without the characters in `signs` at its end; None if an argument is NULL, like SQLite."""
     found = ltrim(None if text is None else _text(text)[::-1], signs)
     return None if found is None else found[::-1]
 

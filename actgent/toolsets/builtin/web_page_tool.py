@@ -62,7 +62,7 @@ class PageTool(Tool):
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         url = arguments["url"]
         if not url.lower().startswith(("http://", "https://")):
-            raise ToolError("the URL must begin with https:// or http://")
+            raise ToolError("url must begin with https:// or http://")
         client = self._guard.client(max_redirects=MAX_REDIRECTS, timeout=self.timeout)
         try:
             async with (
@@ -90,7 +90,7 @@ def _readable(data: bytes, response: httpx2.Response) -> str:
 
 
 def page_text(page: str) -> str:
-    """Return the text of HTML, one line per block. Linear time, also for broken HTML."""
+    """Return the visible text of an HTML page, one line per block. Takes linear time, also for broken HTML."""
     written = io.StringIO()  # a list of a million short strings would take 100 MB
     lower = page.lower()
     place = 0
@@ -105,7 +105,7 @@ def page_text(page: str) -> str:
 
 
 def _lines(text: str) -> str:
-    """Return text with NUL between blocks as lines with single spaces, without empty blocks."""
+    """Convert text with NUL characters between blocks to lines: one block per line, single spaces, no empty blocks."""
     lines = io.StringIO()
     between = ""
     for found in _WORD_OR_END.finditer(text):
@@ -119,7 +119,16 @@ def _lines(text: str) -> str:
 
 
 def _skip_markup(page: str, lower: str, begin: int, written: io.StringIO) -> int:
-    """Return the index after a comment, an element without visible text, or a tag at `begin`. -1 if it is not closed."""
+    """Return the index after the markup at `begin`: a comment, an element without visible text, or a tag.
+
+    Return -1 if the markup is not closed.
+
+    Args:
+        page: The HTML page.
+        lower: The page in lower case.
+        begin: Index of the `<` of the markup.
+        written: Receives the separator of blocks if the tag begins or ends a block.
+    """
     if page.startswith("<!--", begin):
         end = page.find("-->", begin + 4)
         return end + 3 if end >= 0 else -1

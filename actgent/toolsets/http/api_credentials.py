@@ -27,7 +27,7 @@ class Credentials:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Secret texts to remove from errors and results, longest first, including URL-encoded and JSON-encoded forms."""
+        """Return the secret texts to remove from errors and results, longest first, also URL-encoded and JSON-encoded."""
         values = {str(value) for value in (*self.headers.values(), *self.query.values())}
         parts = {part.strip() for value in values for part in (value, value.rpartition(" ")[2])}
         parts |= {password for value in values if (password := _password_in(value))}
@@ -45,7 +45,7 @@ class Credentials:
 
 
 def _password_in(value: str) -> str:
-    """Return the password in an `Authorization` header value (RFC 7617); empty if it has none."""
+    """Return the password in the value of an `Authorization` header (RFC 7617); empty if the value contains no password."""
     kind, _, encode_body = value.partition(" ")
     if kind.lower() != "basic":
         return ""
@@ -59,7 +59,7 @@ NO_CREDENTIALS = Credentials()
 
 
 async def get_credentials(auth: Auth | None) -> Credentials:
-    """Call an `auth=` function, and return its credentials for one request. None gives empty credentials."""
+    """Call an `auth=` function, and return its credentials for one request. Without a function, return empty credentials."""
     if auth is None:
         return NO_CREDENTIALS
     given = auth()
@@ -68,7 +68,7 @@ async def get_credentials(auth: Auth | None) -> Credentials:
 
 @attrs.frozen
 class Bearer:
-    """A token in the `Authorization` header (RFC 6750)."""
+    """Credentials: a token in the `Authorization` header (RFC 6750)."""
 
     token: str = attrs.field(repr=False)
     """Bearer token, sent unchanged."""
@@ -79,12 +79,12 @@ class Bearer:
 
 @attrs.frozen
 class Basic:
-    """A user name and a password in the `Authorization` header (RFC 7617)."""
+    """Credentials: a user name and a password in the `Authorization` header (RFC 7617)."""
 
     user: str
-    """User name."""
+    """User name at the API."""
     password: str = attrs.field(repr=False)
-    """Password."""
+    """Password of the user at the API."""
 
     def __call__(self) -> Credentials:
         pair = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
@@ -93,7 +93,7 @@ class Basic:
 
 @attrs.frozen
 class APIKey:
-    """A key in a header, or in a query parameter if `query` is set."""
+    """Credentials: a key in a header, or in a query parameter if `query` is set."""
 
     key: str = attrs.field(repr=False)
     """API key, sent unchanged."""

@@ -31,7 +31,7 @@ _RETRYABLE_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 
 
 class RetryableHTTPToolError(HTTPToolError):
-    """A failure after which a retry of the same request may succeed."""
+    """Failure of a request, after which a retry of the same request may succeed."""
 
 
 @attrs.frozen(kw_only=True)
@@ -44,7 +44,7 @@ class APIRequest:
     headers: Mapping[str, str] = attrs.field(factory=dict)
     content: bytes | None = None
     credentials: Credentials = NO_CREDENTIALS
-    """Credentials for the origin of `url`; not sent to other origins."""
+    """Credentials of the request; sent only to the origin of `url`."""
     redirects: int = 5
     """Maximum number of redirects to follow."""
     max_bytes: int = 1_000_000
@@ -61,7 +61,7 @@ class APIResponse:
     is_truncated: bool
     """True if the body is longer than `max_bytes`."""
     url: str
-    """Final URL after redirects."""
+    """URL of the response after all redirects."""
 
     @property
     def text(self) -> str:
@@ -83,7 +83,10 @@ class Connections:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[httpx2.AsyncClient]:
-        """Keep connections open for the duration of a block, so that requests of this trio run reuse them."""
+        """Keep connections open for the duration of a block, so that requests of this trio run reuse them.
+
+        The block gets the HTTP client.
+        """
         run = trio.lowlevel.current_trio_token()
         client, holders = self._open.get(run) or (self.guard.client(), 0)
         self._open[run] = client, holders + 1
@@ -122,7 +125,7 @@ async def _send(client: httpx2.AsyncClient, request: APIRequest) -> APIResponse:
 
 
 def _follow_redirect(request: APIRequest, response: APIResponse) -> APIRequest:
-    """Build the request that a redirect response asks for.
+    """Build the request to the target of a redirect response.
 
     Raises:
         HTTPToolError: The redirect would send a body to another origin, or leave TLS.
@@ -187,21 +190,24 @@ async def _exchange(client: httpx2.AsyncClient, request: APIRequest) -> APIRespo
         raise HTTPToolError(f"the request cannot be sent: {_redact(error, secret)}") from None
     except httpx2.TransportError as error:
         raise RetryableHTTPToolError(
-            f"no answer from the API: {type(error).__name__}: {_redact(explained_text(error), secret)}"
+            f"the API sent no response: {type(error).__name__}: {_redact(explained_text(error), secret)}"
         ) from None
     except httpx2.HTTPError as error:
-        raise HTTPToolError(f"the answer cannot be read: {_redact(error, secret)}") from None
+        raise HTTPToolError(f"the response cannot be read: {_redact(error, secret)}") from None
 
 
-def _without(pairs: tuple[tuple[str, str], ...], ours: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return headers or query parameters without those that the credentials set, so that a model cannot override them."""
-    taken = {name.lower() for name in ours}
+def _without(pairs: tuple[tuple[str, str], ...], reserved: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the headers or query parameters of `pairs` whose names are not in `reserved`.
+
+    `reserved` are those that the credentials set, so a model cannot override them.
+    """
+    taken = {name.lower() for name in reserved}
     return tuple((name, text) for name, text in pairs if name.lower() not in taken)
 
 
 @asynccontextmanager
 async def _answer(client: httpx2.AsyncClient, request: httpx2.Request) -> AsyncIterator[httpx2.Response]:
-    """Yield the response to a request while its body can be read, and close the response after the block."""
+    """Send a request for the duration of a block, which gets the response and may read its body."""
     response = await client.send(request, stream=True)
     try:
         yield response
@@ -222,8 +228,8 @@ async def read_decoded(response: httpx2.Response, max_bytes: int) -> tuple[bytes
     used = [coding for each in codings if (coding := each.strip().lower()) not in ("", "identity")]
     if len(used) > 1 or not CODINGS.issuperset(used):
         raise HTTPToolError(
-            f"the answer has the content coding {shown(', '.join(used))}, "
-            f"and the request accepts one of {', '.join(sorted(CODINGS))}"
+            f"the response must have at most one content coding, one of {', '.join(sorted(CODINGS))}, "
+            f"not {shown(', '.join(used))}"
         )
     body = bytearray()
     async for piece in response.aiter_bytes(65_536):
@@ -238,7 +244,10 @@ _SLOW_CODECS = frozenset({"idna", "punycode"})
 
 
 def decode_text(body: bytes, charset: str | None) -> str:
-    """Decode a body by the charset that its server names; by UTF-8 if the charset is absent, unknown or slow."""
+    """Decode a response body by the charset that the server names.
+
+    Use UTF-8 if the charset is None, unknown, or slow to decode.
+    """
     try:
         codec = codecs.lookup(charset or "utf-8").name
         return body.decode("utf-8" if codec in _SLOW_CODECS else codec, "replace")
@@ -247,9 +256,7 @@ def decode_text(body: bytes, charset: str | None) -> str:
 
 
 def _check_response(response: APIResponse, secrets: Sequence[str]) -> APIResponse:
-    """Return a response in which the request's secrets are replaced.
-
-    Some APIs send them back.
+    """Return a response with the request's secrets replaced, because some APIs send them back.
 
     Raises:
         HTTPToolError: The status is an error.
@@ -271,7 +278,7 @@ def _check_response(response: APIResponse, secrets: Sequence[str]) -> APIRespons
 
 
 def _redact(text: Any, credentials: Credentials) -> str:
-    """Return the value as text, with the secrets of the credentials replaced by `[secret]`."""
+    """Convert a value to text, and replace the secrets of the credentials by `[secret]`."""
     clean = str(text)
     for secret in credentials.secrets:
         clean = clean.replace(secret, "[secret]")

@@ -71,7 +71,7 @@ def non_public_reason(address: Address) -> str | None:
 
 
 def parse_address(text: str) -> Address:
-    """Parse an address as the system's resolver formats it, ignoring the zone of a link-local address.
+    """Parse an IP address as the system's resolver formats it, without the zone of a link-local address.
 
     Raises:
         ValueError: The text is not an IP address.
@@ -80,7 +80,7 @@ def parse_address(text: str) -> Address:
 
 
 def _special_reason(address: Address) -> str | None:
-    """Return why an address is not public, without looking at embedded addresses; None if it is public."""
+    """Return a short reason why an address is not public; None if it is public. Embedded IPv4 addresses are not checked."""
     for network, reason in _SPECIAL:
         if address.version == network.version and address in network:
             return reason
@@ -94,7 +94,7 @@ def _special_reason(address: Address) -> str | None:
 def _embedded_ipv4(address: ipaddress.IPv6Address) -> Iterator[ipaddress.IPv4Address]:
     """Yield the IPv4 addresses that an IPv6 address embeds, such as IPv4-mapped or NAT64 addresses.
 
-    A connection may end there.
+    A connection to the IPv6 address may reach the embedded address.
     """
     bits = int(address)
     low = ipaddress.IPv4Address(bits & _LOW_32)
@@ -132,7 +132,7 @@ class Guard:
     """
 
     names: frozenset[str]
-    """Allowed host names in lower case."""
+    """Allowed host names in lower case, with all their addresses."""
     networks: tuple[Network, ...]
     """Allowed networks and single addresses."""
 
@@ -147,9 +147,9 @@ class Guard:
         self.__attrs_init__(frozenset(names), tuple(networks))
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Resolve a host and return its addresses, after a check that all of them may be reached.
+        """Resolve a host, check that the guard allows all its addresses, and return them.
 
-        A host that is allowed by name is not checked.
+        The addresses of a host that is allowed by name are not checked.
 
         Raises:
             AddressBlocked: An address is neither public nor allowed.
@@ -194,7 +194,7 @@ class Guard:
 
 
 class _GuardedTransport(httpx2.AsyncHTTPTransport):
-    """httpx2's transport with a connection pool that connects through the guard; httpx2 has no option for that."""
+    """HTTP transport of httpx2 whose connection pool connects through the guard."""
 
     def __init__(self, guard: Guard) -> None:
         super().__init__(trust_env=False)
@@ -271,9 +271,9 @@ _limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("act
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
-    """Return all addresses of a host, without duplicates.
+    """Return all IP addresses of a host, without duplicates.
 
-    An IP address is returned without a lookup.
+    If `host` is an IP address, return it without a lookup.
 
     Raises:
         OSError: The host has no address, or the lookup timed out.
@@ -290,14 +290,14 @@ async def resolve_host(host: str, port: int) -> list[str]:
 
 
 async def _resolve_with_timeout(host: str, port: int) -> list[Any]:
-    """Resolve a host. Raise `socket.gaierror` after `LOOKUP_TIMEOUT_SECONDS`."""
+    """Resolve a host like `socket.getaddrinfo`. Raise `socket.gaierror` after `LOOKUP_TIMEOUT_SECONDS`."""
     with trio.move_on_after(LOOKUP_TIMEOUT_SECONDS):
         return await _resolve(host, port)
-    raise socket.gaierror(socket.EAI_AGAIN, f"no answer within {LOOKUP_TIMEOUT_SECONDS:g} s")
+    raise socket.gaierror(socket.EAI_AGAIN, f"the lookup took longer than {LOOKUP_TIMEOUT_SECONDS:g} s")
 
 
 async def _resolve(host: str, port: int) -> list[Any]:
-    """Resolve a host with trio's custom resolver if one is set, else in a thread by the system."""
+    """Resolve a host like `socket.getaddrinfo`: by trio's custom resolver if one is set, else in a thread by the system."""
     own = trio.socket.set_custom_hostname_resolver(None)  # trio has no getter
     trio.socket.set_custom_hostname_resolver(own)
     if own is not None:

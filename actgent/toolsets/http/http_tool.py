@@ -152,7 +152,10 @@ class HTTPTool(Tool, Toolset):
         return f"<HTTPTool {self.name!r}: {self.method} {self.url}>"
 
     async def run(self, target: Any, context: ToolContext | None = None) -> Any:
-        """Run one call outside of an agent, like `Tool.run`. With a function as argument, act as a toolset, like `Toolset.run`."""
+        """Run one call outside of an agent, like `Tool.run`, if `target` are arguments.
+
+        If `target` is the `publish` function, run as a toolset, like `Toolset.run`.
+        """
         async with self._connections.opened():
             if not callable(target):
                 return await Tool.run(self, target, context)
@@ -206,7 +209,7 @@ def api_tool(url: str, method: Method = "GET", *, name: str | None = None, **opt
 
 
 def fill_path(template: str, values: Mapping[str, Any]) -> str:
-    """Insert values into a URL template, each URL-encoded as one path segment.
+    """Replace the `{name}` fields of a URL template by values, each URL-encoded as one path segment.
 
     Raises:
         InvalidArguments: A value is empty, `.` or `..`, which would change the path.
@@ -219,7 +222,7 @@ def fill_path(template: str, values: Mapping[str, Any]) -> str:
 
 
 def to_parameter_text(value: Any) -> str:
-    """Return a value as text for a path, query or header; empty for None."""
+    """Convert a parameter value to text for a path, query or header; None becomes an empty text."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -230,7 +233,7 @@ def to_parameter_text(value: Any) -> str:
 
 
 def to_query_pairs(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return values as query pairs. A list becomes one pair per item; None is omitted."""
+    """Convert parameter values to (name, text) pairs of a query. A list becomes one pair per item; None is omitted."""
     found = []
     for name, value in values.items():
         items = value if isinstance(value, list) else [value]
@@ -241,7 +244,7 @@ def to_query_pairs(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 def to_tool_result(response: APIResponse) -> object:
     """Convert an HTTP response to a tool result.
 
-    Text stays text, pictures, audio and PDF become media, other types are described.
+    Text stays text; pictures, audio and PDF become media. Other types become a note with type and size.
     """
     kind = response.headers.get("content-type", "").lower()
     if not response.body:
@@ -283,9 +286,9 @@ def _parse_placeholders(name: str, url: str) -> tuple[str, ...]:
 
 
 def _object_schema(parameters: Parameters | None) -> dict[str, Any]:
-    """Return `parameters=` as the JSON Schema of an object.
+    """Return the schema of `path=`, `query=` or `headers=` as the JSON Schema of an object.
 
-    A mapping of names to schemas is accepted as well.
+    `parameters` is such a schema already, or a mapping of parameter names to schemas; None gives an object without properties.
     """
     if parameters is None:
         return {"type": "object", "properties": {}}
@@ -303,7 +306,7 @@ def _check_headers(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _merge_schemas(name: str, *schemas: dict[str, Any]) -> dict[str, Any]:
-    """Return one schema with the properties of all schemas.
+    """Merge object schemas to one schema with the properties of all. `name` is the tool's name for errors.
 
     Raises:
         ConfigurationError: Two schemas have a property of the same name.

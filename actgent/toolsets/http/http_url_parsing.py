@@ -8,7 +8,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def is_http_url(url: str) -> bool:
-    """Return True for an absolute http or https URL with a host and a valid port."""
+    """Return True if `url` is an absolute http or https URL with a host, and with a valid port or none."""
     try:
         parts = urlsplit(url)
         _ = parts.port  # raises ValueError for an invalid port

@@ -18,7 +18,10 @@ _log = logger_of(__name__)
 
 
 class BoundedSession(ClientSession):
-    """Session that validates results against the schemas passed to `set_tools`, compiled on the first result."""
+    """Client session that validates the results of tools in bounded time, by the output schemas of the tools passed to `set_tools`.
+
+    A schema is compiled on the first result of its tool.
+    """
 
     def __init__(self, reading: Any, writing: Any, **options: Any) -> None:
         super().__init__(_ToolLists(reading), writing, **options)
@@ -31,7 +34,7 @@ class BoundedSession(ClientSession):
         self._compiled.clear()
 
     async def validate_tool_result(self, name: str, result: mcp_types.CallToolResult) -> None:
-        """Validate the structured content of a result.
+        """Validate the structured content of a result of the tool `name`.
 
         Raises:
             ValueError: The content does not match the tool's output schema.
@@ -39,10 +42,10 @@ class BoundedSession(ClientSession):
         if result.structured_content is None or (schema := self._schema_of(name)) is None:
             return
         if reason := schema.reason(result.structured_content):
-            raise ValueError(f"it does not match the server's output schema: {reason}")
+            raise ValueError(f"the result does not match the server's output schema: {reason}")
 
     def _schema_of(self, name: str) -> CompiledSchema | None:
-        """Return the compiled output schema of a tool; None if it has none or the schema is invalid."""
+        """Return the compiled output schema of a tool; None if the tool has no output schema or an invalid one."""
         if name not in self._schemas:
             return None
         if name not in self._compiled:
@@ -57,7 +60,7 @@ class BoundedSession(ClientSession):
 
 
 class _ToolLists:
-    """Message stream of a server that removes invalid tools from tool lists, so that the SDK does not reject the whole list."""
+    """Message stream from a server without the invalid tools in tool lists, for which the SDK would reject the whole list."""
 
     def __init__(self, messages: Any) -> None:
         self._messages = messages
@@ -90,9 +93,9 @@ def _with_usable_tools(item: Any) -> Any:
 
 
 def _make_usable(tool: dict[str, Any]) -> bool:
-    """Add a missing root type to a tool's input schema.
+    """Add the type `object` to the input schema of a listed tool if the schema has no type.
 
-    Return False if the arguments cannot be an object, which models require.
+    Return False if the schema has another type; models can only pass objects.
     """
     schema = tool.get("inputSchema")
     if not schema or not isinstance(schema, dict):

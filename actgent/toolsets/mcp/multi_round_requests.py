@@ -28,7 +28,7 @@ RoundResponder = Callable[[mcp_types.InputRequest, "Round"], Awaitable[mcp_types
 
 
 class RoundRequest(Protocol[T_co]):
-    """Function that sends the request with the responses of a round."""
+    """Function that sends the request with the responses and the state of a round, and returns the server's reply."""
 
     def __call__(
         self, *, input_responses: dict[str, mcp_types.InputResponse] | None, request_state: str | None
@@ -37,23 +37,23 @@ class RoundRequest(Protocol[T_co]):
 
 @attrs.define(eq=False)
 class Round:
-    """Round of a request: the server's requests and the responses to them."""
+    """State of a request between two rounds: the server's requests for input, and the responses to them."""
 
     number: int = 0
     """Number of rounds that the server has asked for so far."""
     state: str | None = None
     """State of the server, sent back unchanged; None if the server sent none."""
     requests: dict[str, mcp_types.InputRequest] = attrs.field(factory=dict)
-    """Unanswered requests of the server."""
+    """Requests of the server that have no response yet, by their id."""
     responses: dict[str, mcp_types.InputResponse] = attrs.field(factory=dict)
-    """Responses to the other requests of the server."""
+    """Responses to the server's other requests, by the id of the request."""
 
     @classmethod
     def parse(cls, text: str) -> "Round":
         """Restore the round of a request from the text that `dump` wrote; a new round if the text is empty.
 
         Raises:
-            ToolError: The text is not a round.
+            ToolError: The text is not an encoded round.
         """
         if not text:
             return cls()
@@ -83,7 +83,7 @@ class Round:
         text = json.dumps(known, separators=(",", ":"))
         if len(text) > MAX_STATE_CHARACTERS:
             raise ToolError(
-                f"the MCP server asked a question with a state of more than {MAX_STATE_CHARACTERS:,} characters: it cannot be answered"
+                f"the MCP server's question cannot be answered: its state has more than {MAX_STATE_CHARACTERS:,} characters"
             )
         return text
 
@@ -102,7 +102,7 @@ async def run_rounds(ask: RoundRequest[T], respond: RoundResponder, current: Rou
         if not isinstance(result, mcp_types.InputRequiredResult):
             return result
         if current.number == MAX_ROUNDS:
-            raise ToolError(f"the server asked for input more than {MAX_ROUNDS} times")
+            raise ToolError(f"the MCP server asked for input more than {MAX_ROUNDS} times")
         current = Round(current.number + 1, result.request_state, dict(result.input_requests or {}))
 
 

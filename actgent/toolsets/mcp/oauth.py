@@ -126,7 +126,10 @@ class StoredTokens:
 
 
 class StoredOAuth(OAuthClientProvider):
-    """The SDK's OAuth client with a token file. `problem` is the reason why authorization failed; empty if it did not."""
+    """The SDK's OAuth client with tokens in a file.
+
+    `problem` is the reason why the authorization failed; empty if it has not failed.
+    """
 
     def __init__(self, name: str, url: str, settings: OAuthSettings, asked: LoginPrompt | None) -> None:
         self.name = name
@@ -177,15 +180,18 @@ class StoredOAuth(OAuthClientProvider):
         await self._set_client_method()
 
     async def _set_client_method(self) -> None:
-        """For a pre-registered client, load the client again.
+        """Load a pre-registered client again after the discovery, because its authentication method depends on the discovered metadata.
 
-        Its authentication method depends on the discovered metadata.
+        Other clients are unchanged.
         """
         if self.storage.is_preregistered:
             self.context.client_info = await self.storage.get_client_info()
 
     async def _auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Run the SDK's flow. Before a login, refresh tokens under the file lock, so that other processes see the new tokens."""
+        """Authorize a request with the SDK's flow: yield each HTTP request to send, and receive its response.
+
+        Expired tokens are refreshed under the file lock, so that other processes use the new tokens.
+        """
         context = self.context
         if not self._initialized:
             await self._initialize()
@@ -233,15 +239,15 @@ class StoredOAuth(OAuthClientProvider):
         await self._handle_refresh_response(response)
 
     def failure(self) -> ToolsetUnavailable | None:
-        """Return the error of a connection that failed for lack of authorization.
+        """Return the error for a connection that failed because the server is not authorized.
 
-        None if no authorization problem was recorded.
+        Return None if no authorization problem was recorded.
         """
         return ToolsetUnavailable(self.name, self.problem) if self.problem else None
 
 
 async def delete_tokens(settings: OAuthSettings, url: str) -> None:
-    """Delete the stored authorization of a server, so that the next connection needs a login."""
+    """Delete the stored authorization of the server at `url`, so that the next connection needs a login."""
     async with file_change(settings.tokens):
         TokenFile(settings.tokens).write(url, {})
 
@@ -256,7 +262,7 @@ def registered_port(settings: OAuthSettings, url: str) -> int:
 
 
 def _secret_method(context: OAuthContext | None) -> Literal["client_secret_basic", "client_secret_post"]:
-    """Return the method with which a client with a secret authenticates at the token endpoint.
+    """Return the method with which a client that has a secret authenticates at the token endpoint.
 
     HTTP Basic is the default of RFC 8414.
     """
@@ -280,5 +286,7 @@ def check_authorization_url(url: str) -> str:
     parsed = httpx2.URL(url)
     is_here = parsed.scheme == "http" and parsed.host in ("127.0.0.1", "localhost", "::1")
     if parsed.scheme != "https" and not is_here:
-        raise ConfigurationError(f"the server's authorization URL {str(parsed)[:200]!r} is not https")
+        raise ConfigurationError(
+            f"the server's authorization URL must be an https URL or a local address, not {str(parsed)[:200]!r}"
+        )
     return str(parsed)

@@ -66,7 +66,7 @@ async def _listeners(server: MCPServer, settings: OAuthSettings) -> list[trio.So
 
 
 class RedirectReceiver:
-    """Receives the response of an authorization server by the state of the request."""
+    """Receives the redirect of an authorization server, and recognizes it by the `state` of the authorization request."""
 
     def __init__(self) -> None:
         self._answered = trio.Event()
@@ -75,10 +75,7 @@ class RedirectReceiver:
         self._refusal = ""
 
     def expect(self, url: str) -> None:
-        """Expect the response to this authorization URL.
-
-        Responses with another `state` are rejected from now on.
-        """
+        """Set the authorization URL whose response is expected. From now on, responses with another `state` are rejected."""
         self._state = _one(parse_qs(urlsplit(url).query), "state")
 
     def accept(self, url: str) -> bool:
@@ -95,7 +92,7 @@ class RedirectReceiver:
         return True
 
     async def receive(self) -> AuthorizationCodeResult:
-        """Wait for the response, and return its authorization code.
+        """Wait for the response of the authorization server, and return its authorization code.
 
         Raises:
             ConfigurationError: The user or the server denied the request, or no response arrived in time.
@@ -115,7 +112,7 @@ async def open_redirect(
     show: Callable[[str], Awaitable[None]],
     lines: Callable[[], Awaitable[str | None]] | None = None,
 ) -> AsyncGenerator[LoginPrompt]:
-    """Listen on loopback for a browser during a block that authorizes a server.
+    """Receive the redirect of a browser on listening sockets, during a block that authorizes a server.
 
     Args:
         listeners: Sockets that the browser is redirected to.

@@ -26,7 +26,7 @@ class ResponseTooLong(httpx2.StreamError):
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """Transport wrapper that limits responses, except event streams."""
+    """HTTP transport that limits the size of responses, except of event streams, whose events the SDK limits."""
 
     def __init__(
         self, inner: httpx2.AsyncBaseTransport, most: int, *, on_session_end: Callable[[], None]
@@ -64,12 +64,12 @@ class _Bounded(httpx2.AsyncByteStream):
         async for piece in self._inner:
             self._left -= len(piece)
             if self._left < 0:
-                why = (
+                reason = (
                     f"is longer than {self._most:,} bytes"
                     if self._most
                     else "is packed, which was not asked for"
                 )
-                raise ResponseTooLong(f"the server's answer {why}")
+                raise ResponseTooLong(f"the server's response {reason}")
             yield piece
 
     async def aclose(self) -> None:

@@ -33,7 +33,7 @@ _log = logger_of(__name__)
 
 @attrs.define(eq=False)
 class _Request:
-    """A sampling request and its reply."""
+    """Sampling request of a server, and the reply once it is known."""
 
     params: mcp_types.CreateMessageRequestParams
     reply: Reply
@@ -52,10 +52,7 @@ class SampledCall:
         self._send, self._receive = trio.open_memory_channel[_Request](0)
 
     async def serve(self, fn: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
-        """Await `fn(*args)`, and answer the server's sampling requests in this task meanwhile.
-
-        Return the result of `fn`.
-        """
+        """Await `fn(*args)` and return its result. Until then, answer the server's sampling requests in this task."""
         result: outcome.Outcome[T] | None = None
 
         async def run() -> None:
@@ -106,6 +103,6 @@ class SampledCall:
             request.is_answered.set()
 
 
-def rejected(why: str) -> mcp_types.ErrorData:
-    """Return the error with which a sampling request is rejected. `why` is the text for the server."""
-    return mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message=why)
+def rejected(reason: str) -> mcp_types.ErrorData:
+    """Return the error that rejects a sampling request. `reason` is the text for the server."""
+    return mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message=reason)

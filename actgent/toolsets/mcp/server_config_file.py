@@ -33,12 +33,12 @@ class AllowedEnvironment(dict[str, str]):
     """
 
     def __init__(self, allowed: Iterable[str]) -> None:
-        """Copy the allowed variables that are set in this process."""
+        """Copy the values of the variables named in `allowed` that are set in this process."""
         super().__init__({name: os.environ[name] for name in allowed if name in os.environ})
 
-    def rejected(self, given: object) -> list[str]:
-        """Return the variables that a server entry refers to and that are set but not allowed."""
-        used = {found[1] for found in _VARIABLE.finditer(json.dumps(given))}
+    def rejected(self, entry: object) -> list[str]:
+        """Return the names of the variables that a server entry refers to and that are set but not allowed."""
+        used = {found[1] for found in _VARIABLE.finditer(json.dumps(entry))}
         return sorted(name for name in used if name in os.environ and name not in self)
 
 
@@ -63,56 +63,63 @@ def mcp_servers(
         raise ConfigurationError(f"{where}: invalid JSON: {error}; {_FORM}") from error
     known = os.environ if environment is None else environment
     return [
-        make_server(name, given, environment=known, folder=where.parent, at=f"{where}, server {name!r}")
-        for name, given in listed_servers(data, at=str(where)).items()
+        make_server(name, entry, environment=known, folder=where.parent, location=f"{where}, server {name!r}")
+        for name, entry in listed_servers(data, location=str(where)).items()
     ]
 
 
-def listed_servers(data: object, *, at: str) -> Mapping[str, Any]:
-    """Return the server entries of a file, without disabled servers.
+def listed_servers(data: object, *, location: str) -> Mapping[str, Any]:
+    """Return the entries of the servers in the data of a file, by server name, without disabled servers.
 
     Raises:
-        ConfigurationError: The data has another form; `at` is the location for the error.
+        ConfigurationError: The data is not an object with `mcpServers`; `location` is the file for the error.
     """
     servers = data.get("mcpServers") if isinstance(data, dict) else None
     if not isinstance(servers, dict):
         found = (
             f"the keys {', '.join(map(repr, data))}" if isinstance(data, dict) else f"a {type(data).__name__}"
         )
-        raise ConfigurationError(f'{at} has no object "mcpServers" (it has {found:.200}); {_FORM}')
-    for name, given in servers.items():
-        if isinstance(given, dict) and not isinstance(given.get("disabled", False), bool):
+        raise ConfigurationError(f'{location} has no object "mcpServers" (it has {found:.200}); {_FORM}')
+    for name, entry in servers.items():
+        if isinstance(entry, dict) and not isinstance(entry.get("disabled", False), bool):
             raise ConfigurationError(
-                f"{at}, server {name!r}: disabled must be true or false, not {given['disabled']!r:.200}"
+                f"{location}, server {name!r}: disabled must be true or false, not {entry['disabled']!r:.200}"
             )
     return {
-        name: given
-        for name, given in servers.items()
-        if not (isinstance(given, dict) and given.get("disabled"))
+        name: entry
+        for name, entry in servers.items()
+        if not (isinstance(entry, dict) and entry.get("disabled"))
     }
 
 
 def make_server(
-    name: str, given: object, *, environment: Mapping[str, str], folder: Path, at: str
+    name: str, entry: object, *, environment: Mapping[str, str], folder: Path, location: str
 ) -> MCPServer:
-    """Create a server from its entry in a file. `folder` is the folder of the file, in which its lock is searched.
+    """Create a server from its entry in a file.
+
+    Args:
+        name: Name of the server.
+        entry: The entry: command and arguments, or URL.
+        environment: Environment variables that the entry may refer to.
+        folder: Folder of the file, in which the lock file is searched.
+        location: File and entry, for errors.
 
     Raises:
-        ConfigurationError: The entry is invalid; `at` is the location in the error text.
+        ConfigurationError: The entry is invalid.
     """
-    if not isinstance(given, dict):
-        raise ConfigurationError(f"{at}: the entry must be an object with a command or a url")
-    if unknown := sorted(given.keys() - _KEYS - _IGNORED):
-        raise ConfigurationError(f"{at}: unknown key {unknown[0]!r} (keys: {', '.join(sorted(_KEYS))})")
-    if isinstance(environment, AllowedEnvironment) and (refused := environment.rejected(given)):
-        to = given.get("url") or shlex.join([str(given.get("command")), *map(str, given.get("args") or ())])
+    if not isinstance(entry, dict):
+        raise ConfigurationError(f"{location}: the entry must be an object with `command` or `url`")
+    if unknown := sorted(entry.keys() - _KEYS - _IGNORED):
+        raise ConfigurationError(f"{location}: unknown key {unknown[0]!r} (keys: {', '.join(sorted(_KEYS))})")
+    if isinstance(environment, AllowedEnvironment) and (refused := environment.rejected(entry)):
+        to = entry.get("url") or shlex.join([str(entry.get("command")), *map(str, entry.get("args") or ())])
         raise ConfigurationError(
-            f"{at}: the file passes the environment variables {', '.join(refused)} to {shown(to)}: "
+            f"{location}: the file passes the environment variables {', '.join(refused)} to {shown(to)}: "
             f"allow that with {' '.join(f'--allow-env {name}' for name in refused)}"
         )
     options = {
-        key: _fill_variables(value, environment, f"{at}, {key}")
-        for key, value in given.items()
+        key: _fill_variables(value, environment, f"{location}, {key}")
+        for key, value in entry.items()
         if key in _KEYS
     }
     if isinstance(lock := options.get("lock"), str):
@@ -124,25 +131,22 @@ def make_server(
             options["oauth"] = resolve_token_path(oauth, folder)
         return MCPServer(name=name, **options)
     except (TypeError, ValueError, ConfigurationError) as error:
-        raise ConfigurationError(f"{at}: {error}") from error
+        raise ConfigurationError(f"{location}: {error}") from error
 
 
-def _fill_variables(value: Any, environment: Mapping[str, str], at: str) -> Any:
-    """Replace references to environment variables in all texts of a value.
-
-    `at` is the location for errors.
-    """
+def _fill_variables(value: Any, environment: Mapping[str, str], location: str) -> Any:
+    """Replace references to environment variables in all texts of a JSON value. `location` is the file and entry for errors."""
     if isinstance(value, str):
-        return _VARIABLE.sub(lambda found: _variable(found, environment, at), value)
+        return _VARIABLE.sub(lambda found: _variable(found, environment, location), value)
     if isinstance(value, list):
-        return [_fill_variables(item, environment, at) for item in value]
+        return [_fill_variables(item, environment, location) for item in value]
     if isinstance(value, dict):
-        return {key: _fill_variables(item, environment, at) for key, item in value.items()}
+        return {key: _fill_variables(item, environment, location) for key, item in value.items()}
     return value
 
 
-def _variable(found: re.Match[str], environment: Mapping[str, str], at: str) -> str:
+def _variable(found: re.Match[str], environment: Mapping[str, str], location: str) -> str:
     text = environment.get(found[1], found[2])
     if text is None:
-        raise ConfigurationError(f"{at}: the environment variable {found[1]} is not set")
+        raise ConfigurationError(f"{location}: the environment variable {found[1]} is not set")
     return text

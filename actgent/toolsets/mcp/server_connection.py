@@ -102,10 +102,7 @@ class MCPConnection:
     _idle: trio.Event = attrs.field(factory=trio.Event)
 
     def mark_expired(self) -> None:
-        """Record that the server has dropped the session.
-
-        The request that was rejected then ends the connection.
-        """
+        """Record that the server no longer knows the session. The rejected request then ends the connection."""
         self.is_expired = True
 
     def end(self) -> None:
@@ -114,14 +111,14 @@ class MCPConnection:
         self.changed.set()
 
     async def wait_calls(self, seconds: float) -> None:
-        """Wait until all running calls have returned. After `seconds`, return in any case."""
+        """Wait until all running calls have returned, at most `seconds`."""
         with trio.move_on_after(seconds):
             while self.calls:
                 self._idle = trio.Event()
                 await self._idle.wait()
 
     async def tools(self) -> list[mcp_types.Tool]:
-        """Return all tools of the server. Of several tools with one name, only the first is returned."""
+        """Request all tools of the server. Of several tools with the same name, return only the first."""
         found: dict[str, mcp_types.Tool] = {}
         cursor = None
         for _ in range(MAX_PAGES):
@@ -197,9 +194,11 @@ class MCPConnection:
             is_refused = self.is_expired and "connection closed" not in str(error).casefold()
             if is_refused or _is_about_session(error):
                 self.end()
-                raise SessionExpired("the server ended its session: repeat the call") from error
+                raise SessionExpired("the MCP server ended its session: repeat the call") from error
             if error.code == mcp_types.CONNECTION_CLOSED:
-                raise OutcomeUnknown("the connection to its server was lost while it ran") from error
+                raise OutcomeUnknown(
+                    "the connection to the MCP server was lost while the call ran"
+                ) from error
             raise ToolError(f"the server rejected the call: {error}") from error
         except (RuntimeError, ValueError) as error:
             raise ToolError(f"the server's response is invalid: {error}") from error
@@ -238,10 +237,7 @@ class MCPConnection:
     async def _answer(
         self, params: mcp_types.ElicitRequestFormParams, call: _Call
     ) -> mcp_types.ElicitResult | None:
-        """Return the result of the user function `answers` for a question of the server.
-
-        None if an approver must answer the question.
-        """
+        """Answer a question of the server by the user function `answers`. Return None if an approver must answer the question."""
         if self.answers is None:
             return None
         try:
@@ -258,7 +254,7 @@ class MCPConnection:
         return mcp_types.ElicitResult(action="accept", content=dict(content))
 
     async def _rounds(self, send: RoundRequest[T], call: _Call) -> T:
-        """Send a request, and answer the server's requests for input, until the server returns the result.
+        """Send a request with `send`, and answer the server's requests for input, until the server returns the result.
 
         Raises:
             ApprovalRequired: An approver must answer a question. The exception carries the state of the round.
@@ -281,7 +277,9 @@ class MCPConnection:
                         raise MCPError.from_error_data(reply)
                     return reply
                 case _:
-                    raise ToolError(f"the server requests {request.method}, which is not available")
+                    raise ToolError(
+                        f"the MCP server requests {request.method}, which this client does not support"
+                    )
 
         current = Round.parse("" if call.answer is None else call.answer.state)
         return await run_rounds(send, respond, current)
@@ -306,7 +304,7 @@ class MCPConnection:
         return capabilities is not None and capabilities.prompts is not None
 
     async def resources(self) -> list[dict[str, Any]]:
-        """Return the URI, name, type and description of the server's resources."""
+        """Request the server's resources: URI, name, type and description of each."""
         found: list[dict[str, Any]] = []
         cursor = None
         for _ in range(MAX_PAGES):
@@ -318,7 +316,9 @@ class MCPConnection:
         return found[:MAX_RESOURCES]
 
     async def read(self, uri: str, *, answer: FormAnswer | None = None) -> str | list[str | Medium]:
-        """Return the content of a resource.
+        """Read a resource of the server, and return its content.
+
+        `answer` is an approver's answer to the server's question; None if the server has not asked.
 
         Raises:
             ApprovalRequired: The server asks a question; the resource is read again with the answer.
@@ -332,7 +332,7 @@ class MCPConnection:
         return _join_texts([_document(each) for each in result.contents])
 
     async def prompts(self) -> list[dict[str, Any]]:
-        """Return the name, description and arguments of the server's prompts.
+        """Request the server's prompts: name, description and arguments of each.
 
         Raises:
             ToolError: The server failed to list its prompts.
@@ -351,7 +351,7 @@ class MCPConnection:
         return found[:MAX_PROMPTS]
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> list[ChatMessage]:
-        """Return the messages of a prompt, filled in with the arguments.
+        """Request the messages of a prompt of the server, filled in with the arguments.
 
         Raises:
             ToolError: The prompt is unknown, the arguments are invalid, the prompt has too many messages, or the
@@ -498,9 +498,9 @@ def _prompt_message(message: mcp_types.PromptMessage) -> ChatMessage:
 def content_value(
     content: Sequence[mcp_types.ContentBlock], structured: Mapping[str, Any] | None
 ) -> str | list[str | Medium]:
-    """Convert the content of a result to the value of a tool: text, or a list of texts, pictures and files.
+    """Convert the content of a result to a tool value: a text, or a list of texts, pictures and files.
 
-    Structured content is used if there is no other.
+    `structured` is the result's structured content, which is used only if `content` is empty.
     """
     items = [_block(block) for block in content]
     if not any(items) and structured is not None:
@@ -514,7 +514,7 @@ def _join_texts(items: list[str | Medium]) -> str | list[str | Medium]:
 
 
 def _text_of(value: str | list[str | Medium]) -> str:
-    """Return the text of a value; media are replaced by their type."""
+    """Convert a tool value to text; media are replaced by their type."""
     if isinstance(value, str):
         return value
     return "\n".join(item if isinstance(item, str) else f"[{item.media_type}]" for item in value)
@@ -547,9 +547,9 @@ def _medium(data: str, kind: str, *, name: str) -> str | Medium:
 
 
 def _matches(content: Mapping[str, Any] | None, schema: Mapping[str, Any]) -> bool:
-    """Return True if the content of an answer matches the schema of the server's question.
+    """Return True if the content of an approver's answer matches the schema of the server's question.
 
-    An invalid schema returns False.
+    Return False if the schema is invalid.
     """
     try:
         return (
@@ -560,15 +560,18 @@ def _matches(content: Mapping[str, Any] | None, schema: Mapping[str, Any]) -> bo
 
 
 def _elicit_result(answer: FormAnswer, params: mcp_types.ElicitRequestFormParams) -> mcp_types.ElicitResult:
-    """Return an approver's answer for the server; decline if it answers another question or does not match the form."""
+    """Convert an approver's answer to the reply to a server's question.
+
+    The reply declines if the answer is for another question or does not match the question's schema.
+    """
     if answer.question == params.message and _matches(answer.content, params.requested_schema):
         return mcp_types.ElicitResult(action="accept", content=dict(answer.content or {}))
     return mcp_types.ElicitResult(action="decline")
 
 
 def _approval_request(params: mcp_types.ElicitRequestFormParams, state: str = "") -> ApprovalRequired:
-    """Return the exception that asks an approver a question of the server.
+    """Return the exception that passes a question of the server to an approver.
 
-    `state` is the state of the round, with which the call resumes.
+    `state` is the encoded round with which the call resumes; empty before revision 2026-07-28.
     """
     return ApprovalRequired(params.message, form=params.requested_schema, again=True, state=state)

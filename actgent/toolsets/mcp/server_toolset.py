@@ -181,7 +181,7 @@ class MCPServer(Toolset):
         )
 
     def _secrets(self) -> Iterator[str]:
-        """Yield the texts that error messages must not show, of at least `MIN_SECRET_CHARS` characters."""
+        """Yield the secret texts to remove from error messages. Texts below `MIN_SECRET_CHARS` characters are left out."""
         url = urlsplit(self.url)
         texts = [*self.env.values(), *self.args, url.username, url.password, url.query, *url.path.split("/")]
         texts += [value for _, value in parse_qsl(url.query)]
@@ -211,7 +211,13 @@ class MCPServer(Toolset):
                 before.replaced.set()
 
     async def _follow(self, link: Any, publish: Publish, scope: trio.CancelScope, before: Any) -> None:
-        """Publish the server's tools now and whenever they change, until the server ends the session.
+        """Publish the server's tools now and whenever they change, until the server ends the session of the connection `link`.
+
+        Args:
+            link: The open connection.
+            publish: Receives the tools.
+            scope: Cancel scope of the connection.
+            before: The connection before this one; None for the first.
 
         Raises:
             ConnectionResetError: The session ended immediately, like the session before it.
@@ -239,7 +245,7 @@ class MCPServer(Toolset):
             raise ConnectionResetError("the server ends every session at once")
 
     async def next_connection(self, ended: Any) -> Any:
-        """Wait until a new connection replaces `ended`, and return the new connection.
+        """Wait until a new connection replaces the connection `ended`, and return the new one.
 
         Raises:
             ToolsetUnavailable: No connection was opened within `connect_timeout`.
@@ -250,7 +256,7 @@ class MCPServer(Toolset):
 
     @contextmanager
     def _registered(self, link: Any) -> Iterator[None]:
-        """Register a connection for the duration of a block, so that calls find it."""
+        """Make a connection the newest one of this toolset for the duration of a block, so that calls use it."""
         run = trio.lowlevel.current_trio_token()
         links = self._connections.setdefault(run, [])
         links.append(link)
@@ -347,7 +353,7 @@ class MCPServer(Toolset):
         return await self._with_connection(ask)
 
     def _withheld_prompts(self, listed: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-        """Return the reasons why prompts are withheld, by name."""
+        """Return why the lock withholds prompts, by prompt name. `listed` are the server's prompts."""
         if self.lock is None:
             return {}
         lock = ToolLock.read(self.lock)
@@ -362,7 +368,7 @@ class MCPServer(Toolset):
             raise ToolError(f"the prompt {name[:100]!r} is withheld: {reason}")
 
     async def _with_connection(self, ask: Callable[[Any], Awaitable[T]]) -> T:
-        """Call `ask` with the open connection, or with a connection that is opened for this call.
+        """Call `ask(connection)` with the open connection, or with one that is opened for this call. Return its result.
 
         Raises:
             ToolError: As `ask` raises it, without exception groups; or the server cannot be connected.
@@ -431,7 +437,7 @@ class MCPTool(Tool):
             return await link.call(self._remote, arguments, **options)
 
     def _restrict(self, context: ToolContext, meta: Mapping[str, Any]) -> None:
-        """Mark the result as untrusted if its `_meta.ifc` has no integrity `trusted`, and restrict its readers.
+        """Label the result of a call by its `_meta.ifc`: untrusted without the integrity `trusted`, and restricted readers.
 
         The server can restrict a tool that the program declares trusted. It can never raise the trust of a result.
         The confidentiality is `public`, `private` (the owner of the topmost session), or a list of names of owners. Other
@@ -504,7 +510,7 @@ class ReadResource(Tool):
 
 
 def _sdk() -> Any:
-    """Import the connection module, which requires the SDK.
+    """Import and return the module `server_connection`, which requires the MCP SDK.
 
     Raises:
         ConfigurationError: The SDK is not installed.
@@ -552,7 +558,7 @@ def _check_pairs(argument: str, given: object) -> None:
 
 
 def _origin_of(url: str) -> str:
-    """Return scheme, host and port of a URL. Path and query may contain tokens."""
+    """Return scheme, host and port of a URL for logs. Path and query are left out, because they may contain tokens."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
@@ -577,17 +583,14 @@ def _stored_oauth(server: MCPServer, settings: OAuthSettings, login: Any) -> Any
 
 
 def _object_schema(schema: Any) -> Mapping[str, Any]:
-    """Return the schema of a tool's arguments with type object, which some servers omit."""
+    """Return a tool's input schema with the type `object`, which some servers omit."""
     given = schema if isinstance(schema, Mapping) else {}
     more: dict[str, Any] = {} if "$ref" in given else {"properties": {}}
     return {"type": "object", **more, **given}
 
 
 def _effect(hints: Any) -> Effect:
-    """Return the effect of a tool from the hints that the server gives about it.
-
-    Without a hint it is `once`, the safest.
-    """
+    """Convert the server's hints about a tool (`readOnlyHint`, `idempotentHint`) to an effect. Without a hint it is `once`."""
     if hints is not None and hints.read_only_hint:
         return "pure"
     if hints is not None and hints.idempotent_hint:

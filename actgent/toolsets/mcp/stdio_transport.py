@@ -56,7 +56,9 @@ class _StderrTail:
 
 @asynccontextmanager
 async def open_process(command: ServerCommand) -> AsyncGenerator[tuple[Incoming, Outgoing]]:
-    """Start a server for the duration of a block, which gets its message streams. Raises when the process ends.
+    """Start a server process for the duration of a block, which gets its incoming and outgoing message streams.
+
+    When the process ends, the block is cancelled and `ServerEnded` is raised.
 
     Raises:
         ConfigurationError: The program cannot be started.
@@ -82,9 +84,9 @@ async def open_process(command: ServerCommand) -> AsyncGenerator[tuple[Incoming,
 
 
 async def _start(command: ServerCommand) -> trio.Process:
-    """Start the server process, with pipes for its input, output and errors.
+    """Start the server process, with pipes for standard input, output and error.
 
-    It inherits only a few safe environment variables.
+    The process inherits only a few safe environment variables.
 
     Raises:
         ConfigurationError: The program cannot be started.
@@ -155,7 +157,7 @@ async def _write(
 async def _read(
     process: trio.Process, to_us: MemoryObjectSendStream[Any], max_message: int, stderr_tail: _StderrTail
 ) -> None:
-    """Forward the server's messages, one per line, until its output ends.
+    """Forward the server's messages from its standard output, one per line, to `to_us`, until the output ends.
 
     Raises:
         ServerEnded: The output ended, or a message is too long.
@@ -169,17 +171,17 @@ async def _read(
             begun.clear()
         begun += rest
         if len(begun) > max_message:
-            raise ServerEnded(f"it sent a message of more than {max_message:,} bytes")
+            raise ServerEnded(f"the server sent a message of more than {max_message:,} bytes")
     raise await _ended(process, stderr_tail)
 
 
 async def _watch(process: trio.Process, stderr_tail: _StderrTail) -> None:
-    """Wait until the process has exited, and a little longer, so that its last output is read.
+    """Wait until the server process has exited, and a little longer, so that its last output is read.
 
-    Its children may keep the pipes open.
+    The pipes do not show the exit, because children of the process may keep them open.
 
     Raises:
-        ServerEnded: The process ended; its output had time to be read.
+        ServerEnded: The process has exited.
     """
     await process.wait()
     await trio.sleep(SHUTDOWN_TIMEOUT_SECONDS)
@@ -187,7 +189,7 @@ async def _watch(process: trio.Process, stderr_tail: _StderrTail) -> None:
 
 
 async def _ended(process: trio.Process, stderr_tail: _StderrTail) -> ServerEnded:
-    """Return the error for an ended process, with its last lines of standard error."""
+    """Return the error for an ended server process, with the exit code and the last lines of standard error."""
     with trio.move_on_after(SHUTDOWN_TIMEOUT_SECONDS):
         await process.wait()
         await stderr_tail.ended.wait()
@@ -212,7 +214,7 @@ async def _deliver(to_us: MemoryObjectSendStream[Any], line: bytes) -> None:
 
 
 def _message_in(line: bytes) -> Any:
-    """Parse a message. Unpaired surrogates, as JavaScript creates by cutting text, become U+FFFD.
+    """Parse a line as a message of the server. Unpaired surrogates, as JavaScript creates by cutting text, become U+FFFD.
 
     Raises:
         ValueError: The line is not a message.

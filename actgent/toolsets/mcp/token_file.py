@@ -26,7 +26,7 @@ class OAuthSettings:
     """OAuth settings of an MCP server."""
 
     tokens: Path
-    """Path of the token file."""
+    """Path of the file that stores the tokens."""
     scope: str = ""
     """Requested scope; empty requests the scope that the server names."""
     client_id: str = ""
@@ -39,13 +39,13 @@ class OAuthSettings:
     """Local port that the authorization server redirects to; 0 uses any free port."""
 
     @classmethod
-    def parse(cls, given: str | Path | Mapping[str, Any]) -> "OAuthSettings":
+    def parse(cls, value: str | Path | Mapping[str, Any]) -> "OAuthSettings":
         """Create settings from the path of a token file, or from a mapping with the path as `tokens`.
 
         Raises:
             ConfigurationError: A key or value is invalid.
         """
-        options = dict(given) if isinstance(given, Mapping) else {"tokens": given}
+        options = dict(value) if isinstance(value, Mapping) else {"tokens": value}
         if unknown := sorted(options.keys() - _KEYS):
             raise ConfigurationError(
                 f"oauth= has no option {unknown[0]!r} (options: {', '.join(sorted(_KEYS))})"
@@ -58,7 +58,7 @@ class OAuthSettings:
         if wrong := sorted(
             key for key, text in options.items() if key != "redirect_port" and not isinstance(text, str)
         ):
-            raise ConfigurationError(f"oauth=: {wrong[0]} must be text")
+            raise ConfigurationError(f"oauth=: {wrong[0]} must be a string")
         if document := options.get("client_metadata_url"):
             parts = urlsplit(str(document))
             if parts.scheme != "https" or not parts.hostname or parts.path in ("", "/"):
@@ -66,17 +66,17 @@ class OAuthSettings:
                     f"oauth=: client_metadata_url must be an https URL with a path, not {document!r:.200}"
                 )
             if options.get("client_id"):
-                raise ConfigurationError("oauth=: pass either client_id or client_metadata_url")
+                raise ConfigurationError("oauth=: pass either client_id or client_metadata_url, not both")
         return cls(tokens=Path(path).expanduser(), **options)
 
 
-def resolve_token_path(given: object, folder: Path) -> Any:
-    """Return an `oauth` entry of a servers file with its token path resolved against the folder."""
-    if isinstance(given, str):
-        return str(folder / Path(given).expanduser())
-    if isinstance(given, Mapping) and isinstance(given.get("tokens"), str):
-        return {**given, "tokens": str(folder / Path(given["tokens"]).expanduser())}
-    return given
+def resolve_token_path(value: object, folder: Path) -> Any:
+    """Resolve the token path in the `oauth` value of a servers file against the folder of that file."""
+    if isinstance(value, str):
+        return str(folder / Path(value).expanduser())
+    if isinstance(value, Mapping) and isinstance(value.get("tokens"), str):
+        return {**value, "tokens": str(folder / Path(value["tokens"]).expanduser())}
+    return value
 
 
 @attrs.frozen
@@ -84,10 +84,10 @@ class TokenFile:
     """Token file with one entry per server URL."""
 
     path: Path
-    """Path of the file."""
+    """Path of the token file."""
 
     def read(self, url: str) -> dict[str, Any]:
-        """Return the entry of a server; empty if the file has no entry of it.
+        """Return the stored authorization of the server at `url`; empty if the file has none.
 
         Raises:
             ConfigurationError: The file is not a token file.
@@ -95,16 +95,18 @@ class TokenFile:
         found: dict[str, Any] = self._servers().get(url, {})
         return found
 
-    def write(self, url: str, known: Mapping[str, Any]) -> None:
-        """Replace the entry of a server; an empty mapping removes it. Call it inside `file_change(path)`.
+    def write(self, url: str, entry: Mapping[str, Any]) -> None:
+        """Replace the stored authorization of the server at `url`; an empty mapping removes it.
+
+        The caller must be inside `file_change(path)`.
 
         Raises:
             ConfigurationError: The file is not a token file, or cannot be written.
         """
         servers = self._servers()
         servers.pop(url, None)
-        if known:
-            servers[url] = dict(known)
+        if entry:
+            servers[url] = dict(entry)
         text = json.dumps({"version": VERSION, "servers": servers}, indent=2, sort_keys=True) + "\n"
         try:
             write_whole(self.path, text, mode=0o600)
@@ -115,8 +117,10 @@ class TokenFile:
         try:
             data = load_document(self.path.read_text(encoding="utf-8"))
             if data["version"] != VERSION:
-                raise ConfigurationError(f"{self.path}: a newer actgent wrote these tokens")
-            return {str(url): dict(known) for url, known in data["servers"].items()}
+                raise ConfigurationError(
+                    f"{self.path}: a newer version of actgent wrote this token file: upgrade actgent"
+                )
+            return {str(url): dict(entry) for url, entry in data["servers"].items()}
         except FileNotFoundError:
             return {}
         except OSError as error:

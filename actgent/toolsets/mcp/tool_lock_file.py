@@ -43,7 +43,9 @@ class ToolLock:
         try:
             data = load_document(path.read_text(encoding="utf-8"))
             if data["version"] != VERSION:
-                raise ConfigurationError(f"{path}: a newer actgent wrote this lock")
+                raise ConfigurationError(
+                    f"{path}: a newer version of actgent wrote this lock file: upgrade actgent"
+                )
             return cls(_by_server(data["servers"]), _by_server(data.get("prompts", {})))
         except FileNotFoundError as error:
             raise ConfigurationError(
@@ -55,7 +57,7 @@ class ToolLock:
             ) from error
 
     def write(self, path: Path) -> None:
-        """Write the lock file atomically, with sorted keys for readable diffs. Call it inside `file_change(path)`."""
+        """Write the lock file atomically, with sorted keys for readable diffs. The caller must be inside `file_change(path)`."""
         data = {
             "version": VERSION,
             "servers": _by_server(self.servers),
@@ -64,20 +66,17 @@ class ToolLock:
         write_whole(path, json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
     def of(self, server: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """Return what a lock contains for a server: digests by tool name, and digests by prompt name."""
+        """Return the locked digests of a server: those of tools by tool name, and those of prompts by prompt name."""
         return self.servers.get(server, {}), self.prompts.get(server, {})
 
     def withheld_reason(self, server: str, tool: str, digest: str) -> str | None:
-        """Return why a tool is withheld from agents: it is new or was changed.
-
-        None if its digest matches the lock.
-        """
+        """Return why a tool is withheld from agents: it is new or was changed. Return None if `digest` is the locked one."""
         return _why_withheld(self.servers.get(server, {}).get(tool), digest)
 
     def prompt_withheld_reason(self, server: str, prompt: Mapping[str, Any]) -> str | None:
-        """Return why a prompt is withheld: it is new or was changed.
+        """Return why a prompt is withheld: it is new or was changed. Return None if its digest is the locked one.
 
-        None if its digest matches the lock. `prompt` is an item of `MCPServer.prompts`.
+        `prompt` is an item of `MCPServer.prompts`.
         """
         return _why_withheld(self.prompts.get(server, {}).get(prompt["name"]), prompt_digest(prompt))
 
@@ -94,10 +93,7 @@ def _why_withheld(locked: str | None, digest: str) -> str | None:
 
 
 def tool_digest(listed: Any) -> str:
-    """Return the digest of a tool's texts, schema and effect hints.
-
-    It reveals later changes by the server.
-    """
+    """Return the digest of a listed tool's texts, schema and effect hints. A later change by the server changes the digest."""
     hints = listed.annotations
     effects = [] if hints is None else [hints.read_only_hint, hints.idempotent_hint]
     content = [listed.name, listed.title, listed.description, listed.input_schema]

@@ -42,21 +42,21 @@ _TOO_LARGE = f"its schemas, including referenced schemas, have more than {MAX_TO
 
 
 class Unsupported(Exception):
-    """An operation that cannot become a tool; the text is the reason."""
+    """Error: an operation of the document cannot become a tool. The text is the reason."""
 
 
 @attrs.frozen
 class Operation:
-    """One operation: an HTTP method of a path."""
+    """An operation of an OpenAPI document: an HTTP method of a path."""
 
     path: str
     method: str
     spec: Mapping[str, Any]
-    """Operation object of the document."""
+    """The operation object in the OpenAPI document."""
     parameters: tuple[Mapping[str, Any], ...]
-    """Parameters of the path and the operation, with references resolved."""
+    """Parameter objects of the path and the operation, with references resolved."""
     servers: Any = None
-    """Servers of the path item; those of the operation are in `spec`."""
+    """The value of `servers` of the path item; None without it. The operation's own servers are in `spec`."""
 
     @property
     def id(self) -> str:
@@ -84,13 +84,13 @@ class TranslatedSchema:
     """A schema converted to JSON Schema, with default names for its references."""
 
     source: Any
-    """Schema as written in the document."""
+    """The schema as written in the OpenAPI document."""
     schema: Any
-    """Converted schema."""
+    """The schema converted to JSON Schema."""
     references: tuple[str, ...]
-    """References in the schema, in order of occurrence."""
+    """Targets of the references in the schema, in order of occurrence."""
     values: int
-    """Number of values in the schema."""
+    """Number of JSON values in the schema, to limit its size."""
 
 
 class APIDocument:
@@ -101,15 +101,17 @@ class APIDocument:
     """
 
     def __init__(self, data: object, *, origin: str = "") -> None:
-        """Check the document's version and structure.
+        """Check the version and structure of an OpenAPI document.
 
         Args:
-            data: The document.
-            origin: URL of the document, to resolve relative server URLs.
+            data: The document as parsed data.
+            origin: URL of the document, to resolve relative server URLs; empty for a document without a URL.
         """
         data = _to_json(data)
         if not isinstance(data, dict) or not isinstance(data.get("paths", {}), dict):
-            raise ConfigurationError("this is not an OpenAPI document: openapi, info and paths are expected")
+            raise ConfigurationError(
+                "this is not an OpenAPI document: it must have the members openapi, info and paths"
+            )
         version = str(data.get("openapi") or data.get("swagger"))
         if not version.startswith(("3.0", "3.1")):
             raise ConfigurationError(
@@ -128,7 +130,10 @@ class APIDocument:
         return str(info.get("title", "")) if isinstance(info, Mapping) else ""
 
     def operations(self, skipped: dict[str, str] | None = None) -> list[Operation]:
-        """Return all valid operations in order. `skipped` receives the reasons of the others, by method and path."""
+        """Return all valid operations of the document in order.
+
+        The dict `skipped` receives why the other operations are invalid, by method and path.
+        """
         skipped = {} if skipped is None else skipped
         found: list[Operation] = []
         for path, node in self.data.get("paths", {}).items():
@@ -149,13 +154,13 @@ class APIDocument:
 
     def _operation(self, path: str, method: str, item: Mapping[str, Any]) -> Operation:
         if not path.startswith("/"):
-            raise Unsupported("its path does not begin with /")
+            raise Unsupported("its path must begin with /")
         spec = item[method]
         parameters = self._merge_parameters(item.get("parameters"), spec.get("parameters"))
         return Operation(path, method, spec, parameters, item.get("servers"))
 
     def _merge_parameters(self, *lists: Any) -> tuple[Mapping[str, Any], ...]:
-        """Merge the parameters of a path and of its operation.
+        """Merge the `parameters` lists of a path and of its operation.
 
         A parameter of the operation overrides that of the path with equal name and location.
         """
@@ -163,15 +168,15 @@ class APIDocument:
         return tuple({(str(each.get("name")), str(each.get("in"))): each for each in found}.values())
 
     def security_schemes(self) -> Mapping[str, Any]:
-        """Return the security schemes by name, with references unresolved."""
+        """Return the document's security schemes by name; their references are not resolved."""
         components = self.data.get("components")
         schemes = components.get("securitySchemes") if isinstance(components, Mapping) else None
         return schemes if isinstance(schemes, Mapping) else {}
 
     def server(self, operation: Operation | None = None) -> str:
-        """Return the base URL of the API.
+        """Return the base URL of the API, or that of an operation.
 
-        An operation or a path may have a server of its own.
+        The operation or its path may have another server than the document.
 
         Raises:
             ConfigurationError: The document has no absolute server URL.
@@ -190,14 +195,16 @@ class APIDocument:
         """
         for _ in range(_MAX_REFERENCE_CHAIN):
             if not isinstance(node, Mapping):
-                raise Unsupported("a part of it is not an object")
+                raise Unsupported("a part of it must be an object")
             if not isinstance(node.get("$ref"), str):
                 return node
             node = self.lookup(node["$ref"])
         raise Unsupported("its references are circular")
 
     def lookup(self, reference: str) -> Any:
-        """Return the node at a reference within the document (RFC 6901). Other documents are never fetched.
+        """Return the node of the document at a `$ref` such as `#/components/schemas/City` (RFC 6901).
+
+        Other documents are never fetched.
 
         Raises:
             Unsupported: The reference has no target or leaves the document.
@@ -216,9 +223,7 @@ class APIDocument:
         return node
 
     def translate(self, schema: Any) -> TranslatedSchema:
-        """Convert a schema of the document to JSON Schema.
-
-        The schemas that it refers to are not converted.
+        """Convert a schema of the document to JSON Schema. The schemas that it refers to are not converted.
 
         Raises:
             Unsupported: A part of the schema is invalid, or the schema is too large.
@@ -262,7 +267,7 @@ class SchemaTranslator:
         return self._with_names(translated)
 
     def _define(self, references: Sequence[str]) -> None:
-        """Add the schemas at these references to `$defs`, and recursively the schemas that they refer to."""
+        """Convert the schemas at these references and the schemas that they refer to, and add them to `$defs`."""
         waiting, fresh = [*reversed(references)], list[str]()
         while waiting:
             reference = waiting.pop()
@@ -280,10 +285,7 @@ class SchemaTranslator:
             )
 
     def _add(self, translated: TranslatedSchema) -> None:
-        """Count the values of a schema.
-
-        Raise `Unsupported` if all schemas of the tool together are too large.
-        """
+        """Add the size of a converted schema to that of the tool's schemas. Raise `Unsupported` if they are too large together."""
         self._values += translated.values
         if self._values > MAX_TOOL_VALUES:
             raise Unsupported(_TOO_LARGE)
@@ -295,9 +297,9 @@ class SchemaTranslator:
         return name
 
     def _with_names(self, translated: TranslatedSchema) -> Any:
-        """Return the schema with this tool's names in its references.
+        """Return a converted schema with this tool's names in its references.
 
-        Tools with the default names share one object.
+        Tools that use the default names share one object.
         """
         if all(self._names[each] == _default_name(each) for each in translated.references):
             return translated.schema
@@ -308,7 +310,12 @@ class _SchemaConverter:
     """Converts a schema to JSON Schema, and records its references."""
 
     def __init__(self, is_3_0: bool, names: Mapping[str, str] | None = None) -> None:  # noqa: FBT001 - internal
-        """Set the names for references; None uses the default names."""
+        """Prepare a conversion.
+
+        Args:
+            is_3_0: True for a schema of OpenAPI 3.0, which has a dialect.
+            names: Names in `$defs` by reference; None uses the default names.
+        """
         self._is_3_0, self._names = is_3_0, names
         self.references: dict[str, None] = {}
 
@@ -321,7 +328,7 @@ class _SchemaConverter:
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, Mapping):
-            raise Unsupported("a schema is not an object")
+            raise Unsupported("a schema must be an object")
         if isinstance(reference := schema.get("$ref"), str):
             self.references[reference] = None
             name = _default_name(reference) if self._names is None else self._names[reference]
@@ -355,7 +362,7 @@ class _SchemaConverter:
 
 
 def _count_values(schema: Any, limit: int) -> int:
-    """Return the number of values in a schema; counting stops above `limit`."""
+    """Return the number of JSON values in a schema. If it exceeds `limit`, counting stops and the result is above `limit`."""
     count, left = 0, [schema]
     while left and count <= limit:
         each = left.pop()
@@ -370,18 +377,21 @@ def _default_name(reference: str) -> str:
 
 def _require_list(value: Any) -> Sequence[Any]:
     if not isinstance(value, list | None):
-        raise Unsupported("a list is expected")
+        raise Unsupported("a part of a schema must be a list")
     return value or ()
 
 
 def _require_object(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise Unsupported("a part of a schema is not an object")
+        raise Unsupported("a part of a schema must be an object")
     return value
 
 
 def _from_3_0(schema: Mapping[str, Any], translated: dict[str, Any]) -> dict[str, Any]:
-    """Replace keywords of OpenAPI 3.0 that JSON Schema lacks: `nullable` and boolean exclusive bounds."""
+    """Replace keywords of OpenAPI 3.0 that JSON Schema lacks: `nullable` and boolean exclusive bounds.
+
+    `schema` is the schema as written. `translated` is its converted form, which is changed and returned.
+    """
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(flag := translated.get(exclusive), bool):
             del translated[exclusive]
@@ -415,7 +425,9 @@ def _resolve_server(origin: str, url: str) -> str:
     except ValueError:
         whole = ""
     if not is_server(whole):
-        raise ConfigurationError(f"the document has no usable server URL ({url!r:.200}): pass server=")
+        raise ConfigurationError(
+            f"the document must have an absolute server URL without variables, not {url!r:.200}: otherwise pass server="
+        )
     return whole.rstrip("/")
 
 
@@ -428,7 +440,9 @@ def is_server(url: str) -> bool:
 
 
 def _to_json(data: object) -> Any:
-    """Return a document as plain JSON data. YAML also has dates, keys that are not text, and aliases that can expand 1 KB to 1 TB.
+    """Convert a parsed document to plain JSON data.
+
+    YAML also has dates, keys that are not text, and aliases that can expand 1 KB to 1 TB.
 
     Raises:
         ConfigurationError: The document is too large, too deep, or contains itself.
@@ -443,36 +457,42 @@ def _to_json(data: object) -> Any:
     return plain
 
 
-def _convert_node(node: Any, known: dict[int, tuple[Any, int]], above: dict[int, Any]) -> tuple[Any, int]:
-    """Return a node as plain JSON data, and its number of values. A shared node is converted once."""
+def _convert_node(node: Any, converted: dict[int, tuple[Any, int]], above: dict[int, Any]) -> tuple[Any, int]:
+    """Convert a node of a parsed document to plain JSON data. Return the data and their number of values.
+
+    Args:
+        node: The node.
+        converted: Results by id of the node, so that a shared node is converted once.
+        above: The nodes that contain this node, by id.
+    """
     if not isinstance(node, Mapping | list | tuple):
         return _scalar(node), 1
-    if id(node) in known:
-        return known[id(node)]
+    if id(node) in converted:
+        return converted[id(node)]
     if id(node) in above:
         raise ConfigurationError("a part of the document contains itself")
     above[id(node)] = node
     if isinstance(node, Mapping):
-        each = {str(key): _convert_node(item, known, above) for key, item in node.items()}
+        each = {str(key): _convert_node(item, converted, above) for key, item in node.items()}
         plain: Any = {key: item for key, (item, _) in each.items()}
         size = sum(size for _, size in each.values()) + 1
     else:
-        items = [_convert_node(item, known, above) for item in node]
+        items = [_convert_node(item, converted, above) for item in node]
         plain, size = [item for item, _ in items], sum(size for _, size in items) + 1
     del above[id(node)]
-    known[id(node)] = plain, size
+    converted[id(node)] = plain, size
     return plain, size
 
 
 def _scalar(value: Any) -> Any:
-    """Convert a scalar to a JSON value. Values that JSON lacks, such as dates and NaN, become text."""
+    """Convert a YAML scalar to a JSON value. Values that JSON lacks, such as dates and NaN, become text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
 class _CheckedReader:
-    """Binary file object that calls a function before each read. YAML is read in pieces of some kilobytes."""
+    """Binary file object that calls a function before each read, so that the parsing of YAML can be stopped."""
 
     def __init__(self, data: bytes, check: Callable[[], object]) -> None:
         self._data, self._check = io.BytesIO(data), check
@@ -483,10 +503,10 @@ class _CheckedReader:
 
 
 def read_document(text: str | bytes, *, name: str, check: Callable[[], object] = lambda: None) -> Any:
-    """Parse JSON or YAML.
+    """Parse a JSON or YAML document.
 
     Args:
-        text: The document.
+        text: The text of the document.
         name: Name of the document for errors.
         check: Called repeatedly while YAML is parsed, which takes seconds per megabyte. It may raise to stop parsing.
 

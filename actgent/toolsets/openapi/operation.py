@@ -52,14 +52,14 @@ class Parameter:
     style: str
     """Serialization style of the parameter in the OpenAPI document, e.g. `form` or `simple`."""
     explode: bool
-    """True if items of lists and objects become separate parameters."""
+    """True if the items of a list or object value become separate parameters of the request."""
     required: bool
     """True if the model must pass the parameter."""
 
 
 @attrs.frozen
 class RequestBody:
-    """Media type of a request body, and if it is required."""
+    """Body of an operation's requests: its media type, and True in `required` if the model must pass it."""
 
     media_type: str
     required: bool
@@ -79,7 +79,7 @@ class OperationTool(Tool):
         timeout: float,
         max_bytes: int,
     ) -> None:
-        """Convert the operation's parameters and body to a schema.
+        """Convert the parameters and the body of an operation to a tool's parameter schema.
 
         Raises:
             Unsupported: The operation cannot become a tool.
@@ -114,7 +114,9 @@ class OperationTool(Tool):
         return to_tool_result(await self._connections.send(request))
 
     def request(self, arguments: Mapping[str, Any], *, idempotency_key: str = "") -> APIRequest:
-        """Build the request from the arguments, without credentials.
+        """Build the API request from the tool arguments, without credentials.
+
+        `idempotency_key` is sent as a header; an empty key is not sent.
 
         Raises:
             InvalidArguments: A value would change the path, or a form is not an object.
@@ -158,7 +160,7 @@ class OperationTool(Tool):
 def _parameters(
     operation: Operation, translator: SchemaTranslator, properties: dict[str, Any]
 ) -> Sequence[Parameter]:
-    """Return the parameters of an operation, and add their schemas to `properties`.
+    """Return the parameters of an operation, and add the schema of each tool argument to `properties`.
 
     Raises:
         Unsupported: A parameter is invalid or unsupported.
@@ -168,7 +170,7 @@ def _parameters(
     for given in operation.parameters:
         name, location = given.get("name"), str(given.get("in"))
         if not isinstance(name, str) or not name:
-            raise Unsupported("a parameter has no name")
+            raise Unsupported("a parameter must have a name")
         if location not in PARAMETER_LOCATIONS:
             raise Unsupported(f"the parameter {name!r} has the unsupported location {location!r}")
         if location == "header" and name.lower() in _IGNORED_HEADERS:
@@ -198,7 +200,7 @@ def _parameters(
 
 
 def _argument(name: str, taken: Mapping[str, Any]) -> str:
-    """Return an argument name that model providers accept and that is not taken.
+    """Make an argument name that model providers accept and that is not in `taken`.
 
     `name` is the parameter's name in the document.
     """
@@ -215,7 +217,10 @@ def _path_parameters(path: str) -> list[str]:
 
 
 def _schema_of(parameter: Mapping[str, Any]) -> Any:
-    """Return the schema of a parameter, or that of its only media type. Text if the document has none."""
+    """Return the schema of a parameter object, or that of its only media type.
+
+    Return the schema of a text if the document has none.
+    """
     if "schema" in parameter:
         return parameter["schema"]
     content = parameter.get("content")
@@ -226,7 +231,7 @@ def _schema_of(parameter: Mapping[str, Any]) -> Any:
 
 def _schema_in(media: Any) -> Any:
     if media is not None and not isinstance(media, Mapping):
-        raise Unsupported("a media type is not an object")
+        raise Unsupported("a media type must be an object")
     return (media or {}).get("schema", {})
 
 
@@ -240,7 +245,9 @@ def _with_description(given: Mapping[str, Any], schema: Any) -> Any:
 def _body(
     document: APIDocument, operation: Operation, translator: SchemaTranslator, properties: dict[str, Any]
 ) -> RequestBody | None:
-    """Return the body of an operation, and add its schema to `properties`; None if it has no supported body.
+    """Return the request body of an operation, and add its schema to `properties`.
+
+    Return None if the operation has no body, or an optional body without a supported media type.
 
     Raises:
         Unsupported: A required body has no supported media type.
@@ -280,7 +287,7 @@ def _is_text(media_type: str) -> bool:
 
 
 def to_query_parameters(parameter: Parameter, value: Any) -> list[tuple[str, str]]:
-    """Encode a value as query pairs, in the style that the document sets for the parameter."""
+    """Encode a parameter value as (name, text) pairs of a query, in the style that the document sets."""
     name = parameter.name
     if isinstance(value, dict):
         if parameter.style == "deepObject":
@@ -297,7 +304,7 @@ def to_query_parameters(parameter: Parameter, value: Any) -> list[tuple[str, str
 
 
 def _join_values(parameter: Parameter, value: Any) -> str:
-    """Encode a value for a header, cookie or path. Items of lists and objects are separated by commas."""
+    """Encode a parameter value for a header, cookie or path. Items of lists and objects are separated by commas."""
     if isinstance(value, list):
         return ",".join(map(to_parameter_text, value))
     if isinstance(value, dict):
@@ -341,7 +348,10 @@ def encode_body(media_type: str, body: Any) -> tuple[str, bytes]:
 
 
 def _multipart(fields: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Encode fields as multipart/form-data (RFC 7578); file contents are sent as text."""
+    """Encode form fields as multipart/form-data (RFC 7578). Return the media type and the body.
+
+    Contents of files are sent as text.
+    """
     boundary = secrets.token_hex(16)
     parts = []
     for name, value in fields.items():

@@ -59,7 +59,7 @@ class OpenAPI(Toolset):
         keep: Use only operations for which this function returns True: `lambda operation: operation.method == "get"`.
             It runs
             in a worker thread if the document is fetched.
-        auth: As for `HTTPTool`; or a mapping from security schemes of the document to a text or `Basic`. The
+        auth: `Bearer(token)`, `Basic(user, password)`, `APIKey(key)`, or a function that returns `Credentials`; or a mapping from security schemes of the document to a text or `Basic`. The
             credentials go
             only to origins that the program names: `server`, the URL of a fetched document, `auth_origins`, and the
             first
@@ -120,7 +120,7 @@ class OpenAPI(Toolset):
             document if isinstance(document, str) and document.startswith(("http://", "https://")) else ""
         )
         if self._url and not is_http_url(self._url):
-            raise ConfigurationError(f"the URL of the document is invalid: {self._url!r:.200}")
+            raise ConfigurationError(f"the URL of the OpenAPI document is invalid: {self._url!r:.200}")
         if isinstance(document, str) and "://" in document and not self._url:
             raise ConfigurationError(
                 f"the URL of an OpenAPI document must begin with http:// or https://, not {document!r:.200}"
@@ -143,7 +143,7 @@ class OpenAPI(Toolset):
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """Tools of the document. Empty until a document that must be fetched was fetched."""
+        """Tools of the document. Empty while a document at a URL has not been fetched."""
         return self._tools or ()
 
     async def run(self, publish: Publish) -> None:
@@ -155,7 +155,7 @@ class OpenAPI(Toolset):
             await trio.sleep_forever()
 
     def _read(self, body: bytes) -> tuple[Tool, ...]:
-        """Create tools of a fetched document. Runs in a worker thread of trio; a cancellation stops it between two steps."""
+        """Parse a fetched document, and create its tools. Runs in a worker thread of trio; a cancellation stops it between two steps."""
         check = trio.from_thread.check_cancelled
         data = read_document(body, name=self._url, check=check)
         return self._build_tools(APIDocument(data, origin=self._url), check=check)
@@ -171,7 +171,7 @@ class OpenAPI(Toolset):
             ) from error
         if response.is_truncated:
             raise ConfigurationError(
-                f"the document at {self._url} has more than {MAX_DOCUMENT_BYTES:,} bytes"
+                f"the document at {self._url} must have at most {MAX_DOCUMENT_BYTES:,} bytes"
             )
         return response.body
 
@@ -184,9 +184,9 @@ class OpenAPI(Toolset):
         """
         auth = credentials_by_scheme(document, self._auth) if isinstance(self._auth, Mapping) else self._auth
         tools: dict[str, Tool] = {}
-        there = document.operations(self.skipped)
+        operations = document.operations(self.skipped)
         foreign = set[str]()
-        for operation in there:
+        for operation in operations:
             check()
             if not self._is_selected(operation):
                 continue
@@ -203,7 +203,7 @@ class OpenAPI(Toolset):
                     self.skipped[f"{operation.method} {operation.path}"] = (
                         f"another operation has the id {operation.id!r}"
                     )
-        self._check_selection(there, tools)
+        self._check_selection(operations, tools)
         if foreign:
             _log.warning(
                 "%s: the document names %s, but the program does not, so requests to it have no credentials; "
@@ -225,9 +225,9 @@ class OpenAPI(Toolset):
         return tuple(tools.values())
 
     def _origins(self, document: APIDocument) -> frozenset[str]:
-        """Return the origins to which credentials are sent.
+        """Return the origins to which credentials are sent: those of the URLs that the program names.
 
-        The program names them; if it names no URL, the document's server counts.
+        If the program names no URL, return the origin of the document's first server.
         """
         named = self._server or self._url
         if not named:
@@ -258,11 +258,16 @@ class OpenAPI(Toolset):
             and (self._keep is None or rule_allows("keep=", self._keep(operation)))
         )
 
-    def _check_selection(self, there: Sequence[Operation], tools: Mapping[str, Tool]) -> None:
-        """Raise `ConfigurationError` if the document lacks a selected operation or tag, or has no usable operation."""
+    def _check_selection(self, operations: Sequence[Operation], tools: Mapping[str, Tool]) -> None:
+        """Raise `ConfigurationError` if the document lacks a selected operation or tag, or if no operation became a tool.
+
+        Args:
+            operations: All valid operations of the document.
+            tools: The created tools by name.
+        """
         for kind, wanted, known in (
-            ("operation", self._ids, {each.id for each in there}),
-            ("tag", self._tags, {tag for each in there for tag in each.tags}),
+            ("operation", self._ids, {each.id for each in operations}),
+            ("tag", self._tags, {tag for each in operations for tag in each.tags}),
         ):
             if missing := sorted(wanted - known):
                 raise ConfigurationError(
@@ -274,9 +279,9 @@ class OpenAPI(Toolset):
 
 
 def _parse_origin(url: str) -> str:
-    """Return the origin of an entry of `auth_origins=`.
+    """Return the origin (scheme, host, port) of an item of `auth_origins=`.
 
-    Raise `ConfigurationError` if the entry is not an http or https URL.
+    Raise `ConfigurationError` if the item is not an http or https URL.
     """
     if not is_server(url):
         raise ConfigurationError(
@@ -286,10 +291,10 @@ def _parse_origin(url: str) -> str:
 
 
 def credentials_by_scheme(document: APIDocument, given: Mapping[str, str | Basic]) -> Auth:
-    """Return a function that returns the credentials for values by security scheme.
+    """Make the `auth` function for a mapping from security schemes of a document to a text or `Basic`.
 
     Raises:
-        ConfigurationError: The document has no such scheme, or the scheme needs another kind of value.
+        ConfigurationError: The document lacks one of the schemes, or a scheme needs another kind of value.
     """
     schemes = document.security_schemes()
     try:

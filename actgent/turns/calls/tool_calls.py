@@ -405,7 +405,7 @@ class _Host(FieldRepr):
     caller: ToolCaller
     turn: Turn
 
-    def keep(self, call: ToolCall, text: str, limit: int) -> str:
+    def store_long_result(self, call: ToolCall, text: str, limit: int) -> str:
         """Return the first `limit` characters of a tool result, and store the whole text for the tool `read_result`.
 
         If the agent does not have that tool, the rest is lost.

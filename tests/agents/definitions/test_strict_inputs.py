@@ -70,7 +70,7 @@ async def test_native_arguments_keep_to_one_rule(client, stream, arguments):
         await llm.aclose()
     assert ran == []
     for result in results:
-        assert "not a JSON object (" in result.error
+        assert "must be a JSON object (" in result.error
 
 
 @pytest.mark.parametrize("arguments", BAD)

@@ -41,8 +41,8 @@ def test_calls_that_overtake_each_other_lend_no_room(seed):
     counted = dice.sample(sent := send(desk, lane, 0, 40), 40)
     for call in dice.sample(sent, 40):
         answer(desk, lane, call, 59 - counted.index(call), now=0)
-        assert lane.learnt["requests"].fill(0) <= 20
-    assert lane.learnt["requests"].fill(0) == 20
+        assert lane.detected["requests"].fill(0) <= 20
+    assert lane.detected["requests"].fill(0) == 20
 
 
 def test_usage_of_other_processes_reduces_the_limit():
@@ -51,9 +51,9 @@ def test_usage_of_other_processes_reduces_the_limit():
     lane = desk.state_of("m")
     answer(desk, lane, *send(desk, lane, 0), 59, now=1)
     answer(desk, lane, *send(desk, lane, 10), 4, now=10)
-    assert lane.learnt["requests"].fill(10) == pytest.approx(4)
+    assert lane.detected["requests"].fill(10) == pytest.approx(4)
     answer(desk, lane, *send(desk, lane, 11), 50, now=11)
-    assert lane.learnt["requests"].fill(11) == pytest.approx(50)
+    assert lane.detected["requests"].fill(11) == pytest.approx(50)
 
 
 def test_an_older_answer_does_not_update_learnt_limits():
@@ -63,6 +63,6 @@ def test_an_older_answer_does_not_update_learnt_limits():
     (slow,) = send(desk, lane, 0)
     answer(desk, lane, *send(desk, lane, 1), 30, now=2)
     answer(desk, lane, *send(desk, lane, 3), 5, now=4)
-    before = lane.learnt["requests"].fill(5)
+    before = lane.detected["requests"].fill(5)
     answer(desk, lane, slow, 59, now=5)
-    assert lane.learnt["requests"].fill(5) == before
+    assert lane.detected["requests"].fill(5) == before

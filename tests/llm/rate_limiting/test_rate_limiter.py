@@ -330,7 +330,7 @@ async def test_waiting_has_an_end(autojump_clock):
         nursery.start_soon(give_up)
         nursery.start_soon(partial(model.complete, chat(priority=Priority.HIGH)))
         await trio.sleep(1)
-        with pytest.raises(RateLimited, match="2 calls wait"):
+        with pytest.raises(RateLimited, match="2 calls already wait"):
             await model.complete(chat())
 
 

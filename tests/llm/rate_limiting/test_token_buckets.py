@@ -49,9 +49,9 @@ def test_a_call_that_never_fits_goes_when_the_bucket_is_full():
 def test_limits_by_the_day_are_found_in_their_headers():
     """A limit of 14,400 that refills 30 requests in 180 s is a daily limit and gives its daily rate."""
     spent = Reading("requests", 14_400, 14_400 - 7_200, 43_200)
-    assert spent.rate(known=240) == pytest.approx(1 / 6)
+    assert spent.rate(default=240) == pytest.approx(1 / 6)
     hardly = Reading("requests", 14_400, 14_370, 180)
-    assert hardly.rate(known=240) == 240
+    assert hardly.rate(default=240) == 240
 
 
 def test_openai_headers():

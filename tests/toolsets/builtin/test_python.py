@@ -238,7 +238,7 @@ total"""
     assert result.error is None
     lines = result.content.split("\n")
     assert lines[0].startswith("note: ")
-    assert lines[1:] == ["note(): it was given 'number' twice", "190"]
+    assert lines[1:] == ["note(): it got two values for 'number'", "190"]
     assert result.mark
 
 

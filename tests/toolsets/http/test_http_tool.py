@@ -207,7 +207,7 @@ async def test_idempotent_requests_are_retried(server, autojump_clock):
 async def test_unreachable_host_is_an_error_with_the_reason(autojump_clock):
     """The error has the reason why no response arrived."""
     result = await call(HTTPTool("x", "http://127.0.0.1:9", retries=0, allow=HERE))
-    assert "no answer from the API" in result.error
+    assert "the API sent no response" in result.error
     assert "Connection refused" in result.error
 
 
@@ -515,7 +515,7 @@ async def test_an_answer_that_is_no_http(server):
 
     server.answer = lambda _: noise
     result = await call(HTTPTool("x", server.url, retries=0, allow=HERE))
-    assert "no answer from the API" in result.error
+    assert "the API sent no response" in result.error
     with pytest.raises(HTTPToolError):
         await HTTPTool("x", server.url, retries=0, allow=HERE).execute({}, ToolContext())
 

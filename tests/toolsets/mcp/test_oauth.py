@@ -346,7 +346,7 @@ async def test_an_address_without_tls_is_not_shown(authority, tokens):
     error = await failure_of(log_in, server_of(authority, tokens), look)
     assert shown == []
     assert "'http://login.example/authorize?" in str(error)
-    assert "not https" in str(error)
+    assert "must be an https URL" in str(error)
 
 
 async def test_at_the_terminal(authority, tmp_path):
@@ -385,7 +385,7 @@ def expire(tokens):
         ({"oauth": {"tokens": "t", "secret": "x"}, "url": "https://x.example"}, "no option 'secret'"),
         ({"oauth": {}, "url": "https://x.example"}, "token file"),
         ({"oauth": {"tokens": "t", "redirect_port": "80"}, "url": "https://x.example"}, "must be a port"),
-        ({"oauth": {"tokens": "t", "scope": 1}, "url": "https://x.example"}, "scope must be text"),
+        ({"oauth": {"tokens": "t", "scope": 1}, "url": "https://x.example"}, "scope must be a string"),
         ({"oauth": "t", "command": "x"}, "requires url="),
     ],
 )
