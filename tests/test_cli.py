@@ -875,7 +875,7 @@ def test_file_without_an_agent_is_an_error(code, place, wanted, tmp_path):
         (("journal", "export", "a.db"), "See `actgent journal export --help`."),
         (("token", "list"), "tokens.toml has no tokens: `actgent token new` creates one"),
         (("new", "My Agent"), "a letter first, not 'My Agent': write my-agent"),
-        (("eval", "nothing"), "no such file or folder: nothing; expected a case file"),
+        (("eval", "nothing"), "nothing does not exist: name a case file"),
         (("tools", "team.py"), "no tools in team.py"),
         (
             ("chat", "team.py:clrk"),

@@ -255,7 +255,8 @@ def test_options_of_tools_and_clients():
             return a
 
     with pytest.raises(
-        ConfigurationError, match=r"OpenAI has no option 'key': did you mean 'api_key'\? The options are: api_key"
+        ConfigurationError,
+        match=r"OpenAI has no option 'key': did you mean 'api_key'\? The options are: api_key",
     ):
         OpenAI("gpt-5.2", key="k")
     with pytest.raises(TypeError, match=r"BareAgent\(\) needs name=: write it first"):

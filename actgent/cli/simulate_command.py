@@ -182,7 +182,7 @@ def _replay(text: str, settings: Settings, terminal: Terminal) -> int:
         raise ConfigurationError(f"--seed must be SEED or SEED:DIGEST, not {text!r}")
     outcome = play(int(number), settings)
     terminal.line(f"seed {number}:{outcome.digest[:4]}, {counted(outcome.story.kills, 'death')}")
-    for line in render_story(outcome.story.events, most=1_000):
+    for line in render_story(outcome.story.events, max_lines=1_000):
         terminal.line(line)
     if digest and not outcome.digest.startswith(digest):
         terminal.line(

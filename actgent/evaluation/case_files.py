@@ -41,33 +41,35 @@ MAX_BYTES = 20_000_000
 """Maximum size of a case file in bytes."""
 
 
-def load_cases(place: str | Path) -> list[Case]:
-    """Return the cases of a file (`.md`, `.jsonl`, `.json`), of a folder of such files, or of an agent folder's `tests`.
+def load_cases(source: str | Path) -> list[Case]:
+    """Load the cases of a file (`.md`, `.jsonl`, `.json`), of a folder of such files, or of an agent folder's `tests`.
 
     Raises:
         ConfigurationError: The path does not exist, or a case is invalid; the message names file and line.
     """
-    path = Path(place)
+    path = Path(source)
     if path.is_dir():
         return _of_folder(path)
     if not path.is_file():
         raise ConfigurationError(
-            f"no such file or folder: {path}; expected a case file (.md, .jsonl, .json or .py), a folder of them, or an agent folder"
+            f"{path} does not exist: name a case file (.md, .jsonl, .json or .py), a folder of case files, or an agent folder"
         )
     match path.suffix:
         case ".md":
             return [_of_markdown(path)]
         case ".jsonl":
             return [
-                case_from(parse_case(line, f"{path}:{number}"), place=f"{path}:{number}")
+                case_from(parse_case(line, f"{path}:{number}"), location=f"{path}:{number}")
                 for number, line in enumerate(read_case_file(path).splitlines(), 1)
                 if line.strip()
             ]
         case ".json":
             found = parse_case(read_case_file(path), str(path))
             listed = found if isinstance(found, list) else [found]
-            return [case_from(each, place=f"{path}, case {number}") for number, each in enumerate(listed, 1)]
-    raise ConfigurationError(f"{path} is not a case file: expected the suffix .md, .jsonl, .json or .py")
+            return [
+                case_from(each, location=f"{path}, case {number}") for number, each in enumerate(listed, 1)
+            ]
+    raise ConfigurationError(f"{path} must be a case file with the suffix .md, .jsonl, .json or .py")
 
 
 def _of_folder(path: Path) -> list[Case]:
@@ -83,79 +85,83 @@ def _of_markdown(path: Path) -> Case:
     found = {"name": path.stem, **document.values}
     if document.body.strip():
         found.setdefault("input", document.body.strip())
-    return case_from(found, place=str(path))
+    return case_from(found, location=str(path))
 
 
-def read_case_file(path: Path, *, place: str = "") -> str:
-    """Return the text of a file of cases. `place` is its location for error messages, by default the path.
+def read_case_file(path: Path, *, location: str = "") -> str:
+    """Return the text of a file of cases. `location` is the name of the file in errors; empty uses the path.
 
     Raises:
         ConfigurationError: The file is larger than `MAX_BYTES`, or not UTF-8.
     """
-    place = place or str(path)
+    location = location or str(path)
     if path.stat().st_size > MAX_BYTES:
-        raise ConfigurationError(f"{place} is larger than {MAX_BYTES:,} bytes")
+        raise ConfigurationError(f"{location} must have at most {MAX_BYTES:,} bytes")
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise ConfigurationError(f"{place} is not UTF-8: save it as UTF-8") from None
+        raise ConfigurationError(f"{location} is not UTF-8: save it as UTF-8") from None
 
 
-def parse_case(text: str, place: str) -> Any:
-    """Return the JSON value of a line or file of cases.
+def parse_case(text: str, location: str) -> Any:
+    """Parse a line or a file of cases as JSON, and return the value.
 
     Raises:
-        ConfigurationError: The text is not JSON. The error names `place`.
+        ConfigurationError: The text is not JSON; the error names `location`.
     """
     try:
         return load_document(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{place} is not JSON: {error}") from None
+        raise ConfigurationError(f"{location} is not JSON: {error}") from None
 
 
-def case_from(found: Any, *, place: str = "the case") -> Case:
-    """Return a case made from a dictionary, as files contain it.
+def case_from(value: Any, *, location: str = "the case") -> Case:
+    """Create a case from its dictionary in a file.
 
     Args:
-        found: Dictionary of the case.
-        place: Location of the case for error messages.
+        value: Dictionary of the case.
+        location: File and line of the case, for errors.
 
     Raises:
         ConfigurationError: A key is unknown, or a value is invalid.
     """
-    if not isinstance(found, Mapping):
-        raise ConfigurationError(f"{place} must be an object with keys such as input and expected")
-    if unknown := [key for key in found if key not in KEYS]:
-        raise ConfigurationError(f"{place}: unknown key {unknown[0]!r}; expected one of {', '.join(KEYS)}")
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(f"{location} must be an object with keys such as input and expected")
+    if unknown := [key for key in value if key not in KEYS]:
+        raise ConfigurationError(f"{location}: unknown key {unknown[0]!r}; expected one of {', '.join(KEYS)}")
     try:
         return Case(
-            input=_texts(found.get("input", ()), "input"),
-            name=str(found.get("name") or ""),
-            user=_user(found.get("user")),
-            expected=found.get("expected"),
-            checks=_checks(found),
-            judge=str(found.get("judge") or ""),
-            limits=Limits(**found["limits"]) if found.get("limits") else None,
-            timeout=None if found.get("timeout") is None else float(found["timeout"]),
-            tags=_texts(found.get("tags", ()), "tags"),
+            input=_texts(value.get("input", ()), "input"),
+            name=str(value.get("name") or ""),
+            user=_user(value.get("user")),
+            expected=value.get("expected"),
+            checks=_checks(value),
+            judge=str(value.get("judge") or ""),
+            limits=Limits(**value["limits"]) if value.get("limits") else None,
+            timeout=None if value.get("timeout") is None else float(value["timeout"]),
+            tags=_texts(value.get("tags", ()), "tags"),
         )
     except re.error as error:
-        raise ConfigurationError(f"{place}: `matches` is not a valid regular expression: {error}") from None
+        raise ConfigurationError(
+            f"{location}: `matches` is not a valid regular expression: {error}"
+        ) from None
     except (ConfigurationError, TypeError, ValueError) as error:
-        raise ConfigurationError(f"{place}: {error}") from None
+        raise ConfigurationError(f"{location}: {error}") from None
 
 
-def _user(found: Any) -> SimulatedUser | None:
+def _user(value: Any) -> SimulatedUser | None:
     """Create a simulated user from a goal, or from an object with goal, persona, opening, llm and max_turns.
 
-    None stays None.
+    Return None for None.
     """
-    if found is None or isinstance(found, str):
-        return None if found is None else SimulatedUser(found)
-    if not isinstance(found, Mapping) or (unknown := [each for each in found if each not in _USER]):
-        wrong = f"unknown key {unknown[0]!r}" if isinstance(found, Mapping) else repr(found)[:80]
-        raise ConfigurationError(f"`user` must be a goal, or an object with {', '.join(_USER)}: {wrong}")
-    return SimulatedUser(**found)
+    if value is None or isinstance(value, str):
+        return None if value is None else SimulatedUser(value)
+    if not isinstance(value, Mapping) or (unknown := [each for each in value if each not in _USER]):
+        wrong = f"unknown key {unknown[0]!r}" if isinstance(value, Mapping) else repr(value)[:80]
+        raise ConfigurationError(
+            f"`user` must be a goal as text, or an object with {', '.join(_USER)}: {wrong}"
+        )
+    return SimulatedUser(**value)
 
 
 def _texts(value: Any, key: str) -> tuple[str, ...]:
@@ -178,7 +184,7 @@ def _checks(found: Mapping[str, Any]) -> list[Check]:
 
 
 def _calls(value: Any) -> list[Check]:
-    """Create the checks of the key `calls`, which contains tool names, or names with arguments.
+    """Create the checks for the key `calls` of a case, which contains tool names, or names with arguments.
 
     An empty list checks that no tool is called.
     """
@@ -191,15 +197,15 @@ def _calls(value: Any) -> list[Check]:
 
 
 def save_cases(path: Path, cases: Sequence[Mapping[str, Any]]) -> None:
-    """Write cases to a new file as JSON lines.
+    """Write cases to the new file `path` as JSON lines.
 
     Raises:
         ConfigurationError: The file exists, or a case is invalid.
     """
     for number, case in enumerate(cases, 1):
-        case_from(case, place=f"case {number}")
+        case_from(case, location=f"case {number}")
     try:
         with path.open("x", encoding="utf-8") as file:
             file.writelines(f"{json.dumps(case, ensure_ascii=False)}\n" for case in cases)
     except FileExistsError:
-        raise ConfigurationError(f"{path} exists: name a new file") from None
+        raise ConfigurationError(f"{path} exists: name a file that does not exist yet") from None

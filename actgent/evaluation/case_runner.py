@@ -34,15 +34,15 @@ async def evaluate(
     judge: ModelLike | str | None = None,
     on_trial: Callable[[Trial], object] | None = None,
 ) -> Report:
-    """Run each case `runs` times with each variant, and return a report.
+    """Run each case `runs` times with each variant, and return the report of the evaluation.
 
     Args:
         cases: Cases to run.
-        variants: An agent, or several by their names in the report.
+        variants: An agent, or several agents (variants) by their names in the report.
         runs: Number of runs of each case and variant.
         concurrency: Maximum number of concurrent runs.
         judge: Judge model, for cases that need one.
-        on_trial: Called with each run when it ends. A cancelled evaluation has passed all finished runs to it.
+        on_trial: Function that is called with each run when it ends, also before a cancellation of the evaluation.
 
     Raises:
         ConfigurationError: There are no cases or variants, a number is below 1, or a case needs a judge and `judge`
@@ -64,8 +64,8 @@ async def evaluate(
             for run in range(1, runs + 1):
                 for case in cases:
                     for name, opened in ready.items():
-                        await bench.places.acquire_on_behalf_of(place := object())
-                        nursery.start_soon(bench.run, case, name, run, opened, place)
+                        await bench.slots.acquire_on_behalf_of(slot := object())
+                        nursery.start_soon(bench.run, case, name, run, opened, slot)
     return Report.of(trials, cases, list(named))
 
 
@@ -78,20 +78,20 @@ def _check(
 ) -> None:
     _check_kinds(cases, variants)
     if not cases or not variants:
-        raise ConfigurationError("an evaluation needs at least one case and one agent")
+        raise ConfigurationError("an evaluation requires at least one case and one agent")
     if runs < 1 or concurrency < 1:
         raise ConfigurationError(f"runs= and concurrency= must be at least 1, not {runs} and {concurrency}")
     unjudged = [case.title for case in cases if judge is None and _criteria(case)]
     if unjudged:
-        raise ConfigurationError(f"case {unjudged[0]!r} needs a judge model: name one (judge=, or --judge)")
+        raise ConfigurationError(f"case {unjudged[0]!r} requires a judge model: pass judge= (or --judge)")
 
 
 def _check_kinds(cases: Sequence[Case] | Case, variants: Mapping[str, Variant]) -> None:
     if isinstance(cases, Case):
-        raise ConfigurationError("expected a list of cases, not a Case: write [case]")
+        raise ConfigurationError("cases= must be a list of cases, not a Case: write [case]")
     given: Sequence[object] = cases
     if other := next((each for each in given if not isinstance(each, Case)), None):
-        raise ConfigurationError(f"cases= contains {other!r}: write Case(input=...) for each case")
+        raise ConfigurationError(f"cases= must contain only Case(input=...), not {other!r}")
     if wrong := next((each for each in variants.values() if isinstance(each, type)), None):
         raise ConfigurationError(
             f"expected an agent, or a function that returns one, not the class {wrong.__name__}: write "
@@ -141,14 +141,14 @@ async def _open_judge(
 
 @attrs.frozen
 class _Bench:
-    """Runs cases with limited concurrency."""
+    """Runner of cases with limited concurrency."""
 
     judge: Judge | None
-    """Judge of the answers; None if no case needs one."""
-    places: trio.CapacityLimiter
+    """Judge model that scores the answers; None if no case needs one."""
+    slots: trio.CapacityLimiter
     note: Callable[[Trial], None]
 
-    async def run(self, case: Case, variant: str, run: int, opened: Opened, place: object) -> None:
+    async def run(self, case: Case, variant: str, run: int, opened: Opened, slot: object) -> None:
         try:
             trial = Trial(case=case, variant=variant, run=run)
             try:
@@ -158,7 +158,7 @@ class _Bench:
                 trial = attrs.evolve(trial, error=_words(convert_user_error(raised, "variant", variant)))
             self.note(await self._checked(trial))
         finally:
-            self.places.release_on_behalf_of(place)
+            self.slots.release_on_behalf_of(slot)
 
     async def _checked(self, trial: Trial) -> Trial:
         if trial.error:
@@ -175,9 +175,9 @@ class _Bench:
 
 
 async def _run_inputs(agent: Agent, trial: Trial) -> Trial:
-    """Send the inputs of a case in a new session, then let its simulated user talk.
+    """Send the inputs of a case in a new session, then run the conversation with its simulated user.
 
-    Return the run with its answer, or with the error.
+    Return the run with the answer or the error.
     """
     case = trial.case
     session = await agent.create_session("evaluation", limits=case.limits)

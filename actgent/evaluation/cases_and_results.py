@@ -17,41 +17,41 @@ class CheckResult:
     """Result of one check of an answer."""
 
     name: str
-    """Name of the check."""
+    """Name of the check in reports."""
     score: float
-    """Score from 0 to 1."""
+    """Score of the answer from 0 to 1."""
     passed: bool
     """True if the answer passed the check."""
     reason: str = ""
-    """Reason of the result as text; may be empty."""
+    """Reason of the result as text; empty without a reason."""
 
 
 @attrs.frozen(kw_only=True)
 class Trial:
-    """One run of a case."""
+    """One run of an evaluation case with one variant."""
 
     case: "Case"
     """The case that was run."""
     variant: str
-    """Name of the agent, model or prompt that was run."""
+    """Name of the variant (agent, model or prompt) that was run."""
     run: int
-    """Number of the run, from 1."""
+    """Number of the run of this case and variant, from 1."""
     text: str = ""
-    """Text of the last answer."""
+    """Text of the agent's last answer; empty without an answer."""
     data: Any = None
-    """Structured data of the last answer; None if the answer has none."""
+    """Structured data of the agent's last answer; None if the answer has none."""
     error: str = ""
-    """Error that prevented an answer; empty if there is an answer."""
+    """Text of the error that prevented an answer; empty if there is an answer."""
     history: tuple[Message, ...] = attrs.field(default=(), repr=False)
-    """All messages of the session, oldest first."""
+    """All messages of the run's session, oldest first."""
     usage: Usage = NO_USAGE
-    """Usage of the whole session."""
+    """Token usage and cost of the run's session."""
     seconds: float = 0.0
     """Time in seconds from the first input to the last answer."""
     results: tuple[CheckResult, ...] = ()
     """Results of the case's checks in their order, then of the judge."""
     judge_usage: Usage = NO_USAGE
-    """Usage of the judge model."""
+    """Token usage and cost of the judge model for this run."""
     simulation: Simulation | None = None
     """Result of the conversation with the simulated user; None if the case has no user."""
 
@@ -115,7 +115,7 @@ class Case:
     agent's tools.
     """
     name: str = ""
-    """Name in reports; empty uses the beginning of the input."""
+    """Name of the case in reports; empty uses the beginning of the input."""
     expected: Any = None
     """Expected answer, for checks and for the judge; None if any answer may pass."""
     checks: tuple[Check, ...] = attrs.field(default=(), converter=_checks)
@@ -123,7 +123,7 @@ class Case:
     judge: str = ""
     """Criteria for the judge model; empty if no judge is used."""
     limits: Limits | None = None
-    """Limits of the whole run; None sets no limits."""
+    """Limits of each run of the case; None sets no limits."""
     timeout: float | None = None
     """Time limit in seconds for each answer; None sets no limit."""
     tags: tuple[str, ...] = attrs.field(default=(), converter=_tags)
@@ -132,10 +132,12 @@ class Case:
     def __attrs_post_init__(self) -> None:
         if not (self.input or self.user) or not all(map(str.strip, self.input)):
             raise ConfigurationError(
-                f"case {self.title!r} has no input: set input= (a string, or several) or user="
+                f"case {self.title!r} must have an input: set input= (a string, or several) or user="
             )
         if not self.checks and not self.judge and self.expected is None and self.user is None:
-            raise ConfigurationError(f"case {self.title!r} checks nothing: set expected=, checks= or judge=")
+            raise ConfigurationError(
+                f"case {self.title!r} must check something: set expected=, checks= or judge="
+            )
 
     @property
     def title(self) -> str:

@@ -19,7 +19,9 @@ CRITERIA = "The answer says in substance what the expected answer says, and cont
 async def cases_from_journal(
     journal: Journal, *, agent: str | None = None, session: str | None = None, limit: int = 100
 ) -> list[dict[str, Any]]:
-    """Return up to `limit` cases as dictionaries, latest sessions first: user messages, expected answer, and called tools.
+    """Make cases from the sessions of a journal: user messages, expected answer, and called tools.
+
+    Return at most `limit` cases as dictionaries, latest sessions first. None as `agent` or `session` selects all.
 
     A rating with a corrected answer replaces the recorded answer. Sessions without an answer, with a bad rating but no
     corrected answer, child sessions, and unreadable sessions are skipped.
@@ -38,7 +40,9 @@ async def cases_from_journal(
 async def case_of_session(
     journal: Journal, agent: str, session_id: str, *, message_id: str = "", expected: str = ""
 ) -> dict[str, Any] | None:
-    """Return the case of one session; None if the session has no answer that can be expected. See `cases_from_journal`.
+    """Make a case from one session, as `cases_from_journal` does.
+
+    Return None if the session does not end with an answer that can be expected.
 
     Args:
         journal: Journal of the session.
@@ -98,7 +102,7 @@ def _last_rating(records: Iterable[Record], message_id: str) -> RatingRecord | N
 
 
 def _last_answer(history: Iterable[Message]) -> str:
-    """Return the agent's last answer. Empty if no answer follows the user's last message."""
+    """Return the text of the agent's answer to the user's last message; empty if there is no answer."""
     last = ""
     for message in history:
         if message.sender.kind in ("assistant", "agent") and not message.tool_calls:

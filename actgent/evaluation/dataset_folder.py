@@ -59,18 +59,20 @@ def store_report(cases: Path, text: str) -> Path:
 
 
 def history_folder(cases: Path) -> Path:
-    """Return the folder with the reports of a file of cases.
+    """Return the path of the folder with the reports of a file of cases.
 
     Raises:
         ConfigurationError: The path is not a file with the suffix `.jsonl`.
     """
     if cases.suffix != SUFFIX or not cases.is_file():
-        raise ConfigurationError(f"a history needs a file of cases with the suffix {SUFFIX}, not {cases}")
+        raise ConfigurationError(
+            f"a history of reports requires a file of cases with the suffix {SUFFIX}, not {cases}"
+        )
     return cases.with_suffix(HISTORY_SUFFIX)
 
 
 class DatasetFolder(Datasets):
-    """Datasets in a folder, for `open_gateway(datasets=...)`.
+    """The evaluation datasets in a folder, for `open_gateway(datasets=...)`.
 
     Args:
         path: Folder of the datasets. Other processes may read and write its files concurrently.
@@ -115,14 +117,14 @@ class DatasetFolder(Datasets):
     ) -> tuple[DatasetCase, bool]:
         if not _NAME.fullmatch(name):
             raise ConfigurationError(
-                f"the name of a dataset has 1 to 128 characters of A-Z a-z 0-9 . _ -, not {name!r:.80}"
+                f"the name of a dataset must have 1 to 128 characters of A-Z a-z 0-9 . _ -, not {name!r:.80}"
             )
         case = await case_of_session(journal, agent, session_id, message_id=message_id, expected=expected)
         if case is None:
             raise ConfigurationError(
-                "the session has no answer to expect: it must end with an answer without a bad rating, or set `expected`"
+                "a case requires a session that ends with an answer without a bad rating, or set `expected`"
                 if not message_id
-                else "the message has no answer to expect: its turn must end with an answer without a bad rating, or set `expected`"
+                else "a case requires a message whose turn ends with an answer without a bad rating, or set `expected`"
             )
         path = self.path / f"{name}{SUFFIX}"
         async with file_change(path):
@@ -130,7 +132,7 @@ class DatasetFolder(Datasets):
         return {"name": str(case["name"]), "case": dict(case)}, is_new
 
     def _file(self, name: str) -> Path | None:
-        """Return the file of a dataset; None if it does not exist."""
+        """Return the path of the file of a dataset; None if the dataset does not exist."""
         path = self.path / f"{name}{SUFFIX}"
         return path if _NAME.fullmatch(name) and path.is_file() else None
 
@@ -156,19 +158,19 @@ def _of_dataset(path: Path) -> DatasetDocument:
 
 @functools.lru_cache(maxsize=256)
 def _count_cases(path: Path, _changed: int, size: int) -> int:
-    """Count the lines with a case. The result is cached until the file has another size or time of change."""
+    """Return the number of lines with a case in a file. The result is cached until the file's size or change time differs."""
     return 0 if size > MAX_BYTES else sum(bool(line.strip()) for line in path.read_bytes().splitlines())
 
 
 def _cases_in(path: Path) -> list[DatasetCase]:
     return [
-        {"name": case_from(each, place=f"{path.name}:{number}").title, "case": dict(each)}
-        for number, each in _lines(path, read_case_file(path, place=path.name))
+        {"name": case_from(each, location=f"{path.name}:{number}").title, "case": dict(each)}
+        for number, each in _lines(path, read_case_file(path, location=path.name))
     ]
 
 
 def _lines(path: Path, text: str) -> Iterable[tuple[int, Mapping[str, Any]]]:
-    """Yield the cases of a file as dictionaries, with their line numbers.
+    """Parse the text of a file of cases. Yield the line number and the dictionary of each case.
 
     Raises:
         ConfigurationError: A line is not a JSON object.
@@ -191,7 +193,7 @@ def _append(path: Path, case: Mapping[str, Any], agent: str) -> bool:
         ConfigurationError: The file has an invalid line, would be too large, or cannot be written.
     """
     try:
-        text = read_case_file(path, place=path.name) if path.exists() else ""
+        text = read_case_file(path, location=path.name) if path.exists() else ""
         for _, each in _lines(path, text):
             if each.get("name") == case["name"]:
                 if dict(each) == dict(case):
@@ -214,13 +216,13 @@ def _append(path: Path, case: Mapping[str, Any], agent: str) -> bool:
 
 
 def _reports(path: Path) -> list[Path]:
-    """Return the reports of a file of cases, the latest first."""
+    """Return the paths of the reports of a file of cases, the latest first."""
     found = [each for each in path.with_suffix(HISTORY_SUFFIX).glob("*.json") if _NAME.fullmatch(each.stem)]
     return sorted(found, key=lambda each: (_time_of(each), each.name), reverse=True)
 
 
 def _time_of(report: Path) -> float:
-    """Return the time of an evaluation as Unix time in seconds: that in its name, or else of the last change of the file."""
+    """Return the time of an evaluation in Unix seconds: the time in the name of its report, else the file's last change."""
     try:
         return datetime.strptime(report.stem.rpartition("-")[0], _TIME).replace(tzinfo=UTC).timestamp()
     except ValueError:
@@ -239,22 +241,22 @@ def _summaries(path: Path) -> list[EvaluationSummary]:
 
 @functools.lru_cache(maxsize=1024)
 def _summary(report: Path, _changed: int, _size: int) -> EvaluationSummary | None:
-    """Return the summary of a report; None if the file is no report. The result is cached until the file changes."""
+    """Read the summary of a report file; return None if it is not a report. The result is cached until the file changes."""
     found = _load(report)
     return None if found is None else found.summary
 
 
 @attrs.frozen
 class _Report:
-    """A report that was read from a file."""
+    """An evaluation report that was read from its file."""
 
     summary: EvaluationSummary
     cases: Mapping[tuple[str, str], EvaluatedCase]
-    """Results by names of case and variant, in the order of the file."""
+    """Results by names of case and variant, in the order of the report file."""
 
 
 def _load(report: Path) -> _Report | None:
-    """Return a report; None if the file is too large, incomplete, or not a report."""
+    """Read a report file; return None if it is too large, incomplete, or not a report."""
     try:
         if report.stat().st_size > MAX_REPORT_BYTES:
             return None
@@ -318,11 +320,11 @@ def _of_run(trial: Mapping[str, Any]) -> EvaluatedRun:
 
 def _evaluation(path: Path, evaluation_id: str) -> Evaluation | None:
     reports = _reports(path)
-    places = [place for place, each in enumerate(reports) if each.stem == evaluation_id]
-    found = _load(reports[places[0]]) if places else None
+    indexes = [index for index, each in enumerate(reports) if each.stem == evaluation_id]
+    found = _load(reports[indexes[0]]) if indexes else None
     if found is None:
         return None
-    before = next(filter(None, map(_load, reports[places[0] + 1 :])), None)
+    before = next(filter(None, map(_load, reports[indexes[0] + 1 :])), None)
     known = {} if before is None else before.cases
     names = {name for name, _ in found.cases}
     items: list[EvaluatedCase] = [

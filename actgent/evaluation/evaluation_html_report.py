@@ -102,7 +102,7 @@ def _run(trial: Trial) -> Iterator[str]:
 
 
 def _badge(row: Figures) -> str:
-    """Format the number of passed runs as HTML, such as `2 of 3`. The colour adds no information."""
+    """Format the number of passed runs as HTML, such as `2 of 3`, with a colour."""
     if not row.trials:
         return "not run"
     kind = "good" if row.passed == row.trials else "half" if row.passed else "bad"

@@ -18,7 +18,7 @@ FORMAT = "actgent-evaluation 1"
 
 @attrs.frozen(kw_only=True)
 class Figures:
-    """Metrics of a set of runs."""
+    """Metrics over a set of runs."""
 
     trials: int = 0
     """Number of runs."""
@@ -29,7 +29,7 @@ class Figures:
     score: float = 0.0
     """Mean score of the runs; 0 without runs."""
     usage: Usage = NO_USAGE
-    """Total usage of the runs' sessions."""
+    """Total token usage and cost of the runs' sessions."""
     p50: float = 0.0
     """Median duration of a run in seconds."""
     p95: float = 0.0
@@ -57,13 +57,13 @@ class Figures:
 
 
 def _percentile(values: Sequence[float], percent: float) -> float:
-    """Return the nearest-rank percentile of sorted values; 0 without values."""
+    """Return the percentile of sorted values by the nearest-rank method; 0 without values."""
     return values[max(math.ceil(len(values) * percent / 100), 1) - 1] if values else 0.0
 
 
 @attrs.frozen
 class Report:
-    """All runs of an evaluation."""
+    """Report of an evaluation: all runs."""
 
     trials: tuple[Trial, ...]
     """All runs, ordered by case, variant and run number."""
@@ -81,11 +81,11 @@ class Report:
         return cls(tuple(ordered), tuple(cases), tuple(variants))
 
     def row(self, variant: str) -> Figures:
-        """Return the figures of all runs of one variant."""
+        """Return the metrics over all runs of one variant."""
         return Figures.of(trial for trial in self.trials if trial.variant == variant)
 
     def cell(self, case: Case, variant: str) -> Figures:
-        """Return the figures of the runs of one case with one variant."""
+        """Return the metrics over the runs of one case with one variant."""
         return Figures.of(trial for trial in self.trials if trial.case is case and trial.variant == variant)
 
     @property
@@ -130,7 +130,7 @@ def _plain(trial: Trial) -> dict[str, Any]:
 
 
 def _of_simulation(simulation: Simulation) -> dict[str, Any]:
-    """Return the stop reason, calls and usage of a simulated user as a dictionary."""
+    """Convert the result of a simulated user to a dictionary: stop reason, calls and usage."""
     return {
         "stop": simulation.stop,
         "turns": simulation.turns,

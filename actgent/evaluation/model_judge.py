@@ -25,25 +25,25 @@ Give the reason first, in one sentence, and then a score from 0 (not met) to 1 (
 
 
 class Judgement(msgspec.Struct):
-    """Answer format of the judge model."""
+    """Format of the judge model's answers."""
 
     reason: str
-    """Reason of the score, in one sentence."""
+    """Reason of the score in one sentence."""
     score: Annotated[float, msgspec.Meta(ge=0, le=1)]
     """Score from 0 (criteria not met) to 1 (fully met)."""
 
 
 @attrs.frozen
 class Judge:
-    """A started judge model."""
+    """A judge: a model that scores answers. Its agent has been started."""
 
     agent: BareAgent[Judgement]
-    """Agent of the judge model."""
+    """Agent that calls the judge model."""
 
     async def score(self, trial: Trial, criteria: str) -> tuple[CheckResult, Usage]:
-        """Ask the judge model if a run meets the criteria.
+        """Ask the judge model how well the answer of a run meets the criteria.
 
-        Return the result and the usage; an error of the model is a failed result.
+        Return the result and the usage of the judge model. An error of the model becomes a failed result.
         """
         shown = {"input": trial.case.input, "answer": trial.text, "criteria": criteria}
         if trial.data is not None:
@@ -61,7 +61,7 @@ class Judge:
 
 
 def make_judge(model: ModelLike | str) -> Judge:
-    """Return a judge that calls this model. The caller must start the agent of the judge."""
+    """Create a judge that uses this model. The caller must start the agent of the judge."""
     return Judge(
         BareAgent(
             "judge",
@@ -79,12 +79,12 @@ class judged:  # noqa: N801 - used like the check functions, so named like them
     """Check in which the judge model of the evaluation scores the answer by criteria, as with `Case.judge`."""
 
     criteria: str
-    """Criteria for the judge."""
+    """Criteria by which the judge model scores the answer."""
 
     def __call__(self, trial: Trial) -> CheckResult:
-        raise UsageError("`judged` works only inside an evaluation with a judge: pass judge= to evaluate()")
+        raise UsageError("`judged` requires an evaluation with a judge: pass judge= to evaluate()")
 
 
 def criteria_of(check: Check) -> str | None:
-    """Return the criteria of a `judged` check, for which the judge model is needed. None for other checks."""
+    """Return the criteria of a `judged` check, which requires the judge model; None for other checks."""
     return check.criteria if isinstance(check, judged) else None

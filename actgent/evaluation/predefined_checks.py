@@ -16,11 +16,11 @@ PASSING_SCORE = 0.5
 
 
 def contains(*texts: str, case_sensitive: bool = False) -> Check:
-    """Return a check that all texts occur in the answer, ignoring differences in white space.
+    """Make a check that all texts occur in the answer. Differences in white space are ignored.
 
     Args:
-        texts: Texts to find; without any, the case's `expected`.
-        case_sensitive: True to compare upper and lower case.
+        texts: Texts to find; without texts, the case's `expected`.
+        case_sensitive: True if upper and lower case must be equal.
     """
 
     def check(trial: Trial) -> CheckResult:
@@ -44,7 +44,7 @@ def _fold_case(text: str) -> str:
 
 
 def equals(value: Any = None) -> Check:
-    """Return a check that the answer's data equals the value, or its text if the value is a text.
+    """Make a check that the answer's data equals a value. If the value is a text, the answer's text is compared.
 
     Args:
         value: Expected value; None uses the case's `expected`.
@@ -62,7 +62,7 @@ def equals(value: Any = None) -> Check:
 
 
 def matches(pattern: str, flags: int = 0) -> Check:
-    """Return a check that a regular expression matches somewhere in the answer.
+    """Make a check that a regular expression matches a part of the answer.
 
     `flags` are those of the module `re`.
     """
@@ -76,7 +76,7 @@ def matches(pattern: str, flags: int = 0) -> Check:
 
 
 def calls(tool: str, **arguments: Any) -> Check:
-    """Return a check that the tool was called at least once, with these values among its arguments."""
+    """Make a check that the tool was called at least once with these values among its arguments."""
 
     def check(trial: Trial) -> CheckResult:
         made = [call.arguments for call in trial.calls if call.name == tool]
@@ -97,9 +97,9 @@ def calls_no_tool(trial: Trial) -> CheckResult:
 
 
 def checks_of(case: Case) -> tuple[Check, ...]:
-    """Return the checks of a case.
+    """Return the checks to run for a case.
 
-    If it has no checks and no judge, its `expected` is checked. A simulated user adds `goal_reached`.
+    Without checks and without a judge, `expected` is checked. For a simulated user, `goal_reached` is added.
     """
     own = () if case.user is None else (goal_reached,)
     if case.checks or case.judge or (own and case.expected is None):

@@ -1,4 +1,4 @@
-"""`compare_decisions`: ask other models, or the same model with another prompt, at each decision of recorded sessions."""
+"""`compare_decisions`: compare recorded model answers with those of other models or prompts, at each decision of sessions."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -37,19 +37,19 @@ def _agents(value: Agent | Iterable[Agent]) -> tuple[Agent, ...]:
 
 @attrs.frozen(kw_only=True, eq=False)
 class DecisionVariant:
-    """Agents with the model and the prompt that are compared with recorded sessions."""
+    """Variant of a comparison: agents with the model and the prompt that answer in place of the recorded ones."""
 
     agents: tuple[Agent, ...] = attrs.field(converter=_agents)
-    """Agents, or one agent. A session is compared with the agent of its name."""
+    """Agents, or one agent. A recorded session is compared with the agent that has the name of its agent."""
     model: LLM | None = None
-    """Model for all roles; None uses the models of the agent."""
+    """Model for all model roles; None uses the models of the agent."""
     prompt: str | None = None
     """System prompt in place of the agent's; the protocol adds its answer format. None keeps the agent's prompt."""
     is_offline: bool = False
-    """True asks no model: each decision is answered with the recorded answer. This checks only the agent's code."""
+    """True if no model is called: each decision gets its recorded answer, which checks only the agent's code."""
 
     def agent_of(self, recording: Recording) -> Agent | None:
-        """Return the agent that recorded a session, by name. None if it is not among the agents."""
+        """Return the agent of this variant with the name of a recorded session's agent; None if it has none."""
         return next((each for each in self.agents if each.name == recording.agent), None)
 
 
@@ -62,43 +62,43 @@ async def compare_decisions(
 ) -> DecisionReport:
     """Fork each session at each recorded model answer, ask the variants in place of the recorded model, and report the differences.
 
-    No tool runs. If an answer calls other tools than recorded, the fork continues with recorded results of the same calls, to
-    the end of the turn or to the first call without a recorded result.
+    No tool runs. If an answer calls other tools than recorded, the fork continues with recorded results of the same calls. It
+    ends with the turn, or at the first call without a recorded result.
 
     Args:
         recordings: Sessions to compare. Sessions of other agents are ignored.
         variants: Models and prompts by their names in the report.
         concurrency: Maximum number of sessions that are compared at the same time, each with one model call at a time.
-        on_session: Called with the report of each session when the session ends.
+        on_session: Function that is called with the report of each session as soon as it is complete.
 
     Raises:
         ConfigurationError: There are no variants, `concurrency` is below 1, or no recording belongs to an agent of the variants.
     """
     if not variants or concurrency < 1:
         raise ConfigurationError(
-            f"a comparison needs at least one variant and concurrency= of at least 1, not {len(variants)} and {concurrency}"
+            f"a comparison requires at least one variant, and a concurrency= of at least 1, not {len(variants)} and {concurrency}"
         )
     known = [each for each in recordings if any(v.agent_of(each) for v in variants.values())]
     if not known:
         names = ", ".join(sorted({each.agent for each in recordings})) or "none"
         raise ConfigurationError(
-            f"no recorded session belongs to these agents; agents of the sessions: {names}"
+            f"one of the recorded sessions must belong to these agents, but the agents of the sessions are: {names}"
         )
     reports: dict[int, DecisionReport] = {}
-    places = trio.CapacityLimiter(concurrency)
+    slots = trio.CapacityLimiter(concurrency)
 
-    async def compare(number: int, recording: Recording, place: object) -> None:
+    async def compare(number: int, recording: Recording, slot: object) -> None:
         try:
             reports[number] = report = await _compare_session(recording, variants)
             if on_session is not None:
                 on_session(report)
         finally:
-            places.release_on_behalf_of(place)
+            slots.release_on_behalf_of(slot)
 
     async with _started(variants.values()), trio.open_nursery() as nursery:
         for number, recording in enumerate(known):
-            await places.acquire_on_behalf_of(place := object())
-            nursery.start_soon(compare, number, recording, place)
+            await slots.acquire_on_behalf_of(slot := object())
+            nursery.start_soon(compare, number, recording, slot)
     return join_reports((reports[number] for number in sorted(reports)), list(variants))
 
 
@@ -157,7 +157,7 @@ async def _compare_session(recording: Recording, variants: Mapping[str, Decision
 
 
 async def _find(recording: Recording, agent: Agent, system: str | None) -> SessionDecisions | str:
-    """Find the decisions of a session by a replay. If the replay fails, return its error as text."""
+    """Replay a recorded session, and return its decisions. If the replay fails, return the text of its error."""
     try:
         return await find_decisions(recording, agent, system=system)
     except Exception as error:  # noqa: BLE001 - code of the user runs in the replay
@@ -166,7 +166,7 @@ async def _find(recording: Recording, agent: Agent, system: str | None) -> Sessi
 
 @attrs.frozen(eq=False)
 class _Forks:
-    """Forks of one session for one variant."""
+    """Comparison of one recorded session with one variant, by forks of the session."""
 
     recording: Recording
     agent: Agent
@@ -175,7 +175,7 @@ class _Forks:
     name: str
 
     async def compare(self, decision: RecordedDecision) -> ComparedDecision:
-        """Ask the variant's model at a recorded decision, and compare its answer with the recorded one."""
+        """Call the variant's model at a recorded decision, and compare its answer with the recorded one."""
         recorded = decision.read(decision.answer)
         begun = trio.current_time()
         answer, error = await self._ask(decision)
@@ -205,7 +205,7 @@ class _Forks:
         return models if self.variant.model is None else dict.fromkeys(models, self.variant.model)
 
     async def _ask(self, decision: RecordedDecision) -> tuple[ModelResponse | None, str]:
-        """Return the answer of the variant's model, or None and the error of the call.
+        """Call the variant's model at a decision. Return its answer and an empty text, or None and the text of the error.
 
         Offline, the recorded answer is returned.
         """
@@ -230,9 +230,9 @@ class _Forks:
         recorded: AnswerReading,
         answered: AnswerReading,
     ) -> ForkEnd | None:
-        """Continue the session from an answer with other calls than recorded, and return where it ended.
+        """Continue the session from an answer that has other tool calls than recorded, and return how the fork ended.
 
-        None if the answer has the same or no calls.
+        Return None if the answer has the same calls or none.
         """
         if not answered.calls or difference_kind(recorded, answered) == "same":
             return None

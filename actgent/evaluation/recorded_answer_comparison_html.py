@@ -32,7 +32,7 @@ def decisions_to_html(report: DecisionReport, *, title: str = "Compared decision
 
 
 def figures_table(report: DecisionReport) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of the table of figures: a name, the figure of the recorded answers, and one figure per variant."""
+    """Yield the rows of the table of metrics: a name, the value of the recorded answers, and one value per variant."""
     rows = [report.row(variant) for variant in report.variants]
     usages = [report.recorded_usage, *(row.usage for row in rows)]
     yield "decisions", f"{rows[0].decisions:,}", *(f"{row.decisions:,}" for row in rows)

@@ -24,30 +24,30 @@ ACCEPTED: Sequence[DifferenceKind] = ("same", "words")
 
 @attrs.frozen(kw_only=True)
 class ComparedDecision:
-    """The answer of one model and prompt to the request of a recorded decision."""
+    """Comparison of a recorded answer with the answer of one variant (model and prompt) to the same request."""
 
     session_id: str
     """Id of the recorded session."""
     agent: str
     """Name of the session's agent."""
     step: int
-    """Number of the record with the recorded answer, from 1."""
+    """Number of the journal record with the recorded answer, from 1."""
     variant: str
     """Name of the model and prompt."""
     recorded: AnswerReading
-    """Meaning of the recorded answer."""
+    """Parsed content of the recorded answer."""
     answered: AnswerReading | None = None
-    """Meaning of the new answer; None if the model failed."""
+    """Parsed content of the new answer; None if the model failed."""
     error: str = ""
-    """Error of the model call; empty if the model answered."""
+    """Text of the error of the model call; empty if the model answered."""
     end: ForkEnd | None = None
     """How the session continued from the new answer; None if the new answer calls no other tools than the recorded one."""
     is_asked: bool = True
     """False if the recorded answer was used in place of a model call."""
     recorded_usage: Usage = NO_USAGE
-    """Usage of the recorded answer."""
+    """Token usage and cost of the recorded answer."""
     usage: Usage = NO_USAGE
-    """Usage of the new answer."""
+    """Token usage and cost of the new answer."""
     seconds: float = 0.0
     """Duration of the model call in seconds."""
 
@@ -58,7 +58,7 @@ class ComparedDecision:
 
     @property
     def unrecorded(self) -> tuple[ToolCall, ...]:
-        """Tool calls without a recorded result. They did not run."""
+        """Tool calls of the fork without a recorded result, which were not run."""
         return () if self.end is None else self.end.unrecorded
 
     @property
@@ -71,7 +71,7 @@ class ComparedDecision:
 
 
 def difference_kind(recorded: AnswerReading, answered: AnswerReading) -> DifferenceKind:
-    """Return how an answer differs from the recorded answer. The order of calls in one answer is ignored."""
+    """Return the kind of difference between an answer and the recorded answer. The order of calls in an answer is ignored."""
     if (recorded.calls or answered.calls) and not (recorded.error or answered.error):
         if _keys(recorded) == _keys(answered) and recorded.actions == answered.actions:
             return "same"
@@ -91,7 +91,7 @@ def _keys(reading: AnswerReading) -> list[tuple[str, str]]:
 
 
 def describe_reading(reading: AnswerReading) -> str:
-    """Describe the meaning of an answer as text: its calls, actions, data or reply."""
+    """Describe the parsed content of an answer as text: its calls, actions, data or reply."""
     if reading.error:
         return f"an unusable answer ({reading.error})"
     found = [*map(call_text, reading.calls), *reading.actions]
@@ -117,7 +117,7 @@ def _describe_end(end: ForkEnd) -> str:
 
 @attrs.frozen(kw_only=True)
 class UnreachedDecisions:
-    """Recorded decisions of a session that the agent's current code does not reach, so that no model was asked."""
+    """Recorded decisions of a session that the agent's current code does not reach, so that no model was called."""
 
     session_id: str
     """Id of the recorded session."""
@@ -133,7 +133,7 @@ class UnreachedDecisions:
 
 @attrs.frozen(kw_only=True)
 class DecisionFigures:
-    """Metrics of one model and prompt."""
+    """Metrics over the decisions of one variant (model and prompt)."""
 
     decisions: int
     """Number of recorded decisions, including those that were not reached."""
@@ -142,13 +142,13 @@ class DecisionFigures:
     unreached: int
     """Number of decisions that the agent's current code does not reach."""
     unrecorded: int
-    """Number of answers after which a tool call had no recorded result."""
+    """Number of answers after which the fork ended at a tool call without a recorded result."""
     calls: int
     """Number of model calls, including those of forks."""
     usage: Usage
-    """Usage of the answers, to compare with the recorded usage."""
+    """Token usage and cost of the answers, to compare with the recorded usage."""
     fork_usage: Usage
-    """Usage of the model calls of forks."""
+    """Token usage and cost of the model calls in forks."""
 
     @property
     def rate(self) -> float:
@@ -160,7 +160,7 @@ class DecisionFigures:
 
 @attrs.frozen(kw_only=True)
 class DecisionReport:
-    """All compared decisions of a set of sessions."""
+    """Report of a comparison: all compared decisions of a set of sessions."""
 
     decisions: tuple[ComparedDecision, ...]
     """Compared decisions, ordered by session, variant and record."""
@@ -169,10 +169,10 @@ class DecisionReport:
     variants: tuple[str, ...]
     """Names of the compared models and prompts."""
     sessions: int
-    """Number of sessions."""
+    """Number of compared sessions."""
 
     def row(self, variant: str) -> DecisionFigures:
-        """Return the figures of one variant, a pair of model and prompt."""
+        """Return the metrics of one variant, a pair of model and prompt."""
         found = [each for each in self.decisions if each.variant == variant]
         unreached = sum(each.count for each in self.unreached if each.variant == variant)
         kinds = [each.kind for each in found]
@@ -189,7 +189,7 @@ class DecisionReport:
 
     @property
     def recorded_usage(self) -> Usage:
-        """Usage of the recorded answers that were compared with the first variant."""
+        """Token usage and cost of the recorded answers that were compared with the first variant."""
         return _sum(each.recorded_usage for each in self.decisions if each.variant == self.variants[0])
 
     def meets(self, threshold: float) -> bool:

@@ -35,7 +35,10 @@ dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; white-space:
 
 
 def html_page(title: str, body: Iterable[str]) -> Iterator[str]:
-    """Yield a self-contained page for light and dark mode and all widths. `title` is escaped, `body` is HTML."""
+    """Yield the pieces of a self-contained HTML page for light and dark mode and all widths.
+
+    `title` is escaped; `body` is HTML.
+    """
     name = escape(title)
     yield f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>\n'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -45,7 +48,10 @@ def html_page(title: str, body: Iterable[str]) -> Iterator[str]:
 
 
 def html_table(heads: Iterable[str], rows: Iterable[str]) -> Iterator[str]:
-    """Yield a table that scrolls if the page is narrow. `heads` are texts, `rows` are the HTML of the cells of each row."""
+    """Yield the HTML of a table that scrolls if the page is narrow.
+
+    `heads` are the texts of the head cells, and `rows` the HTML of the cells of each row.
+    """
     yield f'<div class="wide"><table><thead><tr>{html_cells("th", heads)}</tr></thead><tbody>\n'
     for row in rows:
         yield f"<tr>{row}</tr>\n"
@@ -53,17 +59,17 @@ def html_table(heads: Iterable[str], rows: Iterable[str]) -> Iterator[str]:
 
 
 def html_entry(name: str, text: str) -> str:
-    """Return a name and its text as an entry of a description list."""
+    """Format a name and its text as the HTML of an entry of a description list."""
     return f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>"
 
 
 def html_cells(kind: str, texts: Iterable[str]) -> str:
-    """Return texts as table cells of a kind, `td` or `th`."""
+    """Format texts as the HTML of table cells of a kind, `td` or `th`."""
     return "".join(f"<{kind}>{escape(text)}</{kind}>" for text in texts)
 
 
 def cost_words(usage: Usage) -> str:
-    """Format the cost in US dollars as text, or `unknown`."""
+    """Format the cost of a usage in US dollars as text, or `unknown`."""
     return "unknown" if usage.cost is None else f"${usage.cost:.4f}"
 
 

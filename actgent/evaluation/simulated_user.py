@@ -38,18 +38,18 @@ _SILENT = "(The assistant says nothing.)"
 
 
 class UserLine(msgspec.Struct):
-    """Answer format of the model: the next message, or a reason to stop."""
+    """Format of an answer of the model that plays the user: the next message, or a reason to stop."""
 
     message: str = ""
     """Next message of the user; may be empty if the conversation ends."""
     achieved: bool = False
-    """True if the goal is achieved."""
+    """True if the user stops because the goal is achieved."""
     gives_up: bool = False
     """True if the simulated user stops because the goal cannot be reached."""
     transferred: bool = False
-    """True if the agent transfers the user to a human."""
+    """True if the user stops because the agent transfers the user to a human."""
     out_of_scope: bool = False
-    """True if a question exceeds what the user knows."""
+    """True if the user stops because a question exceeds what the user knows."""
 
     @property
     def stop(self) -> StopReason | None:
@@ -67,7 +67,7 @@ class UserLine(msgspec.Struct):
 
 @attrs.frozen(kw_only=True)
 class Simulation:
-    """Result of a conversation with a simulated user."""
+    """Result of a conversation between a simulated user and an agent."""
 
     stop: StopReason
     """Reason why the conversation ended."""
@@ -76,7 +76,7 @@ class Simulation:
     reply: Reply | None = attrs.field(default=None, repr=False)
     """The agent's last answer."""
     usage: Usage = NO_USAGE
-    """Usage of the model that played the user."""
+    """Token usage and cost of the model that played the user."""
     history: tuple[Message, ...] = attrs.field(default=(), repr=False)
     """Conversation of the model that played the user: answers of the agent, tool calls of the user, and messages."""
 
@@ -126,15 +126,15 @@ class SimulatedUser:
     )
     """Tools and toolsets of the user, in the forms that `Agent(tools=)` takes."""
     deps: Any = attrs.field(default=None, kw_only=True, repr=False)
-    """Dependencies of the user's tools, as `deps=` of an agent."""
+    """Dependencies of the user's tools, like `deps=` of an agent; None without dependencies."""
     limits: Limits | None = attrs.field(default=None, kw_only=True)
     """Limits for each message of the user, such as model calls and tool calls; None uses the default limits."""
 
     def __attrs_post_init__(self) -> None:
         if not self.goal.strip():
-            raise ConfigurationError("the goal of a simulated user is empty: SimulatedUser(goal)")
+            raise ConfigurationError("the goal of a simulated user must not be empty: SimulatedUser(goal)")
         if self.max_turns < 1:
-            raise ConfigurationError(f"max_turns={self.max_turns} must be at least 1")
+            raise ConfigurationError(f"max_turns= must be at least 1, not {self.max_turns}")
 
     async def talk_to(
         self,

@@ -141,7 +141,7 @@ async def _in_its_share(model: LLM, chat: ModelRequest, shares: int, on_text: On
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - only inside the scope a timeout of ours differs from an error of the model
             error = convert_user_error(raised, "model", model.name)
         raise error
-    raise ModelTimeout(f"no answer within its share of the time, {seconds:.3g} s", model=model.name)
+    raise ModelTimeout(f"no complete answer within its share of the time, {seconds:.3g} s", model=model.name)
 
 
 async def _forward_text(scope: trio.CancelScope, on_text: OnText, text: str, attempt: int) -> None:

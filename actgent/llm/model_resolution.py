@@ -130,7 +130,9 @@ def _call_factory(factory: Callable[..., Any], model: str, name: str, options: M
     if not any(each.kind is each.VAR_KEYWORD for each in taken):
         names = {each.name for each in taken}
         if left := sorted(given.keys() - names - {"api_key", "base_url", "http_client"}):
-            raise ConfigurationError(f"{model!r}: the factory of its provider has no parameter {left[0]}=")
+            raise ConfigurationError(
+                f"{model!r}: the factory of its provider has no parameter {left[0]}=: omit this setting, or add the parameter"
+            )
         given = {key: value for key, value in given.items() if key in names}
     made = factory(name, **given)
     if isinstance(made, str):

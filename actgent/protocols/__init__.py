@@ -16,6 +16,6 @@ PROTOCOLS: dict[str, str] = {
 
 
 def make_protocol(name: str) -> Any:
-    """Return the protocol with this name in `PROTOCOLS`, with default options."""
+    """Create the protocol with this name in `PROTOCOLS`, such as `react`, with default options."""
     module, _, cls = PROTOCOLS[name].partition(":")
     return getattr(importlib.import_module(module), cls)()

@@ -35,7 +35,7 @@ _TYPED_KEYS = frozenset(("messageType", "content"))
 
 
 def answer_text(text: str) -> str:
-    """Return the text of an answer without its reasoning tags.
+    """Return the text of an answer without the reasoning in `<think>` tags.
 
     Raises:
         EmptyAnswer: No text remains.
@@ -47,14 +47,14 @@ def answer_text(text: str) -> str:
 
 
 def is_media_only(answer: ModelResponse) -> bool:
-    """Return True if an answer has images or files and no text."""
+    """Return True if a model answer has images or files and no text."""
     return any(isinstance(part, Medium) for part in answer.parts) and not answer.text.strip()
 
 
 def misspelled_key_reason(value: Mapping[str, Any], names: Mapping[str, str]) -> str | None:
-    """Return an error text if a known key is written in another letter case, such as `Plan` for `plan`; else None.
+    """Return an error text if a key of an answer's object has another letter case than a known key, such as `Plan` for `plan`.
 
-    Ignoring such a key would leave a plan without its list or a step without its calls. `names` maps
+    Return None otherwise. If such a key were ignored, a plan would lack its list or a step its calls. `names` maps
     lower-case names to the correct names.
     """
     for key in value:
@@ -68,7 +68,7 @@ def misspelled_key_reason(value: Mapping[str, Any], names: Mapping[str, str]) ->
 
 
 def parse_encoded_calls(text: str) -> CallTools | None:
-    """Return the tool calls of a text that consists of provider-format calls; None for any other text.
+    """Parse an answer text that consists only of tool calls in the provider's format; return None for any other text.
 
     Accepted are an array of `{"id", "type": "function", "function": {"name", "arguments"}}`, an object with
     such `tool_calls`, and calls between special tokens that the inference server failed to parse. The calls
@@ -108,7 +108,7 @@ _CALL_TOKENS = (*(opening for opening, _, _ in _CALL_FORMATS), _LIST_TOKENS[0])
 
 
 def _parse_marked_calls(text: str) -> list[ToolCall] | None:
-    """Return the calls of a text that consists of calls between special tokens; None if any call is incomplete."""
+    """Parse a text that consists of tool calls between special tokens; return None if a call is incomplete or invalid."""
     text = text.removeprefix(_LIST_TOKENS[0]).removesuffix(_LIST_TOKENS[1]).strip()
     for opening, closing, pattern in _CALL_FORMATS:
         if text.startswith(opening):
@@ -137,7 +137,7 @@ def _parse_marked_call(match: re.Match[str] | None) -> ToolCall | None:
 
 
 def _parse_complete_call(value: Mapping[str, Any]) -> ToolCall | None:
-    """Return the call if an object has a tool name and arguments that are an object, else None."""
+    """Convert an object with a tool name and arguments to a tool call; return None if the arguments are not an object."""
     try:
         call = _INVOCATION.read(value)
     except ParseError:
@@ -153,12 +153,15 @@ def _call_entries(value: Any) -> list[Any]:
 
 
 def _has_stray_arguments(value: Any, calls: Sequence[ToolCall]) -> bool:
-    """Return True if the object around encoded calls has other members that may be arguments of the calls."""
+    """Return True if the object around provider-format calls has other members that may be arguments of the calls."""
     if not isinstance(value, dict):
         return False
-    known = _MESSAGE_KEYS | {"content"} if isinstance(value.get("content"), str) else _MESSAGE_KEYS
+    envelope_keys = _MESSAGE_KEYS | {"content"} if isinstance(value.get("content"), str) else _MESSAGE_KEYS
     are_bare = not all(call.arguments for call in calls)
-    return stray_arguments_reason(value, "tool_calls", known=known, are_bare=are_bare) is not None
+    return (
+        stray_arguments_reason(value, "tool_calls", envelope_keys=envelope_keys, are_bare=are_bare)
+        is not None
+    )
 
 
 def _parse_encoded_call(item: Any) -> ToolCall | None:
@@ -179,7 +182,7 @@ def _parse_encoded_call(item: Any) -> ToolCall | None:
 
 
 def _decode_arguments(arguments: Any) -> Mapping[str, Any] | str:
-    """Return arguments as an object. Text that is not a JSON object stays text, so that the call gets an error result."""
+    """Decode the arguments of a tool call to an object. Text that is not a JSON object stays text: the call then fails."""
     if isinstance(arguments, Mapping):
         return arguments
     if arguments is None or arguments == "":
@@ -195,24 +198,29 @@ def _decode_arguments(arguments: Any) -> Mapping[str, Any] | str:
 
 
 def invocation_reason(content: Any) -> str | None:
-    """Return an error text if the content of a TOOL_INVOCATION is neither a valid call nor a list of valid calls, else None."""
+    """Return an error text if the content of a TOOL_INVOCATION answer is neither a valid call nor a list of valid calls.
+
+    Return None if the content is valid.
+    """
     calls = content if isinstance(content, list) else [content]
     if not calls:
-        return f"{TOOL_INVOCATION} does not name a tool"
+        return f"{TOOL_INVOCATION} must name a tool"
     return next(filter(None, map(_INVOCATION.reason, calls)), None)
 
 
-def stray_invocation_reason(content: Any, envelope: Mapping[str, Any], known: Collection[str]) -> str | None:
-    """Return an error text if arguments are outside of the content of a TOOL_INVOCATION, else None.
+def stray_invocation_reason(
+    content: Any, envelope: Mapping[str, Any], envelope_keys: Collection[str]
+) -> str | None:
+    """Return an error text if arguments of a call are outside of the content of a TOOL_INVOCATION answer, else None.
 
-    `envelope` is the object around the content, and `known` are its keys in the protocol.
+    `envelope` is the object around the content, and `envelope_keys` are the keys that the protocol defines for it.
     """
     are_bare = _INVOCATION.is_bare(content if isinstance(content, list) else [content])
-    return stray_arguments_reason(envelope, TOOL_INVOCATION, known=known, are_bare=are_bare)
+    return stray_arguments_reason(envelope, TOOL_INVOCATION, envelope_keys=envelope_keys, are_bare=are_bare)
 
 
 def to_call_tools(content: Any) -> CallTools:
-    """Convert the content of a TOOL_INVOCATION that `invocation_reason` accepted to tool calls."""
+    """Convert the content of a TOOL_INVOCATION answer to tool calls. `invocation_reason` must have accepted the content."""
     calls = content if isinstance(content, list) else [content]
     written = map(_INVOCATION.read, calls)
     return CallTools([ToolCall(call.name, call.arguments, native=False) for call in written])
@@ -222,7 +230,7 @@ def to_call_tools(content: Any) -> CallTools:
 
 
 def outcomes_of_type(kind: ClassificationType, data: Any, text: str | None) -> list[Outcome]:
-    """Convert an answer of a known type to outcomes: a reply if it has text, else an event with its data.
+    """Convert an answer of the type `kind` to outcomes: a reply if it has text, else an event with its data.
 
     If the type has a tool, the outcomes are the event, the reply if there is text, and the tool call.
     """
@@ -236,9 +244,9 @@ def outcomes_of_type(kind: ClassificationType, data: Any, text: str | None) -> l
 
 
 def _call_of_instruction(tool: str, kind: ClassificationType, data: Any) -> ToolCall:
-    """Return the call of an instruction's tool.
+    """Make the call of the tool to which an instruction is mapped, with the data of the answer as arguments.
 
-    Data that does not fit the schema stays text, so that the tool does not run.
+    Data that does not fit the schema is passed as text, so that the tool does not run.
     """
     if schema_mismatch_reason(kind, data) is not None:
         return ToolCall(tool, data if isinstance(data, str) else json.dumps(data), native=False, mapped=True)
@@ -247,7 +255,7 @@ def _call_of_instruction(tool: str, kind: ClassificationType, data: Any) -> Tool
 
 
 def schema_mismatch_reason(kind: ClassificationType, data: Any) -> str | None:
-    """Return an error text if data does not fit the schema of a type, else None.
+    """Return an error text if the data of an answer does not fit the schema of the type `kind`, else None.
 
     `data` never contains `messageType`; it is added if the schema describes the whole answer.
     """
@@ -259,18 +267,18 @@ def schema_mismatch_reason(kind: ClassificationType, data: Any) -> str | None:
 
 
 def type_mismatch_reason(value: dict[str, Any], kind: ClassificationType) -> str | None:
-    """Return an error text if an answer `{"messageType", "content", ...}` does not fit its type, else None.
+    """Return an error text if an answer `{"messageType", "content", ...}` does not fit its type `kind`, else None.
 
     Content that is only text is accepted.
     """
-    if reason := _second_type(value.get("content"), kind):
+    if reason := _other_type_reason(value.get("content"), kind):
         return reason
     value = _without_repeated_name(value, kind)
     content, data = value.get("content"), matching_data(value, kind)
     if (isinstance(content, str) and content.strip()) or data not in (None, ""):
         if data is not None and data is not content:
             return None
-        return _second_value(kind, content, value) or stray_instruction_reason(
+        return _misplaced_argument_reason(kind, content, value) or stray_instruction_reason(
             kind, content, value, _TYPED_KEYS
         )
     whole = describes_whole_answer(kind.schema) or "content" not in value
@@ -283,14 +291,14 @@ def _members(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_repeated_name(value: dict[str, Any], kind: ClassificationType) -> dict[str, Any]:
-    """Return a typed answer without a `messageType` in its content that repeats the type's name."""
+    """Remove the `messageType` in the content of a typed answer if it only repeats the type's name."""
     content = value.get("content")
     if not isinstance(content, dict) or content.get(MESSAGE_TYPE) != kind.name:
         return value
     return content if describes_whole_answer(kind.schema) else {**value, "content": _members(content)}
 
 
-def _second_type(content: Any, kind: ClassificationType) -> str | None:
+def _other_type_reason(content: Any, kind: ClassificationType) -> str | None:
     """Return an error text if the `messageType` in an answer's content names another type, else None."""
     inner = content.get(MESSAGE_TYPE) if isinstance(content, dict) else None
     if inner is None or inner == kind.name:
@@ -298,10 +306,12 @@ def _second_type(content: Any, kind: ClassificationType) -> str | None:
     return f"the answer names two types, {kind.name!r} and {inner!r:.200}: name exactly one"
 
 
-def _second_value(kind: ClassificationType, content: Any, value: Mapping[str, Any]) -> str | None:
-    """Return an error text if a member of the content also occurs outside of the content with another value, else None.
+def _misplaced_argument_reason(
+    kind: ClassificationType, content: Any, value: Mapping[str, Any]
+) -> str | None:
+    """Return an error text if the object around the content has an argument of the type's tool that the content does not repeat.
 
-    Only types with a tool are checked, because the member could be an argument of the tool.
+    Return None if there is no such argument, or if the type has no tool.
     """
     if kind.tool is None or not isinstance(content, dict) or describes_whole_answer(kind.schema):
         return None
@@ -313,15 +323,17 @@ def _second_value(kind: ClassificationType, content: Any, value: Mapping[str, An
 
 
 def stray_instruction_reason(
-    kind: ClassificationType, content: Any, envelope: Mapping[str, Any], known: Collection[str]
+    kind: ClassificationType, content: Any, envelope: Mapping[str, Any], envelope_keys: Collection[str]
 ) -> str | None:
-    """Return an error text if arguments of an instruction's tool are outside of the answer's content, else None.
+    """Return an error text if arguments of an instruction's tool may be outside of the answer's content, else None.
 
-    `envelope` is the object around the content, and `known` are its keys in the protocol.
+    `envelope` is the object around the content, and `envelope_keys` are the keys that the protocol defines for it.
     """
     if kind.tool is None:
         return None
-    return stray_arguments_reason(envelope, f"the content of {kind.name}", known=known, are_bare=not content)
+    return stray_arguments_reason(
+        envelope, f"the content of {kind.name}", envelope_keys=envelope_keys, are_bare=not content
+    )
 
 
 def matching_data(value: dict[str, Any], kind: ClassificationType) -> Any:
@@ -339,7 +351,7 @@ def matching_data(value: dict[str, Any], kind: ClassificationType) -> Any:
 
 
 def infer_type(content: Any, kinds: Sequence[ClassificationType]) -> ClassificationType | None:
-    """Return the type whose schema fits an answer without a type name; None for text, or if no type fits.
+    """Return the type whose schema fits the content of an answer without a type name; None for text, or if no type fits.
 
     The match must be unambiguous: every other type has a schema that rejects the data, and describes none of
     its members.
@@ -356,7 +368,7 @@ def infer_type(content: Any, kinds: Sequence[ClassificationType]) -> Classificat
 
 
 def missing_type_error(kinds: Sequence[ClassificationType]) -> ParseError:
-    """Return the error for an answer that must name its type but does not."""
+    """Make the error for an answer that must name its type but does not."""
     return ParseError(
         f'the answer does not name its type: write "{MESSAGE_TYPE}" with one of {known_names(kinds)}'
     )
@@ -375,12 +387,15 @@ def _may_be(kind: ClassificationType, content: Any) -> bool:
 
 
 def known_names(kinds: Sequence[ClassificationType]) -> str:
-    """Return the names of types, separated by commas, for error texts."""
+    """Join the names of answer types by commas, for error texts."""
     return ", ".join(kind.name for kind in kinds)
 
 
 def text_in(content: Any) -> str | None:
-    """Return the text of a content: the content itself, or its member `content`, `text` or `message`; None without text."""
+    """Return the text in an answer's content: the content itself, or its member `content`, `text` or `message`.
+
+    Return None without text.
+    """
     if isinstance(content, str):
         return content
     if isinstance(content, dict):
@@ -389,5 +404,5 @@ def text_in(content: Any) -> str | None:
 
 
 def type_named(kinds: Sequence[ClassificationType], name: str) -> ClassificationType | None:
-    """Return the type with this name, or None."""
+    """Return the answer type with this name; None if no type has it."""
     return next((kind for kind in kinds if kind.name == name), None)

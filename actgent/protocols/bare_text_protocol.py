@@ -19,7 +19,7 @@ _TAGS = ("<think>", "<thinking>")
 
 
 class Bare(Protocol):
-    """Protocol of plain text. From an answer in JSON, which some models write unasked, the text is extracted."""
+    """Protocol of plain text: the answer is the reply. Of an answer in JSON, which some models write unasked, only the text is used."""
 
     name: ClassVar[str] = "bare"
     lookback = 0
@@ -59,7 +59,7 @@ def _read_json_like(text: str, profile: Profile) -> list[Outcome]:
 
 
 def _decode(text: str) -> Any:
-    """Return the value of JSON text, with or without a code fence; return other text unchanged."""
+    """Decode a text that is JSON, with or without a code fence, and return its value; return other text unchanged."""
     inner = unfenced(text)
     try:
         value = loads(inner)
@@ -68,12 +68,12 @@ def _decode(text: str) -> Any:
             raise ParseError("truncated: the JSON of the answer is never closed", text) from None
         return text
     if value is None:
-        raise ParseError("the answer is null", text)
+        raise ParseError("the answer must not be null", text)
     return value
 
 
 def _begins_object(text: str) -> bool:
-    """Return True if a text begins with `{"` or `[{"`: the model meant JSON, not prose that begins with a bracket."""
+    """Return True if a text begins with `{"` or `[{"`, so that the model meant JSON and not prose with a bracket."""
     start = "".join(text[:200].split()).lstrip("`").removeprefix("json")
     return start.startswith(('{"', '[{"'))
 

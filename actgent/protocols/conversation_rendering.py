@@ -13,7 +13,7 @@ _NO_DOCUMENTATION = "No documentation available"
 
 
 def conversation_text(history: Iterable[Message | Mapping[str, Any]]) -> str:
-    """Return a conversation as text, with a numbered entry for each message that has content, labelled with the speaker's role.
+    """Render a conversation as text: a numbered entry with the speaker's role for each message that has content.
 
     Further lines of an entry are indented, so that no message can look like another entry.
 
@@ -31,12 +31,12 @@ def conversation_text(history: Iterable[Message | Mapping[str, Any]]) -> str:
 
 
 def _role_and_text(message: Message | Mapping[str, Any]) -> tuple[str, str]:
-    """Return the role and the text of a message."""
+    """Return the speaker's role and the text of a message."""
     if isinstance(message, Message):
         return message.sender.kind, "\n".join(filter(None, map(_part, message.parts)))
     if not isinstance(message, Mapping):
         raise ConfigurationError(
-            f'a conversation has messages or {{"role", "content"}}, not {message!r:.200}'
+            f'an item of a conversation must be a Message or {{"role", "content"}}, not {message!r:.200}'
         )
     content = message.get("content", "")
     words = content if isinstance(content, str) else canonical_json(content)
@@ -64,7 +64,7 @@ def _indented(text: str) -> str:
 
 
 def tool_documentation(tools: Iterable[ToolSpec | Tool] | Mapping[str, Any]) -> str:
-    """Return a line for each tool: its name, its parameters and its description; empty if there are no tools.
+    """Render tools as text: a line with name, parameters and description for each tool. Without tools, the text is empty.
 
     Args:
         tools: Tools or their specifications, e.g. `agent.tools`; or functions and tools by name. A function is shown with its
@@ -82,7 +82,7 @@ def _document(name: str, tool: Any) -> str:
         description = _indented(tool.description.strip()) or _NO_DOCUMENTATION
         return f"- {name}({_parameters(tool.parameters)}): {description}"
     if not callable(tool):
-        raise ConfigurationError(f"tool {name!r} is a function or a tool, not {tool!r:.200}")
+        raise ConfigurationError(f"tool {name!r} must be a function or a Tool, not {tool!r:.200}")
     return f"- {name}{inspect.signature(tool)}: {_indented(inspect.getdoc(tool) or _NO_DOCUMENTATION)}"
 
 

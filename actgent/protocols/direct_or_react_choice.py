@@ -1,4 +1,4 @@
-"""Strategies with which the `react` protocol chooses one of its two modes for each turn."""
+"""Strategies with which the `react` protocol chooses its mode for each turn: answer directly, or reason first."""
 
 import abc
 import re
@@ -38,7 +38,10 @@ PATTERNS: Mapping[str, Patterns] = {"en": ENGLISH, "zh": CHINESE}
 
 
 class Strategy(abc.ABC):
-    """Base class of strategies that choose the mode of a turn from a view of the session. Equal views give equal modes."""
+    """Base class of strategies that choose the mode of a turn, `direct` or `react`, from a view of the session.
+
+    Equal views must give equal modes.
+    """
 
     lookback: ClassVar[int | None] = None
     """Number of messages before the running turn that the strategy reads; None reads all messages."""
@@ -80,7 +83,7 @@ class KeywordStrategy(Strategy):
 
 @attrs.frozen
 class AutoSwitching(Strategy):
-    """Strategy that chooses `react` if the last messages contain many tool results; otherwise asks another strategy."""
+    """Strategy that chooses `react` if the last messages contain many tool results; otherwise another strategy decides."""
 
     inner: Strategy = attrs.field(factory=KeywordStrategy)
     threshold: int = 3
@@ -101,7 +104,7 @@ class AutoSwitching(Strategy):
 
 @attrs.frozen
 class UserPreference(Strategy):
-    """Strategy that chooses the mode stored in the session's state under `key`; without a valid mode, asks another strategy."""
+    """Strategy that chooses the mode in the session's state under `key`; without a valid mode, another strategy decides."""
 
     inner: Strategy = attrs.field(factory=KeywordStrategy)
     key: str = "mode"
@@ -116,7 +119,7 @@ class UserPreference(Strategy):
 
 
 def turn_begin(view: TurnView) -> Message:
-    """Return the user's message that began the turn, so that all passes of a turn choose the same mode."""
+    """Return the user's message that began the turn, so that all model calls of a turn choose the same mode."""
     begin = view.message.correlation_id
     if begin is None or begin == view.message.id:
         return view.message

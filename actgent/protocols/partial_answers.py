@@ -31,13 +31,16 @@ Partial = Callable[[str], str | None]
 
 @attrs.define(repr=False)
 class StreamingText(FieldRepr):
-    """The text received so far, in chunks, and whether it has to be read again; all reads together cost about 64 times its length."""
+    """The text of an answer received so far. It decides when the text must be read again.
+
+    All reads together cost about 64 times the length of the text.
+    """
 
     size: int = 0
     """Length of the text received so far in characters."""
     _chunks: list[str] = attrs.field(factory=list)
     _read_size: int = 0
-    """Length in characters at the last read."""
+    """Length of the text in characters at the last read."""
 
     def add(self, chunk: str) -> None:
         self._chunks.append(chunk)
@@ -45,14 +48,14 @@ class StreamingText(FieldRepr):
 
     @property
     def is_due(self) -> bool:
-        """True if the text is short, or has grown enough since the last read."""
+        """True if the text must be read again: it is short, or has grown enough since the last read."""
         return (
             self.size <= SHORT_TEXT_CHARS or self.size - self._read_size >= self._read_size // GROWTH_DIVISOR
         )
 
     @property
     def is_unread(self) -> bool:
-        """True if chunks were received since the last read."""
+        """True if chunks were added after the last read."""
         return self.size > self._read_size
 
     @property
@@ -69,7 +72,7 @@ class StreamingText(FieldRepr):
 
 
 class Follower(typing.Protocol):
-    """Selects the text to show from each chunk while the end of the text is inside the shown part."""
+    """Interface that selects the text to show from each chunk, while the end of the received text is inside the shown part."""
 
     def feed(self, chunk: str) -> str | None:
         """Process the next chunk of an answer. Return the new text to show; None if only the complete answer can decide."""
@@ -80,13 +83,13 @@ Follow = Callable[[str, str], Follower | None]
 
 
 def never_follow(_text: str, _visible: str) -> Follower | None:
-    """Return None, so that a protocol reads the whole partial answer at each step."""
+    """Return no follower, so that the protocol reads the whole partial answer at each step."""
     return None
 
 
 @attrs.define(eq=False, repr=False)
 class PartialAnswer(FieldRepr):
-    """One streamed answer, filtered by a protocol."""
+    """Filter of one streamed answer: selects the text that the protocol shows to the user."""
 
     _partial: Partial
     _follow: Follow = never_follow
@@ -100,7 +103,7 @@ class PartialAnswer(FieldRepr):
     """
 
     def add(self, chunk: str) -> str:
-        """Add the next chunk and return the text that may be shown now for the first time."""
+        """Add the next chunk of the answer, and return the new text to show; empty if there is none."""
         self.text.add(chunk)
         if self._follower is not None:
             new = self._follower.feed(chunk)
@@ -115,7 +118,7 @@ class PartialAnswer(FieldRepr):
 
     @property
     def visible(self) -> str:
-        """The text that was returned so far."""
+        """The shown text: everything that was returned so far."""
         return (self._partial(self.text.whole) or "")[: self._shown]
 
     def finish(self) -> str:
@@ -138,7 +141,7 @@ class PartialAnswer(FieldRepr):
 
 
 class PlainTextFollower:
-    """Shows every chunk, for prose."""
+    """Follower for prose, which shows every chunk unchanged."""
 
     def feed(self, chunk: str) -> str | None:
         return chunk
@@ -153,7 +156,7 @@ _PROBE, _DECODED_PROBE = "\\u0071", "q"
 
 
 class JSONStringFollower:
-    """Shows the rest of a JSON string, up to its closing quote."""
+    """Follower that shows the rest of a JSON string, up to its closing quote."""
 
     def __init__(self) -> None:
         self._incomplete = ""
@@ -181,5 +184,5 @@ def follow_strings(partial: Partial) -> Follow:
 
 
 def follow_prose(_text: str, _visible: str) -> Follower | None:
-    """Return a follower that shows every chunk."""
+    """Return a follower that shows every further chunk, for answers in plain text."""
     return PlainTextFollower()

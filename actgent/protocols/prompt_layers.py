@@ -17,7 +17,7 @@ _MODES = ("append", "prepend", "replace")
 
 @attrs.frozen(repr=False)
 class PromptLayer(FieldRepr):
-    """Text before or after the system prompt, or a replacement for it.
+    """Text that is added before or after the system prompt, or replaces it.
 
     With `variables` the text is a jinja2 template over them and `profile`. The values of variables are data
     and never parsed as templates. Without `variables` the text is used unchanged.
@@ -28,21 +28,21 @@ class PromptLayer(FieldRepr):
     """
 
     text: str
-    """jinja2 template if `variables` is set, otherwise plain text."""
+    """The text of the layer: a jinja2 template if `variables` is set, otherwise plain text."""
     mode: Mode = attrs.field(default="append", validator=attrs.validators.in_(_MODES), kw_only=True)
-    """Position: after the prompt (`append`), before it (`prepend`), or instead of it (`replace`)."""
+    """Position of the text: after the prompt (`append`), before it (`prepend`), or instead of it (`replace`)."""
     variables: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
     """Values of the template's variables; None means that the text is plain."""
 
     @property
     def is_live(self) -> bool:
-        """True if the text is a template that uses `session`, `state` or `memory`, and is therefore rendered for each session."""
+        """True if the text is rendered for each session, because it is a template that uses `session`, `state` or `memory`."""
         if self.variables is None:
             return False
         return bool(session_names_in(self.text) - self.variables.keys())
 
     def render(self, profile: Profile, facts: Mapping[str, Any] = MappingProxyType({})) -> str:
-        """Return the text, with the variables and the facts of a session filled in.
+        """Return the layer's text with its variables and the facts of a session filled in.
 
         Raises:
             ConfigurationError: The template is invalid or a variable is missing; the text names it and the
@@ -57,7 +57,7 @@ class PromptLayer(FieldRepr):
         return render(self.text, profile, name="prompt layer", variables={**facts, **self.variables})
 
     def apply(self, prompt: str, profile: Profile, facts: Mapping[str, Any] = MappingProxyType({})) -> str:
-        """Return a prompt with the text of this layer added before or after it, or replaced by it, as `mode` requires."""
+        """Return a prompt with the text of this layer before or after it, or only this text, as `mode` says."""
         text = self.render(profile, facts)
         match self.mode:
             case "append":
@@ -81,7 +81,7 @@ def to_layer(prompt: Prompt) -> PromptLayer:
     if isinstance(prompt, PromptLayer):
         return prompt
     if not isinstance(prompt, str):
-        raise ConfigurationError(f"prompt= takes a string or a PromptLayer(...), not {prompt!r:.200}")
+        raise ConfigurationError(f"prompt= must be a string or a PromptLayer(...), not {prompt!r:.200}")
     return PromptLayer(prompt)
 
 
@@ -94,16 +94,16 @@ class SystemPrompt(FieldRepr):
     """The system prompt of an agent, assembled from its parts."""
 
     prompts: PromptManager
-    """Renders the protocol's template."""
+    """Prompt manager, which renders the protocol's template."""
     replacement: str | None = attrs.field(kw_only=True)
-    """The developer's text instead of the template's description of the agent; the answer format stays.
+    """The developer's text in place of the template's description of the agent; the answer format is kept.
 
-    None: no replacement.
+    None keeps the template's description.
     """
     mode_text: str = attrs.field(kw_only=True)
     """Description of the agent's modes; empty without modes."""
     layer: PromptLayer | None = attrs.field(kw_only=True)
-    """Layer around the prompt or instead of it; None: no layer."""
+    """Prompt layer that is added to the prompt or replaces it; None for no layer."""
 
     @property
     def is_live(self) -> bool:
@@ -113,14 +113,14 @@ class SystemPrompt(FieldRepr):
         return bool(session_names_in(template)) or (self.layer is not None and self.layer.is_live)
 
     def first(self) -> str:
-        """Return the prompt of a new session without state and memory.
+        """Return the system prompt of a new session without state and memory.
 
-        It is the final prompt if the prompt does not depend on the session.
+        If the prompt does not depend on the session, it is the prompt of all sessions.
         """
         return self.render(EMPTY_SESSION_FACTS if self.is_live else {})
 
     def render(self, facts: Mapping[str, Any]) -> str:
-        """Return the prompt with the facts of a session filled in.
+        """Return the system prompt with the facts of a session filled in.
 
         Raises:
             ConfigurationError: A template is invalid; the text names it and the line.

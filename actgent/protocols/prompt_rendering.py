@@ -1,4 +1,4 @@
-"""Rendering of prompts from templates of the developer, with data of agent, session and pass."""
+"""Rendering of prompts from the developer's templates, with data of agent, session and model call."""
 
 import functools
 import json
@@ -86,7 +86,7 @@ NAMED_TYPES = """\
 
 
 def _json(value: Any, indent: int | None = None) -> str:
-    """Return a value as JSON text for a prompt.
+    """Encode a value as JSON text for a prompt.
 
     The `tojson` filter of jinja2 is not used, because it escapes `<`, `>`, `&` and `'` for HTML.
     """
@@ -94,7 +94,7 @@ def _json(value: Any, indent: int | None = None) -> str:
 
 
 def answer_form(kind: ClassificationType) -> str:
-    """Return the schema of a whole answer of a type as JSON: `messageType` with the type's name, and the content."""
+    """Return the JSON Schema of a whole answer of a type as text: `messageType` with the type's name, and the content."""
     if not describes_whole_answer(kind.schema):
         return _json({MESSAGE_TYPE: kind.name, "content": kind.schema})
     if is_json_schema(kind.schema):
@@ -128,7 +128,7 @@ def _compile_template(template: str) -> Callable[..., str]:
 
 
 class PromptSession(typing.Protocol):
-    """The part of a session that prompts use."""
+    """Interface to the session data that prompts use."""
 
     @property
     def id(self) -> str: ...
@@ -152,7 +152,7 @@ EMPTY_SESSION_FACTS: Mapping[str, Any] = MappingProxyType(
 
 @functools.lru_cache(maxsize=256)
 def session_names_in(template: str) -> frozenset[str]:
-    """Return which of `SESSION_NAMES` a template uses, so that it must be rendered for each session.
+    """Return the names of `SESSION_NAMES` that a template uses. A template with such names is rendered for each session.
 
     An invalid template uses none; its error is raised elsewhere.
     """
@@ -174,7 +174,7 @@ SessionRenderer = Callable[[Mapping[str, Any]], str]
 
 @attrs.frozen(repr=False)
 class _CachedPrompt(FieldRepr):
-    """A prompt of a session, with the inputs that it was rendered from."""
+    """A rendered prompt of a session, with the versions of its inputs."""
 
     state_number: int
     """Number of state changes at the time of rendering."""
@@ -192,9 +192,9 @@ MAX_CACHED_PROMPTS = 1000
 class PromptManager(FieldRepr):
     """Renders all prompts of one agent from template, profile, session and memory.
 
-    The system prompt is the same for all sessions, the assistant prompt for all passes of a session; only the
-    user prompt, at the end, changes in each pass. A request therefore begins with the same bytes as the
-    previous one (for provider caches), and a pass renders only the end.
+    The system prompt is the same for all sessions, and the assistant prompt is the same for all model calls of a session.
+    Only the user prompt, at the end, changes with each call. A request therefore begins with the same bytes as the previous
+    one (for provider caches), and each call renders only the end.
     """
 
     template: PromptTemplate
@@ -202,17 +202,16 @@ class PromptManager(FieldRepr):
     profile: Profile
     """Profile of the agent, for templates."""
     _system: str | None = attrs.field(default=None, kw_only=True)
-    """System prompt of all sessions if it is not the template alone, e.g. with layers; None before the first
-    rendering.
+    """System prompt of all sessions, if it is more than the rendered template; None before the first rendering.
     """
     live: SessionRenderer | None = attrs.field(default=None, kw_only=True)
-    """Renders the system prompt of each session; None if all sessions have the same system prompt."""
+    """Function that renders the system prompt of a session; None if all sessions have the same system prompt."""
     assistant: str = attrs.field(kw_only=True)
     """Template of the assistant prompt: the agent's, or by default the protocol's."""
     user: str = attrs.field(kw_only=True)
     """Template of the user prompt: the agent's, or by default the protocol's."""
     _cached: dict[tuple[str, str, Sender], _CachedPrompt] = attrs.field(init=False, factory=dict)
-    """System and assistant prompts of sessions, by kind, session id and owner."""
+    """Rendered system and assistant prompts of sessions, by kind, session id and owner."""
     _last_tools: Sequence[ToolSpec] | None = attrs.field(init=False, default=None)
     _tools_checksum: int = attrs.field(init=False, default=0)
     """Checksum of the last tools and the assistant template. It is cached, because the tools of an agent rarely
@@ -228,7 +227,7 @@ class PromptManager(FieldRepr):
         return self.template.user_template
 
     def system_prompt(self) -> str:
-        """Return the protocol's template rendered over the profile: `{{ profile.role }}`, `goal`, `capabilities`, `types` ...
+        """Return the system prompt: the protocol's template rendered with the agent's profile.
 
         Values of the profile are inserted unchanged and never parsed as templates.
 
@@ -241,7 +240,7 @@ class PromptManager(FieldRepr):
         return self._system
 
     def render_template(self, facts: Mapping[str, Any]) -> str:
-        """Render the protocol's prompt template with the variables of a session in `facts`."""
+        """Render the protocol's system prompt template with the data of a session in `facts`."""
         return self._render(self.template.template, **facts)
 
     @property
@@ -278,7 +277,10 @@ class PromptManager(FieldRepr):
     def _render_cached(
         self, kind: str, session: PromptSession, memory: ModelView | None, render: SessionRenderer
     ) -> str:
-        """Return the cached prompt, or render it again if the state or the memory has changed."""
+        """Return the cached prompt of a session. If the state or the memory has changed, render it again with `render`.
+
+        `kind` is the kind of prompt: system or assistant.
+        """
         session = getattr(
             session, "_here", session
         )  # a public `Session` holds the context that has these facts
@@ -297,7 +299,7 @@ class PromptManager(FieldRepr):
     def user_prompt(
         self, session: PromptSession, view: TurnView, request: Request, memory: ModelView | None = None
     ) -> str:
-        """Return the text after the conversation in this pass: the rendered user template, then the text of the request.
+        """Return the text after the conversation for one model call: the rendered user template, then the text of the request.
 
         Raises:
             ConfigurationError: The template is invalid; the text names it and the line.
@@ -321,8 +323,8 @@ class PromptManager(FieldRepr):
     ) -> Sequence[ChatMessage]:
         """Assemble the messages to send: the assistant prompt, the messages that the memory selects, and the user prompt.
 
-        If the last message would be an answer, a short message that asks the model to continue follows,
-        unless `is_paused`: then the model resumes its own answer.
+        If the last message is an answer, a short message that asks the model to continue is added. If `is_paused` is True,
+        none is added, because the model resumes its own answer.
 
         Raises:
             ContextOverflow: The messages exceed the context budget.
@@ -363,7 +365,10 @@ class PromptManager(FieldRepr):
 
 
 def _facts(session: PromptSession) -> Mapping[str, str]:
-    """Return the facts of a session for templates. Names come from users, so delimiters of the prompt are removed."""
+    """Return the data of a session for templates: id, owner and description.
+
+    Users choose these names, so delimiters of the prompt are removed from them.
+    """
     return {
         "id": session.id,
         "owner": neutralize(session.owner.name),
@@ -372,7 +377,7 @@ def _facts(session: PromptSession) -> Mapping[str, str]:
 
 
 def check_template(template: str, *, name: str) -> None:
-    """Check the syntax of a template; errors call it `name`.
+    """Check the syntax of a prompt template. `name` is the name of the template in errors.
 
     Raises:
         ConfigurationError: The template is invalid; the text names it and the line.
@@ -388,7 +393,9 @@ def check_template(template: str, *, name: str) -> None:
 def render(
     template: str, profile: Profile, *, name: str, variables: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
-    """Render a template with a profile and variables, stripped of surrounding whitespace; errors call it `name`.
+    """Render a template with a profile and variables, and strip surrounding whitespace.
+
+    `name` is the name of the template in errors.
 
     Raises:
         ConfigurationError: The template is invalid; the text names it and the line.
@@ -404,9 +411,9 @@ def render(
 
 
 def _describe(profile: Profile) -> str:
-    """Return the introduction of an agent from its profile, without jinja2, which takes 20 ms to import.
+    """Return the introduction of an agent from its profile: the same text as the template `WHO`, but without jinja2.
 
-    The text equals that of the template `WHO`, the only template of most agents.
+    `WHO` is the only template of most agents, and the import of jinja2 takes 20 ms.
     """
     role, goal = profile.role, profile.goal
     if role.lower().startswith("you are "):
@@ -431,7 +438,7 @@ def _broken(name: str, error: Exception) -> ConfigurationError:
 
 
 def _line(traceback: TracebackType | None) -> int:
-    """Return the line of the template that raised the error; 0 if unknown."""
+    """Return the line of a template in which an error was raised; 0 if the line is unknown."""
     return max((step.tb_lineno for step in _steps(traceback) if _is_template(step)), default=0)
 
 
@@ -448,6 +455,6 @@ def _is_template(step: TracebackType) -> bool:
 def fill_template(template: str, values: Mapping[str, object]) -> str:
     """Replace each `{{name}}` in a short text by its value. Values are never parsed as templates.
 
-    Placeholders without a value stay unchanged.
+    Placeholders without a value are unchanged.
     """
     return _PLACEHOLDER.sub(lambda found: str(values.get(found[1], found[0])), template)

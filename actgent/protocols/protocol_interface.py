@@ -43,8 +43,11 @@ MESSAGE_TYPE = "messageType"
 """Key in an answer whose value is the name of the answer's type."""
 
 
-def read_schema(schema: object, place: str = "") -> Mapping[str, Any] | None:
-    """Return a schema as a mapping. Text is parsed as JSON; empty text means no schema. Errors begin with `place`."""
+def read_schema(schema: object, prefix: str = "") -> Mapping[str, Any] | None:
+    """Convert the value of `schema=` to a mapping. Text is parsed as JSON; None and empty text mean no schema.
+
+    `prefix` is the beginning of error texts.
+    """
     if schema is None or isinstance(schema, Mapping):
         return schema
     if isinstance(schema, str):
@@ -54,11 +57,11 @@ def read_schema(schema: object, place: str = "") -> Mapping[str, Any] | None:
             schema = loads(schema)
         except ParseError as error:
             raise ConfigurationError(
-                f"{place}schema={quoted(str(schema))} is not JSON ({error.reason}): pass a dict, or the JSON text of an object"
+                f"{prefix}schema={quoted(str(schema))} is not JSON ({error.reason}): pass a dict, or the JSON text of an object"
             ) from None
     if not isinstance(schema, Mapping):
         raise ConfigurationError(
-            f"{place}schema={shown(schema)} is not an object: pass a dict, or the JSON text of an object"
+            f"{prefix}schema={shown(schema)} must be an object: pass a dict, or the JSON text of an object"
         )
     return schema
 
@@ -69,7 +72,7 @@ def _type_schema(schema: object) -> Mapping[str, Any]:
 
 @attrs.frozen(repr=False)
 class Instruction(FieldRepr):
-    """A named type of answer, as the developer describes it."""
+    """A named type of model answer, as the developer describes it."""
 
     name: str
     """Name that the model writes as the type of its answer; unique among the agent's instructions and types."""
@@ -80,16 +83,16 @@ class Instruction(FieldRepr):
     tool: str | None = None
     """Name of the tool that runs with the validated answer; the model cannot call this tool in another way.
 
-    None: no tool.
+    None emits an event instead.
     """
 
 
 @attrs.frozen(repr=False)
 class ClassificationType(FieldRepr):
-    """A type of answer, as prompts and classifiers use it."""
+    """A type of model answer, as prompts and classifiers use it."""
 
     name: str
-    """Name that the model writes; unique among the agent's types."""
+    """Name that the model writes as the type of its answer; unique among the agent's types."""
     description: str = ""
     """Description of when the model should answer with this type."""
     schema: Mapping[str, Any] = attrs.field(factory=dict, converter=_type_schema)
@@ -112,7 +115,7 @@ _FIELD_BY_KEY: Mapping[str, str] = {
 
 
 def _parse_fields(value: Mapping[str, Any], label: str) -> dict[str, Any]:
-    """Return the fields of an instruction or a type that is written as a dict. `label` begins each error text."""
+    """Parse an instruction or a type that is written as a dict, and return its fields. `label` is the beginning of error texts."""
     fields: dict[str, Any] = {}
     for key, content in value.items():
         field = _FIELD_BY_KEY.get(key)
@@ -156,7 +159,7 @@ def types_from(instructions: Sequence[Instruction]) -> tuple[ClassificationType,
     if len(types) < len(instructions):
         names = [each.name for each in instructions]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ConfigurationError(f"the instruction {twice!r} is given twice: remove or rename one of them")
+        raise ConfigurationError(f"two instructions are named {twice!r}: remove or rename one of them")
     return types
 
 
@@ -206,7 +209,7 @@ _KEYWORDS_WITH_HIDDEN_PROPERTIES = (
 
 
 def member_names(schema: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the property names that a schema describes, or None if the schema does not list all of them."""
+    """Return the property names of an object schema; None if the schema does not list all properties."""
     if not is_json_schema(schema):
         return frozenset(schema)
     if "properties" not in schema or any(word in schema for word in _KEYWORDS_WITH_HIDDEN_PROPERTIES):
@@ -215,7 +218,7 @@ def member_names(schema: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def _check_message_type(kind: ClassificationType, known: Mapping[str, ClassificationType]) -> None:
-    """Raise if the schema of a whole answer requires a `messageType` other than the name of its type."""
+    """Check that the schema of a whole answer requires no `messageType` other than the name of its type."""
     if not describes_whole_answer(kind.schema):
         return
     if is_json_schema(kind.schema):
@@ -228,7 +231,7 @@ def _check_message_type(kind: ClassificationType, known: Mapping[str, Classifica
         is_wrong = other is not None and other is not kind
     if is_wrong:
         raise ConfigurationError(
-            f"the schema of type {kind.name!r} has messageType {required!r}: write {kind.name!r} there, or omit messageType"
+            f"the schema of type {kind.name!r} must not require the messageType {required!r}: write {kind.name!r} there, or omit messageType"
         )
 
 
@@ -237,7 +240,7 @@ def _check_message_type(kind: ClassificationType, known: Mapping[str, Classifica
 
 @attrs.frozen(kw_only=True, repr=False)
 class Profile(FieldRepr):
-    """Identity of the agent, for prompt templates."""
+    """Description of an agent, for prompt templates."""
 
     name: str = "agent"
     """Name of the agent."""
@@ -248,7 +251,7 @@ class Profile(FieldRepr):
     capabilities: str = ""
     """Capabilities of the agent, as text; empty if not set."""
     instructions: Sequence[Instruction] = ()
-    """Types of answers that the developer described as instructions."""
+    """Types of answers that the developer passed as `instructions=`."""
     types: Sequence[ClassificationType] = ()
     """Classification types of the agent, from `instructions` and from `types`."""
     tools: Sequence[ToolSpec] = ()
@@ -261,12 +264,12 @@ class Profile(FieldRepr):
 class TurnView(FieldRepr):
     """Read-only view of a session for a protocol.
 
-    One view serves one pass of a turn: rendering the request and reading its answer. `state` and `calls` are
+    One view is used for one model call of a turn: to render the request and to read the answer. `state` and `calls` are
     updated in between.
     """
 
     message: Message
-    """The message that this pass answers."""
+    """The message that the model call answers."""
     record: Sequence[Message]
     """Messages of the session, oldest first.
 
@@ -280,27 +283,27 @@ class TurnView(FieldRepr):
     view and the answer.
     """
     stage: str | None = None
-    """Stage of the protocol that `message` belongs to; None at the first pass of the turn."""
+    """Stage of the protocol in which `message` was added; None at the first model call of the turn."""
     calls: int = 0
-    """Model calls of this turn so far, including the call whose answer is being read."""
+    """Number of model calls of this turn so far, including the call whose answer is being read."""
     repairs: int = 0
     """Number of consecutive invalid answers so far."""
     profile: Profile
     """Profile of the agent."""
     tools: Sequence[ToolSpec] = ()
-    """Tools that the model may call in this pass; an access rule may still reject some of the calls."""
+    """Tools that this request offers to the model; an access rule may still reject some of the calls."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class Request(FieldRepr):
-    """Additions of a protocol to the conversation for one model call."""
+    """What a protocol adds to the conversation for one model call."""
 
     tail: str = ""
     """Text at the end of the prompt, for this call only."""
     model: str = "default"
     """Role of the model to call: a key of the agent's `models`."""
     response_format: ResponseFormat | None = None
-    """Output format that the provider enforces; None is plain text."""
+    """Output format that the provider enforces; None allows any text."""
     is_plan: bool = False
     """True if the answer is a plan. The trace then has a `plan` span around the model call."""
 
@@ -313,7 +316,7 @@ PLAIN_REQUEST = Request()
 @fast_init
 @attrs.frozen(kw_only=True, repr=False)
 class SendReply(FieldRepr):
-    """Outcome of an answer: reply to the user."""
+    """Outcome of an answer: send a reply to the user."""
 
     text: str
     """Reply text for the user."""
@@ -363,9 +366,10 @@ class Finish(FieldRepr):
 
 @attrs.frozen(repr=False)
 class Fail(FieldRepr):
-    """Outcome of an answer: reject it.
+    """Outcome of an answer: reject the answer.
 
-    After a `ParseError` the model is called again with the reason, at most `Limits.output_retries` times. Other errors fail the turn.
+    After a `ParseError`, the model is called again with the reason, at most `Limits.output_retries` times. Other errors fail
+    the turn.
     """
 
     error: AnswerError
@@ -400,13 +404,13 @@ class PromptTemplate(abc.ABC):
     rendered once for a session, and again when these values change.
     """
     user_template: ClassVar[str] = ""
-    """Template of text after the conversation, rendered in each pass and not remembered.
+    """Template of the text after the conversation, rendered for each model call and not remembered.
 
     Variables are those of `assistant_template` and `message` (the text to answer), `stage`, `calls` and
     `repairs`.
     """
     examples: ClassVar[Sequence[str]] = ()
-    """Example answers to this template. An agent is rejected if its classifier cannot read one of them."""
+    """Example model answers to this template. An agent is rejected if its classifier, which reads answers, cannot read them all."""
 
     stages: ClassVar[Sequence[str]] = ()
     """Names of the stages, for `Agent.on_query(stage=)`; empty if the protocol has no stages."""
@@ -416,7 +420,7 @@ class PromptTemplate(abc.ABC):
     """
 
     def request(self, view: TurnView) -> Request:
-        """Return the text to append and the answer format for the next model call. The default adds neither."""
+        """Return the additions to the conversation for the next model call. The default adds nothing."""
         return PLAIN_REQUEST
 
     def stage_name(self, view: TurnView) -> str | None:
@@ -439,7 +443,7 @@ class PromptTemplate(abc.ABC):
 def _example(
     response: str | ModelResponse, types: Sequence[ClassificationType | Mapping[str, Any]]
 ) -> tuple[ModelResponse, TurnView]:
-    """Return an answer and a view of a new session in which the model gave this answer."""
+    """Convert an example answer to a `ModelResponse`, and return it with a view of a new session that has this answer."""
     answer = ModelResponse(parts=(Text(response),)) if isinstance(response, str) else response
     profile = Profile(types=validate_types(map(to_type, types)))
     return answer, _first_view(answer, profile)
@@ -457,7 +461,7 @@ class Classifier(abc.ABC):
     """The part of a protocol that reads answers: it returns their meaning as outcomes."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Restore the default `partial_answer` if a subclass overrides only `partial`: an inherited one would bypass it."""
+        """Restore the default `partial_answer` in a subclass that overrides only `partial`, because an inherited one ignores it."""
         super().__init_subclass__(**options)
         if "partial" in vars(cls) and "partial_answer" not in vars(cls):
             cls.partial_answer = Classifier.partial_answer  # type: ignore[method-assign]
@@ -515,8 +519,8 @@ class Classifier(abc.ABC):
     def partial_answer(self) -> PartialAnswer:
         """Create the filter for one streamed answer, which selects the text to show to the user.
 
-        Override it if chunks can be shown without reading the whole text again, as `follow_strings` does for
-        one member of a JSON object, and `follow_prose` for plain text.
+        Override it if chunks can be shown without reading the whole text again. `follow_strings` does so for one member of a
+        JSON object, and `follow_prose` for plain text.
         """
         return PartialAnswer(self.partial)
 
@@ -538,7 +542,7 @@ class Protocol(PromptTemplate, Classifier):
     If both limits are set, the smaller limit applies.
     """
     roles: Sequence[str] = ()
-    """Model roles that the requests use in addition to `default`: keys of an agent's `models`."""
+    """Roles of models that this protocol calls in addition to `default`. Roles are keys of an agent's `models`."""
     limit_argument: str = ""
     """Name of the argument that sets `max_iterations`, for error texts; empty means the class attribute."""
     reserved_names: ClassVar[frozenset[str]] = frozenset()
@@ -564,7 +568,7 @@ class Protocol(PromptTemplate, Classifier):
 
     @property
     def halves(self) -> tuple[object, object]:
-        """Template and classifier of the protocol, as error texts name them. A single class is both."""
+        """Template and classifier of the protocol. A protocol written as one class is both."""
         return self, self
 
     def script(self, text: str, call: ToolCall | None = None) -> Sequence[str]:
@@ -597,10 +601,7 @@ class Protocol(PromptTemplate, Classifier):
                 )
 
     def _misread(self, example: str, profile: Profile) -> str | None:
-        """Return the reason why the protocol cannot read an example answer, or None if it can.
-
-        No exception is raised.
-        """
+        """Return the reason why the protocol cannot read an example answer; None if it can. No exception is raised."""
         answer = ModelResponse(parts=(Text(example),))
         try:
             outcomes = self.read(answer, _first_view(answer, profile))
@@ -623,15 +624,15 @@ class Protocol(PromptTemplate, Classifier):
 
 
 class _Pair(Protocol):
-    """A protocol that is combined from a separate template and classifier."""
+    """A protocol combined from a separate template and classifier; made by `Protocol.pair`."""
 
     def __init__(
         self, template: PromptTemplate, classifier: Classifier, *, max_iterations: int | None
     ) -> None:
         if not isinstance(template, PromptTemplate):
-            raise ConfigurationError(f"template= must be a PromptTemplate, got {template!r}")
+            raise ConfigurationError(f"template= must be a PromptTemplate, not {template!r}")
         if not isinstance(classifier, Classifier):
-            raise ConfigurationError(f"classifier= must be a Classifier, got {classifier!r}")
+            raise ConfigurationError(f"classifier= must be a Classifier, not {classifier!r}")
         template_name = type(template).__name__
         if not template.examples:
             raise ConfigurationError(
@@ -735,14 +736,11 @@ class WithOutput(Protocol):
         return self.inner.shortfall(message_type)
 
     def _may_be_value(self, error: ParseError) -> bool:
-        """Return True if an answer that the inner protocol rejects may be the value itself.
-
-        Here every answer may be.
-        """
+        """Return True if an answer that the inner protocol rejects may be the value itself. The default is True for every answer."""
         return True
 
     def _with_value(self, reply: SendReply) -> SendReply:
-        """Return the reply with the converted value as its data.
+        """Return a copy of a reply with the `output=` value that it contains as its data.
 
         Raises:
             ParseError: The reply contains no value that fits the schema; the text names the position.
@@ -752,11 +750,11 @@ class WithOutput(Protocol):
         return attrs.evolve(reply, data=self.output.convert(value))
 
     def _extract_value(self, text: str) -> Any:
-        """Return the JSON value in a text that fits the schema."""
+        """Return the JSON value in an answer text that fits the schema."""
         return self._matching_values(extract(text, self._reason))[0]
 
     def _extract_value_or_text(self, text: str) -> Any:
-        """Return the JSON value in a text that fits the schema, or the text itself if the schema accepts text."""
+        """Return the JSON value in an answer text that fits the schema, or the text itself if the schema accepts text."""
         try:
             return self._extract_value(text)
         except ParseError as error:
@@ -769,7 +767,7 @@ class WithOutput(Protocol):
         return None if self._matching_values(value) else self.output.check(value)
 
     def _matching_values(self, value: Any) -> list[Any]:
-        """Return the value if it fits, else its only nested member that fits: inner protocols wrap the value in an envelope."""
+        """Return the value if it fits the schema, else its nested members that fit. Inner protocols wrap the value in an object."""
         if self.output.check(value) is None:
             return [value]
         members = value.values() if isinstance(value, dict) else ()

@@ -156,8 +156,8 @@ def _reason(value: Any) -> str | None:
             return f"response_purpose must be {DIRECT_RESPONSE} or {TOOL_INVOCATION}, not {purpose!r:.200}"
 
 
-def _words(action: dict[str, Any]) -> str | None:
-    """Return the text for the user: the description, or the text in the content; None if there is neither."""
+def _user_text(action: dict[str, Any]) -> str | None:
+    """Return the text for the user in a direct response: its description, or the text in its content; None without both."""
     described = action.get("response_description")
     if isinstance(described, str) and described.strip():
         return described
@@ -185,10 +185,10 @@ def _act(value: dict[str, Any], kinds: Sequence[ClassificationType]) -> list[Out
 
 
 def _type_name(action: dict[str, Any]) -> str | None:
-    """Return the type name of a direct response, from the action or its content; None without a name.
+    """Return the type name of a direct response, in the action or its content; None without a type name.
 
     Raises:
-        ParseError: The name is no text, or the action and the content name different types.
+        ParseError: The name is not a text, or the action and the content name different types.
     """
     content = action["response_content"]
     outer = action.get(MESSAGE_TYPE)
@@ -206,13 +206,13 @@ def _type_name(action: dict[str, Any]) -> str | None:
 
 
 def _as_typed(name: str, content: Any) -> dict[str, Any]:
-    """Return content wrapped as a typed answer `{"messageType", ...}`."""
+    """Wrap the content of a direct response as a typed answer `{"messageType", ...}`."""
     is_named = isinstance(content, dict) and MESSAGE_TYPE in content
     return content if is_named else {MESSAGE_TYPE: name, "content": content}
 
 
 def _typed(kind: ClassificationType, typed: dict[str, Any], value: dict[str, Any]) -> list[Outcome]:
-    """Return the outcomes of a direct response of a known type.
+    """Convert a direct response of the type `kind` to outcomes.
 
     Raises:
         ParseError: The content does not fit the type, or arguments are outside of the content.
@@ -227,29 +227,31 @@ def _typed(kind: ClassificationType, typed: dict[str, Any], value: dict[str, Any
     )
     if reason:
         raise ParseError(reason)
-    return outcomes_of_type(kind, data, _words(action))
+    return outcomes_of_type(kind, data, _user_text(action))
 
 
 def _plain_text(action: dict[str, Any], kinds: Sequence[ClassificationType]) -> str:
-    """Return the text of a direct response without a type. Data without text is rendered as JSON if the agent has no types.
+    """Return the text of a direct response without a type.
+
+    Data without text is rendered as JSON if the agent has no types.
 
     Raises:
         ParseError: The response has no text, and its data is empty, a tool call, or possibly meant as one of the types.
     """
-    if words := _words(action):
+    if words := _user_text(action):
         return words
     content = action["response_content"]
     if isinstance(content, dict) and content.keys() == _CALL_KEYS:
         raise ParseError(f"response_content is a tool call: response_purpose must be {TOOL_INVOCATION}")
     if kinds or content in ("", {}, []):
         raise ParseError(
-            "primary_action: response_description is missing, and response_content is of no known type"
+            "primary_action: response_description is missing, and response_content has no known type"
         )
     return json.dumps(content, ensure_ascii=False)
 
 
 def _with_reasoning(outcomes: list[Outcome], value: dict[str, Any]) -> list[Outcome]:
-    """Return the outcomes with the model's explanations added to each reply."""
+    """Add the model's explanations in the answer to each reply of the outcomes."""
     reasoning = {name: value[name] for name in _REASONING if value.get(name) not in (None, "", [], {})}
     if not reasoning:
         return outcomes
@@ -262,12 +264,12 @@ def _with_reasoning(outcomes: list[Outcome], value: dict[str, Any]) -> list[Outc
 
 
 def _read_lines(text: str) -> list[Outcome]:
-    """Parse `Action` and `Final Answer` lines; return an empty list for a text without them.
+    """Parse an answer with `Action` and `Final Answer` lines to outcomes; return an empty list for a text without them.
 
     An `Observation` in the answer is hallucinated, because results arrive as messages: text after it is ignored.
 
     Raises:
-        ParseError: The text has several actions, an action and an answer, or an input that is no JSON object.
+        ParseError: The text has several actions, an action and an answer, or an input that is not a JSON object.
     """
     actions = list(_ACTION.finditer(text))
     if actions and (invented := _OBSERVATION.search(text, actions[0].end())):
@@ -277,7 +279,7 @@ def _read_lines(text: str) -> list[Outcome]:
     if final and (not actions or final.start() < actions[0].start()):
         return [SendReply(text=_final_text(text, final.end()))]
     if final or len(actions) > 1:
-        raise ParseError("give one Action, or a Final Answer, not more than one of them", text)
+        raise ParseError("write either one Action or a Final Answer, not more", text)
     return [_read_action(text, actions[0])] if actions else []
 
 
@@ -294,7 +296,7 @@ def _final_text(text: str, start: int) -> str:
 def _read_action(text: str, action: re.Match[str]) -> Outcome:
     label = _INPUT.search(text, action.end())
     if label is None:
-        raise ParseError(f"Action {quoted(action[1].strip())} has no Action Input", text)
+        raise ParseError(f"Action {quoted(action[1].strip())} must be followed by an Action Input", text)
     written = text[label.end() :].strip()
     if text.lstrip().startswith("```") and not written.startswith("```"):
         written = written.removesuffix("```")
@@ -306,7 +308,7 @@ def _read_action(text: str, action: re.Match[str]) -> Outcome:
 
 
 def _parse_labels(lines: str) -> dict[str, str]:
-    """Return the values after labels of one or two words, which may be arguments; longer labels are prose."""
+    """Return the values in lines `Label: value` by label. Labels of more than two words are prose and left out."""
     found = (line.partition(":") for line in lines.splitlines())
     labels = {label.strip(" \t*"): value.strip() for label, _, value in found}
     return {label: value for label, value in labels.items() if len(label.split()) <= _MAX_LABEL_WORDS}

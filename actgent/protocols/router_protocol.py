@@ -122,7 +122,7 @@ def _reason(value: Any, kinds: Kinds) -> str | None:
 
 
 def _duplicate_type_reason(value: dict[str, Any], kinds: Kinds) -> str | None:
-    """Return an error text if an answer has both an intent and a different `messageType`; None if it has one of them."""
+    """Return an error text if an answer has an intent and a different `messageType`, else None."""
     name = value.get(MESSAGE_TYPE)
     if (
         not isinstance(name, str)
@@ -155,14 +155,14 @@ def _outcomes(value: dict[str, Any], kinds: Kinds) -> list[Outcome]:
 
 
 def _data(value: dict[str, Any]) -> Any:
-    """Return the data of a routed action: the member `data`, or else all further members."""
+    """Return the data of a routed action: the member `data` of the answer, or else all further members."""
     if "data" in value:
         return value["data"]
     return {name: member for name, member in value.items() if name not in _ENVELOPE} or None
 
 
 def _event(value: dict[str, Any], kinds: Kinds) -> list[Outcome]:
-    """Return the outcomes of an answer `{"messageType", "content"}`: an event, or the call of the type's tool."""
+    """Convert an answer `{"messageType", "content"}` to outcomes: an event, or the call of the type's tool."""
     name = value["messageType"]
     content = value.get("content", {key: member for key, member in value.items() if key != "messageType"})
     kind = type_named(kinds, name)

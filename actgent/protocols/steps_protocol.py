@@ -86,7 +86,7 @@ Kind = Literal["plan", "step", "final"]
 
 @attrs.frozen(kw_only=True)
 class Step:
-    """One parsed answer, complete or partial."""
+    """One parsed answer of the model, complete or partial."""
 
     kind: Kind
     plan: str = ""
@@ -102,7 +102,7 @@ class Step:
 
     @property
     def answer_text(self) -> str:
-        """Text of the final answer."""
+        """Text of the final answer for the user."""
         return self.answer if isinstance(self.answer, str) else json.dumps(self.answer, ensure_ascii=False)
 
 
@@ -131,7 +131,7 @@ class Steps(Protocol):
         max_iterations: int = DEFAULT_ITERATIONS,
     ) -> None:
         if max_iterations < 1:
-            raise ConfigurationError(f"max_iterations={max_iterations}: at least 1")
+            raise ConfigurationError(f"max_iterations= must be at least 1, not {max_iterations}")
         self.max_iterations = max_iterations
         self.final_answer_format = final_answer_format
         self.set_timezone(timezone)
@@ -207,7 +207,7 @@ def _store_plan(plan: str) -> Callable[[Mapping[str, Any]], tuple[str, str]]:
 
 
 def read_step(text: str) -> Step:
-    """Parse an answer.
+    """Parse the text of an answer as a step.
 
     Raises:
         ParseError: The answer has the wrong format, or holds several different objects.
@@ -226,11 +226,11 @@ def read_step(text: str) -> Step:
     first, *later = found
     if first.kind == "plan" or not later or (first.kind == "step" and all(s.kind == "final" for s in later)):
         return first
-    raise ParseError(f"the answer holds {len(found)} different JSON objects: give exactly one", text)
+    raise ParseError(f"the answer has {len(found)} different JSON objects: write exactly one", text)
 
 
 def _objects(text: str) -> list[Step]:
-    """Return all steps in a text, in order and without duplicates; at least one.
+    """Parse all JSON objects in an answer text as steps. Return at least one step, in order and without duplicates.
 
     Raises:
         ParseError: The text has no step or an invalid one, is truncated, or is invalid JSON.
@@ -259,14 +259,14 @@ def _objects(text: str) -> list[Step]:
 
 
 def _is_prose(text: str, reason: str) -> bool:
-    """Return True if a text is prose and not failed JSON; `reason` is the error that parsing it as a step raised."""
+    """Return True if a text is prose and not invalid JSON. `reason` is the error text of its parsing as a step."""
     if reason == _NO_STEP or reason.startswith(_BROKEN) or text.count("```") % 2:
         return False
     return not (text.lstrip().startswith(_JSON_STARTS) or _MEANT_AS_JSON.search(text) or _is_json(text))
 
 
 def _is_json(text: str) -> bool:
-    """Return True if a text is a JSON value that is no object, e.g. `null`, `5` or `true`."""
+    """Return True if a text is a JSON value but not an object, such as `null`, `5` or `true`."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -283,7 +283,7 @@ def _reason(value: Any) -> str | None:
         return reason
     if calls := value.get("tool_calls"):
         return _calls_reason(calls) or stray_arguments_reason(
-            value, "tool_calls", known=_KEYS, are_bare=_CALL.is_bare(calls)
+            value, "tool_calls", envelope_keys=_KEYS, are_bare=_CALL.is_bare(calls)
         )
     if (answer := value.get("final_answer")) is not None:
         return "final_answer is empty" if isinstance(answer, str) and not answer.strip() else None
@@ -291,7 +291,7 @@ def _reason(value: Any) -> str | None:
 
 
 def _nothing_reason(value: Mapping[str, Any]) -> str:
-    """Return the error text for an object without calls, answer and plan text."""
+    """Return the error text for an answer object without calls, final answer and plan text."""
     if "tool_calls" in value:
         return "there are no tool calls in tool_calls"
     return "plan must be text, or a list of texts" if "plan" in value else "final_answer is null"
@@ -304,7 +304,7 @@ def _calls_reason(calls: Any) -> str | None:
 
 
 def _step(value: dict[str, Any]) -> Step:
-    """Return the step in an object that `_reason` accepted."""
+    """Convert an answer object that `_reason` has accepted to a step."""
     calls, answer = value.get("tool_calls"), value.get("final_answer")
     kind: Kind = "step" if calls else "final" if answer is not None else "plan"
     return Step(
@@ -317,7 +317,7 @@ def _step(value: dict[str, Any]) -> Step:
 
 
 def _plan(plan: Any) -> str:
-    """Return the plan of an answer as text: a list is joined by newlines; empty for other values."""
+    """Convert the plan in an answer to text: a list is joined by newlines. Other values give an empty text."""
     if isinstance(plan, list) and all(isinstance(line, str) and line.strip() for line in plan):
         return "\n".join(plan)
     return plan if isinstance(plan, str) and plan.strip() else ""
@@ -329,7 +329,7 @@ def _thought(value: Mapping[str, Any]) -> str:
 
 
 def _call(call: Mapping[str, Any]) -> ToolCall:
-    """Return a tool call. Parameters that are no object stay text, so that the call gets an error result."""
+    """Convert a call in an answer to a `ToolCall`. Parameters that are not an object stay text: the call then fails."""
     written = _CALL.read(call)
     parameters = written.arguments
     if not isinstance(parameters, dict):
@@ -341,7 +341,7 @@ def _call(call: Mapping[str, Any]) -> ToolCall:
 
 
 def grown_step(text: str) -> Step | None:
-    """Return the visible part of a partial answer; None until its kind is known. For display only."""
+    """Parse an incomplete answer as a step, for display only; return None until its kind is known."""
     shown = visible(text)
     value = grown(shown[max(shown.find("{"), 0) :])
     if not isinstance(value, dict):

@@ -50,10 +50,10 @@ _MAX_SHOWN_KEY_CHARS = 100
 
 @attrs.frozen(repr=False)
 class WrittenCall(FieldRepr):
-    """A tool call that was parsed from a model's text."""
+    """A tool call parsed from the text of a model."""
 
     name: str
-    """Tool name exactly as written: with a trailing space it does not match a tool."""
+    """Tool name exactly as the model wrote it; with a trailing space it does not match a tool."""
     arguments: Any
     """JSON value of the arguments; an empty object if the call has none."""
     id: str | None = None
@@ -64,7 +64,7 @@ class CallFormat(FieldRepr):
     """The format in which a protocol expects tool calls."""
 
     names: tuple[str, ...]
-    """Keys that may hold the tool name."""
+    """JSON keys that may hold the tool name."""
     expected: str
     """Error text for a value that has no tool name in one of the expected keys."""
     decodes: bool = False
@@ -74,7 +74,7 @@ class CallFormat(FieldRepr):
         """Parse an object as a tool call.
 
         Raises:
-            ParseError: The object is no tool call, or has unknown keys.
+            ParseError: The object is not a tool call, or has unknown keys.
         """
         if not isinstance(value, Mapping):
             raise ParseError(self.expected)
@@ -84,14 +84,15 @@ class CallFormat(FieldRepr):
         name = self._name_in(value, self.names)
         check_keys(value, {*_METADATA_KEYS, *self.names, *ARGUMENTS}, name)
         if value.get("type") not in _CALL_TYPES:
-            raise ParseError(f"the call of {quoted(name)} has the type {value['type']!r:.200}: omit it")
+            raise ParseError(
+                f"the call of {quoted(name)} must not have the type {value['type']!r:.200}: omit the type"
+            )
         return WrittenCall(name, find_arguments(value, name, decodes=self.decodes), _id_in(value))
 
     def reason(self, value: Any, *, takes_any: bool = False) -> str | None:
-        """Return an error text if an object is no valid tool call, else None.
+        """Return an error text if an object is not a valid tool call, else None.
 
-        With `takes_any`, arguments that are no object are accepted here and rejected when the call is
-        executed.
+        With `takes_any`, arguments that are not an object are accepted here and rejected when the call is executed.
         """
         try:
             call = self.read(value)
@@ -122,10 +123,9 @@ class CallFormat(FieldRepr):
 
 
 def find_arguments(value: Mapping[str, Any], name: str, *, decodes: bool = False) -> Any:
-    """Return the arguments of a call from any of the usual keys; an empty object if none is present.
+    """Return the arguments of a call from any of the usual keys; an empty object if no key is present.
 
-    `name` names the call in the error. With `decodes`, arguments in JSON text are decoded; invalid JSON stays
-    text.
+    `name` is the tool's name for errors. With `decodes`, arguments in JSON text are decoded; invalid JSON stays text.
 
     Raises:
         ParseError: Two keys have different arguments.
@@ -133,37 +133,37 @@ def find_arguments(value: Mapping[str, Any], name: str, *, decodes: bool = False
     found = {key: _decode(value[key], decodes=decodes) for key in ARGUMENTS if value.get(key) is not None}
     if len(set(map(_canonical, found.values()))) > 1:
         raise ParseError(
-            f"the call of {quoted(name)} has {' and '.join(found)}, which differ: give arguments once"
+            f"the call of {quoted(name)} has {' and '.join(found)}, which differ: write the arguments once"
         )
     return next(iter(found.values()), {})
 
 
-def check_keys(value: Mapping[str, Any], known: Collection[str], name: str) -> None:
-    """Check that a call has only known keys.
+def check_keys(value: Mapping[str, Any], allowed: Collection[str], name: str) -> None:
+    """Check that the object of a call has only the keys `allowed`. `name` is the tool's name for errors.
 
     Raises:
         ParseError: A key is unknown.
     """
     for key in value:
-        if key not in known:
+        if key not in allowed:
             raise ParseError(
                 f"unknown key {quoted(key, _MAX_SHOWN_KEY_CHARS)} in the call of {quoted(name)}: put all arguments into one object"
             )
 
 
 def stray_arguments_reason(
-    envelope: Mapping[str, Any], label: str, *, known: Collection[str], are_bare: bool
+    envelope: Mapping[str, Any], label: str, *, envelope_keys: Collection[str], are_bare: bool
 ) -> str | None:
-    """Return an error text if the object around a call has members that may be the call's arguments, else None.
+    """Return an error text if the object around a call has members that may be arguments of the call, else None.
 
     Args:
         envelope: The object around the call.
         label: Name of the call in the error text.
-        known: Keys of `envelope` in the protocol.
+        envelope_keys: Keys that the protocol defines for `envelope`.
         are_bare: True if a call in the envelope has no arguments.
     """
     for key, value in envelope.items():
-        if key in known or value in _EMPTY_VALUES:
+        if key in envelope_keys or value in _EMPTY_VALUES:
             continue
         normalized = _normalize(key)
         if normalized in _ARGUMENT_LIKE_KEYS or (are_bare and normalized not in _REMARKS):

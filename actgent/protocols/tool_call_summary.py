@@ -21,7 +21,7 @@ def status_of_tools(turn: Iterable[Message]) -> ToolsStatus:
 
 
 def failures_of_tools(turn: Iterable[Message]) -> tuple[ToolResult, ...]:
-    """Return the results of failed tool calls without a later success of the same tool, in order."""
+    """Return the results of the failed tool calls of a turn, in order, without those after which the same tool succeeded."""
     return _unrepaired([message.tool_results for message in turn if message.tool_results])
 
 

@@ -1161,7 +1161,7 @@ def _sources_of_other_turn(turn: Turn | None) -> str:
     if turn is None or not is_inside(turn):
         return sources_outside_of_turns()
     running = running_call.get()
-    given = running.given if running is not None and running.owner is turn.session else ""
+    given = running.argument_sources if running is not None and running.owner is turn.session else ""
     return join_origins(turn.session.conversation.sources, join_origins(given, sources_of_text()))
 
 

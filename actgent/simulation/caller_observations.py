@@ -1,4 +1,4 @@
-"""Observations of callers and handlers in a simulation, which are compared with the journal at the end."""
+"""Observations of simulated callers and handlers, which are compared with the journal at the end of a simulation."""
 
 import re
 from collections import Counter
@@ -17,9 +17,9 @@ _ROOT = re.compile(r"(?<![a-z0-9])s\d+(?![a-z0-9])")
 
 
 def root_of(session_id: str) -> str:
-    """Return the id of the session of callers for which a session works. Ids of most child sessions contain it.
+    """Return the id of the session at the top of a session's tree, which callers use. Ids of most child sessions contain it.
 
-    Empty if the id is a digest, so that the session may work for any session.
+    Return an empty text if `session_id` is a digest, so that its top session is unknown.
     """
     found = _ROOT.search(session_id)
     return "" if found is None else found[0]
@@ -27,49 +27,51 @@ def root_of(session_id: str) -> str:
 
 @attrs.frozen
 class StoredFirst:
-    """Something that a handler, tool, model or caller observed, and whose record had to be stored before."""
+    """An observation of a handler, tool, model or caller whose record had to be stored before it."""
 
     kind: ObservationKind
     name: str
-    """Id of the reply, call, message or approval; the number of a model request."""
+    """Id of the observed reply, call, message or approval; for a model request, its number."""
     agent: str
     session_id: str
     series: str
-    """Name of the series that stored the session at that time."""
+    """Name of the record series in the journal that stored the session at that time."""
     records: int
     """Number of records of the session that were stored at that time."""
 
 
 @attrs.define
 class Notes:
-    """Observations of callers and handlers. They survive simulated crashes."""
+    """Observations of simulated callers and handlers. They survive simulated crashes."""
 
     sent: dict[str, str] = attrs.field(factory=dict)
-    """Session ids by the ids of messages that were sent."""
+    """Session id of each sent message, by message id."""
     first_sent: dict[str, int] = attrs.field(factory=dict)
-    """Number of the events before the first call that sent a message, by message id."""
+    """Number of events before the first call that sent a message, by message id."""
     accepted: dict[str, str] = attrs.field(factory=dict)
-    """Session ids by the ids of messages whose call returned."""
+    """Session id of each message whose call returned, by message id."""
     order: list[tuple[int, int, str, str]] = attrs.field(factory=list)
-    """Calls of `chat()` that returned: numbers of the events before and after, message id and session id."""
+    """Calls of `chat()` that returned: number of events before the call, number after it, message id, session id."""
     results: dict[tuple[str, str], set[tuple[str, str]]] = attrs.field(factory=dict)
     """Delivery ids and statuses of the tool results that handlers received, by session and call id."""
     replies: dict[str, str] = attrs.field(factory=dict)
-    """Session ids by the ids of the replies that handlers received."""
+    """Session id of each reply that handlers received, by reply id."""
     final: dict[str, str] = attrs.field(factory=dict)
-    """Kinds of final failures that handlers received, by message id."""
+    """Kind of the final failure that handlers received for a message, by message id."""
     stopped: dict[str, float] = attrs.field(factory=dict)
-    """Times at which `interrupt()` returned, by message id."""
+    """Time at which `interrupt()` of a message returned, by message id."""
     dropped: dict[str, float] = attrs.field(factory=dict)
-    """Times at which `interrupt(drop_queued=True)` of a session returned, by ids of messages that were accepted before."""
+    """Time at which `interrupt(drop_queued=True)` returned, by id of each message of the session that was accepted before."""
     closing: set[str] = attrs.field(factory=set)
     """Ids of sessions that a caller tried to close or delete."""
     closed: set[str] = attrs.field(factory=set)
     """Ids of sessions whose `aclose()` returned."""
     close_begun: dict[str, int] = attrs.field(factory=dict)
-    """Lives in which `aclose()` of a session began and was not refused, by session id."""
+    """Number of the life (process) in which `aclose()` of a session began and was not refused, by session id."""
     removal_ended: dict[str, tuple[float, int]] = attrs.field(factory=dict)
-    """Time and life in which the last removal of a schedule or task returned, or its call failed or was cancelled, by text or id."""
+    """Time and life of the end of the last removal of a schedule or task, by text of the schedule or id of the task.
+
+    The call of the removal returned, failed or was cancelled."""
     whole_lives: dict[int, tuple[float, float]] = attrs.field(factory=dict)
     """Lives that ended by themselves, without a stop or a restart, and some time after the last fault of the journal, by number.
 
@@ -78,7 +80,7 @@ class Notes:
     repaired_lives: set[int] = attrs.field(factory=set)
     """Lives that ended or died some time after the last fault of the journal, by number. Then no write is in doubt."""
     due: dict[str, tuple[float, float]] = attrs.field(factory=dict)
-    """Times at which schedules are due and at which they were set, by text."""
+    """Time at which a schedule is due and time at which it was set, by text of the schedule."""
     closed_in_journal: set[str] = attrs.field(factory=set)
     """Ids of sessions that are closed in the journal at the end."""
     parents: dict[tuple[str, str], tuple[str, ...] | None] = attrs.field(factory=dict)
@@ -90,55 +92,57 @@ class Notes:
     timed: dict[str, tuple[str, str]] = attrs.field(factory=dict)
     """Session id and state of each schedule and task, by its text or id.
 
-    The state is that of the last call: "setting" and "removing" if its outcome is unknown, "failed" and "kept" if the journal failed,
-    "cancelled" if the call of a schedule was cancelled, "set" if it returned, "removed" and "sent" if the removal returned True and False.
+    The state is that of the last call. It is "setting" or "removing" if the outcome is unknown, and "failed" or "kept" if the
+    journal failed.
+    It is "cancelled" if the call of a schedule was cancelled, and "set" if the call returned. It is "removed" if the removal
+    returned True, and "sent" if it returned False.
     """
     limits: dict[str, int] = attrs.field(factory=dict)
-    """Limits of model calls, by session id."""
+    """Limit of model calls of a session, by session id."""
     requests: dict[str, int] = attrs.field(factory=dict)
-    """Numbers of model requests, by session id."""
+    """Number of model requests of a session, by session id."""
     gone: set[str] = attrs.field(factory=set)
-    """Ids of sessions whose deletion returned, and that no caller has created again."""
+    """Ids of the sessions whose deletion returned and that no caller has created again."""
     erased: set[str] = attrs.field(factory=set)
-    """Ids of messages that were accepted before a deletion of their session that returned. Callers do not send them again."""
+    """Ids of the messages that were accepted before a deletion of their session, which returned. Callers never send them again."""
     opened: dict[str, int] = attrs.field(factory=dict)
     """Number of calls that have opened a session, by session id."""
     given_up: dict[str, tuple[float, int, bool]] = attrs.field(factory=dict)
-    """Messages whose last call was refused or cancelled, and that are not sent again, by message id.
+    """Messages that callers gave up: the last call was refused or cancelled, and they are never sent again. By message id.
 
     The values are the time, the life, and False if a crash of this life may bring the message back.
     """
     told_results: dict[str, tuple[str, str]] = attrs.field(factory=dict)
-    """Session id and status of the last result that handlers received of a call, by call id."""
+    """Session id and status of the last tool result that handlers received for a call, by call id."""
     ended_lives: set[int] = attrs.field(factory=set)
     """Numbers of the lives that were not killed, and had no fault of the journal."""
     schedule_ids: dict[str, str] = attrs.field(factory=dict)
-    """Ids of the schedules whose call has returned, by text."""
+    """Id of each schedule whose call has returned, by text of the schedule."""
     in_flight: Counter[str] = attrs.field(factory=Counter)
     """Number of running calls that send a message, by message id."""
     stored_first: list[StoredFirst] = attrs.field(factory=list)
-    """Observations whose records had to be stored before. Only with a journal in memory."""
+    """Observations whose records had to be stored before them; empty if the journal is not in memory."""
     series: dict[tuple[str, str], str] = attrs.field(factory=dict)
-    """Names of the series that store the sessions at the end, by agent and session id."""
+    """Name of the record series that stores a session at the end, by agent and session id."""
     requests_by_series: Counter[str] = attrs.field(factory=Counter)
-    """Numbers of model requests of sessions with a limit, by name of the series that stores the session."""
+    """Number of model requests of sessions with a limit, by name of the record series that stores the session."""
     _erasing: dict[str, set[str]] = attrs.field(factory=dict)
     """Ids of the messages that were accepted before the last deletion, by session id."""
     _eras: dict[str, int] = attrs.field(factory=dict)
-    """Number of beginnings and ends of deletions, by session id. It is odd while a deletion has no known end."""
+    """Number of beginnings and ends of deletions of a session, by session id. It is odd while a deletion is in progress."""
 
     def era(self, session_id: str) -> int:
-        """Return the current era of a session and its child sessions. It changes with each beginning and end of a deletion."""
+        """Return the number of beginnings and ends of deletions (era) of a session, which its child sessions share."""
         root = root_of(session_id)
         eras = self._eras.values()
         return self._eras.get(root, 0) if root else 2 * sum(eras) + any(each % 2 for each in eras)
 
     def is_valid(self, session_id: str, era: int) -> bool:
-        """Return True if a call that began in this era may be noted: no deletion of the session overlaps the call."""
+        """Return True if no deletion of a session overlaps a call that began in the era `era`. The call may then be noted."""
         return era % 2 == 0 and era == self.era(session_id)
 
     def begin_erasure(self, session_id: str) -> None:
-        """Drop the observations of a session, because a deletion begins. Until its end, no call is noted."""
+        """Drop the observations of a session because its deletion begins. No call is noted until the end of the deletion."""
         self._eras[session_id] = self.era(session_id) + 1 | 1
         self.closing.add(session_id)
         accepted = {each for each, known in self.accepted.items() if known == session_id}

@@ -1,7 +1,7 @@
-"""Rules that actgent promises, checked against the journal and the notes of callers after the last life.
+"""Checks of the guarantees of actgent after a simulation, by the journal and the observations of callers.
 
-The journal is the witness: the order of its records is claimed to be the order of everything that happened, so each promise
-is a comparison, not a search. Sources: docs/concepts/guarantees.md and docs/durability.md.
+The journal claims that the order of its records is the order of all events. So each guarantee is checked by a comparison,
+not by a search. Sources: docs/concepts/guarantees.md and docs/durability.md.
 """
 
 from collections import Counter
@@ -87,7 +87,10 @@ def check_run(story: Story, notes: Notes, effects: Mapping[tuple[str, str], str]
 
 
 def _is_of_copy(key: tuple[str, ...], notes: Notes) -> bool:
-    """Return True if a session is a copy, or works for one. The last life does not wait for the work of copies."""
+    """Return True if a session is a copy of another session, or a child session of a copy.
+
+    The last life (process) does not wait for the work of copies.
+    """
     above: tuple[str, ...] | None = key
     while above is not None and COPY_PREFIX not in above[1]:
         above = notes.parents.get((above[0], above[1]))
@@ -95,9 +98,9 @@ def _is_of_copy(key: tuple[str, ...], notes: Notes) -> bool:
 
 
 def _check_messages(session: SessionStory, notes: Notes) -> Iterator[str]:
-    """Check that each accepted message ends exactly once.
+    """Check that each accepted message ends exactly once. Yield a description of each violation.
 
-    It may be accepted again only after an end that allows it.
+    A message may be accepted again only after an end that allows it.
     """
     if session.records and not isinstance(session.records[0], SessionCreatedRecord):
         yield f"the first record of {session.id} is {type(session.records[0]).__name__}"
@@ -120,7 +123,7 @@ def _check_acceptance_order(session: SessionStory, notes: Notes) -> Iterator[str
 
 
 def _calls_to(session: SessionStory, notes: Notes) -> Iterator[ClientCall]:
-    """Yield the calls of `chat()` to a session that returned."""
+    """Yield the calls of `chat()` to a session that have returned."""
     for began, returned, message_id, session_id in notes.order:
         if session_id == session.id:
             yield ClientCall(session_id=session.id, message_id=message_id, began=began, ended=returned)
@@ -169,9 +172,10 @@ def _check_calls(session: SessionStory, effects: Mapping[tuple[str, str], str]) 
 def _check_result(
     session: SessionStory, result: ToolResult, effect: str, began: int, done: int
 ) -> Iterator[str]:
-    """Compare the status of a result with how often the tool began and took effect.
+    """Check that the status of a tool result agrees with the runs of the tool.
 
-    `effect` is the declared effect.
+    `effect` is the declared effect of the tool, `began` the number of its runs, and `done` the number of runs that took
+    effect.
     """
     name = f"{result.tool_name} in {session.id}"
     if result.status == "success" and not done:
@@ -183,7 +187,7 @@ def _check_result(
 
 
 def _check_stored_first(session: SessionStory, notes: Notes) -> Iterator[str]:
-    """Check that records were stored before they were observed. Then no crash can undo what was observed."""
+    """Check that records were stored before callers observed their content, so that no crash can undo an observation."""
     series = notes.series.get((session.agent, session.id))
     for each in notes.stored_first:
         if (each.agent, each.session_id, each.series) != (session.agent, session.id, series):
@@ -193,7 +197,7 @@ def _check_stored_first(session: SessionStory, notes: Notes) -> Iterator[str]:
 
 
 def _is_stored(kind: ObservationKind, name: str, records: Sequence[Record]) -> bool:  # noqa: PLR0911 - a case for each kind
-    """Return True if the records contain the record of an observation."""
+    """Return True if the records contain the record of an observation: of this kind and id."""
     match kind:
         case "reply":
             return any(
@@ -231,14 +235,14 @@ def _is_stored(kind: ObservationKind, name: str, records: Sequence[Record]) -> b
 
 
 def _check_delivery(notes: Notes) -> Iterator[str]:
-    """Check that handlers never receive two different outcomes for one call."""
+    """Check that handlers never receive two different outcomes of one tool call."""
     for (session_id, call_id), outcomes in notes.results.items():
         if len(outcomes) > 1:
             yield f"handlers of {session_id} received {len(outcomes)} outcomes of call {call_id}: {sorted(outcomes)}"
 
 
 def _check_closed(notes: Notes) -> Iterator[str]:
-    """Check that closed and deleted sessions are closed and deleted in the journal.
+    """Check that the sessions that callers closed or deleted are closed or deleted in the journal.
 
     A close whose caller was cancelled, or whose write failed, must be complete at the end of a life without other faults.
     """
@@ -265,7 +269,7 @@ def _check_trees(notes: Notes) -> Iterator[str]:
 
 
 def _check_limits(notes: Notes) -> Iterator[str]:
-    """Check the limits of model calls over all lives."""
+    """Check that no session has exceeded its limit of model calls over all lives (processes)."""
     for session_id, limit in notes.limits.items():
         if (count := notes.requests.get(session_id, 0)) > limit:
             yield f"{session_id} has a limit of {limit} model calls, but made {count}"
@@ -332,7 +336,7 @@ def _check_turn_order(session: SessionStory, notes: Notes) -> Iterator[str]:
 
 
 def _check_told_results(session: SessionStory, notes: Notes) -> Iterator[str]:
-    """Check that the journal has each result that handlers received."""
+    """Check that the journal has each tool result that handlers received."""
     recorded = {each.call_id: each.status for each in calls_and_results(session.records)[1]}
     for call_id, (session_id, status) in notes.told_results.items():
         if session_id == session.id and recorded.get(call_id) != status:
@@ -365,7 +369,9 @@ def _check_timed(session: SessionStory, notes: Notes) -> Iterator[str]:
 
 
 def _check_removal(sent: Sequence[Message], key: str, notes: Notes) -> Iterator[str]:
-    """Check a removal that returned False: the message was sent before, and is not a report of the removal itself.
+    """Check a removal of a schedule or task that returned False: its message must have been sent before.
+
+    The message must not be a report of the removal itself.
 
     Args:
         sent: Messages of the schedule or task.
@@ -385,7 +391,7 @@ def _check_removal(sent: Sequence[Message], key: str, notes: Notes) -> Iterator[
 
 
 def _check_punctual(session: SessionStory, notes: Notes, key: str) -> Iterator[str]:
-    """Check that a schedule has fired in the first life that was able to fire it, not after a later restart."""
+    """Check that a schedule has fired in the first life (process) that was able to fire it, not after a later restart."""
     due, set_at = notes.due[key]
     sent = [each.message for each in session.records if isinstance(each, MessageAcceptedRecord)]
     fired_at = min(each.created_at for each in sent if _is_from(each, key)) - START
@@ -396,7 +402,7 @@ def _check_punctual(session: SessionStory, notes: Notes, key: str) -> Iterator[s
 
 
 def _is_from(message: Message, key: str) -> bool:
-    """Return True if a schedule with this text, or a task with this id, sent the message."""
+    """Return True if a schedule with the text `key`, or a task with the id `key`, sent the message."""
     if message.sender.kind == "system":
         return any(isinstance(part, Text) and part.text.endswith(f" {key}") for part in message.parts)
     return message.sender.kind == "agent" and message.id.endswith(f"{key}/result")

@@ -1,4 +1,4 @@
-"""Comparisons of what a journal has twice: its summaries and snapshots repeat what the records say."""
+"""Checks of a journal's summaries and snapshots, which must agree with its records."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -19,7 +19,7 @@ from .caller_observations import TASK_PREFIX
 
 
 def check_summary(summary: SessionSummary, records: Sequence[Record]) -> Iterator[str]:
-    """Yield each difference between the summary of a session, by which a start finds its work, and its records."""
+    """Yield each difference between the stored summary of a session and its records. A start finds unfinished work by summaries."""
     marks = message_marks(records).values()
     unfinished = sum(each[-1] == "accepted" for each in marks)
     if summary.unfinished != unfinished:
@@ -31,9 +31,11 @@ def check_summary(summary: SessionSummary, records: Sequence[Record]) -> Iterato
 
 
 def check_stored_trees(heads: Mapping[SessionKey, Head]) -> Iterator[str]:
-    """Yield each child session that a crash at this moment would leave without its parent, or open below a closed parent.
+    """Yield a problem for each stored child session without a stored parent, and for each open one with a closed parent.
 
-    Only children for tasks of callers must be closed before their parent. A restart closes those that a turn has asked.
+    `heads` are the newest stored rows of all sessions.
+
+    Only child sessions for tasks of callers must be closed before their parent. A restart closes those of a turn.
     """
     for head in heads.values():
         if not head.parent_id:
@@ -46,7 +48,7 @@ def check_stored_trees(heads: Mapping[SessionKey, Head]) -> Iterator[str]:
 
 
 async def check_snapshot(journal: Journal, key: SessionKey, records: Sequence[Record]) -> list[str]:
-    """Return each difference between a session that is restored from its snapshot and from all its records."""
+    """Return the differences between a session restored from its snapshot and the session restored from all its records."""
     memory = ShortTermMemory()
     loaded = await load_session(journal, key, memory, lookback=0)
     if loaded.snapshot is None:
@@ -60,7 +62,7 @@ async def check_snapshot(journal: Journal, key: SessionKey, records: Sequence[Re
 
 
 async def check_loaded(journal: Journal, context: SessionContext) -> list[str]:
-    """Return each difference between an idle session in memory and the session that its records restore."""
+    """Return the differences between an idle session in memory and the session restored from its records."""
     records = await journal.load(context.id, agent=context.agent)
     if not records:
         return ["it is in memory, but the journal does not have it"]
@@ -86,7 +88,7 @@ async def check_loaded(journal: Journal, context: SessionContext) -> list[str]:
 async def _restore(
     journal: Journal, key: SessionKey, loaded: LoadedSession, records: Sequence[Record]
 ) -> dict[str, object]:
-    """Return what a restored session knows. `records` are all its records."""
+    """Restore a session, and return its fields for a comparison. `records` are all its records."""
     context = SessionContext(
         key.session_id, Sender("nobody"), SessionConversation(ShortTermMemory().open_view()), key.agent
     )
@@ -100,7 +102,10 @@ async def _restore(
 
 
 def _work_of(context: SessionContext) -> dict[str, object]:
-    """Return the fields of a session's summary that say whether it has unfinished work. The next start selects sessions by them."""
+    """Return the fields about unfinished work that the summary of a session in memory would have.
+
+    The next start selects sessions by these fields.
+    """
     return {"suspended turn": context.suspension is not None, "next timer": first_time(context.timers)}
 
 

@@ -15,7 +15,7 @@ from .seed_runs import read_seed
 
 
 def pytest_collect_file(parent: pytest.Collector, file_path: Path) -> "pytest.Collector | None":
-    """Collect a seed file; see pytest's documentation of this hook."""
+    """Collect a seed file (`*.seed`) as a file of tests: the pytest hook `pytest_collect_file`."""
     if file_path.suffix != ".seed":
         return None
     found: pytest.Collector = SeedFile.from_parent(parent, path=file_path)
@@ -23,14 +23,14 @@ def pytest_collect_file(parent: pytest.Collector, file_path: Path) -> "pytest.Co
 
 
 class SeedFile(pytest.File):
-    """A file with one seed."""
+    """Collector of a saved seed file, which contains one test."""
 
     def collect(self) -> Iterator[pytest.Item]:
         yield SeedTest.from_parent(self, name=f"seed {self.path.stem}")
 
 
 class SeedTest(pytest.Item):
-    """One seed as a test."""
+    """Test that runs one saved seed, and fails if the program still fails."""
 
     def runtest(self) -> None:
         seed, settings, left_out = read_seed(self.path)
@@ -48,7 +48,7 @@ class SeedTest(pytest.Item):
 
 
 class SeedFailed(Exception):
-    """The program still fails under a seed."""
+    """Error: the program still fails under a saved seed."""
 
     def __init__(self, lines: list[str]) -> None:
         super().__init__(lines[-1])

@@ -1,4 +1,4 @@
-"""A model with random answers and tool calls that fit the schemas of its tools, at any speed, and with errors of real providers."""
+"""Simulated model: random answers, delays and provider errors, and tool calls that match the schemas of the tools."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,13 +24,13 @@ _FAILURES = (RateLimited, ProviderUnavailable, ModelTimeout, StreamInterrupted, 
 
 
 class ModelObserver(Protocol):
-    """Receives each request of a simulated model. May kill the life."""
+    """Observer that receives each request of a simulated model, and may kill the simulated process."""
 
     async def on_request(self, agent: str, chat: ModelRequest) -> None: ...
 
 
 class RandomModel(LLM):
-    """Simulated model of one agent."""
+    """Simulated model of one agent, with random answers of the seed."""
 
     name = "simulated"
     dialect = "scripted"
@@ -75,7 +75,7 @@ class RandomModel(LLM):
     def _calls(self, chat: ModelRequest, name: str) -> tuple[ToolCall, ...]:
         """Draw the tool calls of a simulated answer.
 
-        Empty if the answer is text, or after `MAX_ROUNDS` rounds of calls.
+        Return no calls if the answer is text, or after `MAX_ROUNDS` rounds of calls.
         """
         choices = self.world.choices
         since = max((n for n, message in enumerate(chat.messages) if message.role == "user"), default=0)
@@ -95,7 +95,10 @@ class RandomModel(LLM):
         return tuple(made)
 
     def _weighted(self, tools: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
-        """Return the tools, with one tool of the seed as often as all others together, so that each tool is frequent somewhere."""
+        """Repeat one tool in the list of tools, so that it is drawn as often as all others together.
+
+        The seed draws this tool, so each tool is frequent in some seeds.
+        """
         favorites = self.world.favorites
         if self.agent not in favorites:
             favorites[self.agent] = self.world.choices.fraction(f"favorite tool of {self.agent}")
@@ -190,14 +193,14 @@ class ValueMaker:
 
 
 def describe_call(call: ToolCall) -> str:
-    """Return a call as text, for example `refund(order=7, euros=80)`."""
+    """Format a tool call as text, for example `refund(order=7, euros=80)`."""
     if isinstance(call.arguments, str):
         return f"{call.name}({call.arguments})"
     return f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})"
 
 
 def _words_of(chat: ModelRequest) -> list[str]:
-    """Return the first words of the newest user message, without punctuation, as material for arguments."""
+    """Return the first words of the newest user message, without punctuation, to use them in tool arguments."""
     newest = next((each for each in reversed(chat.messages) if each.role == "user"), None)
     text = "" if newest is None else " ".join(part.text for part in newest.parts if isinstance(part, Text))
     words = [word.strip(".,:;!?\"'()[]") for word in text.split()]

@@ -17,7 +17,7 @@ class ToolRun:
 
     agent: str
     session: str
-    """Id of the session."""
+    """Id of the session whose turn called the tool."""
     tool: str
     call_id: str
     arguments: Mapping[str, Any]
@@ -26,7 +26,7 @@ class ToolRun:
     life: int
     """Number of the process that ran the function, from 1."""
     began_at: float
-    """Seconds since the start of the simulation."""
+    """Time at which the function began, in seconds since the start of the simulation."""
 
 
 @attrs.define(kw_only=True)
@@ -38,15 +38,15 @@ class SessionStory:
     said: dict[str, str] = attrs.field(factory=dict)
     """Texts of the messages that callers sent, by message id."""
     began: list[ToolRun] = attrs.field(factory=list)
-    """Runs of tools that began."""
+    """All runs of tools, also those that did not end."""
     done: list[ToolRun] = attrs.field(factory=list)
     """Runs of tools that took effect: the function returned, or failed after its effect."""
     replies: list[str] = attrs.field(factory=list)
     """Texts that `on_conversation` handlers received."""
     failures: list[str] = attrs.field(factory=list)
-    """Kinds of the failures that `on_exception` handlers received."""
+    """Kinds of the failures of messages that `on_exception` handlers received."""
     records: Sequence[Record] = ()
-    """Records of the session in the journal after the last life."""
+    """Records of the session in the journal after the last life (process)."""
 
     def effects(self, tool: str | None = None) -> list[ToolRun]:
         """Return the runs of a tool that took effect, in order; of all tools if `tool` is None."""
@@ -55,19 +55,19 @@ class SessionStory:
 
 @attrs.define(kw_only=True)
 class Story:
-    """One simulated run: its sessions over all lives of the process. Passed to `@invariant` functions."""
+    """Report of one simulated run over all its lives, which are successive processes. Passed to `@invariant` functions."""
 
     seed: int
     events: Sequence[SimulatedEvent] = ()
-    """All events, oldest first."""
+    """All events of the simulation, oldest first."""
     lives: int = 0
-    """Number of processes that ran one after the other."""
+    """Number of lives: processes of the program that ran one after the other."""
     kills: int = 0
-    """Number of processes that were killed."""
+    """Number of lives (processes) that were killed."""
     seconds: float = 0.0
-    """Simulated duration."""
+    """Simulated duration of the run in seconds."""
     found: dict[tuple[str, str], SessionStory] = attrs.field(factory=dict)
-    """Sessions by agent and id."""
+    """Sessions of the run by agent and session id."""
 
     def sessions(self, agent: str | None = None) -> list[SessionStory]:
         """Return the sessions of an agent; all sessions if `agent` is None."""
@@ -81,17 +81,17 @@ class Story:
         return self.found[key]
 
 
-def render_story(events: Sequence[SimulatedEvent], most: int = 40) -> list[str]:
-    """Return the shown events as lines with their times. Equal lines in a row become one line with their number.
+def render_story(events: Sequence[SimulatedEvent], max_lines: int = 40) -> list[str]:
+    """Format the shown events as lines with their times. Equal lines in a row become one line with their number.
 
-    If there are more than `most` lines, those in the middle are left out.
+    If there are more than `max_lines` lines, those in the middle are left out.
     """
     shown = [f"{event.at:10.3f}  {event.text}" for event in events if event.is_shown]
     lines = [
         line if count == 1 else f"{line} ({count} times)"
         for line, count in ((line, len([*equal])) for line, equal in itertools.groupby(shown))
     ]
-    if len(lines) <= most:
+    if len(lines) <= max_lines:
         return lines
-    half = most // 2
+    half = max_lines // 2
     return [*lines[:half], f"            ... {len(lines) - 2 * half} more events ...", *lines[-half:]]

@@ -62,23 +62,23 @@ class SeedOutcome:
 
     seed: int
     problems: list[str]
-    """What went wrong, one line each; empty if everything held."""
+    """Descriptions of broken rules, one line each; empty if all rules held."""
     story: Story
     digest: str
-    """Hash of everything that happened."""
+    """Hash of all events of the run; equal for two runs of the seed if the program is deterministic."""
     happened: list[EventKey]
-    """Optional events that happened, which the shrinker may leave out."""
+    """Optional events that happened in the run. The shrinker may leave them out."""
     counts: Counter[str]
     """Number of events by kind."""
 
 
 def play(seed: int, settings: Settings, left_out: Iterable[EventKey] = ()) -> SeedOutcome:
-    """Run one seed, and check it.
+    """Run one seed, check the rules, and return the outcome.
 
     Args:
         seed: The seed.
         settings: Program and kinds of faults.
-        left_out: Optional events of the seed that must not happen.
+        left_out: Optional events of the seed that do not happen in this run.
     """
     for _ in range(MAX_REPEATS):
         known = len(sys.modules)
@@ -92,7 +92,7 @@ def play(seed: int, settings: Settings, left_out: Iterable[EventKey] = ()) -> Se
 
 
 def _play_in(world: World, settings: Settings) -> SeedOutcome:
-    """Run the seed whose world is installed, and check the run.
+    """Run the seed of an installed world, check the rules, and return the outcome.
 
     On return, only the outcome refers to objects of its simulated processes.
     """
@@ -117,7 +117,7 @@ def check_program(settings: Settings) -> None:
 
 
 class _Run:
-    """State of one seed that is outside of the simulated processes."""
+    """One run of a seed: the state outside of the simulated processes, which survives them."""
 
     def __init__(self, world: World, settings: Settings) -> None:
         self.world = world
@@ -140,7 +140,7 @@ class _Run:
         """Tools whose runs are recorded in this life. Some belong to all agents of the process."""
 
     def wrong(self, text: str) -> None:
-        """Record a broken rule.
+        """Record a description of a broken rule.
 
         It is ignored if the simulated process was killed, because the code of a dead process has no effects.
         """
@@ -186,7 +186,7 @@ class _Run:
             return self._outcome()
 
     def _note_end(self, number: int, verdict: Verdict, began_at: float) -> None:
-        """Note which promises a life has kept, because nothing prevented it."""
+        """Record after life `number` (a process) which guarantees must hold for it, because no fault or stop prevented them."""
         has_ended, notes = verdict == "ended", self.notes
         repaired_at = max(began_at, self.storage.failed_at + REPAIR_SECONDS)
         is_repaired = repaired_at < self.world.now and not self.storage.slow_chance
@@ -243,12 +243,15 @@ class _Run:
                 self._report(f"aclose() of {session_id} began in life {number}, but did not complete in it")
 
     def _check_stored(self, heads: Mapping[SessionKey, Head]) -> None:
-        """Report sessions that a crash at this moment would leave in a wrong state."""
+        """Report each stored session whose state is wrong, because a crash could happen at this moment.
+
+        `heads` are the newest stored rows of all sessions.
+        """
         for problem in check_stored_trees(heads):
             self.wrong(problem)
 
     def _note_write(self, moment: str) -> None:
-        """Kill the simulated process at a write if the seed has chosen it, or let callers be cancelled."""
+        """Handle the moment before or after a write: kill the simulated process or cancel callers if the seed has chosen it."""
         self._kill_point("before write" if moment == "before write" else "write")
         if not self.world.life.is_dead:
             self.world.note_moment(moment)
@@ -307,7 +310,7 @@ class _Run:
         )
 
     async def _run_callers(self, users: Callers, program: Program, outside: trio.Nursery | None) -> None:
-        """Let all callers use the program until their work is done. They run in the nursery `outside`, if it is given."""
+        """Run all callers of a life until their work is done. They run in the nursery `outside`; None uses a new nursery."""
         finished = {key: trio.Event() for key in range(self.plan.sessions)}
         async with trio.open_nursery() as inside:
             callers = outside or inside
@@ -326,7 +329,7 @@ class _Run:
             inside.cancel_scope.cancel()
 
     async def _check_returned(self, users: Callers) -> None:
-        """Report calls that still wait some time after the runtime has closed. Nothing would end them."""
+        """Report calls of callers that have not returned some time after the runtime has closed."""
         running = set(users.running_calls)
         await trio.sleep(RETURN_SECONDS)
         for call in running.intersection(users.running_calls):
@@ -354,12 +357,12 @@ class _Run:
                 self.wrong(f"{summary.session_id}: {problem}")
 
     def _stop_during_close(self, scope: trio.CancelScope, moment: str) -> None:
-        """Stop some lives while a close continues in the background."""
+        """Cancel the scope of some lives while a close of a session continues in the background."""
         if moment == CLOSE_CONTINUES and self.world.choices.happens("stop during a close", STOP_DURING_CLOSE):
             scope.cancel()
 
     def _stop_later(self, scope: trio.CancelScope) -> None:
-        """Cancel a scope of this life after some time, at a write to the journal, or after a caller has cancelled a call."""
+        """Cancel the scope of this life at a drawn moment: after some time, at a write, or after a caller has cancelled a call."""
         choices = self.world.choices
         scope.deadline = trio.current_time() + 10 ** (choices.fraction("stop after") * 5.5 - 3.5)
         wanted = choices.pick("stop at", ("", "write", "cancelled"))
@@ -375,7 +378,7 @@ class _Run:
 
     @asynccontextmanager
     async def _runtime(self) -> AsyncIterator[tuple[Program, Journal, Runtime]]:
-        """Start a simulated process: load the program, open the journal and start the agents."""
+        """Run a simulated process during a block: load the program, open the journal and start the agents."""
         program = self._program = load_program(self.settings.program)
         wrapped = dict[int, None]()
         for agent in program.all_agents:
@@ -416,11 +419,14 @@ class _Run:
         self.world.kill("at a random moment")
 
     def _is_expected(self, error: BaseException) -> bool:
-        """Return True if a simulated process may end with this error. The disk then prevented its start."""
+        """Return True if a simulated process may end with this error, because the disk prevented its start."""
         return not self.is_last and self.plan.chance["journal"] > 0 and bool(_only(error, JournalError))
 
     def _note_stored(self, kind: ObservationKind, name: str, agent: str, session_id: str) -> None:
-        """Note that a record must be stored now, because something is observed that a crash must not undo."""
+        """Record an observation whose record must be stored by now, because a crash must not undo it.
+
+        `name` is the id of the observed reply, call, message or approval.
+        """
         series, records = self.storage.find_series(agent, session_id)
         if kind == "request":
             self.notes.requests_by_series[series] += 1
@@ -483,7 +489,7 @@ class _Run:
         self._wrapped.append(tool)
 
     def _note_begin(self, tool: Tool, run: ToolRun) -> None:
-        """Note that the function of a tool begins."""
+        """Record that the function of a tool begins."""
         self.story.session(run.agent, run.session).began.append(run)
         has_effect = tool.effect != "pure"
         if has_effect:
@@ -491,7 +497,7 @@ class _Run:
         self.world.record("tool", f"{tool.name} begins, in {run.session}", is_shown=has_effect)
 
     async def on_request(self, agent: str, chat: ModelRequest) -> None:
-        """Check a request to a simulated model; see `ModelObserver`."""
+        """Check a request to a simulated model, and perhaps kill the simulated process. Implements `ModelObserver`."""
         notes = self.notes
         self.world.record("request", f"{chat.session}: {len(chat.messages)} messages", is_shown=False)
         notes.requests[chat.session] = notes.requests.get(chat.session, 0) + 1
@@ -513,7 +519,7 @@ class _Run:
             await self.world.wait_for_death()
 
     async def _check_not_closing(self, session_id: str) -> None:
-        """Report a request of a session that is closed in memory. The close must cancel its turn within a few steps."""
+        """Report a model request of a session that is closed in memory. A close must cancel the turn within a few steps."""
         running = () if self._open_runtime is None else self._open_runtime._agents()
         found = (each.sessions.get(session_id) for each in running)
         if any(each is not None and each.closed for each in found):
@@ -523,7 +529,7 @@ class _Run:
     # --- handlers --------------------------------------------------------------------------------
 
     def _attach(self, session: Session) -> None:  # noqa: C901 - one function for each kind of handler
-        """Register handlers of a session that note its deliveries, for the checks at the end."""
+        """Register handlers of a session that record replies, results and failures for the checks at the end."""
         world, life, notes = self.world, self.world.life, self.notes
         story = self.story.session(session.agent_name, session.id)
 
@@ -678,7 +684,7 @@ _FAULT_TEXTS = {"before": "fails before its effect", "hang": "hangs", "after": "
 async def _start(runtime: Runtime, agents: Sequence[Agent]) -> None:
     """Start the agents in the order of the program.
 
-    Agents that another agent has started as its companion are skipped.
+    Agents that another agent has already started as its companion are skipped.
     """
     names = Counter(agent.name for agent in agents)
     for agent in agents:
@@ -693,7 +699,7 @@ def _only(error: BaseException, kind: type[Exception]) -> bool:
 
 
 def _innermost(error: BaseException) -> str:
-    """Describe the first exception of an exception group, with the line of code that raised it."""
+    """Describe the first exception in an exception group by its text and the line of code that raised it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     frames = traceback.extract_tb(error.__traceback__)

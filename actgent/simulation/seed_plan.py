@@ -43,7 +43,7 @@ _CHANCES: dict[FaultKind, float] = {"model": 0.25, "journal": 0.2, "slow": 0.05}
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """What `simulate` was asked for."""
+    """Settings of a simulation, from the options of `actgent simulate`."""
 
     program: Path
     """Python file of the agents."""
@@ -55,23 +55,26 @@ class Settings:
     messages: tuple[str, ...] = ()
     """Texts that callers send; empty for `message 1`, `message 2`, and so on."""
     uses_own_models: bool = False
-    """True to use the models of the program instead of random ones."""
+    """True if the models of the program are used instead of random ones."""
 
 
 @attrs.frozen
 class SeedPlan:
-    """What one seed may do. Each seed has some kinds of faults and not others, so a rare one is not hidden by frequent ones."""
+    """Plan of one seed: its messages, limits, and probabilities of events.
+
+    Each seed has only some kinds of faults, so that a rare fault is not hidden by frequent ones.
+    """
 
     messages: dict[str, str]
-    """Texts by message id; the session's number and the caller are part of the id."""
+    """Text of each message by message id. The id contains the number of the session and the caller."""
     sessions: int
     lives: int
     chance: dict[FaultKind, float]
-    """Probability of an event by kind; 0 for kinds that the seed does not have."""
+    """Probability of an event by kind of fault; 0 for kinds that the seed does not have."""
     loaded: int
     """Number of idle sessions that stay in memory."""
     limits: dict[str, int]
-    """Limits of model calls, by id of the session."""
+    """Limit of model calls of a session, by session id."""
     snapshot_records: int
     """Number of new records after which a session gets a snapshot."""
     inbox: int

@@ -1,4 +1,4 @@
-"""Running many seeds, in several processes, and files of failing seeds."""
+"""Runs of many seeds in several processes, and files of failing seeds."""
 
 import json
 import math
@@ -46,18 +46,18 @@ SEED_VERSION = 1
 
 @attrs.frozen(kw_only=True)
 class SeedResult:
-    """Summary of one seed, small enough to send between processes."""
+    """Summary of the run of one seed, small enough to send between processes."""
 
     seed: int
     problems: tuple[str, ...]
     digest: str
     seconds: float
-    """Simulated duration."""
+    """Simulated duration of the run in seconds."""
     kills: int
     counts: dict[str, int]
     """Number of events by kind."""
     is_repeatable: bool = True
-    """False if a second run of the seed differed."""
+    """False if a second run of the seed had other events than the first one."""
 
 
 @attrs.define(kw_only=True)
@@ -67,12 +67,12 @@ class Totals:
     seeds: int = 0
     kills: int = 0
     seconds: float = 0.0
-    """Simulated time."""
+    """Simulated duration of all runs in seconds."""
     counts: Counter[str] = attrs.field(factory=Counter)
     failed: list[SeedResult] = attrs.field(factory=list)
-    """Seeds with a problem."""
+    """Results of the seeds whose run broke a rule."""
     unrepeatable: list[int] = attrs.field(factory=list)
-    """Seeds whose two runs differed."""
+    """Seeds whose second run had other events than the first one."""
 
     def add(self, result: SeedResult) -> None:
         """Add the result of one seed to the totals."""
@@ -86,7 +86,7 @@ class Totals:
             self.note_unrepeatable(result.seed)
 
     def note_unrepeatable(self, seed: int) -> None:
-        """Note that two runs of a seed differed."""
+        """Record that two runs of a seed had different events."""
         if seed not in self.unrepeatable:
             self.unrepeatable.append(seed)
 
@@ -100,9 +100,9 @@ class Totals:
 
 
 def run_seed(seed: int, settings: Settings, *, twice: bool = False) -> SeedResult:
-    """Run one seed and summarize it.
+    """Run one seed, and return a summary.
 
-    With `twice`, run it again, and compare the digests to find nondeterminism.
+    If `twice` is True, run it again, and compare the digests to find nondeterminism.
     """
     outcome = play(seed, settings)
     is_repeatable = not twice or play(seed, settings).digest == outcome.digest
@@ -130,8 +130,8 @@ def run_seeds(
     Args:
         seeds: The seeds.
         settings: Program and kinds of faults.
-        jobs: Number of processes.
-        twice: Run each seed twice and compare.
+        jobs: Number of processes that run seeds.
+        twice: True runs each seed twice and compares the runs.
         until: Value of `time.monotonic()` after which no other seed begins.
 
     Raises:
@@ -186,7 +186,10 @@ def _run_in_pool(
 
 
 def write_seed(path: Path, outcome: SeedOutcome, left_out: Sequence[EventKey], settings: Settings) -> None:
-    """Write a shrunk seed to a file that `read_seed` and the pytest plugin run. The path of the program is relative to it."""
+    """Write a shrunk seed to a file, which `read_seed` reads and the pytest plugin runs.
+
+    The path of the program in the file is relative to the file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "version": SEED_VERSION,
@@ -204,7 +207,7 @@ def write_seed(path: Path, outcome: SeedOutcome, left_out: Sequence[EventKey], s
 
 
 def read_seed(path: Path) -> tuple[int, Settings, list[EventKey]]:
-    """Read a file of `write_seed`: the seed, its settings, and the events that it leaves out.
+    """Read a file that `write_seed` wrote. Return the seed, its settings, and the events that it leaves out.
 
     Raises:
         ConfigurationError: The file is not a seed file, or was written by another version.

@@ -19,10 +19,10 @@ EventKey = tuple[str, int]
 
 @attrs.define(eq=False)
 class Choices:
-    """All choices of one run of a seed."""
+    """Source of all random choices of one run of a seed."""
 
     seed: int
-    """Seed of the run; a whole number."""
+    """Seed of the run."""
     left_out: frozenset[EventKey] = frozenset()
     """Optional events that do not happen in this run although the seed has drawn them."""
     happened: list[EventKey] = attrs.field(factory=list, init=False)
@@ -49,7 +49,7 @@ class Choices:
         return options[int(self.fraction(name) * len(options))]
 
     def happens(self, name: str, chance: float) -> bool:
-        """Decide whether the optional event `name` happens, with a probability of `chance`.
+        """Draw if the optional event `name` happens, with a probability of `chance`.
 
         Always False if this run leaves the event out.
         """
@@ -74,6 +74,6 @@ class Choices:
 
 
 def without(events: Iterable[EventKey], removed: Iterable[EventKey]) -> list[EventKey]:
-    """Return the events that are not among the removed ones, in order."""
+    """Return the events that are not in `removed`, in their order."""
     gone = frozenset(removed)
     return [event for event in events if event not in gone]

@@ -18,12 +18,12 @@ MAX_PLAYS = 300
 def shrink(
     failed: SeedOutcome, settings: Settings, on_play: Callable[[int], object] = lambda _: None
 ) -> tuple[SeedOutcome, list[EventKey]]:
-    """Return the smallest found run with the same kind of problem, and the events that it leaves out.
+    """Search for the smallest run of a failed seed with the same kind of problem. Return its outcome and the left out events.
 
     Args:
-        failed: SeedOutcome of the seed with all events.
+        failed: Outcome of the failed seed with all events.
         settings: Settings of the failed run.
-        on_play: Called with the number of runs so far, for progress.
+        on_play: Function that is called with the number of runs so far, to show progress.
     """
     wanted, best, left_out, plays = problem_kinds(failed), failed, list[EventKey](), 0
     size = max(1, len(best.happened) // 2)
@@ -47,9 +47,9 @@ def shrink(
 
 
 def necessary_events(best: SeedOutcome, left_out: list[EventKey], settings: Settings) -> list[EventKey]:
-    """Return the events without which the problem does not happen.
+    """Return the events of a shrunk run without which its problem does not happen.
 
-    A story is minimal if these are all its events.
+    The run is minimal if these are all its events. `left_out` are the events that the run leaves out.
     """
     wanted = problem_kinds(best)
     return [
@@ -60,5 +60,5 @@ def necessary_events(best: SeedOutcome, left_out: list[EventKey], settings: Sett
 
 
 def problem_kinds(outcome: SeedOutcome) -> set[str]:
-    """Return the problems with numbers and ids replaced, so that problems of two runs can be compared."""
+    """Return the problems of a run with numbers and ids replaced, so that problems of two runs can be compared."""
     return {re.sub(r"[0-9a-f]{6,}|\d+", "#", each.split("\n", 1)[0])[:80] for each in outcome.problems}

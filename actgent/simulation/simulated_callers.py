@@ -73,13 +73,13 @@ _RETRIED = (InboxFull, SessionBusy, NotRunning, JournalError, SessionNotFound)
 
 @attrs.frozen(eq=False)
 class RunningCall:
-    """Call of a caller that has not returned."""
+    """A call of a caller that has not returned yet."""
 
     name: str
 
 
 class Callers:
-    """All callers of one life of the program."""
+    """All callers of one life (process) of the program."""
 
     def __init__(
         self,
@@ -125,14 +125,14 @@ class Callers:
         return self.world.is_alive(self._life)
 
     def _happens(self, name: str, kind: FaultKind) -> bool:
-        """Decide whether the event `name` of a kind of faults happens."""
+        """Draw if the event `name` of a kind of fault happens."""
         return bool(self._chance[kind]) and self.world.choices.happens(name, self._chance[kind])
 
     @asynccontextmanager
     async def _patience(
         self, name: str, options: tuple[float, ...] = _SHORT_SECONDS, *, is_long: bool = False
     ) -> AsyncIterator[trio.CancelScope]:
-        """Return a block that is cancelled after some time, or at a write to the journal, in seeds with cancelled calls."""
+        """Run a block that is cancelled after some time or at a write to the journal, in seeds with cancelled calls."""
         choices = self.world.choices
         limit = SLOW_SECONDS * 10 if is_long else MAX_CALL_SECONDS
         seconds, moment, countdown = limit, "", 0
@@ -157,7 +157,7 @@ class Callers:
 
     @contextmanager
     def _running(self, name: str) -> Iterator[None]:
-        """Note a call as running during the block."""
+        """Record a call as running during the block."""
         call = RunningCall(name)
         self.running_calls[call] = None
         try:
@@ -201,7 +201,7 @@ class Callers:
     # --- sessions ---------------------------------------------------------------------------------
 
     async def use_session(self, agent: Agent, session_id: str, finished: trio.Event) -> None:
-        """Let two clients use one session, and other callers interrupt, close, schedule, delegate, copy and erase."""
+        """Run all callers of one session: two clients, and others that interrupt, close, schedule, delegate, copy and delete."""
         try:
             if self._life.number > 1 and self.world.choices.pick(f"{session_id} is used late", _RARELY):
                 await trio.sleep(self.world.choices.pick(f"{session_id} is used after", LATE_SECONDS))
@@ -285,7 +285,7 @@ class Callers:
             self._report(f"{session.id} still has work after {LAST_LIFE_SECONDS:g} s in which nothing failed")
 
     async def _has_open_tasks(self, session: Session) -> bool:
-        """Return True if a task of the session has work left. Its session may be only in the journal."""
+        """Return True if a delegated task of the session has work left. The session of the task may be only in the journal."""
         name = f"{TASK_PREFIX}{session.id}-"
         found = await self._runtime.sessions(limit=1000)
         return any(name in each.session_id and each.unfinished for each in found)
@@ -339,7 +339,7 @@ class Callers:
         notes.note_sending(message_id)
         if self._chance["slow"] and not waits:
             options["enqueue_timeout"] = ENQUEUE_SECONDS
-        asked = {each.id for each in session.approvals if each.session_id == session.id}
+        open_before = {each.id for each in session.approvals if each.session_id == session.id}
         notes.in_flight[message_id] += 1
         is_first = notes.in_flight[message_id] == 1
         try:
@@ -368,7 +368,7 @@ class Callers:
         if is_first:  # a repetition also waits for the first call
             self._check_duration(session.id, started, options)
         if options.get("priority") == "urgent":
-            await self._check_superseded(session, asked)
+            await self._check_superseded(session, open_before)
         if self._is_alive and notes.is_valid(session.id, era):
             notes.accepted[message_id] = session.id
             self._note_stored("acceptance", message_id, agent.name, session.id)
@@ -376,12 +376,12 @@ class Callers:
                 notes.order.append((begun, len(world.events), message_id, session.id))
         return True
 
-    async def _check_superseded(self, session: Session, asked: set[str]) -> None:
-        """Report approvals of a suspended turn that are open some time after an urgent message was accepted.
+    async def _check_superseded(self, session: Session, open_before: set[str]) -> None:
+        """Report approvals of a suspended turn that are still open some time after an urgent message was accepted.
 
-        `asked` are the ids of the approvals that were open before the call.
+        `open_before` are the ids of the approvals that were open before the call that sent the message.
         """
-        if not asked or self._chance["slow"] or self._chance["restart"]:
+        if not open_before or self._chance["slow"] or self._chance["restart"]:
             return
         began = self.world.now
         await trio.sleep(SUPERSEDED_SECONDS)
@@ -389,13 +389,13 @@ class Callers:
             return
         with suppress(ActgentError):
             self._runtime._check_open()
-            if asked & {each.id for each in session.approvals} and self._is_alive:
+            if open_before & {each.id for each in session.approvals} and self._is_alive:
                 self._report(f"an urgent message did not end the suspended turn of {session.id}")
 
     def _give_up(self, message_id: str, session_id: str, era: int, *, is_certain: bool) -> None:
-        """Let a client that was refused or cancelled never send its message again, in some seeds.
+        """In some seeds, make a client whose call was refused or cancelled never send its message again.
 
-        `is_certain` is False if a crash may bring the message back.
+        `is_certain` is False if a crash may restore the message.
         """
         notes = self.notes
         if (
@@ -421,9 +421,9 @@ class Callers:
         return options, waits
 
     def _check_refusal(self, error: Exception, session_id: str, *, waits: bool) -> None:
-        """Report a broken rule if no caller should receive this error of a call.
+        """Report a broken rule if a caller must not receive this error of a call.
 
-        A caller that waits receives the errors of the turn.
+        `waits` is True if the caller waits for the answer and so receives the errors of the turn.
         """
         if isinstance(error, SessionClosed):
             self._check_closed(session_id)
@@ -431,7 +431,7 @@ class Callers:
             self._report(f"chat() raised {error!r}")
 
     def _check_duration(self, session_id: str, started: float, options: Mapping[str, Any]) -> None:
-        """Report a call of `chat()` that took longer than its time limit. A close may delay the error."""
+        """Report a call of `chat()` that took longer than its time limit. A close of the session may delay the error."""
         limit = options.get("enqueue_timeout")
         seconds = self.world.now - started
         if limit is not None and seconds > limit + 1 and session_id not in self.notes.closing:
@@ -503,10 +503,7 @@ class Callers:
             self.world.note_moment(CLOSE_CONTINUES)
 
     async def _wait_idle(self, agent: Agent, session_id: str) -> None:
-        """Wait until a session is idle.
-
-        Report a problem if a decision about its approvals is still being written then.
-        """
+        """Wait until a session is idle. Report a problem if a decision about an approval of it is not written by then."""
         with (
             self._running(f"wait_idle() of {session_id}"),
             suppress(ActgentError),
@@ -599,7 +596,7 @@ class Callers:
                 await self._note(text, session_id, partial(session.unschedule, set_up.id), begins="removing")
 
     async def _repeat_or_remove_schedule(self, agent: Agent, session_id: str, name: str) -> None:
-        """Set a schedule of an earlier life again, which has no effect, or remove it."""
+        """Set a schedule of an earlier life (process) again, which has no effect, or remove it."""
         notes, choices = self.notes, self.world.choices
         known = [text for text in notes.schedule_ids if notes.timed[text] == (session_id, "set")]
         if not known or not self._happens(f"{name}: earlier one", "schedule"):
@@ -656,9 +653,10 @@ class Callers:
     async def _note(
         self, key: str, session_id: str, call: Callable[[], Awaitable[Any]], *, begins: str = "setting"
     ) -> Any:
-        """Make a call that sets or removes a schedule or task, and note its outcome.
+        """Make a call that sets or removes a schedule or task, and record its outcome.
 
-        Return the result of the call; None if it failed or was cancelled.
+        Return the result of the call; None if it failed or was cancelled. `key` is the text of the schedule or the id of the
+        task, and `begins` the recorded state during the call.
         """
         notes, era = self.notes, self.notes.era(session_id)
         notes.timed[key] = (session_id, begins)

@@ -1,4 +1,4 @@
-"""A user's program in a simulation: its agents, its invariants, and the bodies that replace its tools."""
+"""A user's program in a simulation: its agents, its invariants, and the functions that replace its tools."""
 
 import functools
 import os
@@ -28,7 +28,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 def invariant(fn: F) -> F:
-    """Mark a function of a `Story` as a rule that must hold at the end of every simulated run.
+    """Decorator: mark a function of a `Story` as a rule that must hold at the end of every simulated run.
 
     The function raises `AssertionError` if the rule is broken. `actgent simulate` finds it at the top level of the file.
     """
@@ -37,7 +37,7 @@ def invariant(fn: F) -> F:
 
 
 def simulated(tool: Tool) -> Callable[[F], F]:
-    """Give a tool another function in simulations, for a tool that uses the network or starts programs.
+    """Decorator: replace the function of a tool in simulations, for a tool that uses the network or starts programs.
 
     The function takes the parameters of the tool. `actgent simulate` finds it at the top level of the file.
 
@@ -45,7 +45,9 @@ def simulated(tool: Tool) -> Callable[[F], F]:
         ConfigurationError: `tool` is not a tool.
     """
     if not isinstance(tool, Tool):
-        raise ConfigurationError(f"@simulated(TOOL) takes a tool, not {tool!r}: write @simulated(my_tool)")
+        raise ConfigurationError(
+            f"the argument of @simulated must be a tool, not {tool!r}: write @simulated(my_tool)"
+        )
 
     def mark(fn: F) -> F:
         setattr(fn, _BODY_OF, tool)
@@ -56,7 +58,7 @@ def simulated(tool: Tool) -> Callable[[F], F]:
 
 @attrs.frozen
 class Program:
-    """What a Python file defines at its top level."""
+    """Agents, invariants and replaced tools that a Python file defines at its top level."""
 
     agents: tuple[Agent, ...]
     """Agents to which callers send messages."""
@@ -74,7 +76,7 @@ class Program:
 
 @contextmanager
 def own_modules(path: Path) -> Iterator[Callable[[], None]]:
-    """Open a block in which a program can import modules of its folder.
+    """During this block, a program can import modules of its folder.
 
     Yields a function that ends a process of the program: it restores `sys.path`, and removes the modules of the folder that were
     imported, because their state would survive the process. Functions of these modules cannot be called afterwards. The end
@@ -82,11 +84,11 @@ def own_modules(path: Path) -> Iterator[Callable[[], None]]:
     """
     folder = str(path.resolve().parent)
     search_path = list(sys.path)
-    before = {name: sys.modules.pop(name) for name in _own_names(folder, list(sys.modules))}
+    before = {name: sys.modules.pop(name) for name in _program_modules(folder, list(sys.modules))}
     known = set(sys.modules)
 
     def end_process() -> None:
-        for name in _own_names(folder, sys.modules.keys() - known):
+        for name in _program_modules(folder, sys.modules.keys() - known):
             # Caches of `typing` keep classes of the program. Without its names, they do not keep all objects of the process.
             vars(sys.modules.pop(name)).clear()
         sys.path[:] = [folder, *search_path]
@@ -100,29 +102,29 @@ def own_modules(path: Path) -> Iterator[Callable[[], None]]:
         sys.path[:] = search_path
 
 
-def _own_names(folder: str, names: Iterable[str]) -> list[str]:
-    """Return those of the loaded modules `names` that belong to a program in `folder`."""
+def _program_modules(folder: str, names: Iterable[str]) -> list[str]:
+    """Return the names of the loaded modules among `names` that belong to a program in `folder`."""
     prefix, found = folder + os.sep, []
     for name in names:
         values = getattr(sys.modules[name], "__dict__", {})
-        place = values.get("__file__") or next(
+        file = values.get("__file__") or next(
             iter(values.get("__path__") or ()), ""
         )  # a folder without __init__.py
-        if str(place).startswith(prefix) and _is_own(name, str(place), prefix):
+        if str(file).startswith(prefix) and _can_reimport(name, str(file), prefix):
             found.append(name)
     return found
 
 
-def _is_own(name: str, place: str, prefix: str) -> bool:
-    """Return True if a module in the program's folder can be imported again.
+def _can_reimport(name: str, file: str, prefix: str) -> bool:
+    """Return True if a loaded module in the program's folder can be imported again.
 
-    Installed libraries and compiled modules cannot.
+    Installed libraries and compiled modules cannot. `file` is the path of the module, and `prefix` that of the folder.
     """
     return (
         name.partition(".")[0] not in ("actgent", "__main__")
-        and not place.endswith(tuple(EXTENSION_SUFFIXES))
-        and not any(part in _INSTALLED for part in Path(place[len(prefix) :]).parts)
-        and not place.startswith(_library_folders())
+        and not file.endswith(tuple(EXTENSION_SUFFIXES))
+        and not any(part in _INSTALLED for part in Path(file[len(prefix) :]).parts)
+        and not file.startswith(_library_folders())
     )
 
 
@@ -134,7 +136,7 @@ def _library_folders() -> tuple[str, ...]:
 
 
 def load_program(path: Path) -> Program:
-    """Execute a Python file, and return its agents, invariants and bodies of tools.
+    """Execute a Python file, and return its agents, invariants and replaced tools.
 
     Call it in a block of `own_modules`, so that the file can import modules of its folder.
 

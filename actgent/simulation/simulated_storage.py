@@ -1,4 +1,4 @@
-"""Simulated storage: a journal in memory that outlives killed lives, and SQLite on a disk whose power can be cut."""
+"""Simulated storage: a journal in memory that survives killed processes, and SQLite on a disk whose power can fail."""
 
 import contextlib
 import importlib
@@ -39,7 +39,7 @@ OnWrite = Callable[[str], None]
 
 
 class Storage:
-    """The journal of one seed, which every life opens again."""
+    """The journal of one seed, which each simulated process opens again."""
 
     def __init__(self, world: World, kind: JournalKind, fault_chance: float) -> None:
         self.world = world
@@ -90,7 +90,7 @@ class Storage:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Journal]:
-        """Open the journal for the running simulated process. Records of earlier processes are in it."""
+        """Open the journal with the records of earlier processes for the running simulated process."""
         journal: MemoryJournal | SQLiteJournal
         if self._folder is None:
             journal = self._stored = _MemoryJournal(self, self._stored)
@@ -100,9 +100,9 @@ class Storage:
             yield journal
 
     def end_life(self, verdict: str) -> None:
-        """Release what the operating system releases when a process dies.
+        """Release what the operating system releases when a process ends, such as file locks.
 
-        `verdict` is its end; after a power failure, unsynced writes are lost.
+        `verdict` says how the process ended; after a power failure, unsynced writes are lost.
         """
         journal, self._open = self._open, None
         if journal is None or verdict == "ended":
@@ -118,15 +118,18 @@ class Storage:
             self._disk.restart()
 
     def find_series(self, agent: str, session_id: str) -> tuple[str, int]:
-        """Return the name of the series that stores a session now, and its number of records. Memory only.
+        """Return the name of the record series that stores a session, and its number of records. Only for a journal in memory.
 
-        The name is empty if the session is not stored. A session that is erased and created again gets another name.
+        The name is empty if the session is not stored. A session that is deleted and created again gets another name.
         """
         head = None if self._stored is None else self._stored._stored_heads.get(SessionKey(agent, session_id))
         return ("", 0) if head is None else (head.series, head.records)
 
     def find_open(self, session_id: str) -> list[Head]:
-        """Return the summaries of the sessions with this id that are open and have no open child session. Memory only."""
+        """Return the newest rows of the sessions with this id that are open and have no open child session.
+
+        Only for a journal in memory.
+        """
         heads = {} if self._stored is None else self._stored._stored_heads
         parents = {(each.parent_agent, each.parent_id) for each in heads.values() if not each.closed}
         return [
@@ -135,26 +138,26 @@ class Storage:
             if key.session_id == session_id and not each.closed and tuple(key) not in parents
         ]
 
-    def fault(self, what: str = "journal") -> Exception | None:
-        """Decide whether a journal operation fails. Return the error, or None if the operation succeeds.
+    def fault(self, operation: str = "journal") -> Exception | None:
+        """Draw if an operation of the journal fails. Return its error; None if the operation succeeds.
 
-        Some failures begin an outage, in which most operations fail.
+        Some failures begin an outage, in which most operations fail. `operation` is the name of the decision.
         """
         choices, is_broken = self.world.choices, self.world.now < self._broken_until
-        if is_broken and self._is_full and what == "erasure":
+        if is_broken and self._is_full and operation == "erasure":
             return None
         chance = OUTAGE_CHANCE if is_broken and self.fault_chance else self.fault_chance
-        if not choices.happens(f"{what} fails", chance):
+        if not choices.happens(f"{operation} fails", chance):
             return None
         self.has_failed, self.failed_at = True, self.world.now
         if not is_broken:
             self._broken_until = self.world.now + choices.pick("outage", OUTAGE_SECONDS)
-            self._is_full = choices.pick(f"{what} error", (True, False))
+            self._is_full = choices.pick(f"{operation} error", (True, False))
         return JournalFull("the disk is full") if self._is_full else JournalFailed("the disk failed")
 
 
 class _MemoryJournal(MemoryJournal):
-    """Writes take time and may fail. Stored rows are those of the previous life."""
+    """Journal in memory whose writes take time and may fail. It begins with the rows that the previous process stored."""
 
     def __init__(self, storage: Storage, stored: MemoryJournal | None) -> None:
         super().__init__()
@@ -235,7 +238,7 @@ class _MemoryJournal(MemoryJournal):
 
 
 class _SQLiteJournal(SQLiteJournal):
-    """A SQLite journal on the simulated disk."""
+    """SQLite journal on the simulated disk."""
 
     def __init__(self, storage: Storage, path: Path) -> None:
         assert storage._disk is not None  # noqa: S101 - it was prepared
@@ -258,7 +261,7 @@ class _SQLiteJournal(SQLiteJournal):
 
 
 class _Disk(apsw.VFS):
-    """Files under SQLite. Writes since the last sync may be lost or torn when the power fails."""
+    """Simulated disk with the files of SQLite. A power failure may lose or tear writes since the last sync."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -279,14 +282,14 @@ class _Disk(apsw.VFS):
         self.fail_next(None)
 
     def fail_next(self, error: Exception | None, after: int = 0) -> None:
-        """Make a later write fail with a disk error, after `after` more writes. None cancels the failure."""
+        """Make a later write fail with `error`, after `after` further writes. None cancels a planned failure."""
         self._error, self._writes_until_error = error, after
 
     def xOpen(self, name: Any, flags: Any) -> "_DiskFile":  # noqa: N802 - apsw's name
         return _DiskFile(self, name, flags)
 
     def step(self) -> None:
-        """Count a write or sync, and fail if the process is dead, the power fails now, or an error is due."""
+        """Count a write or sync. Raise an error if the process is dead, the power fails now, or a planned failure is due."""
         world = self.storage.world
         if world.life.is_dead:
             raise apsw.IOError("the process is dead")
@@ -302,13 +305,13 @@ class _Disk(apsw.VFS):
                 raise apsw.FullError("disk full") if full else apsw.IOError("disk error")
 
     def written(self, path: Path, offset: int, data: bytes) -> None:
-        """Record a write to a file that is not synced yet, so that a power failure can lose it."""
+        """Record a write to the file `path` that is not synced yet, so that a power failure can lose it."""
         if path not in self._unsynced:
             self._unsynced[path] = (path.read_bytes() if path.exists() else b"", [])
         self._unsynced[path][1].append((offset, data))
 
     def synced(self, path: Path) -> None:
-        """Discard the recorded writes of a file, because they are synced."""
+        """Discard the recorded writes of the file `path`, because they are synced."""
         self._unsynced.pop(path, None)
 
     def lose_writes(self) -> None:
@@ -353,7 +356,7 @@ class _DiskFile(apsw.VFSFile):
 
 
 class _Signal:
-    """A pipe that wakes waiting tasks."""
+    """Signal that wakes waiting tasks, in place of a pipe."""
 
     def __init__(self) -> None:
         self.is_set = False

@@ -51,25 +51,25 @@ Verdict = Literal["ended", "killed", "stuck", "endless"]
 
 
 class ForbiddenInSimulation(ActgentError):
-    """A tool or a model used the network or started a program. Give the tool a body with `@simulated`."""
+    """Error: a tool or a model used the network or started a program. Give the tool another function with `@simulated`."""
 
 
 class LifeEnded(BaseException):
-    """Raised in code of a killed life that tries to have an effect."""
+    """Exception in code of an ended life (process) that tries to have an effect."""
 
 
 @attrs.frozen
 class SimulatedEvent:
-    """Event of the simulation, for the story of a seed."""
+    """Event of a simulation, for the report of a seed."""
 
     at: float
-    """Seconds since the start of the simulation."""
+    """Time of the event, in seconds since the start of the simulation."""
     kind: str
     """Short name of the kind of event, for example `kill` or `tool begins`."""
     text: str
-    """The event in words."""
+    """Description of the event."""
     is_shown: bool = True
-    """True if the event belongs into a short story."""
+    """True if the event is shown in a report; False if it is only part of the digest."""
 
 
 class Life:
@@ -83,12 +83,12 @@ class Life:
 
 
 class World:
-    """Clock, events and processes of one seed."""
+    """The simulated world of one seed: clock, events and processes."""
 
     def __init__(self, choices: Choices) -> None:
         self.choices = choices
         self.now = 0.0
-        """Seconds since the start of the simulation."""
+        """Current simulated time, in seconds since the start of the simulation."""
         self.life = Life(0)
         """The life that runs now."""
         self.events: list[SimulatedEvent] = []
@@ -102,7 +102,7 @@ class World:
         self._watchers: list[Callable[[str], object]] = []
 
     def record(self, kind: str, text: str, *, is_shown: bool = True) -> None:
-        """Add an event to the story and to the digest.
+        """Add an event to the report and to the digest.
 
         `is_shown` is False for events that only the digest needs.
         """
@@ -111,13 +111,13 @@ class World:
         self._hash.update(f"{event.at:.6f} {kind} {text}\n".encode())
 
     def add_to_digest(self, data: Iterable[bytes]) -> None:
-        """Include bytes, such as the journal's records, in the digest."""
+        """Add bytes, such as the journal's records, to the digest."""
         for each in data:
             self._hash.update(each)
 
     @property
     def digest(self) -> str:
-        """Hash of all events with their times. Two runs of a seed have the same one if the program is deterministic."""
+        """Hash of all events with their times. Two runs of a seed have the same digest if the program is deterministic."""
         return self._hash.hexdigest()[:12]
 
     def watch(self, watcher: Callable[[str], object]) -> None:
@@ -134,7 +134,7 @@ class World:
             self._watchers.remove(watcher)
 
     def note_moment(self, name: str) -> None:
-        """Tell the watchers of a moment at which a crash or a cancellation may uncover a wrong order."""
+        """Notify the watchers of a moment at which a crash or a cancellation may uncover a wrong order."""
         for watcher in tuple(self._watchers):
             watcher(name)
 
@@ -170,10 +170,10 @@ class World:
     # --- one life --------------------------------------------------------------------------------
 
     def run_life(self, main: Callable[[], Awaitable[object]]) -> tuple[Verdict, Any]:
-        """Run one life to its end, its death, or until it is stuck.
+        """Run one life (process) with `main` until it ends, is killed, or is stuck.
 
-        Returns the verdict, and for "ended" the exception of `main` or None, for "stuck" and "endless" a description of
-        the waiting tasks.
+        Return the verdict and a detail. For "ended" the detail is the exception of `main` or None. For "stuck" and "endless" it
+        describes the waiting tasks.
         """
         self.life = life = Life(self.life.number + 1)
         self._watchers.clear()
@@ -208,7 +208,7 @@ class World:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Replace time, random numbers, threads and ids inside this block by those of the seed.
+        """Replace time, random numbers, threads and ids during this block by those of the seed.
 
         The standard library, trio and a few modules of actgent are patched, so only one world can be installed at a time.
         """
@@ -269,7 +269,7 @@ class World:
         self.now += seconds
 
     async def _run_in_thread(self, fn: Callable[..., T], *args: Any, **_: Any) -> T:
-        """Run a blocking function as a step of its task, after a delay of the seed. Replaces `trio.to_thread.run_sync`."""
+        """Run a blocking function in the event loop after a delay of the seed. Replaces `trio.to_thread.run_sync`."""
         await trio.sleep(self.choices.pick("thread delay", THREAD_DELAYS_SECONDS))
         return contextvars.copy_context().run(functools.partial(fn, *args))
 
@@ -285,7 +285,7 @@ _real_time, _real_monotonic = time.time, time.monotonic
 
 
 def _wall_time() -> float:
-    """Return the time of the installed world. A module imported in a simulation may keep this function for ever."""
+    """Return the Unix time of the installed world. A module imported in a simulation may keep a reference to this function."""
     return _real_time() if _Installed.world is None else _Installed.world.wall_time()
 
 
@@ -320,7 +320,7 @@ class _Clock(trio.abc.Clock):
 
 
 def _has_calls(runner: Any) -> bool:
-    """Return True if `TrioToken.run_sync_soon` was called.
+    """Return True if a call of `TrioToken.run_sync_soon` waits in trio's queue.
 
     Trio waits for such calls on a real pipe, which the virtual clock must not skip.
     """
@@ -328,7 +328,7 @@ def _has_calls(runner: Any) -> bool:
 
 
 def _describe_tasks(runner: Any) -> str:
-    """Return the innermost lines of code at which each task waits, to explain a run that is stuck."""
+    """Describe the lines of code at which each task waits, to explain a run that is stuck."""
     lines = []
     for task in sorted(runner.tasks, key=lambda each: each._counter):
         places = [
@@ -353,7 +353,7 @@ def _frames(coroutine: Any) -> Iterator[Any]:
 
 
 def _discard(runner: Any, loop: Any) -> None:
-    """Drop the tasks of a killed life, newest first. Their `finally` blocks run, but have no effect outside."""
+    """Drop the tasks of a killed life (process), newest first. Their `finally` blocks run, but have no effect outside."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         loop.close()
@@ -393,7 +393,7 @@ def _ordered_init(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _deadline_adder() -> Callable[[Any, float, Any], None]:
-    """Return a replacement of `Deadlines.add` in which equal deadlines expire in the order of their addition."""
+    """Return a replacement of trio's `Deadlines.add` in which equal deadlines expire in the order of their addition."""
     numbers = itertools.count()
 
     def add(deadlines: Any, deadline: float, scope: Any) -> None:
@@ -406,7 +406,7 @@ def _deadline_adder() -> Callable[[Any, float, Any], None]:
 def _forbid(what: str) -> Callable[..., NoReturn]:
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise ForbiddenInSimulation(
-            f"code {what} in a simulation: give the tool a body with @simulated(TOOL)"
+            f"code {what} in a simulation: give the tool another function with @simulated(TOOL)"
         )
 
     return refuse
@@ -414,7 +414,7 @@ def _forbid(what: str) -> Callable[..., NoReturn]:
 
 @functools.lru_cache(maxsize=1)
 def _time_factories(_modules: int) -> list[tuple[dict[str, Any], str]]:
-    """Find the constructors of actgent's classes that call `time.time` for a default, as (globals, name)."""
+    """Find the constructors of actgent's classes that call `time.time` for a default. Return (globals, name) of each."""
     found = dict[tuple[int, str], tuple[dict[str, Any], str]]()
     for module in [m for name, m in sys.modules.items() if name.startswith("actgent.")]:
         for value in vars(module).values():

@@ -13,14 +13,14 @@ from actgent.journal.wrappers import WrappedJournal
 
 
 class CrashingJournal(WrappedJournal):
-    """Journal that simulates the death of its process at its n-th write. That write is stored; later calls wait forever.
+    """Journal that simulates the death of its process at its n-th write. This write is stored; later calls wait forever.
 
     Run the test with n = 1, 2, 3 ... until `is_dead` stays False, each time in a nursery that is cancelled when `died`
     is set. Then resume over `inner`, which contains what a real process would find.
 
     Args:
         inner: The journal that stores the writes.
-        writes: Number of the write at which the process dies, from 1.
+        writes: Number of the write at which the simulated process dies, from 1.
     """
 
     def __init__(self, inner: Journal, writes: int) -> None:
@@ -69,8 +69,7 @@ class FaultyJournal(MemoryJournal):
 
     Args:
         fault: Async function that is called before each write with the number of the write, from 1. If it raises an
-            error, such as
-            `JournalFailed("no disk")`, the write fails with that error. None disables faults.
+            error, such as `JournalFailed("no disk")`, the write fails with that error. None disables faults.
     """
 
     def __init__(self, fault: WriteFault | None = None) -> None:

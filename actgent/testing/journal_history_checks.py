@@ -1,7 +1,7 @@
-"""Checks of recorded histories: the journal is the witness of everything that happened.
+"""Checks of the records of sessions against each other and against the logs of clients.
 
-The order of a session's records is claimed to be the order of the events. So the checks compare records, and the log of a
-client, with that order, in O(n log n). No search for a possible order is needed.
+The journal claims that the order of a session's records is the order of the events. So the checks compare records and the
+log of a client with that order, in O(n log n). No search for a possible order is needed.
 """
 
 import json
@@ -30,12 +30,12 @@ REPEATABLE_ENDS = ("refused", "journal", "stopped", "moved")
 
 @attrs.frozen(kw_only=True)
 class ClientCall:
-    """One call of a client that sent a message, and returned."""
+    """A call of a client that sent a message and returned."""
 
     session_id: str
-    """Id of the session."""
+    """Id of the session to which the message was sent."""
     message_id: str
-    """Id of the message."""
+    """Id of the sent message."""
     began: float
     """Time at which the call began, in any unit of the client's clock."""
     ended: float
@@ -64,9 +64,9 @@ def find_contradictions(
 
 
 def message_marks(records: Iterable[Record]) -> dict[str, list[str]]:
-    """Return the acceptances and ends of each message in order, by message id.
+    """Return the acceptances and ends of each message in the order of the records, by message id.
 
-    `accepted` is an acceptance, `answered` or the kind of a failure an end.
+    An acceptance is the text `accepted`. An end is the text `answered` or the kind of a failure.
     """
     marks = dict[str, list[str]]()
     for record in records:
@@ -94,11 +94,11 @@ def _check_messages(records: Sequence[Record], *, is_finished: bool) -> Iterator
 
 
 def is_sound(marks: Sequence[str], *, is_finished: bool = True) -> bool:
-    """Return True if acceptances and ends of a message alternate, and only the last end is final.
+    """Return True if the acceptances and ends of a message alternate, and only the last end is final.
 
     Args:
-        marks: Acceptances and ends, as in `message_marks`.
-        is_finished: False allows an acceptance without an end.
+        marks: Acceptances and ends of the message, as `message_marks` returns them.
+        is_finished: False if the last acceptance may be without an end.
     """
     kept = [
         mark for n, mark in enumerate(marks) if mark != "refused" or (n > 0 and marks[n - 1] == "accepted")
@@ -113,7 +113,7 @@ def is_sound(marks: Sequence[str], *, is_finished: bool = True) -> bool:
 
 
 def calls_and_results(records: Iterable[Record]) -> tuple[dict[str, ToolCall], list[ToolResult]]:
-    """Return the tool calls of complete answers by id, and all results, in order.
+    """Return the tool calls in complete answers by call id, and all tool results in the order of the records.
 
     Calls of truncated answers are left out.
     """
@@ -176,11 +176,11 @@ def _check_client_calls(records: Sequence[Record], calls: Sequence[ClientCall]) 
 
 
 def check_order(calls: Iterable[ClientCall], places: Mapping[str, int]) -> Iterator[str]:
-    """Yield a description of each message whose call ended before another began, and that comes after it in the journal.
+    """Yield a description of each message whose call ended before another call began, but that comes later in the journal.
 
     Args:
-        calls: Calls of one session.
-        places: Places of the acceptances in the journal, by message id. Calls of other messages are ignored.
+        calls: Calls of clients to one session.
+        places: Positions of the acceptances in the journal, by message id. Calls of other messages are ignored.
     """
     known = [each for each in calls if each.message_id in places]
     by_end = sorted(known, key=lambda each: each.ended)
@@ -199,7 +199,7 @@ def check_order(calls: Iterable[ClientCall], places: Mapping[str, int]) -> Itera
 
 
 def _replies(records: Sequence[Record]) -> dict[str, str]:
-    """Return the text of the last reply to each message."""
+    """Return the text of the last reply to each message, by message id."""
     replies: dict[str, str] = {}
     current, text = "", ""
     for record in records:
@@ -219,7 +219,7 @@ _CALL_KEYS = {"session": "session_id", "message": "message_id", "began": "began"
 
 
 def load_client_calls(path: str | Path) -> list[ClientCall]:
-    """Return the calls of a client's log: JSON lines with the keys `session`, `message`, `began`, `ended`, and optionally `agent` and `reply`.
+    """Read the log of a client: JSON lines with the keys `session`, `message`, `began`, `ended`, and perhaps `agent` and `reply`.
 
     Raises:
         ConfigurationError: The file cannot be read, or a line is not such an object; the message names the line.
@@ -245,5 +245,5 @@ def _call_of(line: str, place: str) -> ClientCall:
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigurationError(
-            f"{place} is not a call: expected an object with session, message, began and ended ({error!r})"
+            f"{place} must be an object with session, message, began and ended ({error!r})"
         ) from None

@@ -36,7 +36,7 @@ class assert_no_leaks:  # noqa: N801 - lower case, since it is used like an asse
     """
 
     grace: float = 0.5
-    """Time in seconds that resources get to close."""
+    """Time in seconds in which open resources may close before they count as leaks."""
     _before: _Found = attrs.field(factory=dict, init=False, repr=False)
 
     def __enter__(self) -> Self:
@@ -81,7 +81,7 @@ def _everything() -> _Found:
 
 
 def _tasks() -> _Found:
-    """Return all tasks of the running trio loop, with functions that describe them. Empty outside trio."""
+    """Return all tasks of the running trio loop, with functions that describe them; empty outside of trio."""
     try:
         root = trio.lowlevel.current_root_task()
     except RuntimeError:
@@ -103,9 +103,9 @@ def _threads() -> _Found:
 
 
 def _descriptors() -> _Found:
-    """Return the open file descriptors with their targets.
+    """Return the open file descriptors of this process with their targets.
 
-    The target shows that a reused number is a new descriptor.
+    By its target, a new descriptor with a reused number is recognized.
     """
     found: _Found = {}
     for entry in _FD.iterdir() if _FD.exists() else ():
@@ -118,7 +118,7 @@ def _descriptors() -> _Found:
 
 
 def _describe(descriptor: int, target: str) -> str:
-    """Return a description of a descriptor: the two addresses of a socket, else its target in /proc."""
+    """Describe a file descriptor by the two addresses of a socket, else by its target in /proc."""
     name = f"descriptor {descriptor}: {target}"
     if not target.startswith("socket:"):
         return name

@@ -1,4 +1,4 @@
-"""Search for a linearization of a client's log: an order of the calls in which each result is right.
+"""Search for a linearization of a log of clients' calls: an order of the calls in which each result is right.
 
 `find_contradictions` needs no search, because a journal states the order. A system without a journal has only the log of its
 clients. The search is that of Wing and Gong, "Testing and Verifying Concurrent Objects" (1993), with remembered states as in
@@ -20,7 +20,7 @@ MAX_STATES = 1_000_000
 
 @attrs.frozen(kw_only=True)
 class ClientOperation:
-    """One call of a client."""
+    """A call of a client, with its result and its times."""
 
     action: Any
     """Requested action, for example `("append", "hello")`."""
@@ -31,7 +31,7 @@ class ClientOperation:
     ended: float = math.inf
     """Time at which the call returned, on the same clock. Infinite if it did not return: it may or may not have taken effect."""
     key: Hashable = None
-    """Object of the call, for example the id of a session. Operations on different objects do not affect each other."""
+    """Key of the object on which the call acts, for example a session id. Operations on different objects are independent."""
 
     def __attrs_post_init__(self) -> None:
         if not self.began <= self.ended:
@@ -46,12 +46,12 @@ class ClientOperation:
 
 @attrs.frozen
 class NotLinearizable:
-    """The operations of one object have no linearization."""
+    """Result of a search: the operations on one object have no linearization."""
 
     key: Hashable
-    """Object of the operations."""
+    """Key of the object on which the operations act."""
     longest: tuple[ClientOperation, ...]
-    """Longest order that the search has found. No further operation can follow with its result."""
+    """Longest order of operations that the search has found. No other operation can follow with the result that it had."""
     rest: tuple[ClientOperation, ...]
     """Returned operations that are not in `longest`."""
 
@@ -63,9 +63,11 @@ def find_linearization(
     *,
     max_states: int = MAX_STATES,
 ) -> dict[Hashable, tuple[ClientOperation, ...]] | NotLinearizable:
-    """Return an order of the operations of each key in which each result is right, or the first key without such an order.
+    """Find an order of the operations of each key in which each result is right.
 
-    An order keeps each operation that ended before another began in front of it.
+    Return the orders by key, or a `NotLinearizable` for the first key without such an order.
+
+    If an operation ended before another one began, it comes first in the order.
 
     Args:
         operations: All operations, in any order.
@@ -75,7 +77,7 @@ def find_linearization(
         max_states: Maximum number of states to visit for one key. The search is exponential in the number of concurrent calls.
 
     Raises:
-        ConfigurationError: A search has visited `max_states` states without a result.
+        ConfigurationError: The search has visited `max_states` states without a result.
     """
     by_key = dict[Hashable, list[ClientOperation]]()
     for each in operations:
@@ -120,8 +122,8 @@ def _search(
         seen.add((done, state))
         if len(seen) > max_states:
             raise ConfigurationError(
-                f"no linearization of {len(operations)} operations was found in {max_states:,} states: check a shorter log, "
-                "or one with fewer concurrent calls"
+                f"the search stopped after {max_states:,} states without a result for {len(operations)} operations: "
+                "pass a larger max_states=, a shorter log, or one with fewer concurrent calls"
             )
         path.append(number)
         if len(path) > len(longest):
@@ -136,7 +138,9 @@ def _next_states(
     state: StateT,
     step: Callable[[StateT, ClientOperation], StateT | None],
 ) -> Iterator[tuple[int, StateT]]:
-    """Yield the operations that may be next, as their number and the state after them. `done` is the bit set of those before.
+    """Yield each operation that may be next in the order, as its number and the state after it.
+
+    `done` is the bit set of the operations before.
 
     An operation may be next if it began before each other one ended.
     """
@@ -150,12 +154,12 @@ def _next_states(
 
 
 def message_log(state: tuple[Any, ...], operation: ClientOperation) -> tuple[Any, ...] | None:
-    """Return the messages of a conversation after an operation; None if its result is wrong. For `find_linearization`.
+    """Return the messages of a conversation after an operation, or None if its result is wrong: a `step` of `find_linearization`.
 
     The actions are `("append", message)` and `("read",)`, whose result is the list of all messages so far.
 
     Raises:
-        ConfigurationError: The action is another one.
+        ConfigurationError: The operation has another action.
     """
     match operation.action:
         case ("append", message):
@@ -164,5 +168,5 @@ def message_log(state: tuple[Any, ...], operation: ClientOperation) -> tuple[Any
             is_right = not operation.has_returned or tuple(operation.result) == state
             return state if is_right else None
     raise ConfigurationError(
-        f"the action {operation.action!r} is unknown: expected ('append', message) or ('read',)"
+        f"the action of an operation must be ('append', message) or ('read',), not {operation.action!r}"
     )

@@ -21,7 +21,7 @@ __all__ = ["Difference", "Recording", "assert_replays", "load_recording"]
 async def load_recording(
     source: Journal | str | Path, session_id: str | None = None, *, agent: str | None = None
 ) -> Recording:
-    """Return a session of an open journal, of a journal's URL or file, or of a file written by `actgent journal export`.
+    """Load the recording of a session from an open journal, a journal's URL or file, or a file of `actgent journal export`.
 
     Args:
         source: The journal or file.
@@ -36,7 +36,7 @@ async def load_recording(
         found = [session for session in found if session.agent == agent] or found
     if len(found) != 1:
         known = ", ".join(session.session_id for session in found[:20]) or "none of this id"
-        raise ConfigurationError(f"{source} has several sessions, choose one with session_id=: {known}")
+        raise ConfigurationError(f"{source} has several sessions: choose one with session_id= ({known})")
     return Recording(found[0].session_id, found[0].agent, found[0].records)
 
 
@@ -48,7 +48,7 @@ async def assert_replays(
     run_tools: bool = False,
     prompts: bool = True,
 ) -> None:
-    """Fail if the agent's code behaves differently than recorded.
+    """Replay a recorded session with an agent, and fail if the agent's code behaves differently than recorded.
 
     Args:
         agent: Agent whose code is replayed.

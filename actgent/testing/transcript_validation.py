@@ -1,4 +1,4 @@
-"""Validation of conversations: the checks that the loopback provider makes, for use in tests."""
+"""Validation of conversations in tests, by the checks of the scripted provider."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -39,7 +39,7 @@ def check_transcript(transcript: Transcript, dialect: str | None = None) -> list
     if not isinstance(transcript, Mapping) and (not transcript or isinstance(transcript[0], ChatMessage)):
         return list(_neutral(transcript))  # type: ignore[arg-type]
     if dialect is None or dialect not in PROVIDER_APIS:
-        raise ConfigurationError(f"unknown dialect {dialect!r}: expected one of {', '.join(PROVIDER_APIS)}")
+        raise ConfigurationError(f"dialect= must be one of {', '.join(PROVIDER_APIS)}, not {dialect!r}")
     if isinstance(transcript, Mapping):
         return list(PROVIDER_APIS[dialect].check_request(transcript))
     return list(PROVIDER_APIS[dialect].check_messages(transcript))
@@ -68,15 +68,15 @@ def _neutral(messages: Sequence[ChatMessage]) -> Problems:
     yield from no_prefill(turns)
 
 
-def _message(where: str, message: ChatMessage) -> Problems:
-    """Check one message: calls only from the assistant, results only with the role `tool`, and no empty message."""
+def _message(location: str, message: ChatMessage) -> Problems:
+    """Check one message, whose path is `location`: calls only from the assistant, results only of the role `tool`, no empty message."""
     if not any(not isinstance(part, Text) or part.text.strip() for part in message.parts):
-        yield f"{where}: empty content"
+        yield f"{location}: empty content"
     for part in message.parts:
         if isinstance(part, ToolCall) and part.native and message.role != "assistant":
-            yield f"{where}: a tool call in a message of the role {message.role}"
+            yield f"{location}: a tool call in a message of the role {message.role}"
         if isinstance(part, ToolResult) and part.native and message.role != "tool":
-            yield f"{where}: a tool result in a message of the role {message.role}"
+            yield f"{location}: a tool result in a message of the role {message.role}"
 
 
 def _turn(index: int, message: ChatMessage) -> TranscriptTurn:

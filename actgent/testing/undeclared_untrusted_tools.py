@@ -30,7 +30,9 @@ async def find_leaks(
     """
     calls = tuple(calls)
     if not mark.strip() or any(mark in str(call.arguments) for call in calls):
-        raise ConfigurationError(f"mark= is a string that no argument contains, not {mark!r:.100}")
+        raise ConfigurationError(
+            f"mark= must be a string that is not empty and not in an argument, not {mark!r:.100}"
+        )
     answers: Iterator[Any] = iter(())
     agent = make(ScriptedLLM(lambda _: next(answers)))
     leaks = []
@@ -46,10 +48,7 @@ async def find_leaks(
 
 
 async def _results_of_turn(session: Session[Any]) -> list[ToolResult]:
-    """Run one turn in a session, grant all approvals, and close the session.
-
-    Return the results of its tool calls.
-    """
+    """Run one turn in a session, grant all approvals, and close the session. Return the results of the turn's tool calls."""
     results: list[ToolResult] = []
     session.on_tool_result(results.append)
 

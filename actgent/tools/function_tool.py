@@ -57,15 +57,13 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
     """A function as a tool. Calling the tool object calls the function.
 
     An async function is awaited. Each value that an async generator yields is reported as progress, and the last
-    value is the
-    result. A sync function runs in a worker thread. With `thread=False` it runs in the event loop: use this only for
-    functions that never block, because no other task runs and no timeout can stop them.
+    value is the result. A sync function runs in a worker thread. With `thread=False` it runs in the event loop: use
+    this only for functions that never block, because no other task runs and no timeout can stop them.
 
     The schema is derived from the signature and the docstring. If `parameters` gives the schema, the function
-    receives plain JSON
-    values. A parameter annotated `ToolContext` receives the context and is hidden from the model; `ToolContext[Shop]`
-    requires
-    deps of the type `Shop`. Unsupported: `*args`, `**kwargs` (without `parameters`) and positional-only parameters.
+    receives plain JSON values. A parameter annotated `ToolContext` receives the context and is hidden from the model;
+    `ToolContext[Shop]` requires deps of the type `Shop`. Unsupported: `*args`, `**kwargs` (without `parameters`) and
+    positional-only parameters.
 
     Raises:
         ConfigurationError: The name, an option or a parameter is not usable.
@@ -148,7 +146,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         with self._schema_errors():
             if parameters is not None and schemas.is_deep(parameters):
                 raise ConfigurationError(
-                    f"{label}: parameters= is nested deeper than {schemas.MAX_LEVELS} levels"
+                    f"{label}: parameters= must be nested at most {schemas.MAX_LEVELS} levels deep"
                 )
             self.parameters = (
                 self._derive_schema(hints, label) if parameters is None else copy.deepcopy(parameters)

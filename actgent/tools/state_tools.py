@@ -25,14 +25,11 @@ class StateTool(Tool):
     """A function `(state, args)` as a tool. It returns `(key, value)`, a list of such pairs, or None.
 
     The function gets a copy of the session's state, so only the returned changes apply, all or none. The copy has no
-    keys that begin
-    with `_`. Values are stored as plain JSON data. The model reads the changes. An async function is awaited, a sync
-    function runs in
-    a worker thread.
+    keys that begin with `_`. Values are stored as plain JSON data. The model reads the changes. An async function is
+    awaited, a sync function runs in a worker thread.
 
     The schema of the arguments is `parameters`, or is derived from the type of `args` (a TypedDict, a dataclass, a
-    pydantic model),
-    which the function then receives, or from the docstring. Otherwise any arguments are accepted.
+    pydantic model), which the function then receives, or from the docstring. Otherwise any arguments are accepted.
 
     Args:
         name: Name of the tool.

@@ -21,8 +21,7 @@ class ToolProtocol(Protocol):
     """Protocol of an object that can be used as a tool without subclassing `Tool`.
 
     Other attributes of `Tool`, such as `effect` or `timeout`, are read from the object if present. `name` defaults to
-    its class
-    name, and `description` to the docstring of its class.
+    its class name, and `description` to the docstring of its class.
     """
 
     def execute(self, parameters: dict[str, Any], /) -> object | Awaitable[object]:

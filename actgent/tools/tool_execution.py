@@ -1,8 +1,7 @@
 """Execution of the tool calls of one answer, in the order of the answer.
 
 Calls run one after the other. Adjacent calls of tools that may overlap (`Tool.parallel`, by default `effect="pure"`)
-run
-concurrently, and also start in the order of the answer.
+run concurrently, and also start in the order of the answer.
 
 A call is in one of these states. If the batch is stopped, its state determines the result:
 
@@ -317,7 +316,7 @@ class Batch(FieldRepr):
         return index in self._finished or index in self.awaiting_approval
 
     def finished(self) -> Sequence[ToolResult]:
-        """Return the results of the finished calls."""
+        """Return the results of the finished calls of the batch, in the order in which they finished."""
         return tuple(self._finished.values())
 
     def count_unfinished(self) -> int:
@@ -336,8 +335,7 @@ class Batch(FieldRepr):
         """Run all calls in the order of the answer, stage by stage. A failed call does not stop later calls.
 
         The calls of a stage are checked before its first call starts. A batch of inline tools makes no checkpoint. A
-        call that
-        awaits approval does not delay later calls, except across a tool marked `exclusive`.
+        call that awaits approval does not delay later calls, except across a tool marked `exclusive`.
         """
         former: Sequence[int] = ()
         for stage in _ONE_STAGE if len(self.calls) == 1 else self._group_calls():

@@ -271,8 +271,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
 
     A subclass defines `parameters` and `execute(arguments, context)`. The short form defines `get_schema()` and
     `execute(parameters)`. In the short form, a sync `execute` runs in a worker thread. The tool's name defaults to
-    the class
-    name, and its description to the docstring of the class.
+    the class name, and its description to the docstring of the class.
 
     One tool object serves many agents and concurrent calls.
     """
@@ -308,8 +307,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     """JSON Schema of the arguments (type object), checked before each call.
 
     Arguments that are not in `properties` are rejected, unless the schema allows other arguments
-    (`additionalProperties`, or a
-    combination of schemas). A schema without `properties` accepts all arguments.
+    (`additionalProperties`, or a combination of schemas). A schema without `properties` accepts all arguments.
     """
     effect: Effect = "once"
     """Side effect of a call; "once" prevents repetition after a crash."""
@@ -351,8 +349,8 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     calls_tools: bool = False
     """True if the tool calls other tools through `context.tools`.
 
-    If such a call waits for an approval or the process restarts, the tool runs again from the start and must make the same
-    calls in the same order. Therefore its effect must be `idempotent`, and it must be `exclusive`.
+    If such a call waits for an approval or the process restarts, the tool runs again from the start. It must then make
+    the same calls in the same order. Therefore its effect must be `idempotent`, and it must be `exclusive`.
     """
     deferred: bool = False
     """True if the tool is not offered to the model; the model finds it by `find_tools` and runs it by `call_tool`."""
@@ -396,8 +394,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
         """Run one call with arguments that match the schema, and return its result.
 
         Text is the result unchanged; any other value is converted to JSON. An exception becomes the error result that
-        the model
-        reads. The text of a `ToolError` is shown without the class name.
+        the model reads. The text of a `ToolError` is shown without the class name.
         """
 
     async def run(

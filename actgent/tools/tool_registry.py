@@ -219,8 +219,7 @@ class ToolRegistry:
         """Replace the tools of a toolset, and mark the toolset as available.
 
         A tool that a model cannot use is left out with a warning. Invalid names are made valid. If a name is taken,
-        the toolset's
-        name becomes its prefix. `outside` marks the results of all its tools as untrusted.
+        the toolset's name becomes its prefix. `outside` marks the results of all its tools as untrusted.
         """
         usable = [_prepare_toolset_tool(tool, toolset, outside=outside) for tool in tools]
         self._toolset_tools[toolset] = tuple(tool for tool in usable if tool is not None)

@@ -168,8 +168,8 @@ class _Collector:
         except InvalidFile as error:
             self.problems.append(error)
             return
-        for made in self._tools_of(loaded, label):
-            self._add(made, label)
+        for tool in self._tools_of(loaded, label):
+            self._add(tool, label)
 
     def _tools_of(self, loaded: object, label: str) -> Iterator[Tool | Toolset]:
         """Yield the tools and toolsets of a loaded module or entry point."""
@@ -182,13 +182,13 @@ class _Collector:
             else:
                 self._skip(label, 1, f"{type(each).__name__} is neither a tool nor a toolset")
 
-    def _add(self, made: Tool | Toolset, label: str) -> None:
+    def _add(self, tool: Tool | Toolset, label: str) -> None:
         """Add a tool or toolset to the result. If a tool with the same name was added earlier, record this one as skipped."""
-        file, line = definition_of(made) or (label, 1)
-        if self.tools.setdefault(made.name, made) is made:
-            self.places[made.name] = label if file == label and line == 1 else f"{file}:{line}"
+        file, line = definition_of(tool) or (label, 1)
+        if self.tools.setdefault(tool.name, tool) is tool:
+            self.places[tool.name] = label if file == label and line == 1 else f"{file}:{line}"
         else:
-            self._skip(file, line, f"the name {made.name!r} is taken: {self.places[made.name]}")
+            self._skip(file, line, f"the name {tool.name!r} is taken: {self.places[tool.name]}")
 
     def _skip(self, file: str, line: int, reason: str) -> None:
         """Record and log an object that looks like a tool but is not usable."""
@@ -240,11 +240,11 @@ def _to_tool(name: str, value: Any) -> Tool | Toolset:
     return to_tool(value)
 
 
-def definition_of(made: Tool | Toolset) -> tuple[str, int] | None:
+def definition_of(tool: Tool | Toolset) -> tuple[str, int] | None:
     """Return the file and line of the function from which a tool is made; None if it is not made from a function."""
-    while isinstance(made, WrappedTool):
-        made = made.inner
-    code = _code_of(made)
+    while isinstance(tool, WrappedTool):
+        tool = tool.inner
+    code = _code_of(tool)
     return None if code is None else (code.co_filename, code.co_firstlineno)
 
 

@@ -95,7 +95,7 @@ class CallTool(Tool):
 
 
 def build_registry(
-    given: Iterable[Tool | ToolProtocol | Toolset], *, mapped: Iterable[str]
+    items: Iterable[Tool | ToolProtocol | Toolset], *, mapped: Iterable[str]
 ) -> tuple[tuple[Toolset, ...], ToolRegistry]:
     """Build an agent's tool registry. Return the toolsets among the items of `tools=`, and the registry.
 
@@ -106,7 +106,7 @@ def build_registry(
         ConfigurationError: A tool is invalid, two toolsets have the same name, or a toolset has no name.
         DuplicateTool: Two tools have the same name.
     """
-    each_given = tuple(given)
+    each_given = tuple(items)
     toolsets = tuple(each for each in each_given if isinstance(each, Toolset))
     registry = ToolRegistry((each for each in each_given if not isinstance(each, Toolset)), mapped=mapped)
     for toolset in toolsets:

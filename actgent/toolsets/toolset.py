@@ -1,8 +1,8 @@
 """Toolsets: named groups of tools that are connected as long as agents use them.
 
 A toolset runs in one task, from the start of the first agent of a runtime that uses it until the last one stops. It
-publishes its
-tools after connecting, and again whenever they change. A derived toolset applies a function to the published tools:
+publishes its tools after connecting, and again whenever they change. A derived toolset applies a function to the
+published tools:
 
     github.filtered(lambda tool: tool.effect == "pure").prefixed("gh_")
 """
@@ -204,8 +204,7 @@ class Toolset(abc.ABC):
         """Return a toolset with fixed values for parameters, which the model neither sees nor sets.
 
         For a parameter in `shown`, the value is only the default, and the model may set it. The configuration of a
-        tool takes
-        precedence over the configuration of its toolset.
+        tool takes precedence over the configuration of its toolset.
 
         Raises:
             ConfigurationError: When the tools are published: no tool has the parameter, or a value does not match its
@@ -243,9 +242,8 @@ class DerivedToolset(Toolset):
 class Deferred(DerivedToolset):
     """A toolset whose tools are not offered to the model, which finds them by `find_tools` and runs them by `call_tool`.
 
-    So 500 tools take the prompt space of two. `keep` names the tools that are still offered to the model. A call through
-    `call_tool` is checked,
-    approved, counted and recorded like a direct call of the tool.
+    So 500 tools take the prompt space of two. `keep` names the tools that are still offered to the model. A call
+    through `call_tool` is checked, approved, counted and recorded like a direct call of the tool.
     """
 
     may_change = True

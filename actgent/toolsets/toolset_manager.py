@@ -1,12 +1,10 @@
 """`ToolsetManager`: runs the toolsets of a runtime, one task per toolset, from its first agent to its last.
 
 A toolset is `connecting`, then `connected` or `lost`. Lost toolsets are reconnected after growing delays. Published
-tools go to
-the registries of all agents that use the toolset.
+tools go to the registries of all agents that use the toolset.
 
 A ConfigurationError before the first connection ends the toolset, because a retry cannot fix it; starting its agents
-raises
-the error.
+raises the error.
 """
 
 import contextvars
@@ -226,8 +224,8 @@ class ToolsetManager:
         """Add the tools of an agent's toolsets to the agent's registry, and wait for the toolsets to connect.
 
         Required toolsets are awaited up to their `connect_timeout`. For optional toolsets, wait until one has
-        connected, and then for
-        each further one as long as it connects within half a second. Later tools reach sessions by a notice.
+        connected, and then for each further one as long as it connects within half a second. Later tools reach
+        sessions by a notice.
 
         Raises:
             ToolsetUnavailable: A required toolset did not connect. None of the toolsets is added.

@@ -15,7 +15,7 @@ from actgent import BareAgent, ModelRequest, Priority, RateLimited, RateLimitedM
 from actgent.errors import JournalFailed
 from actgent.journal.postgres import PartitionedJournal, rate_limit_leases
 from actgent.llm.rate_limiting import LimitLeaseClient
-from actgent.llm.rate_limiting.leased_limits import LeasedLimit
+from actgent.llm.rate_limiting.shared_rate_limits import LeasedLimit
 from actgent.llm.rate_limiting.token_buckets import Cost
 from actgent.messages import Usage
 

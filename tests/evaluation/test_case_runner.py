@@ -266,7 +266,7 @@ async def test_judge_scores_the_answer():
         "expected": "4",
     }
     assert "follow no instruction" in judge.chats[0].system
-    with pytest.raises(ConfigurationError, match="needs a judge model"):
+    with pytest.raises(ConfigurationError, match="requires a judge model"):
         await evaluate(cases, agent("4"))
 
 
@@ -337,10 +337,10 @@ def test_cases_are_loaded_from_files(tmp_path):
     [
         ("a.md", "no front matter", "front matter"),
         ("a.md", "---\nexpect: x\n---\nHi", "unknown key 'expect'"),
-        ("a.md", "---\nname: x\n---\nHi", "checks nothing"),
+        ("a.md", "---\nname: x\n---\nHi", "must check something"),
         ("a.jsonl", '{"input": "x", "expected": "y"}\n{', "a.jsonl:2 is not JSON"),
         ("a.jsonl", "[]", "a.jsonl:1 must be an object"),
-        ("a.jsonl", '{"expected": "y"}', "has no input"),
+        ("a.jsonl", '{"expected": "y"}', "must have an input"),
         ("a.jsonl", '{"input": 3, "expected": "y"}', "`input` must be a string"),
         ("a.jsonl", '{"input": "x", "matches": "("}', "a.jsonl:1"),
         ("a.jsonl", '{"input": "x", "expected": "y", "limits": {"tokenz": 3}}', "tokenz"),

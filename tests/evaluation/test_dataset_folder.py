@@ -79,9 +79,9 @@ async def test_a_turn_becomes_a_case_with_its_messages(tmp_path):
         await runtime.rate("s1", "m3", score=0, by="ada")
         first, _ = await add(folder, runtime, "s1", message_id="m1")
         second, _ = await add(folder, runtime, "s1", message_id="m2")
-        with pytest.raises(ConfigurationError, match="message has no answer to expect"):
+        with pytest.raises(ConfigurationError, match="requires a message whose turn ends with an answer"):
             await add(folder, runtime, "s1", message_id="m3")
-        with pytest.raises(ConfigurationError, match="message has no answer to expect"):
+        with pytest.raises(ConfigurationError, match="requires a message whose turn ends with an answer"):
             await add(folder, runtime, "s1", message_id="m4", expected="four")
         third, _ = await add(folder, runtime, "s1", message_id="m3", expected=" drei ")
     assert [
@@ -118,7 +118,7 @@ async def test_names_stay_in_the_folder(runtime, tmp_path, name):
 async def test_unusable_sessions_and_files_are_rejected(runtime, tmp_path):
     """The file stays as it was."""
     folder = DatasetFolder(tmp_path)
-    with pytest.raises(ConfigurationError, match="no answer to expect"):
+    with pytest.raises(ConfigurationError, match="requires a session that ends with an answer"):
         await add(folder, runtime, "empty")
     (tmp_path / "support.jsonl").write_text('{"input": "x", "expected": "y"}\n{"input"\n')
     before = (tmp_path / "support.jsonl").read_bytes()

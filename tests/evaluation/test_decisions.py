@@ -425,7 +425,7 @@ async def test_wrong_arguments():
         await compare_decisions([recording], {})
     with pytest.raises(ConfigurationError, match="not 1 and 0"):
         await compare_decisions([recording], {"new": variant}, concurrency=0)
-    with pytest.raises(ConfigurationError, match="agents of the sessions: clerk"):
+    with pytest.raises(ConfigurationError, match="agents of the sessions are: clerk"):
         await compare_decisions([recording], {"new": variant})
 
 

@@ -94,7 +94,7 @@ async def test_simulated_user_from_a_file(tmp_path):
 
 def test_simulated_user_requires_a_goal():
     """A `max_turns` below 1 also raises."""
-    with pytest.raises(ConfigurationError, match="goal of a simulated user is empty"):
+    with pytest.raises(ConfigurationError, match="goal of a simulated user must not be empty"):
         SimulatedUser(" ")
     with pytest.raises(ConfigurationError, match="at least 1"):
         SimulatedUser("x", max_turns=0)

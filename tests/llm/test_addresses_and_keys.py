@@ -48,7 +48,9 @@ def test_an_empty_argument_is_refused(client, argument, value):
 @pytest.mark.parametrize("argument", ["base_url", "api_key"])
 def test_an_argument_that_is_no_text_is_refused(argument, value):
     """The error names the type and never the value, which may be a key."""
-    with pytest.raises(ConfigurationError, match=rf"{argument}= must be a string, not {type(value).__name__}"):
+    with pytest.raises(
+        ConfigurationError, match=rf"{argument}= must be a string, not {type(value).__name__}"
+    ):
         OpenAI("m", **{"base_url": "http://127.0.0.1:1/v1", argument: value})
 
 

@@ -118,7 +118,7 @@ async def test_the_error_of_a_share_names_the_time(autojump_clock):
             ModelRequest(deadline=trio.current_time() + 30)
         )
     assert caught.value.__notes__ == [
-        f"before that, {ModelTimeout.__name__}: hanging: no answer within its share of the time, 15 s"
+        f"before that, {ModelTimeout.__name__}: hanging: no complete answer within its share of the time, 15 s"
     ]
 
 

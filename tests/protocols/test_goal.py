@@ -621,7 +621,7 @@ def test_a_custom_action_gets_a_copy():
 @pytest.mark.parametrize("name", ["plan", "evaluate", "Plan", " "])
 def test_names_of_custom_actions(name):
     """Built-in actions cannot be replaced. Two actions cannot have names that differ only in case."""
-    with pytest.raises(ConfigurationError, match="choose a name other than"):
+    with pytest.raises(ConfigurationError, match="the name must not be one of"):
         CustomAction(name, "", note)
     with pytest.raises(ConfigurationError, match="two custom actions are named 'note'"):
         Goal(actions=[NOTE, attrs.evolve(NOTE, name="Note")])

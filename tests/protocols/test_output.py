@@ -244,7 +244,7 @@ def test_the_keys_of_an_answer_tell_its_class(output):
     convert = output_of(output).convert
     assert convert({"name": "a"}) == Named(name="a")
     assert convert({"name": "a", "new": "b"}) == Renamed(name="a", new="b")
-    with pytest.raises(ValueError, match=r"the value matches \w+ and \w+: remove"):
+    with pytest.raises(ValueError, match=r"the value matches \w+ and \w+, but has keys"):
         convert({"name": "a", "new": "b", "other": 1})
 
 

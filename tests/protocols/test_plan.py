@@ -757,7 +757,7 @@ def test_extra_keys_change_nothing():
 @pytest.mark.parametrize("bounds", [{"rounds": 0}, {"retries": -1}, {"model_calls": 1}])
 def test_bounds_of_a_plan_that_are_none(bounds):
     """The minimum is one round, no retry, and two model calls."""
-    with pytest.raises(ConfigurationError, match="Planning takes"):
+    with pytest.raises(ConfigurationError, match="Planning: rounds must be"):
         Planning(**bounds)
     least = Planning(rounds=1, retries=0, model_calls=2)
     assert (least.rounds, least.retries, least.max_iterations) == (1, 0, 2)

@@ -389,7 +389,7 @@ def test_tails_follow_the_stage():
 
 def test_max_iterations_is_checked():
     """A turn needs at least one model call."""
-    with pytest.raises(ConfigurationError, match="max_iterations=0"):
+    with pytest.raises(ConfigurationError, match="max_iterations= must be at least 1, not 0"):
         Steps(max_iterations=0)
 
 

@@ -224,7 +224,7 @@ def test_left_out_choice_changes_no_other():
     [
         ("x = 1\n", "defines no agent at its top level"),
         ("import nothing_of_this_name\n", "cannot be run: ModuleNotFoundError"),
-        (NETWORK + "\nsimulated('fetch')\n", "takes a tool, not 'fetch'"),
+        (NETWORK + "\nsimulated('fetch')\n", "must be a tool, not 'fetch'"),
     ],
 )
 def test_program_that_cannot_be_simulated(settings, text, words):

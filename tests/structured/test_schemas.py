@@ -105,7 +105,7 @@ def test_unusable_schemas():
     """An invalid JSON Schema is rejected when the instruction is created."""
     with pytest.raises(ConfigurationError, match="instruction 'a'"):
         types_from([Instruction("a", schema={"type": "object", "required": "x"})])
-    with pytest.raises(ConfigurationError, match="not an object"):
+    with pytest.raises(ConfigurationError, match="must be an object"):
         types_from([Instruction("a", schema=["x"])])
 
 
@@ -121,7 +121,7 @@ def test_types_from_instructions():
 @pytest.mark.parametrize("names", [("a", "a"), ("",), (" ",)])
 def test_names_are_needed_and_unique(names):
     """An instruction is identified by its name."""
-    with pytest.raises(ConfigurationError, match=r"unique name|given twice"):
+    with pytest.raises(ConfigurationError, match=r"unique name|two instructions are named"):
         types_from([Instruction(name) for name in names])
 
 

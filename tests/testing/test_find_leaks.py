@@ -88,8 +88,8 @@ async def test_a_toolset_that_is_declared_trusted_is_found():
     ("call", "mark", "message"),
     [
         (ToolCall("chanels", {}), MARK, "has no tool 'chanels': did you mean 'channels'"),
-        (ToolCall("find", {"name": MARK}), MARK, "a string that no argument contains"),
-        (ToolCall("channels", {}), " ", "a string that no argument contains"),
+        (ToolCall("find", {"name": MARK}), MARK, "a string that is not empty and not in an argument"),
+        (ToolCall("channels", {}), " ", "a string that is not empty and not in an argument"),
     ],
     ids=["unknown tool", "mark in an argument", "empty mark"],
 )

@@ -191,9 +191,7 @@ def test_log_that_is_not_readable(tmp_path):
     """The error names the line and its expected content."""
     log = tmp_path / "calls.jsonl"
     log.write_text('\n{"session": "s"}\n', encoding="utf-8")
-    with pytest.raises(
-        ConfigurationError, match=r"calls.jsonl:2 is not a call: expected an object with session"
-    ):
+    with pytest.raises(ConfigurationError, match=r"calls.jsonl:2 must be an object with session"):
         load_client_calls(log)
     with pytest.raises(ConfigurationError, match="cannot be read as a log of calls"):
         load_client_calls(tmp_path / "none.jsonl")

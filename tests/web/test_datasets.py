@@ -93,7 +93,7 @@ async def test_the_client_reads_and_extends_datasets(with_datasets):
         assert await client.add_dataset_case("support", "s1", expected="Good day") == made
         with pytest.raises(UsageError, match="a different case with this name"):
             await client.add_dataset_case("support", "s1")
-        with pytest.raises(ConfigurationError, match="no answer to expect"):
+        with pytest.raises(ConfigurationError, match="whose turn ends with an answer"):
             await client.add_dataset_case("support", "s1", message_id="m9")
         with pytest.raises(SessionNotFound):
             await client.add_dataset_case("support", "s2")

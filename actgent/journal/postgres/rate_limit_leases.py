@@ -1,6 +1,6 @@
 """Rate limits shared by all processes of a cluster: one row per limit, which leases units to its holders.
 
-A row is a token bucket (see `actgent.llm.rate_limiting.leased_limits`). It refills at `rate` while its level plus the
+A row is a token bucket (see `actgent.llm.rate_limiting.shared_rate_limits`). It refills at `rate` while its level plus the
 leased units are below `capacity`. The column `leases` has units and expiry by holder, on the server's clock. All
 values are computed from the row itself, so a statement that waited for another one uses the values which that one
 wrote.

@@ -172,9 +172,9 @@ class _Call:
     pieces: list[str] = attrs.field(factory=list)
     """Received pieces of the arguments, or of a custom tool's input."""
     fields: Body = attrs.field(factory=dict)
-    """Fields of the call that the API does not define."""
+    """Fields of the streamed tool call that the API does not define."""
     function_fields: Body = attrs.field(factory=dict)
-    """Fields of the call's function that the API does not define."""
+    """Fields of the function in the streamed tool call that the API does not define."""
     _read: tuple[int, Mapping[str, Any] | None] = (0, None)
     """Cached result of parsing: the number of parsed pieces, and the arguments in them (None if incomplete)."""
     _ends: _CompletenessScanner = attrs.field(factory=_CompletenessScanner)

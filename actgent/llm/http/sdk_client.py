@@ -31,7 +31,7 @@ class Sdk:
 def set_platform(client: Any) -> None:
     """Set the operating system that an SDK client sends in its headers.
 
-    Without this, the SDK looks up the name in a worker thread during the first request, and a mock clock with autojump
+    Without this, the SDK looks up the name in a worker thread during the first request. A mock clock with autojump then
     advances until the thread ends. The SDKs have a public method to read the name, but none to set it.
     """
     client._platform = client.platform_headers()["X-Stainless-OS"]  # noqa: SLF001 - see above

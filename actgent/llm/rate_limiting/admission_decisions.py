@@ -16,7 +16,7 @@ from actgent.messages import Usage
 from actgent.support.fair_queue import Turns
 
 from .call_queue import Call, CallQueue
-from .leased_limits import Limit
+from .shared_rate_limits import Limit
 from .token_buckets import NO_COST, Bucket, Cost, Headers, Reading, read_limits
 
 BETA = 0.7
@@ -242,7 +242,7 @@ class AdmissionController:
     max_pause: float
     """Maximum Retry-After in seconds that pauses all calls of a model; a longer one only fails its call."""
     models: dict[str, ModelState] = attrs.field(factory=dict)
-    """State by model, least recently used first."""
+    """Admission state of each model by its name, least recently used first."""
     turns: Turns = attrs.field(factory=Turns)
     """Times of the owners' last turns, common to all models, for round robin between owners."""
     running: int = 0

@@ -1,4 +1,4 @@
-"""`LimitLeaseClient`: requests leases of shared rate limits for this process. `leased_limits.py` holds the accounting."""
+"""`LimitLeaseClient`: requests leases of shared rate limits for this process. `shared_rate_limits.py` holds the accounting."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ from actgent.messages import new_secret
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.trio_batches_and_nursery import plain_nursery
 
-from .leased_limits import LEASE_SECONDS, LeasedLimit
+from .shared_rate_limits import LEASE_SECONDS, LeasedLimit
 
 RETRY_SECONDS = 0.5
 """Delay before a failed lease request is retried."""

@@ -33,7 +33,7 @@ from actgent.support.safe_logging import LogVariable, logger_of
 
 from .admission_decisions import AdmissionController, ModelState
 from .call_queue import AGE_STEP_SECONDS, Call
-from .leased_limits import LeasedLimit, Limit
+from .shared_rate_limits import LeasedLimit, Limit
 from .token_buckets import Bucket, Headers
 
 MINUTE_SECONDS = 60.0

@@ -46,32 +46,32 @@ class CustomAction:
     description: str
     """Description for the model: when to choose the action."""
     run: Callable[[Any, Any], Any]
-    """Function of the state and the params, both dictionaries."""
+    """Function of the session's state and the params, both dicts; it returns changes of the state."""
     params: Mapping[str, Any] = attrs.field(factory=dict)
     """JSON Schema or template of the params; an empty one accepts any params."""
 
     def __attrs_post_init__(self) -> None:
         if not self.name.strip() or self.name.strip().casefold() in ACTIONS:
             taken = ", ".join(ACTIONS)
-            raise ConfigurationError(f"custom action {self.name!r}: choose a name other than {taken}")
+            raise ConfigurationError(f"custom action {self.name!r}: the name must not be one of {taken}")
         schema_check(self.params)
 
 
 @attrs.frozen
 class Decision:
-    """The action that a model chose."""
+    """Decision of a goal agent's model: the chosen action with its parameters."""
 
     action: str
-    """Name of the agent's action that the model chose."""
+    """Name of the chosen action."""
     params: Mapping[str, Any]
-    """Parameters of the action; empty if the model has to be asked for them."""
+    """Parameters of the action; empty if the next request must ask the model for them."""
     calls: Sequence[ToolCall] = ()
-    """Tool calls of an `execute` action."""
+    """Tool calls of an `execute` action; empty for other actions."""
 
 
 @attrs.frozen
 class DecisionReader:
-    """Parses decisions for built-in and custom actions."""
+    """Parser of decisions with built-in and custom actions."""
 
     custom: Mapping[str, CustomAction]
     """Custom actions that the model may choose, by name."""
@@ -79,7 +79,7 @@ class DecisionReader:
     """True if a plan may be a list of tasks."""
 
     def read(self, text: str, *, needs_params: bool) -> Decision:
-        """Parse the decision in an answer. Without `needs_params`, some actions may omit their parameters.
+        """Parse the decision in an answer text. If `needs_params` is False, some actions may omit their parameters.
 
         Raises:
             ParseError: The text has no decision or several, or the parameters do not fit the action.
@@ -114,7 +114,7 @@ class DecisionReader:
 
 
 def _params(value: Mapping[str, Any]) -> Any:
-    """Return the parameters of a decision, which models write under several keys.
+    """Return the parameters in a decision's object, which models write under several keys.
 
     Return an empty object if there are none, and None if two keys have different values.
     """
@@ -142,13 +142,17 @@ def _execute(params: Mapping[str, Any]) -> str | None:
     if reason := next(filter(None, map(_CALL.reason, calls)), None):
         return reason
     are_bare, is_list = _CALL.is_bare(calls), calls is params.get("calls")
-    return stray_arguments_reason(params, "calls", known=_LIST_KEYS, are_bare=are_bare) if is_list else None
+    return (
+        stray_arguments_reason(params, "calls", envelope_keys=_LIST_KEYS, are_bare=are_bare)
+        if is_list
+        else None
+    )
 
 
 def _stray_reason(value: Mapping[str, Any], params: Mapping[str, Any]) -> str | None:
-    """Return an error text if arguments are outside of the params of a valid `execute`, else None."""
+    """Return an error text if arguments of the calls are outside of the params of a valid `execute` decision, else None."""
     return stray_arguments_reason(
-        value, "execute", known=_ENVELOPE, are_bare=_CALL.is_bare(_requested_calls(params))
+        value, "execute", envelope_keys=_ENVELOPE, are_bare=_CALL.is_bare(_requested_calls(params))
     )
 
 

@@ -56,29 +56,30 @@ class Progress:
     """
 
     turn: str
-    """Correlation id of the messages of the goal's turn."""
+    """Correlation id of the messages in the turn of the goal."""
     goal: str
-    """Goal: text of the user's message."""
+    """Text of the user's message, which is the goal."""
     start: int
     """Index of the user's message in the session's messages."""
     mark: int
     """Index of the first message of the session that the progress does not include yet."""
     calls: int = 0
-    """Number of model answers before the current one."""
+    """Number of model answers for the goal before the current answer."""
     phase: Phase = "initial"
     """Phase of the goal loop."""
     asked: str = ""
-    """Action that the model chose without parameters. The next model call asks for them. Empty if there is no such
-    action.
+    """Name of the action that the model chose without parameters, for which the next model call asks.
+
+    Empty if there is no such action.
     """
     plan: Sequence[str] = ()
     """Steps of the current plan."""
     summary: str = ""
-    """Summary of all results; empty if newer results exist."""
+    """The model's summary of all tool results; empty if newer results exist."""
     evaluation: Mapping[str, Any] | None = None
     """Parameters of the last evaluation; None before the first."""
     unmet: int = 0
-    """Number of consecutive evaluations that found that the goal is not achieved."""
+    """Number of consecutive evaluations that found the goal not achieved."""
     used_tools: Sequence[str] = ()
     """Names of the tools that were called with success."""
     found: int = 0
@@ -86,7 +87,7 @@ class Progress:
     has_failed: bool = False
     """True if a tool call of the last step failed."""
     actions: Sequence[str] = ()
-    """Last actions with their arguments, oldest first, for loop detection."""
+    """Last actions with their arguments as text, oldest first, for loop detection."""
     course: str = ""
     """Digests of the last calls and results, then one dot for each later decision without a new result. The dots are
     the stall count.
@@ -102,12 +103,12 @@ class Progress:
 
     @property
     def iterations(self) -> int:
-        """Number of model calls so far, or until the goal ended."""
+        """Number of model calls for the goal so far, or until it ended."""
         return self.calls + (self.phase == "ended")
 
     @property
     def stalled(self) -> int:
-        """Number of consecutive decisions without a new result."""
+        """Number of consecutive decisions without a new result (the stall count)."""
         return self.course.count(".")
 
     def add_action(self, action: str) -> None:
@@ -126,7 +127,7 @@ class Progress:
         self.course += "."
 
     def add_digest(self, text: str) -> bool:
-        """Record the digest of a call or result. Return True and reset the stall count if it is new."""
+        """Record the digest of a call or result. If it is new, reset the stall count and return True."""
         digest = f"{zlib.crc32(text.encode(errors='replace')):08x} "
         if digest in self.course:
             return False
@@ -139,7 +140,7 @@ _DEFAULTS = [(field.name, field.default) for field in attrs.fields(Progress)]
 
 
 def progress_in(state: Mapping[str, Any]) -> Progress | None:
-    """Return the progress in a session's state; None before its first goal."""
+    """Return the progress that is stored in a session's state; None before its first goal."""
     stored = state.get(STATE_KEY)
     return None if stored is None else _from_data(stored)
 
@@ -153,7 +154,7 @@ def _from_data(stored: Mapping[str, Any]) -> Progress:
 
 
 def progress_of(view: TurnView) -> Progress:
-    """Return the progress of the turn's goal, updated with the last results in the messages."""
+    """Return the progress of the running turn's goal, updated with the last tool results in the messages."""
     turn = view.message.correlation_id or view.message.id
     stored = view.state.get(STATE_KEY)
     is_current = stored is not None and stored["turn"] == turn
@@ -165,7 +166,7 @@ def progress_of(view: TurnView) -> Progress:
 
 
 def stored_progress(progress: Progress) -> tuple[str, Mapping[str, Any]]:
-    """Return the state change `(key, value)` that stores the progress.
+    """Return the state change `(key, value)` that stores a progress in the session.
 
     Default values are omitted, because the state is copied at each step.
     """
@@ -184,8 +185,8 @@ def progress_at_end(
         record: The session's messages.
         turn: Id of the message with the goal.
         goal: The goal as the user wrote it.
-        any_turn: True uses the progress in the state even if it has another turn id. A message that was answered together
-            with others has no separate turn.
+        any_turn: True if the progress in the state is used even if it has another turn id. A message that was answered
+            together with others has no separate turn.
     """
     progress = progress_in(state)
     if progress is None or not (any_turn or progress.turn == turn):
@@ -265,7 +266,7 @@ def turn_of(record: Sequence[Message]) -> str:
 
 
 def _result_data(result: ToolResult) -> list[dict[str, Any]]:
-    """Return a tool result as plain data, or one entry for each completed task of `run_tasks`."""
+    """Convert a tool result to plain data `{"tool", "result"}`; a result of `run_tasks` to one entry for each completed task."""
     if result.tool_name != RUN_TASKS:
         return [{"tool": result.tool_name, "result": _decode(result.content)}]
     done = [task for task in tasks_in_result(result) if task.get("status") == "completed"]
@@ -283,14 +284,14 @@ def _decode(content: str) -> Any:
 
 
 def signature(call: ToolCall) -> str:
-    """Return a tool call as text, for comparison with other actions."""
+    """Return a tool call as text, for the comparison with other calls."""
     return f"execute {call.name} {_encode(call.arguments)}"
 
 
 def detect_action_loop(recent_actions: Sequence[str], max_recent: int = 3) -> bool:
     """Return True if the last actions repeat: the same action twice in a row, or two actions alternating (a, b, a, b).
 
-    Only the last `max_recent` + 1 actions count.
+    Only the last `max_recent` + 1 actions are compared.
     """
     last = list(recent_actions[-(max_recent + 1) :])
     if len(last) >= 2 and last[-1] == last[-2]:  # noqa: PLR2004 - a repetition takes two

@@ -94,7 +94,7 @@ _EVALUATION_KEYS = ("achieved", "feedback", "missing_items", "suggestions", "ans
 
 
 class _Final(Protocol):
-    """Reads the final answer of a goal as the `output=` value, without parsing a decision."""
+    """Reader of the final answer of a goal as the `output=` value; the answer is not parsed as a decision."""
 
     name: ClassVar[str] = "goal"
     template: ClassVar[str] = ""
@@ -128,7 +128,7 @@ class Goal(Protocol):
         tasks: bool = False,
     ) -> None:
         if max_iterations < 1:
-            raise ConfigurationError(f"max_iterations={max_iterations}: at least 1")
+            raise ConfigurationError(f"max_iterations= must be at least 1, not {max_iterations}")
         self.max_iterations: int = max_iterations
         actions = tuple(actions)
         self.actions = {action.name: action for action in actions}
@@ -171,7 +171,7 @@ class Goal(Protocol):
         return Request(tail=self._tail(progress, view, choice), model=model, is_plan=model == _ROLES["plan"])
 
     def _choice(self, progress: Progress, view: TurnView) -> list[str]:
-        """Return the names of the actions that the next request offers to the model.
+        """Return the names of the actions that the next model call may choose.
 
         Near the limit of model calls, only the evaluation is offered.
         """
@@ -203,7 +203,7 @@ class Goal(Protocol):
         return TASKS_FORM if action == "plan" and self._with_tasks else FORMS[action]
 
     def _situation(self, progress: Progress, view: TurnView) -> list[str]:
-        """Return lines for the model about the goal loop, e.g. the number of remaining calls."""
+        """Return lines for the model about the state of the goal loop, such as the number of remaining calls."""
         lines = [f"Iteration {progress.calls + 1} of {self.max_iterations}."]
         if self._is_closing(progress):
             lines.append(
@@ -240,7 +240,7 @@ class Goal(Protocol):
         return self._execute(decision, progress, view)
 
     def _plan_limit_reason(self, decision: Decision, progress: Progress, view: TurnView) -> str | None:
-        """Return an error text if the goal has reached the maximum number of task plans, else None."""
+        """Return an error text if a decision contains tasks and the goal has reached the maximum number of task plans, else None."""
         if decision.action != "plan" or "tasks" not in decision.params or not self._with_tasks:
             return None
         plans = max((task.cycle for task in tasks_in(view.state, progress.turn)), default=0)
@@ -273,10 +273,7 @@ class Goal(Protocol):
         return self._on_stalled(progress, view) or _continue(progress, note)
 
     def _on_stalled(self, progress: Progress, view: TurnView) -> list[Outcome]:
-        """Count a decision without a new result.
-
-        If there are too many in a row, return the outcomes that end the goal, else none.
-        """
+        """Count a decision without a new result. After too many in a row, return the outcomes that end the goal, else an empty list."""
         progress.stall()
         if progress.stalled < MAX_STALLED:
             return []
@@ -463,7 +460,7 @@ def offered_actions(progress: Progress, *, has_tools: bool) -> list[str]:
 
 
 def rejection_reason(action: str, progress: Progress, *, has_tools: bool) -> str | None:
-    """Return the reason why an action is not possible now, or None.
+    """Return the reason why an action is not possible now; None if it is possible.
 
     Calls need tools. A summary or an evaluation needs earlier results; without tools, a summary needs none.
     """

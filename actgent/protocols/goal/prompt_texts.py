@@ -14,7 +14,7 @@ MAX_SHOWN_CHARS = 2_000
 
 
 def tool_changes(view: TurnView) -> list[str]:
-    """Return lines with the current tools if they have changed since the system prompt, which lists the first ones."""
+    """Return lines that list the current tools, if they differ from the tools in the system prompt; otherwise none."""
     known, now = view.profile.tools, view.tools
     if known is now or known == now:
         return []
@@ -22,7 +22,7 @@ def tool_changes(view: TurnView) -> list[str]:
 
 
 def feedback(progress: Progress) -> list[str]:
-    """Return lines about the last evaluation; empty if the goal is achieved or was not evaluated."""
+    """Return lines for the model about the last evaluation; none if the goal is achieved or was not evaluated."""
     evaluation = progress.evaluation
     if evaluation is None or progress.achieved:
         return []
@@ -49,7 +49,7 @@ def closing_text(progress: Progress, record: Sequence[Message]) -> str:
 
 
 def _list_results(progress: Progress, record: Sequence[Message]) -> str:
-    """Return the successful results as a list, for a goal without a summary."""
+    """Return the successful tool results of a goal as a text with a list, for a goal without a summary."""
     good = [result for result in results_of(progress, record) if result.error is None and result.content]
     return "\n".join(
         f"- {result.tool_name}: {result.fenced(truncate(result.content, MAX_SHOWN_CHARS))}" for result in good

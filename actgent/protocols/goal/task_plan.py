@@ -63,12 +63,12 @@ TASKS_SCHEMA: Mapping[str, Any] = {
 
 @attrs.frozen(kw_only=True)
 class PlannedTask(Serializable):
-    """A step of a plan and its result."""
+    """A task of a plan, with the state of its execution."""
 
     id: str
     """Id from the plan; by default `task_1`, `task_2` ..., counted over all plans of a goal."""
     description: str
-    """Description of the work."""
+    """Description of the work that the task does."""
     tool_name: str = ""
     """Name of the tool; empty if the model does the work in its next decisions."""
     tool_args: Mapping[str, Any] = attrs.field(factory=dict)
@@ -76,19 +76,19 @@ class PlannedTask(Serializable):
     cycle: int = 1
     """Number of the plan within the goal, from 1."""
     status: TaskStatus = "pending"
-    """Status; `pending` means not attempted, because the task has no tool or refers to a pending task."""
+    """Status of the task; `pending` means not attempted, because the task has no tool or refers to a pending task."""
     attempts: int = 0
-    """Number of calls of its tool."""
+    """Number of calls of the task's tool so far."""
     max_retries: int = MAX_RETRIES
-    """Maximum number of retries."""
+    """Maximum number of retries of the tool call."""
     failure_reason: str | None = None
     """Reason why the task failed or was not attempted; None if it was completed."""
     result: Any = None
-    """Return texts for the model about each task of the last plan that failed or was not attempted."""
+    """Result of the tool call; None if the task is not completed."""
 
     @property
     def retry_count(self) -> int:
-        """Number of retries so far."""
+        """Number of retries of the tool call so far."""
         return max(0, self.attempts - 1)
 
 
@@ -96,7 +96,7 @@ class PlannedTask(Serializable):
 
 
 def tasks_reason(written: Any) -> str | None:
-    """Return an error text if a value is no valid list of tasks, else None."""
+    """Return an error text if the tasks that a model wrote are not a valid list of tasks, else None."""
     if not isinstance(written, list) or not written or len(written) > MAX_TASKS:
         return f"tasks must be a list of 1 to {MAX_TASKS} tasks"
     for task in written:
@@ -105,23 +105,25 @@ def tasks_reason(written: Any) -> str | None:
             or not isinstance(task.get("description"), str)
             or not task["description"].strip()
         ):
-            return "each task is an object with a description"
+            return "each task must be an object with a description"
         if not isinstance(task.get("tool") or "", str) or not isinstance(task.get("args") or {}, dict):
-            return f"the task {task['description'][:80]!r} names its tool as text, and args as an object"
+            return (
+                f"the task {task['description'][:80]!r} must have its tool as text, and its args as an object"
+            )
     ids = [task["id"] for task in written if "id" in task]
     if any(not isinstance(each, str) or not each or ids.count(each) > 1 for each in ids):
-        return "the id of a task is a text, and no two tasks have the same"
+        return "the id of a task must be a text, and no two tasks may have the same id"
     return None
 
 
 def tasks_to_arguments(written: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the tasks of a plan as arguments of `run_tasks`, without unknown keys."""
+    """Convert the tasks that a model wrote to arguments of `run_tasks`: known keys only."""
     known = ("id", "description", "tool", "args", "max_retries")
     return [{name: task[name] for name in known if task.get(name) is not None} for task in written]
 
 
 def read_tasks(written: Sequence[Mapping[str, Any]], before: Sequence[PlannedTask]) -> list[PlannedTask]:
-    """Convert the tasks of a plan, as the model wrote them, to objects.
+    """Convert the tasks that a model wrote to `PlannedTask` objects of a new plan.
 
     Tasks without an id are numbered after the tasks of earlier plans (`before`).
     """
@@ -143,18 +145,18 @@ def read_tasks(written: Sequence[Mapping[str, Any]], before: Sequence[PlannedTas
 
 
 def tasks_in(state: Mapping[str, Any], turn: str) -> list[PlannedTask]:
-    """Return the tasks of all plans of a goal; empty if the state holds the tasks of another turn."""
+    """Return the tasks of all plans of a goal from a session's state; empty if the state has the tasks of another turn."""
     stored = state.get(STATE_KEY)
     return [PlannedTask(**task) for task in stored["tasks"]] if stored and stored["turn"] == turn else []
 
 
 def tasks_change(turn: str, tasks: Sequence[PlannedTask]) -> tuple[str, Mapping[str, Any]]:
-    """Return the state change that stores the tasks of a goal."""
+    """Return the state change `(key, value)` that stores the tasks of a goal. `turn` is the id of the goal's turn."""
     return STATE_KEY, {"turn": turn, "tasks": [attrs.asdict(task) for task in tasks]}
 
 
 def tasks_for_model(tasks: Sequence[PlannedTask], first: int) -> Mapping[str, Any]:
-    """Return the tasks of a plan as data for the model; `first` is the index of the first task."""
+    """Convert the tasks of a plan to JSON data for the model: those from the index `first` on."""
     return {"tasks": [_task_for_model(task, index) for index, task in enumerate(tasks, first)]}
 
 
@@ -183,7 +185,7 @@ def _shorten(value: Any) -> Any:
 
 
 def tasks_in_result(result: ToolResult) -> Sequence[Mapping[str, Any]]:
-    """Return the tasks in a result of the tool `run_tasks`, as the model sees them; empty if the result cannot be parsed."""
+    """Parse the tasks in a result of the tool `run_tasks`; empty if the result cannot be parsed."""
     try:
         content = loads(result.content)
     except ParseError:

@@ -24,17 +24,17 @@ _MISSING = object()
 
 @attrs.define
 class References:
-    """Replaces references by the results of earlier tasks."""
+    """Replaces references in the arguments of a task by the results of earlier tasks."""
 
     tasks: Sequence[PlannedTask]
     """Tasks of the goal before the current one, in order."""
     unmet: list[PlannedTask] = attrs.field(factory=list)
-    """Referenced tasks that are not completed."""
+    """Tasks that were referenced but are not completed."""
 
     def resolve(self, value: Any) -> Any:
         """Return a value with references such as `{{task_1.output}}` replaced by results of earlier tasks, at any depth.
 
-        A text that is exactly one reference becomes the result itself. An unknown reference stays.
+        A text that is exactly one reference becomes the result itself. An unknown reference is unchanged.
         """
         if isinstance(value, dict):
             return {key: self.resolve(item) for key, item in value.items()}
@@ -86,5 +86,5 @@ def _is_index(digits: str, values: Sequence[Any]) -> bool:
 
 
 def _is_number(text: str) -> bool:
-    """Return True if a text consists of ASCII digits: `int` also accepts digits of other scripts, such as U+FF11."""
+    """Return True if a text consists of ASCII digits. `str.isdigit` also accepts digits of other scripts, such as U+FF11."""
     return text.isascii() and text.isdigit()

@@ -50,9 +50,9 @@ class PlanningAnswer(FieldRepr):
     """Parsed answer of the planning stage."""
 
     plan: Plan
-    """Plan that the answer contains."""
+    """Plan in the answer."""
     calls: tuple[ToolCall, ...] = ()
-    """Tool calls that the answer contains."""
+    """Tool calls in the answer."""
     thoughts: str | None = None
     """The model's reasoning; None if the answer has none."""
     has_list: bool = False
@@ -61,25 +61,25 @@ class PlanningAnswer(FieldRepr):
 
 @attrs.frozen(kw_only=True, repr=False)
 class ItemAnswer(FieldRepr):
-    """Parsed answer about one item. A part that the answer does not contain is None."""
+    """Parsed answer about one item of the plan."""
 
     content: str | None = None
-    """Result of the plan item; None if the model stated no result."""
+    """Result of the item as the model stated it; None if it stated none."""
     calls: tuple[ToolCall, ...] | None = None
     """Tool calls that the answer contains; None if it has no list of calls."""
     decision: str | None = None
     """Decision about the item, one of `DECISIONS`; None if the answer has none."""
     update: Plan | None = None
-    """New todo list for the rest of the plan."""
+    """New todo list for the rest of the plan; None if the answer has none."""
     thoughts: str | None = None
-    """Reasoning of the model; None if the answer has none."""
+    """The model's reasoning; None if the answer has none."""
 
 
 def parse_planning_answer(text: str, *, now: float) -> PlanningAnswer:
     """Parse a planning answer; `now` is the creation time of its items in Unix seconds.
 
     Raises:
-        ParseError: The text is no planning answer, or all items are invalid.
+        ParseError: The text is not a planning answer, or all items are invalid.
         EmptyAnswer: The answer has only reasoning.
     """
     thoughts, rest = split_thoughts(text)
@@ -95,10 +95,10 @@ def parse_planning_answer(text: str, *, now: float) -> PlanningAnswer:
 
 
 def parse_item_answer(text: str, *, now: float) -> ItemAnswer:
-    """Parse an answer about one item; `now` is the creation time of new items in Unix seconds.
+    """Parse an answer about one item of the plan; `now` is the creation time of new items in Unix seconds.
 
     Raises:
-        ParseError: The text is no such answer.
+        ParseError: The text is not an answer about an item.
         EmptyAnswer: The answer has only reasoning.
     """
     thoughts, rest = split_thoughts(text)
@@ -114,7 +114,7 @@ def parse_item_answer(text: str, *, now: float) -> ItemAnswer:
 
 
 def read_calls(text: str) -> tuple[ToolCall, ...]:
-    """Return the tool calls of an answer that consists only of their JSON; empty for any other text.
+    """Parse an answer that consists only of tool calls as JSON; return no calls for any other text.
 
     Raises:
         ParseError: A tool call is invalid.
@@ -132,7 +132,9 @@ def read_calls(text: str) -> tuple[ToolCall, ...]:
 
 
 def split_thoughts(text: str) -> tuple[str | None, str]:
-    """Return the reasoning in `<think>` tags and the text without it. Tags within JSON are not removed.
+    """Split an answer into the reasoning in `<think>` tags (None without reasoning) and the remaining text.
+
+    Tags within JSON are not removed.
 
     Raises:
         EmptyAnswer: The text has only reasoning.
@@ -143,12 +145,12 @@ def split_thoughts(text: str) -> tuple[str | None, str]:
         more, rest = _split_tags(rest)
         found += more
     if not rest.strip():
-        raise EmptyAnswer("the answer holds nothing but thoughts", text)
+        raise EmptyAnswer("the answer contains only reasoning", text)
     return "\n".join(found).strip() or None, rest
 
 
 def _split_tags(text: str) -> tuple[list[str], str]:
-    """Return the contents of complete tags and the remaining text, which includes unclosed tags."""
+    """Split an answer into the contents of complete `<think>` tags and the remaining text, with unclosed tags."""
     thoughts, others, opened, end = [], [], None, 0
     for tag in _TAG.finditer(text):
         if not tag[1]:
@@ -172,7 +174,7 @@ def _decode(text: str, reason: Callable[[Any], str | None]) -> dict[str, Any]:
 
 
 def _parse_object(text: str) -> Any:
-    """Parse a text that is one JSON object; None for other texts. This common case takes half the time of `extract_only`."""
+    """Parse a text that is exactly one JSON object; return None for other texts. Takes half the time of `extract_only`."""
     if not text.startswith("{"):
         return None
     try:
@@ -182,7 +184,7 @@ def _parse_object(text: str) -> Any:
 
 
 def _unwrap(text: str) -> str:
-    """Return the text between the two markers; return text without a marker unchanged.
+    """Return the part of an answer between the two markers; return an answer without markers unchanged.
 
     Raises:
         ParseError: The end marker is missing.
@@ -192,12 +194,12 @@ def _unwrap(text: str) -> str:
         return text
     inside, end, _ = inside.partition(END)
     if not end:
-        raise ParseError(f"truncated: {START} without {END}", text)
+        raise ParseError(f"the answer is truncated: it has {START} without {END}", text)
     return inside
 
 
 def _normalize(value: Any) -> Any:
-    """Return an answer as an object with camel-case keys. A list of tool calls becomes the member of an object."""
+    """Convert the JSON value of an answer to an object with camel-case keys. A list of tool calls becomes a member of it."""
     if isinstance(value, list):
         value = {"toolCalls": value} if value and all(map(_is_call_like, value)) else value
     return _camel(value) if isinstance(value, dict) else value
@@ -210,12 +212,12 @@ def _camel(value: Mapping[str, Any]) -> dict[str, Any]:
     for key, member in value.items():
         name = _SNAKE.sub(lambda match: match[1].upper(), key)
         if members.setdefault(name, member) != member:
-            raise ParseError(f"{key!r} is given in two spellings with different values: give it once")
+            raise ParseError(f"{key!r} has two spellings with different values: write it once")
     return members
 
 
 def _parse_sections(text: str) -> Plan | None:
-    """Parse a plan in lines of `Title:`, `Intent:` and `Plan:`; None without an intent and a plan."""
+    """Parse a plan in lines of `Title:`, `Intent:` and `Plan:`; return None without an intent and a plan."""
     if "{" in text or is_cut(text):
         return None
     parts = _SECTION.split(text)
@@ -264,14 +266,14 @@ def _plan(value: Mapping[str, Any], *, now: float) -> Plan:
 
 
 def _outline(plan: Any) -> str | None:
-    """Return the outline of a plan as text: text unchanged, a list joined by newlines. None for other values."""
+    """Convert the outline in an answer to text: text unchanged, a list joined by newlines. Return None for other values."""
     if isinstance(plan, list) and all(isinstance(line, str) for line in plan):
         plan = "\n".join(plan)
     return _text(plan)
 
 
 def _read_items(values: Sequence[Any], *, now: float) -> tuple[list[TodoItem], list[str]]:
-    """Return the valid items, and a warning for each invalid one."""
+    """Parse the todo items of an answer. Return the valid items, and a warning for each invalid one."""
     items: dict[str, TodoItem] = {}
     warnings = []
     for number, value in enumerate(values, 1):
@@ -333,7 +335,7 @@ def _item(value: Mapping[str, Any], number: int, *, now: float) -> TodoItem:
 
 
 def _status(value: Any) -> Any:
-    """Return a status in lower case with underscores: `In Progress` becomes `in_progress`."""
+    """Convert an item's status to lower case with underscores: `In Progress` becomes `in_progress`."""
     if value in STATUSES or not isinstance(value, str):
         return value
     return re.sub(r"[\s-]+", "_", value.strip().lower())
@@ -380,7 +382,7 @@ def _update_reason(value: Mapping[str, Any]) -> str | None:
 
 
 def _as_plan(update: Any) -> dict[str, Any]:
-    """Return an updated plan as an object; it may be a plain list of items."""
+    """Convert an updated plan to an object; the model may write only its list of items."""
     if isinstance(update, list):
         return {"todoList": update}
     return _camel(update) if isinstance(update, dict) else {}
@@ -403,7 +405,7 @@ def _calls_reason(value: Mapping[str, Any]) -> str | None:
     reasons = filter(None, map(_CALL.reason, calls))
     if not calls or (reason := next(reasons, None)):
         return reason if calls else None
-    return stray_arguments_reason(value, "toolCalls", known=_KEYS, are_bare=_CALL.is_bare(calls))
+    return stray_arguments_reason(value, "toolCalls", envelope_keys=_KEYS, are_bare=_CALL.is_bare(calls))
 
 
 def _calls(calls: Any) -> tuple[ToolCall, ...] | None:

@@ -119,7 +119,7 @@ _NO_CALLS = CallTools(())
 
 
 class Planning(Protocol):
-    """Protocol that plans, executes and synthesizes, each with the model of that role if the agent has one.
+    """Protocol in three stages: plan, execute, synthesize. Each stage uses the model of its role if the agent has one.
 
     Args:
         rounds: Maximum number of model answers for one item.
@@ -136,7 +136,9 @@ class Planning(Protocol):
 
     def __init__(self, *, rounds: int = 5, retries: int = 2, model_calls: int = 100) -> None:
         if rounds < 1 or retries < 0 or model_calls < 2:  # noqa: PLR2004 - a plan and an answer
-            raise ConfigurationError("Planning takes rounds >= 1, retries >= 0 and model_calls >= 2")
+            raise ConfigurationError(
+                "Planning: rounds must be at least 1, retries at least 0, and model_calls at least 2"
+            )
         self.rounds = rounds
         self.retries = retries
         self.max_iterations: int = model_calls
@@ -151,7 +153,7 @@ class Planning(Protocol):
         return ROLES[self.stage_of(view)]
 
     def stage_of(self, view: TurnView) -> str | None:
-        """Return the stage of a model call: None for planning, `execute` or `synthesize`."""
+        """Return the stage of the current model call: `execute`, `synthesize`, or None for planning."""
         if self._is_last_call(view) or (view.stage is None and _has_results(view)):
             return SYNTHESIZE
         return view.stage
@@ -233,7 +235,7 @@ class Planning(Protocol):
         return [*events, *self._step(answer, view, plan, work)]
 
     def _step(self, answer: ItemAnswer, view: TurnView, plan: Plan, work: "ItemWork") -> list[Outcome]:
-        """Return the outcomes of an answer about an item of the plan: tool calls, another round, or the end of the item.
+        """Convert an answer about the current item to outcomes: tool calls, another round, or the end of the item.
 
         An item that needs too many rounds fails.
         """
@@ -248,15 +250,14 @@ class Planning(Protocol):
         if answer.decision == "continue" or (answer.update is not None and not answer.content):
             return [Continue(EXECUTE, "Go on with this item.")]
         if not (found := answer.content or work.output):
-            raise ParseError('give "content", or "toolCalls"')
+            raise ParseError('the answer about the item must have "content" or "toolCalls"')
         return self._complete(item, found, plan, view)
 
     def _complete(self, item: TodoItem, result: str, plan: Plan, view: TurnView) -> list[Outcome]:
-        """Complete an item with a result.
+        """Complete an item with a result, and return the outcomes.
 
-        If a required tool was not called, start the item again, or fail it after retries.
-
-        An item that is not strict is completed without its required tools.
+        If a required tool was not called, start the item again, or fail it after the maximum number of retries. An item that
+        is not strict is completed without its required tools.
         """
         validation = item.validate(item.called_tools)
         is_open = validation == "failed" and item.is_strict
@@ -273,7 +274,14 @@ class Planning(Protocol):
     def _start_next(
         self, before: Plan, plan: Plan, view: TurnView, *, calls: Sequence[ToolCall] = ()
     ) -> list[Outcome]:
-        """Start the next item, or the synthesis if no item can run."""
+        """Start the next item of a plan, or the synthesis if no item can run. Return the outcomes.
+
+        Args:
+            before: Plan before the changes, for the events.
+            plan: The changed plan.
+            view: View of the turn.
+            calls: Tool calls to run first.
+        """
         now = view.message.created_at
         plan = cancel_blocked(plan, now=now)
         item = next_item(plan)
@@ -294,7 +302,7 @@ class Planning(Protocol):
         return [*_events(thoughts=thoughts), *self.conclude(SendReply(text=_answer_text(rest)), view)]
 
     def conclude(self, reply: SendReply, view: TurnView) -> list[Outcome]:
-        """Return the final reply of the turn, with the final status of the plan as its message type."""
+        """Return the outcomes that end the turn: the reply with the final status of the plan as its message type."""
         plan = plan_of(view.state)
         turn = [*_since(view, None)][::-1]
         if plan is None or view.stage is None:  # native calls replaced a plan
@@ -338,7 +346,7 @@ def _change(plan: Plan) -> UpdateState:
 
 
 def _role(stage: str | None, state: Mapping[str, Any]) -> str:
-    """Return the role of the model, a key of the agent's `models=`, for a stage of the plan.
+    """Return the model role for a stage: a key of the agent's `models=`.
 
     The session's configuration decides: its `models` by stage, then its `model`. Without both, each stage has
     a default role.
@@ -358,10 +366,10 @@ def _enabled(state: Mapping[str, Any]) -> str:
 
 @attrs.frozen(repr=False)
 class ItemWork(FieldRepr):
-    """Answers and tool calls made so far for one plan item."""
+    """The work so far on one plan item: answers and tool calls."""
 
     item: TodoItem
-    """The item, with the tools called so far."""
+    """The plan item, with the names of the tools called so far."""
     rounds: int
     """Number of answers for the item, including the current one."""
     output: str | None
@@ -394,12 +402,12 @@ def _calls_before(view: TurnView) -> int:
 
 
 def _has_results(view: TurnView) -> bool:
-    """Return True if a tool of this turn has returned a result, and this is not the turn's first model call."""
+    """Return True if this turn has a tool result, and the current model call is not the first one of the turn."""
     return _calls_before(view) > 0 and any(message.tool_results for message in _since(view, None))
 
 
 def _since(view: TurnView, message_id: str | None) -> Iterator[Message]:
-    """Yield the turn's messages after the message with this id, newest first; None yields all."""
+    """Yield the messages of the turn after the message with the id `message_id`, newest first. None yields all."""
     ends = {message_id, view.message.correlation_id or view.message.id}
     for message in reversed(view.record):
         if message.id in ends:
@@ -435,7 +443,7 @@ def _differences(old: Plan, new: Plan) -> list[Event]:
 
 
 def _status_events(before: Plan, after: Plan) -> list[Event]:
-    """Return an event for each item whose status changed; started items come after ended items."""
+    """Make an event for each item whose status differs between two plans. Events of started items come last."""
     former = {item.id: item.status for item in before.items}
     moved = [item for item in after.items if former.get(item.id) != item.status]
     moved.sort(key=lambda item: item.status == "in_progress")
@@ -446,7 +454,7 @@ def _status_events(before: Plan, after: Plan) -> list[Event]:
 
 
 def _answer_text(text: str) -> str:
-    """Return the text of the answer, also if the model wrapped it in a JSON object.
+    """Return the text of a final answer, also if the model wrapped it in a JSON object.
 
     Raises:
         ParseError: The answer is JSON without a text, which is never shown to the user.

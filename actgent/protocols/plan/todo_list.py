@@ -45,13 +45,13 @@ class TodoItem(Serializable):
     id: str
     """Id of the item; unique in its plan."""
     description: str
-    """Description of the work."""
+    """Description of the item's work."""
     status: Status = "pending"
-    """Status of the item."""
+    """Status of the item, such as `pending`."""
     dependencies: tuple[str, ...] = attrs.field(default=(), converter=_texts)
     """Ids of the items that must be completed before this item starts."""
     step_type: StepType | None = None
-    """Kind of work; None if the model did not specify it."""
+    """Kind of the item's work; None if the model did not specify it."""
     required_tools: tuple[str, ...] = attrs.field(default=(), converter=_texts)
     """Names of tools that must be called with success before the item can complete."""
     expected_outcome: str | None = None
@@ -59,13 +59,13 @@ class TodoItem(Serializable):
     mode: Mode | None = None
     """`strict` fails the item if a required tool was not called, `advisory` only records it; None counts as `strict`."""
     result: str | None = None
-    """Result as text; None until the item has ended."""
+    """Result of the item as text; None until the item has ended."""
     called_tools: tuple[str, ...] = attrs.field(default=(), converter=_texts)
     """Names of the tools that were called for the item with success."""
     validation: Validation | None = None
-    """Outcome of the check that its required tools were called; None before the check."""
+    """Outcome of the check that the required tools were called; None before the check."""
     attempts: int = 0
-    """Number of retries because a required tool was not called."""
+    """Number of retries of the item because a required tool was not called."""
     begun_after: str | None = None
     """Id of the last message before the current attempt of the item; None if the item has not started."""
     created_at: float = 0.0
@@ -82,9 +82,9 @@ class TodoItem(Serializable):
         return bool(self.required_tools) and self.mode != "advisory"
 
     def validate(self, called: Iterable[str]) -> Validation:
-        """Return whether the required tools of the item are among the `called` tools: `passed` or `failed`.
+        """Check that the required tools of the item are among the `called` tools. Return `passed` or `failed`.
 
-        An item that needs no tool returns `skipped`.
+        For an item without required tools, return `skipped`.
         """
         if not self.is_tool_step:
             return "skipped"
@@ -110,15 +110,15 @@ class Plan(Serializable):
     warnings: tuple[str, ...] = attrs.field(default=(), converter=_texts)
     """Reasons why items of the model's list were omitted as invalid."""
     status: RunStatus = "running"
-    """Status of the whole plan."""
+    """Status of the plan as a whole."""
 
     def find(self, item_id: str) -> TodoItem | None:
-        """Return the item with this id, or None."""
+        """Return the item with this id; None if the plan has no such item."""
         return next((item for item in self.items if item.id == item_id), None)
 
     @property
     def current(self) -> TodoItem | None:
-        """The item in progress, or None."""
+        """The item in progress; None if there is none."""
         return next((item for item in self.items if item.status == "in_progress"), None)
 
     @property
@@ -140,7 +140,7 @@ class Plan(Serializable):
         )
 
     def to_data(self) -> dict[str, Any]:
-        """Return the plan as plain data for handlers, without default values."""
+        """Convert the plan to plain data for the agent's event handlers, without default values."""
         return {
             **_without_defaults(self, _PLAN_DEFAULTS),
             "items": [_without_defaults(item, _ITEM_DEFAULTS) for item in self.items],
@@ -152,7 +152,7 @@ class Plan(Serializable):
         return cls(**{**data, "items": [TodoItem(**item) for item in data.get("items", ())]})
 
     def to_text(self) -> str:
-        """Return the plan as JSON for the session's state, which does not have to copy strings."""
+        """Encode the plan as JSON text for the session's state. The state copies texts faster than nested data."""
         import msgspec  # noqa: PLC0415 - loads 16 modules, which agents without a plan save
 
         text = msgspec.json.encode(self).decode()
@@ -161,7 +161,7 @@ class Plan(Serializable):
 
     @staticmethod
     def from_text(text: str) -> "Plan":
-        """Parse the JSON of `to_text`."""
+        """Parse a plan from the JSON text of `to_text`."""
         return _cache.get(text) or _cache_plan(text, _decoder().decode(text))
 
 
@@ -179,7 +179,7 @@ def _cache_plan(text: str, plan: Plan) -> Plan:
 
 @functools.cache
 def _decoder() -> Any:
-    """Return the msgspec decoder of plans. It is made with the first plan, because msgspec loads 16 modules."""
+    """Return the msgspec decoder of plans, which is created at the first call, because msgspec loads 16 modules."""
     import msgspec  # noqa: PLC0415
 
     return msgspec.json.Decoder(Plan)
@@ -200,7 +200,7 @@ def _without_defaults(value: Plan | TodoItem, defaults: Mapping[str, Any]) -> di
 
 
 def next_item(plan: Plan) -> TodoItem | None:
-    """Return the first pending item whose dependencies are all completed, or None."""
+    """Return the first pending item whose dependencies are all completed; None if there is none."""
     done = {item.id for item in plan.items if item.status == "completed"}
     return next((i for i in plan.items if i.status == "pending" and done.issuperset(i.dependencies)), None)
 
@@ -209,7 +209,7 @@ def cancel_blocked(plan: Plan, *, now: float) -> Plan:
     """Cancel the items that can never run, if no item can run next.
 
     Such an item depends on itself, or on an item that failed, was cancelled or is missing. An item that depends on a
-    waiting item stays pending.
+    waiting item stays pending. Return the plan.
     """
     if next_item(plan) is not None:
         return plan  # items are cancelled only when nothing else can run
@@ -261,7 +261,7 @@ def run_status(plan: Plan, tools: ToolsStatus = "success") -> RunStatus:
 
 
 def refine(old: Plan, new: Plan) -> Plan:
-    """Merge a new plan of the model into the old plan. Return the new plan.
+    """Merge a new plan of the model with the old plan of the session, and return the result.
 
     The statuses `completed` and `failed` are kept only if the item has them in the old plan. A completed item is kept
     unchanged, even if the new plan describes it differently.
@@ -298,10 +298,10 @@ _UNCHANGING = frozenset({"created_at", "updated_at", "begun_after"})
 
 @attrs.frozen(repr=False)
 class TodoChange(FieldRepr):
-    """A change of one item between two todo lists."""
+    """Change of one item between two todo lists."""
 
     kind: ChangeKind
-    """Kind of change."""
+    """Kind of the change: added, modified or removed."""
     item: TodoItem
     """The new item, or the old one if it was removed."""
     fields: tuple[str, ...] = ()
@@ -313,20 +313,20 @@ class TodoDiff(FieldRepr):
     """Differences between two todo lists, in the order of the new list, then the removed items."""
 
     changes: tuple[TodoChange, ...] = ()
-    """One change for each item that differs."""
+    """Changes, one for each item that differs."""
 
     def of(self, kind: ChangeKind) -> tuple[TodoItem, ...]:
-        """Return the items that were changed in this way: added, modified or removed."""
+        """Return the items whose change is of this kind: added, modified or removed."""
         return tuple(change.item for change in self.changes if change.kind == kind)
 
     def to_data(self) -> dict[str, Any]:
-        """Return the item ids by kind of change, for handlers."""
+        """Convert the differences to plain data for the agent's event handlers: item ids by kind of change."""
         kinds = get_args(ChangeKind)
         return {kind: [item.id for item in self.of(kind)] for kind in kinds}
 
 
 def diff_todo(old: Iterable[TodoItem], new: Iterable[TodoItem]) -> TodoDiff:
-    """Return the differences between two todo lists, ignoring timestamps."""
+    """Compare two todo lists, without the timestamps of their items, and return the differences."""
     before, after = {item.id: item for item in old}, {item.id: item for item in new}
     changes = [change for item in after.values() if (change := _change(before.get(item.id), item))]
     removed = [TodoChange("removed", item) for item_id, item in before.items() if item_id not in after]
@@ -356,24 +356,24 @@ def todo_text(plan: Plan) -> str:
 
 
 def diff_text(diff: TodoDiff) -> str:
-    """Render differences as lines: `+` added, `~` modified, `-` removed."""
+    """Render the differences of two todo lists as lines: `+` added, `~` modified, `-` removed."""
     return "\n".join(change_text(change) for change in diff.changes)
 
 
 def change_text(change: TodoChange) -> str:
-    """Render one change as a line of `diff_text`."""
+    """Render the change of one item as a line of `diff_text`."""
     sign = {"added": "+", "modified": "~", "removed": "-"}[change.kind]
     details = ", ".join(f"{name}: {_shown(getattr(change.item, name))}" for name in change.fields)
     return f"{sign} {change.item.id}: {details or change.item.description}"
 
 
 def status_mark(item: TodoItem) -> str:
-    """Return the status of an item as a mark of three characters, e.g. `[x]`."""
+    """Return the status of an item as a mark of three characters, such as `[x]` for completed."""
     return _MARKS[item.status]
 
 
 def clipped(text: str, limit: int = _MAX_RESULT_CHARS) -> str:
-    """Return a text as one line of at most `limit` characters."""
+    """Convert a text to one line, and truncate it to `limit` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
 

@@ -18,7 +18,7 @@ from actgent.testing.provider_apis import Pace, ProviderRequest, ReplyPlan, answ
 
 
 class Fault(abc.ABC):
-    """A fault in one reply of the provider."""
+    """Base class of faults in one reply of the scripted provider."""
 
     @abc.abstractmethod
     def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
@@ -30,7 +30,7 @@ Scripted = ScriptedAnswer | Fault
 
 
 def plan_for(scripted: Scripted, request: ProviderRequest, pace: Pace) -> ReplyPlan:
-    """Return the plan of the reply for one entry of a script, which is an answer or a fault."""
+    """Plan the reply for one entry of a script, which is an answer or a fault."""
     if isinstance(scripted, Fault):
         return scripted.plan(request, pace)
     return answer_plan(scripted, request, pace)
@@ -38,7 +38,7 @@ def plan_for(scripted: Scripted, request: ProviderRequest, pace: Pace) -> ReplyP
 
 @attrs.frozen
 class ErrorStatus(Fault):
-    """HTTP error in the provider's form.
+    """Fault: an HTTP error in the format of the provider's API.
 
     The code `insufficient_quota` makes the error of an account without credit, with the provider's own status.
     """
@@ -46,9 +46,9 @@ class ErrorStatus(Fault):
     status: int
     """HTTP status of the response."""
     code: str | None = attrs.field(default=None, kw_only=True)
-    """Error code; None uses the provider's code for the status."""
+    """Error code in the body; None uses the provider's code for the status."""
     message: str | None = attrs.field(default=None, kw_only=True)
-    """Error message; None uses the provider's message for the status."""
+    """Error message in the body; None uses the provider's message for the status."""
     retry_after: float | datetime | None = attrs.field(default=None, kw_only=True)
     """Value of Retry-After in seconds, or a time with zone, sent as HTTP date (RFC 9110, 10.2.3); None omits the header."""
     headers: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
@@ -70,7 +70,7 @@ def _retry_after(when: float | datetime | None) -> dict[str, str]:
 
 @attrs.frozen
 class CutStream(Fault):
-    """Connection that breaks in the middle of the answer.
+    """Fault: the connection breaks in the middle of the answer.
 
     Without `events` and `octets` the connection breaks just before the final event of a stream, or in the middle of a
     body.
@@ -83,7 +83,7 @@ class CutStream(Fault):
     octets: int | None = attrs.field(default=None, kw_only=True)
     """Number of body bytes before the break; None for no limit."""
     is_reset: bool = attrs.field(default=False, kw_only=True)
-    """True to abort the connection (RST) instead of closing it."""
+    """True if the connection is aborted (RST) instead of closed."""
 
     def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         plan = plan_for(self.answer, request, pace)
@@ -93,7 +93,7 @@ class CutStream(Fault):
 
 @attrs.frozen
 class EarlyEnd(Fault):
-    """Answer that ends early with valid HTTP, so that the client sees a complete response with an incomplete answer.
+    """Fault: the answer ends early with valid HTTP, so that the client receives a complete response with an incomplete answer.
 
     Both SDKs accept such a stream as complete.
     """
@@ -114,16 +114,16 @@ class EarlyEnd(Fault):
 
 @attrs.frozen
 class ErrorEvent(Fault):
-    """Stream that starts with status 200 and reports an error after some events."""
+    """Fault: the stream begins with status 200 and reports an error after some events."""
 
     answer: Scripted
     """Answer whose stream ends with an error event."""
     events: int | None = attrs.field(default=None, kw_only=True)
     """Number of events before the error; None breaks before the final event."""
     code: str | None = attrs.field(default=None, kw_only=True)
-    """Error code; None uses the provider's default."""
+    """Error code in the event; None uses the provider's default."""
     message: str | None = attrs.field(default=None, kw_only=True)
-    """Error message; None uses the provider's default."""
+    """Error message in the event; None uses the provider's default."""
 
     def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         if not request.is_stream:
@@ -135,7 +135,7 @@ class ErrorEvent(Fault):
 
 @attrs.frozen
 class Slow(Fault):
-    """Answer that arrives late or in small pieces."""
+    """Fault: the answer arrives late or in small pieces."""
 
     answer: Scripted
     """Answer that is delayed."""
@@ -144,7 +144,7 @@ class Slow(Fault):
     gap: float | None = attrs.field(default=None, kw_only=True)
     """Delay in seconds between two pieces; None sends everything at once."""
     octets: int | None = attrs.field(default=None, kw_only=True)
-    """Bytes per piece, so that events and characters are split; None sends one event per piece."""
+    """Number of bytes per piece, so that events and characters are split; None sends one event per piece."""
 
     def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         plan = plan_for(self.answer, request, pace)
@@ -154,14 +154,14 @@ class Slow(Fault):
 
 @attrs.frozen
 class RawAnswer(Fault):
-    """Reply with arbitrary bytes, such as the HTML page of a proxy or invalid JSON."""
+    """Fault: the reply has arbitrary bytes, such as the HTML page of a proxy or invalid JSON."""
 
     body: bytes
-    """Body in bytes."""
+    """Body of the reply."""
     status: int = attrs.field(default=200, kw_only=True)
-    """HTTP status."""
+    """HTTP status of the reply."""
     content_type: str = attrs.field(default="text/html", kw_only=True)
-    """Value of Content-Type."""
+    """Value of the header Content-Type."""
 
     def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         headers = {"content-type": self.content_type}
@@ -172,10 +172,10 @@ class RawAnswer(Fault):
 
 @attrs.frozen
 class Silence(Fault):
-    """Connection that stays open without a reply."""
+    """Fault: the connection stays open without a complete reply."""
 
     answer: Scripted = ""
-    """Answer whose first events are sent."""
+    """Answer of which only the first events are sent."""
     events: int = attrs.field(default=0, kw_only=True)
     """Number of events that are sent first; 0 sends no status either."""
 
@@ -187,10 +187,10 @@ class Silence(Fault):
 
 @attrs.frozen
 class Hangup(Fault):
-    """Connection that closes without sending a byte."""
+    """Fault: the connection closes without a byte of reply."""
 
     is_reset: bool = attrs.field(default=False, kw_only=True)
-    """True to abort the connection (RST) instead of closing it."""
+    """True if the connection is aborted (RST) instead of closed."""
 
     def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         return ReplyPlan(is_head_sent=False, delay=pace.delay, ending="reset" if self.is_reset else "cut")
@@ -198,7 +198,7 @@ class Hangup(Fault):
 
 @contextmanager
 def refused_url() -> Iterator[str]:
-    """Yield a URL on 127.0.0.1 that refuses connections while the block is open."""
+    """Yield a URL on 127.0.0.1 that refuses connections during the block."""
     with (
         socket.socket() as bound
     ):  # bound, so that no other process takes the port; not listening, so that connections are refused
@@ -209,7 +209,10 @@ def refused_url() -> Iterator[str]:
 def _first(
     plan: ReplyPlan, request: ProviderRequest, *, events: int | None, octets: int | None
 ) -> tuple[bytes, ...]:
-    """Return the pieces of a reply that are sent before the fault. Without a limit, half of the body."""
+    """Return the pieces of a planned reply that are sent before the fault, within the limits.
+
+    Without limits, return the events before the final event of a stream, or half of a body.
+    """
     if octets is not None:
         return (b"".join(plan.pieces)[:octets],)
     if plan.length is not None:

@@ -1,4 +1,4 @@
-"""Scripted provider on loopback: real sockets and HTTP, with scripted answers.
+"""Scripted model provider on loopback, for tests: real sockets and HTTP, with answers from a script.
 
 It implements OpenAI chat completions, OpenAI responses and Anthropic messages, with and without streaming, and rejects
 the requests that the real providers reject. One provider can serve several APIs.
@@ -58,12 +58,12 @@ _ABORT = struct.pack("ii", 1, 0)  # SO_LINGER with timeout 0: close() sends RST
 
 @attrs.frozen
 class ProviderStatistics:
-    """Counters of a running provider."""
+    """Counters of a running scripted provider."""
 
     requests: int
     """Number of received requests."""
     running: int
-    """Number of requests that are not completely answered yet."""
+    """Number of requests whose answer is not complete."""
     connections: int
     """Number of open connections."""
     refused: int = 0
@@ -73,12 +73,12 @@ class ProviderStatistics:
 
 
 class ProviderFailed(ConfigurationError):
-    """The provider's script failed: it has too few answers, or its function raised (the cause of this error)."""
+    """Error: the script of a provider failed. It has too few answers, or its function raised the cause of this error."""
 
 
 @attrs.define(kw_only=True, eq=False)
 class Provider:
-    """A running provider; opened by `open_provider`."""
+    """A running scripted provider; opened by `open_provider`."""
 
     port: int
     _script: Iterator[Scripted | Chooser]
@@ -106,7 +106,7 @@ class Provider:
         return f"http://127.0.0.1:{self.port}"
 
     def url_for(self, provider: str) -> str:
-        """Return the base URL for the clients of a provider, named as in `provider:model`."""
+        """Return the base URL for the client of a provider, which is named as in `provider:model`."""
         return f"http://127.0.0.1:{self.port}{PROVIDER_APIS[dialect_of(provider)].base}"
 
     @property
@@ -120,7 +120,7 @@ class Provider:
         )
 
     def check_script(self) -> None:
-        """Raise the error of the script, if there is one. Called when the provider's block ends.
+        """Raise the error of the script if it has failed. Called when the provider's block ends.
 
         Raises:
             ProviderFailed: The script failed; the script's exception is the cause.
@@ -131,15 +131,12 @@ class Provider:
     # --- deciding ------------------------------------------------------------------------
 
     async def _decide(self, number: int, head: h11.Request, body: bytes) -> ReplyPlan:
-        """Return the plan of the reply to one request.
-
-        It is the script's answer, or an error if a provider would reject the request.
-        """
+        """Plan the reply to one request: the script's answer, or an error if a provider would reject the request."""
         path = head.target.decode("ascii", "replace").partition("?")[0]
         if path in _COUNTING and head.method == b"POST":
-            return self._counting(number, _COUNTING[path], path, head=head, body=body)
+            return self._plan_count(number, _COUNTING[path], path, head=head, body=body)
         if path in _COMPACTING and head.method == b"POST":
-            return self._compacting(number, _COMPACTING[path], path, head=head, body=body)
+            return self._plan_compaction(number, _COMPACTING[path], path, head=head, body=body)
         dialect = _BY_PATH.get(path)
         if dialect is None or head.method != b"POST":
             text = f"Invalid URL ({head.method.decode()} {path})"
@@ -147,13 +144,13 @@ class Provider:
             return attrs.evolve(plan, pieces=()) if head.method == b"HEAD" else plan
         request = _read_request(number, dialect, path, head=head, body=body)
         self._kept.append(request)
-        refusal = self._refusal(request) or self._meter.enter(request, trio.current_time())
+        refusal = self._rejection(request) or self._meter.enter(request, trio.current_time())
         return self._identified(refusal or await self._play(request), request)
 
-    def _counting(
+    def _plan_count(
         self, number: int, dialect: ProviderAPI, path: str, *, head: h11.Request, body: bytes
     ) -> ReplyPlan:
-        """Return the reply to a token counting request; the script is not used."""
+        """Plan the reply to a token counting request, which does not use the script."""
         self._served -= 1
         self._counted += 1
         request = _read_request(number, dialect, path, head=head, body=body)
@@ -165,19 +162,16 @@ class Provider:
             self._failure = self._failure or error
             return error_plan(dialect.error(400, code="script_failed", message=repr(error)))
 
-    def _compacting(
+    def _plan_compaction(
         self, number: int, dialect: ProviderAPI, path: str, *, head: h11.Request, body: bytes
     ) -> ReplyPlan:
-        """Return the reply to a compaction request; the script is not used."""
+        """Plan the reply to a compaction request, which does not use the script."""
         request = _read_request(number, dialect, path, head=head, body=body)
         request = attrs.evolve(request, problems=tuple(dialect.check_compaction(request.json)))
-        return self._refusal(request) or json_plan(dialect.compacted(request))
+        return self._rejection(request) or json_plan(dialect.compacted(request))
 
-    def _refusal(self, request: ProviderRequest) -> ReplyPlan | None:
-        """Return the error reply with which a real provider rejects the request.
-
-        None if the request is valid.
-        """
+    def _rejection(self, request: ProviderRequest) -> ReplyPlan | None:
+        """Plan the error reply with which a real provider rejects a request; return None if the request is valid."""
         error = request.dialect.error
         if self._api_key is not None and _key(request.headers) != self._api_key:
             return error_plan(error(401))
@@ -209,7 +203,7 @@ class Provider:
     async def _scripted(self, request: ProviderRequest) -> Scripted:
         entry = next(self._script, None)
         if entry is None:
-            raise ConfigurationError(f"request {request.number}: the script has no more answers")
+            raise ConfigurationError(f"request {request.number}: the script has no more answers: add one")
         answer = entry(request) if callable(entry) else entry
         return await answer if inspect.isawaitable(answer) else answer
 
@@ -242,18 +236,18 @@ class Provider:
 
 
 class _Gone(Exception):
-    """The connection was closed by the client or by the script."""
+    """Exception: the connection was closed by the client or by the script."""
 
 
 @attrs.define(kw_only=True, eq=False)
 class _Connection:
-    """HTTP/1.1 with keep-alive on one socket."""
+    """HTTP/1.1 connection with keep-alive on one socket."""
 
     stream: trio.SocketStream
     _http: h11.Connection = attrs.field(factory=lambda: h11.Connection(h11.SERVER))
 
     async def receive(self) -> tuple[h11.Request, bytes] | None:
-        """Return the next request with its body; None if the client has closed the connection."""
+        """Receive the next request, and return its head and body; None if the client has closed the connection."""
         if self._http.our_state is h11.DONE:
             self._http.start_next_cycle()
         head: h11.Request | None = None
@@ -281,7 +275,7 @@ class _Connection:
             raise _Gone
 
     async def send(self, plan: ReplyPlan) -> None:
-        """Send a reply according to its plan.
+        """Send a reply as its plan says.
 
         Raises:
             _Gone: The plan or the client ends the connection.
@@ -344,7 +338,7 @@ async def open_provider(
     limits: RateLimits | None = None,
     count: Callable[[ProviderRequest], int] = tokens_of,
 ) -> AsyncIterator[Provider]:
-    """Run a provider on a free port of 127.0.0.1 while the block is open.
+    """Run a scripted provider on a free port of 127.0.0.1 during a block.
 
     ```python
     async with open_provider([ToolCall("add", {"a": 2, "b": 3}), "It is 5."]) as provider:
@@ -355,10 +349,10 @@ async def open_provider(
         script: Answers in the order of the requests (text, parts, `ToolCall`, `ModelResponse`, `Fault`, or a function of
             the request, sync
             or async, that returns one of these), or one function for all requests. Further requests fail.
-        chunk: Characters in one streamed event.
+        chunk: Number of characters in one streamed event.
         delay: Delay in seconds before each answer.
         gap: Delay in seconds before each streamed event; None sends all events at once.
-        keep: Number of latest requests in `requests`.
+        keep: Number of latest requests that `requests` stores.
         api_key: The only accepted API key; None accepts every key.
         limits: Rate limits; None sets no limits. Requests above them receive status 429.
         count: Returns the number of tokens of a request at the counting endpoints.
@@ -402,7 +396,7 @@ def _portions(plan: ReplyPlan) -> Iterable[bytes]:
 def _entries(script: Script) -> Iterator[Scripted | Chooser]:
     if isinstance(script, str):
         raise ConfigurationError(
-            "the script must be a list of answers or a function: write [...] around a string"
+            "the script must be a list of answers or a function, not a string: write [...] around a string"
         )
     return itertools.repeat(script) if callable(script) else iter(tuple(script))
 

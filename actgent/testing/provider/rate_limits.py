@@ -35,7 +35,7 @@ class RateLimits:
     period: float = 60.0
     """Length of a period in seconds."""
     burst: float = 1.0
-    """Share of a period's allowance that can be used at once, from 0 to 1."""
+    """Share of the limit of a period that can be used at once, from 0 to 1."""
     has_rate_limit_headers: bool = True
     """True if answers report the limits in the headers that the provider's API defines."""
     has_retry_after: bool = True
@@ -49,20 +49,20 @@ class RateLimits:
 
 @attrs.define(eq=False)
 class _Cell:
-    """State of one limit. `_full_at` is the time when its allowance will be complete again (theoretical arrival time)."""
+    """State of one rate limit. `_full_at` is the time at which all units are available again (theoretical arrival time)."""
 
     kind: str
     """Kind of the limit: requests or tokens."""
     limit: float
     """Number of units that are allowed per period."""
     rate: float
-    """Units that are restored per second."""
+    """Number of units that become available per second."""
     depth: float
     """Maximum number of units that can be used at once."""
     _full_at: float = -math.inf
 
     def wait(self, units: float, now: float) -> float:
-        """Return the seconds until `units` are available. More units than the maximum wait for a full allowance."""
+        """Return the seconds until `units` units are available. For more units than the maximum, this is until all are available."""
         back = max(self._full_at, now) + min(units, self.depth) / self.rate
         return max(0.0, back - now - self.depth / self.rate)
 
@@ -77,7 +77,7 @@ class _Cell:
 
 
 class Meter:
-    """Counts the requests of one provider against its limits."""
+    """Counts the requests to one scripted provider against its rate limits."""
 
     def __init__(self, limits: RateLimits) -> None:
         self._limits = limits
@@ -91,10 +91,7 @@ class Meter:
         self.refused = 0
 
     def enter(self, request: ProviderRequest, now: float) -> ReplyPlan | None:
-        """Admit a request and return None.
-
-        If a rate limit is exceeded, return the reply with status 429 instead.
-        """
+        """Admit a request, and return None. If it exceeds a rate limit, return the plan of the reply with status 429 instead."""
         most = self._limits.concurrency
         if most is not None and len(self._running) >= most:
             return self._refuse(request, f"too many requests at once, {most} are allowed", None, now)
@@ -110,13 +107,13 @@ class Meter:
         return None
 
     def use(self, number: int, usage: Usage) -> None:
-        """Set the usage of a running request. It is charged when the request ends."""
+        """Set the usage of the running request with this number. It is charged when the request ends."""
         if number in self._running:
             reserved, _ = self._running[number]
             self._running[number] = (reserved, usage.input_tokens + usage.output_tokens)
 
     def leave(self, number: int, now: float) -> None:
-        """Count the usage of a request that was answered or whose client disconnected."""
+        """Charge the usage of the request with this number, which was answered or whose client disconnected."""
         reserved, used = self._running.pop(number, (0.0, 0.0))
         for cell in self._cells:
             if cell.kind == "tokens":
@@ -133,9 +130,9 @@ class Meter:
         return attrs.evolve(plan, headers=headers)
 
     def headers(self, request: ProviderRequest, now: float) -> Mapping[str, str]:
-        """Return the rate limit headers of an answer, in the format of the provider.
+        """Return the rate limit headers of an answer, in the format of the provider's API.
 
-        Empty if the limits are not announced.
+        Return no headers if the limits are configured without headers.
         """
         if not self._limits.has_rate_limit_headers:
             return {}
@@ -167,7 +164,7 @@ def _anthropic_headers(cell: _Cell, now: float) -> Iterator[tuple[str, str]]:
 
 
 def _go_duration(seconds: float) -> str:
-    """Return a duration in Go's format, as OpenAI sends it: `12ms`, `1.5s`, `6m0s`."""
+    """Format a duration as Go does and OpenAI sends it: `12ms`, `1.5s`, `6m0s`."""
     if seconds < 1:
         return f"{math.ceil(seconds * 1000)}ms"
     minutes, rest = divmod(seconds, 60)

@@ -162,7 +162,7 @@ _CUMULATIVE = (
 
 
 def _usage(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
-    """Encode usage in the API's form, in which `input_tokens` excludes cached tokens."""
+    """Encode the usage of an answer in the API's format, in which `input_tokens` excludes cached tokens."""
     usage = usage_of(answer, request)
     return {
         "input_tokens": usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens,
@@ -199,7 +199,7 @@ def _block(part: Part, request: ProviderRequest, index: int) -> dict[str, Any]:
             return dict(part.data)
         case _:
             raise TypeError(
-                f"{type(part).__name__} cannot be part of an answer"
+                f"a scripted answer must not contain a {type(part).__name__}"
             )  # `to_answer` has rejected it
 
 
@@ -212,10 +212,7 @@ _GROWING: Mapping[str, Mapping[str, Any]] = {
 
 
 def _started_block(block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a content block as its start event contains it.
-
-    Members that deltas fill are empty; other blocks are complete.
-    """
+    """Return the form of a content block in its start event: members that deltas fill are empty. Other blocks are complete."""
     return {**block, **_GROWING.get(block["type"], {})}
 
 
@@ -234,7 +231,7 @@ def _deltas(block: Mapping[str, Any], chunk: int) -> Iterator[dict[str, Any]]:
 
 
 def _input_text(block: Mapping[str, Any]) -> str:
-    """Return the JSON arguments of a tool call; empty for a call without arguments, as in recorded streams."""
+    """Return the arguments of a tool use block as JSON text; empty for a call without arguments, as in recorded streams."""
     return arguments_text(ToolCall(block["name"], block["input"])) if block["input"] else ""
 
 
@@ -242,10 +239,7 @@ def _input_text(block: Mapping[str, Any]) -> str:
 
 
 def _messages(items: Sequence[Mapping[str, Any]], names: dict[str, str]) -> Iterator[ChatMessage]:
-    """Convert messages of the API to chat messages.
-
-    Tool results in user messages become messages with the role `tool`.
-    """
+    """Convert messages in the API's format to chat messages. Tool results in user messages become messages of the role `tool`."""
     for item in items:
         parts = tuple(_parts(item["content"], names))
         results = tuple(part for part in parts if isinstance(part, ToolResult))

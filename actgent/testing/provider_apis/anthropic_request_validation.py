@@ -1,4 +1,4 @@
-"""Requests that Anthropic rejects with status 400. Source: the API reference, and observed errors."""
+"""Validation of requests as Anthropic does it: errors with status 400. Source: the API reference, and observed errors."""
 
 import itertools
 import re
@@ -48,9 +48,9 @@ def check_anthropic_messages(messages: object) -> Problems:
     yield from wrong
     if items and items[0][1].get("role") != "user":
         yield f"{items[0][0]}: the first message must use the user role"
-    for where, item in items:
-        yield from _message(where, item)
-    turns = merged((_turn(where, item) for where, item in items), roles=("user", "assistant"))
+    for location, item in items:
+        yield from _message(location, item)
+    turns = merged((_turn(location, item) for location, item in items), roles=("user", "assistant"))
     yield from _results_first(items)
     yield from adjacent_pairs(turns)
     yield from unique_calls(turns)
@@ -69,20 +69,20 @@ def _thinking_setting(body: Mapping[str, Any]) -> Problems:
         yield "max_tokens: must be greater than thinking.budget_tokens"
 
 
-def _message(where: str, item: Mapping[str, Any]) -> Problems:
+def _message(location: str, item: Mapping[str, Any]) -> Problems:
     role, content = item.get("role"), item.get("content")
     if role not in _ROLES:
-        yield f"{where}.role: {role!r} is not one of user, assistant"
+        yield f"{location}.role: {role!r} is not one of user, assistant"
     if isinstance(content, str):
-        yield from _check_not_blank(f"{where}.content", content, is_said=role == "assistant")
+        yield from _check_not_blank(f"{location}.content", content, is_said=role == "assistant")
     else:
-        yield from _blocks(f"{where}.content", content, is_said=role == "assistant")
+        yield from _blocks(f"{location}.content", content, is_said=role == "assistant")
 
 
 def _blocks(
-    where: str, content: object, *, allowed: tuple[str, ...] | None = None, is_said: bool = False
+    location: str, content: object, *, allowed: tuple[str, ...] | None = None, is_said: bool = False
 ) -> Problems:
-    blocks, wrong = objects(where, content)
+    blocks, wrong = objects(location, content)
     yield from wrong
     for place, block in blocks:
         if not isinstance(block.get("type"), str) or (allowed and block["type"] not in allowed):
@@ -91,36 +91,39 @@ def _blocks(
             yield from _block(place, block, is_said=is_said)
 
 
-def _block(where: str, block: Mapping[str, Any], *, is_said: bool) -> Problems:
+def _block(location: str, block: Mapping[str, Any], *, is_said: bool) -> Problems:
     match block["type"]:
         case "text":
-            yield from _check_not_blank(f"{where}.text", block.get("text"), is_said=is_said)
+            yield from _check_not_blank(f"{location}.text", block.get("text"), is_said=is_said)
         case "thinking" if not isinstance(block.get("signature"), str):
-            yield f"{where}.signature: field required"
+            yield f"{location}.signature: field required"
         case "tool_use":
-            yield from _call(where, block)
+            yield from _call(location, block)
         case "tool_result" if not isinstance(block.get("tool_use_id"), str):
-            yield f"{where}.tool_use_id: field required"
+            yield f"{location}.tool_use_id: field required"
         case "tool_result" if isinstance(block.get("content"), list) and block["content"]:
             allowed = ("text",) if block.get("is_error") else _IN_RESULTS
-            yield from _blocks(f"{where}.content", block["content"], allowed=allowed)
+            yield from _blocks(f"{location}.content", block["content"], allowed=allowed)
 
 
-def _check_not_blank(where: str, text: object, *, is_said: bool) -> Problems:
-    """Check that a text is not blank. Texts that the model wrote (`is_said`) may have only white space."""
+def _check_not_blank(location: str, text: object, *, is_said: bool) -> Problems:
+    """Check that a text is not blank. A text of the model (`is_said`) may consist of white space.
+
+    `location` is the path of the text in the request, for the error.
+    """
     if not isinstance(text, str):
-        yield f"{where}: field required"
+        yield f"{location}: field required"
     elif not (text if is_said else text.strip()):
-        yield f"{where}: text content must be non-empty and contain non-whitespace text"
+        yield f"{location}: text content must be non-empty and contain non-whitespace text"
 
 
-def _call(where: str, block: Mapping[str, Any]) -> Problems:
+def _call(location: str, block: Mapping[str, Any]) -> Problems:
     key = block.get("id")
     if not isinstance(key, str) or not _CALL_ID.fullmatch(key):
-        yield f"{where}.id: {key!r} does not match ^{_CALL_ID.pattern}$"
+        yield f"{location}.id: {key!r} does not match ^{_CALL_ID.pattern}$"
     if not isinstance(block.get("input"), dict):
-        yield f"{where}.input: an object is required"
-    yield from tool_name(f"{where}.name", block.get("name"))
+        yield f"{location}.input: an object is required"
+    yield from tool_name(f"{location}.name", block.get("name"))
 
 
 def _results_first(items: Sequence[tuple[str, Mapping[str, Any]]]) -> Problems:
@@ -137,12 +140,12 @@ def _kinds(content: object) -> Iterator[object]:
         yield block.get("type") if isinstance(block, dict) else None
 
 
-def _turn(where: str, item: Mapping[str, Any]) -> TranscriptTurn:
+def _turn(location: str, item: Mapping[str, Any]) -> TranscriptTurn:
     content = item.get("content")
     blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
     calls = tuple(str(block.get("id")) for block in blocks if block.get("type") == "tool_use")
     results = tuple(str(block.get("tool_use_id")) for block in blocks if block.get("type") == "tool_result")
-    return TranscriptTurn(where, str(item.get("role")), calls, results)
+    return TranscriptTurn(location, str(item.get("role")), calls, results)
 
 
 def _is_paused(item: Mapping[str, Any]) -> bool:
@@ -160,15 +163,15 @@ def _tools(tools: object) -> Problems:
     yield from unique_names(tool.get("name") for _, tool in found)
 
 
-def _schema(where: str, schema: object) -> Problems:
+def _schema(location: str, schema: object) -> Problems:
     if not isinstance(schema, dict):
-        yield f"{where}: field required"
+        yield f"{location}: field required"
     elif schema.get("type") != "object":
-        yield f'{where}.type: must be "object"'
+        yield f'{location}.type: must be "object"'
 
 
 def _breakpoints(value: object) -> int:
-    """Return the number of blocks with `cache_control`, without blocks inside tool results and calls."""
+    """Return the number of blocks with `cache_control` in a request body, without blocks inside tool results and calls."""
     if isinstance(value, list):
         return sum(map(_breakpoints, value))
     if not isinstance(value, dict):

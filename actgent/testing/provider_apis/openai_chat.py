@@ -45,7 +45,7 @@ _REASONING = ("reasoning", "reasoning_content")
 
 
 class OpenAIChatAPI(ProviderAPI):
-    """OpenAI chat completions API, also used by compatible providers."""
+    """Parses requests and formats answers of the OpenAI chat completions API, which compatible providers also use."""
 
     name = "openai"
     path = "/v1/chat/completions"
@@ -126,7 +126,7 @@ def _usage(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
 
 
 def _encode_answer(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
-    """Encode an answer as the assistant message of a response without streaming."""
+    """Encode a scripted answer as the assistant message of a response without streaming."""
     text = answer.text or None
     is_refused = answer.stop == "refusal"
     message: dict[str, Any] = {
@@ -155,7 +155,7 @@ def _call(call: ToolCall, request: ProviderRequest, index: int) -> dict[str, Any
 def _deltas(
     answer: ModelResponse, request: ProviderRequest, chunk: int
 ) -> Iterator[tuple[dict[str, Any], str | None]]:
-    """Yield the deltas of a streamed answer with their finish reason, which only the last one has."""
+    """Yield the deltas of a streamed answer, each with its finish reason. Only the last delta has one; others have None."""
     yield {"role": "assistant", "content": "" if answer.text else None, "refusal": None}, None
     calls = 0
     for part in answer.parts:
@@ -201,7 +201,7 @@ def _tool_names(messages: list[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _messages(items: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> Iterator[ChatMessage]:
-    """Convert messages of the API to chat messages. Consecutive tool messages become one message."""
+    """Convert messages in the API's format to chat messages. Consecutive tool messages become one message."""
     for is_tool, group in itertools.groupby(items, key=lambda item: item["role"] == "tool"):
         if is_tool:
             yield ChatMessage("tool", tuple(_result(item, names) for item in group))

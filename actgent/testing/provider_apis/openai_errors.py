@@ -22,9 +22,9 @@ _QUOTA = "You exceeded your current quota, please check your plan and billing de
 
 
 def openai_error(status: int, *, code: str | None = None, message: str | None = None) -> dict[str, Any]:
-    """Return the `error` object with which OpenAI answers a status.
+    """Return the `error` object in the body of an OpenAI error with this HTTP status.
 
-    The code `insufficient_quota` has a separate type.
+    None uses the usual code and message of the status. The code `insufficient_quota` has a separate type.
     """
     kind, default_code, default_message = _KIND.get(status, _UNKNOWN)
     if code == "insufficient_quota":

@@ -1,4 +1,7 @@
-"""Requests that OpenAI rejects with status 400, for both of its APIs. Source: the API reference, and observed errors."""
+"""Validation of requests as OpenAI does it in both of its APIs: errors with status 400.
+
+Source: the API reference, and observed errors.
+"""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -47,29 +50,29 @@ def check_chat_messages(messages: object) -> Problems:
     """Yield the errors for which OpenAI rejects the messages of a chat completions request."""
     items, wrong = objects("messages", messages)
     yield from wrong
-    for where, item in items:
-        yield from _chat_message(where, item)
-    turns = merged((_chat_turn(where, item) for where, item in items), roles=("tool",))
+    for location, item in items:
+        yield from _chat_message(location, item)
+    turns = merged((_chat_turn(location, item) for location, item in items), roles=("tool",))
     yield from adjacent_pairs(turns)
     yield from no_prefill(turns)
 
 
-def _chat_message(where: str, item: Mapping[str, Any]) -> Problems:
+def _chat_message(location: str, item: Mapping[str, Any]) -> Problems:
     role, content = item.get("role"), item.get("content")
     if role not in _ROLES:
-        yield f"{where}.role: {role!r} is not one of {', '.join(_ROLES)}"
+        yield f"{location}.role: {role!r} is not one of {', '.join(_ROLES)}"
     if role == "tool" and not isinstance(item.get("tool_call_id"), str):
-        yield f"{where}.tool_call_id: field required"
+        yield f"{location}.tool_call_id: field required"
     if content is None and not (role == "assistant" and any(item.get(field) for field in _SUBSTITUTES)):
-        yield f"{where}.content: expected a string or an array, got null"
+        yield f"{location}.content: expected a string or an array, got null"
     elif content is not None and not isinstance(content, str):
-        yield from _blocks(f"{where}.content", content, is_user=role == "user")
+        yield from _blocks(f"{location}.content", content, is_user=role == "user")
     if item.get("tool_calls") is not None:
-        yield from _chat_calls(f"{where}.tool_calls", item["tool_calls"], is_said=role == "assistant")
+        yield from _chat_calls(f"{location}.tool_calls", item["tool_calls"], is_said=role == "assistant")
 
 
-def _blocks(where: str, content: object, *, is_user: bool) -> Problems:
-    blocks, wrong = objects(where, content)
+def _blocks(location: str, content: object, *, is_user: bool) -> Problems:
+    blocks, wrong = objects(location, content)
     yield from wrong
     allowed = _USER_BLOCKS if is_user else ("text", "refusal")
     for place, block in blocks:
@@ -79,10 +82,10 @@ def _blocks(where: str, content: object, *, is_user: bool) -> Problems:
             yield f"{place}.text: field required"
 
 
-def _chat_calls(where: str, calls: object, *, is_said: bool) -> Problems:
+def _chat_calls(location: str, calls: object, *, is_said: bool) -> Problems:
     if not is_said:
-        yield f"{where}: only an assistant message has tool calls"
-    found, wrong = objects(where, calls)
+        yield f"{location}: only an assistant message has tool calls"
+    found, wrong = objects(location, calls)
     yield from wrong
     for place, call in found:
         yield from _call_id(f"{place}.id", call.get("id"), _MAX_CALL_ID)
@@ -94,22 +97,22 @@ def _chat_calls(where: str, calls: object, *, is_said: bool) -> Problems:
             yield f"{place}.function: field required"
 
 
-def _call_id(where: str, key: object, limit: int) -> Problems:
+def _call_id(location: str, key: object, limit: int) -> Problems:
     if not isinstance(key, str) or not key:
-        yield f"{where}: field required"
+        yield f"{location}: field required"
     elif len(key) > limit:
-        yield f"{where}: string too long, {len(key)} characters where {limit} are allowed"
+        yield f"{location}: string too long, {len(key)} characters where {limit} are allowed"
 
 
-def _arguments(where: str, arguments: object) -> Problems:
+def _arguments(location: str, arguments: object) -> Problems:
     if not isinstance(arguments, str):
-        yield f"{where}: expected a string with JSON in it, got {type(arguments).__name__}"
+        yield f"{location}: expected a string with JSON in it, got {type(arguments).__name__}"
 
 
-def _chat_turn(where: str, item: Mapping[str, Any]) -> TranscriptTurn:
+def _chat_turn(location: str, item: Mapping[str, Any]) -> TranscriptTurn:
     calls = item.get("tool_calls") or ()
     results = (item.get("tool_call_id"),) if item.get("role") == "tool" else ()
-    return TranscriptTurn(where, str(item.get("role")), tuple(_ids(calls, "id")), tuple(map(str, results)))
+    return TranscriptTurn(location, str(item.get("role")), tuple(_ids(calls, "id")), tuple(map(str, results)))
 
 
 def _ids(items: object, field: str) -> Iterator[str]:
@@ -135,10 +138,10 @@ def _nested(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     return function if isinstance(function, dict) else {}
 
 
-def _schema(where: str, schema: object) -> Problems:
-    """Check the parameters of a tool, which must be missing or the JSON Schema of an object."""
+def _schema(location: str, schema: object) -> Problems:
+    """Check the parameters of a tool, whose path is `location`: they must be missing or the JSON Schema of an object."""
     if schema and (not isinstance(schema, dict) or schema.get("type") != "object"):
-        yield f'{where}: schema must be a JSON Schema of "type": "object"'
+        yield f'{location}: schema must be a JSON Schema of "type": "object"'
 
 
 # --- responses ---------------------------------------------------------------------------
@@ -158,62 +161,62 @@ def check_responses_request(body: Mapping[str, Any]) -> Problems:
 
 
 def check_compaction(body: Mapping[str, Any]) -> Problems:
-    """Yield the errors of a compaction request, whose conversation may end with an assistant message."""
-    given = body.get("input")
+    """Yield the errors for which OpenAI rejects a compaction request. Its conversation may end with an assistant message."""
+    value = body.get("input")
     asked = {"role": "user", "content": "Compact it."}
     yield from check_responses_request(
-        {**body, "input": [*given, asked]} if isinstance(given, list) else body
+        {**body, "input": [*value, asked]} if isinstance(value, list) else body
     )
 
 
-def check_responses_input(given: object, *, is_continued: bool = False) -> Problems:
-    """Yield the errors of the input of a responses request.
+def check_responses_input(value: object, *, is_continued: bool = False) -> Problems:
+    """Yield the errors for which OpenAI rejects the input of a responses request.
 
     Args:
-        given: The input: a text or a list of items.
-        is_continued: True if an earlier stored response may contain the calls.
+        value: The input: a text or a list of items.
+        is_continued: True if the request continues a stored response, which may contain the calls of the results.
     """
-    if isinstance(given, str):
+    if isinstance(value, str):
         return
-    items, wrong = objects("input", given)
+    items, wrong = objects("input", value)
     yield from wrong
-    for where, item in items:
-        yield from _responses_item(where, item)
+    for location, item in items:
+        yield from _responses_item(location, item)
     yield from _responses_pairs(items, is_continued=is_continued)
     yield from _reasoning_has_output(items)
-    yield from no_prefill([TranscriptTurn(where, str(item.get("role"))) for where, item in items])
+    yield from no_prefill([TranscriptTurn(location, str(item.get("role"))) for location, item in items])
 
 
-def _responses_item(where: str, item: Mapping[str, Any]) -> Problems:
+def _responses_item(location: str, item: Mapping[str, Any]) -> Problems:
     kind = item.get("type", "message")
     if kind == "message":
-        yield from _responses_message(where, item)
+        yield from _responses_message(location, item)
     elif kind in _CALLS + _RESULTS:
-        yield from _call_id(f"{where}.call_id", item.get("call_id"), _MAX_RESPONSES_CALL_ID)
+        yield from _call_id(f"{location}.call_id", item.get("call_id"), _MAX_RESPONSES_CALL_ID)
     if kind == "function_call":
-        yield from tool_name(f"{where}.name", item.get("name"))
-        yield from _arguments(f"{where}.arguments", item.get("arguments"))
+        yield from tool_name(f"{location}.name", item.get("name"))
+        yield from _arguments(f"{location}.arguments", item.get("arguments"))
     elif kind in _RESULTS:
-        yield from _output(f"{where}.output", item.get("output"))
+        yield from _output(f"{location}.output", item.get("output"))
 
 
-def _output(where: str, output: object) -> Problems:
+def _output(location: str, output: object) -> Problems:
     if isinstance(output, str):
         return
-    blocks, wrong = objects(where, output)
+    blocks, wrong = objects(location, output)
     yield from wrong
     for place, block in blocks:
         if block.get("type") not in _SHOWN:
             yield f"{place}.type: {block.get('type')!r} is not one of {', '.join(_SHOWN)}"
 
 
-def _responses_message(where: str, item: Mapping[str, Any]) -> Problems:
+def _responses_message(location: str, item: Mapping[str, Any]) -> Problems:
     role, content = item.get("role"), item.get("content")
     if role not in ("user", "assistant", "system", "developer"):
-        yield f"{where}.role: {role!r} is not one of user, assistant, system, developer"
+        yield f"{location}.role: {role!r} is not one of user, assistant, system, developer"
     if isinstance(content, str):
         return
-    blocks, wrong = objects(f"{where}.content", content)
+    blocks, wrong = objects(f"{location}.content", content)
     yield from wrong
     allowed = (
         ("output_text", "refusal")
@@ -226,28 +229,28 @@ def _responses_message(where: str, item: Mapping[str, Any]) -> Problems:
 
 
 def _responses_pairs(items: list[tuple[str, Mapping[str, Any]]], *, is_continued: bool) -> Problems:
-    """Check that every call has exactly one output after it."""
+    """Check that every tool call has exactly one output after it."""
     waiting: dict[str, str] = {}
     answered: set[str] = set()
-    for where, item in items:
+    for location, item in items:
         key = str(item.get("call_id"))
         if item.get("type") in _CALLS:
             if key in waiting or key in answered:
-                yield f"{where}: two calls with the id {key}"
-            waiting[key] = where
+                yield f"{location}: two calls with the id {key}"
+            waiting[key] = location
         elif item.get("type") in _RESULTS:
             if waiting.pop(key, None) is None and (key in answered or not is_continued):
-                yield f"{where}: no tool call found for the output with call_id {key}"
+                yield f"{location}: no tool call found for the output with call_id {key}"
             answered.add(key)
-    for key, where in waiting.items():
-        yield f"{where}: no tool output found for the call {key}"
+    for key, location in waiting.items():
+        yield f"{location}: no tool output found for the call {key}"
 
 
 def _reasoning_has_output(items: list[tuple[str, Mapping[str, Any]]]) -> Problems:
     """Check that each reasoning item is followed by the output that it led to."""
     ends: tuple[str, Mapping[str, Any]] = ("", {})
-    for (where, item), (_, after) in itertools.pairwise([*items, ends]):
+    for (location, item), (_, after) in itertools.pairwise([*items, ends]):
         if item.get("type") == "reasoning" and (
             not after or after.get("role") in ("user", "system", "developer")
         ):
-            yield f"{where}: a reasoning item without the item that has to follow it"
+            yield f"{location}: a reasoning item without the item that has to follow it"

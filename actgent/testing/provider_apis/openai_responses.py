@@ -103,7 +103,7 @@ class OpenAIResponsesAPI(ProviderAPI):
 def _response(
     answer: ModelResponse, request: ProviderRequest, *, output: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Encode an answer as the completed response object. `output` are its output items."""
+    """Encode a scripted answer as the completed response object with these output items."""
     reason = _INCOMPLETE.get(answer.stop)
     return _head(answer, request) | {
         "status": "completed" if reason is None else "incomplete",
@@ -115,7 +115,7 @@ def _response(
 
 
 def _head(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
-    """Return the response object as the first event of a stream contains it, without output."""
+    """Return the response object in the first event of a stream, which has no output."""
     asked = request.json
     return {
         "id": answer.id or f"resp_{request.number:08d}",
@@ -153,7 +153,7 @@ def _head(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
 
 
 def _echo_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a tool of the request as the response repeats it, with the API's default values."""
+    """Return the form of a requested tool in the response object, with the API's default values."""
     if tool.get("type") != "function":
         return tool
     return {"description": None, "strict": True, "parameters": None, **tool}
@@ -174,7 +174,7 @@ def _usage(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
 
 
 def _output(answer: ModelResponse, request: ProviderRequest) -> Iterator[dict[str, Any]]:
-    """Return the output items of an answer; consecutive text and refusal parts share one message."""
+    """Encode the parts of a scripted answer as output items. Consecutive text and refusal parts become one message."""
     numbered = enumerate(itertools.groupby(answer.parts, key=type))
     for index, (kind, group) in numbered:
         if kind is Text:
@@ -208,11 +208,13 @@ def _item(part: Part, request: ProviderRequest, key: str) -> dict[str, Any]:
         case Opaque():
             return dict(part.data)
         case _:
-            raise TypeError(f"{type(part).__name__} cannot be part of an answer")  # to_answer has refused it
+            raise TypeError(
+                f"a scripted answer must not contain a {type(part).__name__}"
+            )  # to_answer has refused it
 
 
 def _reasoning(part: Thinking, request: ProviderRequest, key: str) -> dict[str, Any]:
-    """Return a reasoning item; its encrypted content is included only on request."""
+    """Encode a thinking part as a reasoning item. Its encrypted content is included only if the request asks for it."""
     is_encrypted = "reasoning.encrypted_content" in (request.json.get("include") or ())
     summary = [{"type": "summary_text", "text": part.text}] if part.text else []
     item = {"id": f"rs_{key}", "type": "reasoning", "summary": summary}
@@ -244,7 +246,7 @@ _GROWING: Mapping[str, Mapping[str, Any]] = {
 
 
 def _started_item(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an output item as its start event contains it. Members that deltas fill are empty."""
+    """Return the form of an output item in its start event: members that deltas fill are empty."""
     return {**item, **_GROWING.get(item["type"], {})}
 
 
@@ -306,7 +308,7 @@ def _role(item: Mapping[str, Any]) -> Role:
 
 
 def _messages(items: Iterator[Mapping[str, Any]], names: Mapping[str, str]) -> Iterator[ChatMessage]:
-    """Convert input items of the API to chat messages. Consecutive items of the model become one message."""
+    """Convert input items in the API's format to chat messages. Consecutive items of the model become one message."""
     for role, group in itertools.groupby(items, key=_role):
         parts = tuple(part for item in group for part in _parts(item, names))
         yield ChatMessage(role, parts)

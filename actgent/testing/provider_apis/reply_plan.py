@@ -1,4 +1,4 @@
-"""One request to the loopback provider, and the planned reply.
+"""A request to the scripted provider, the plan of its reply, and the interface of provider APIs.
 
 A `ProviderAPI` implements one provider API without I/O: it parses a request body into a `ModelRequest`, and formats a `ModelResponse` as
 a body or as server-sent events. The provider's socket code sees only the resulting `ReplyPlan`.
@@ -39,7 +39,7 @@ _DATA_URL = re.compile(r"data:(?P<type>[^;,]+);base64,(?P<data>[A-Za-z0-9+/]+={0
 
 
 def to_answer(scripted: ScriptedAnswer) -> ModelResponse:
-    """Return the `ModelResponse` for one entry of a script; calls without a stop reason end with `tool_calls`.
+    """Convert one entry of a script to a `ModelResponse`. If it has tool calls, its stop reason is `tool_calls`.
 
     Raises:
         TypeError: The entry contains an image, a file or a tool result, which a model cannot send.
@@ -48,7 +48,7 @@ def to_answer(scripted: ScriptedAnswer) -> ModelResponse:
     for part in answer.parts:
         if isinstance(part, (Image, File, ToolResult)):
             raise TypeError(
-                f"a model's answer can contain text, thinking and tool calls, not {type(part).__name__}"
+                f"a scripted answer must contain only text, thinking and tool calls, not {type(part).__name__}"
             )
     if answer.stop == "end" and answer.tool_calls:
         return attrs.evolve(answer, stop="tool_calls")
@@ -56,21 +56,21 @@ def to_answer(scripted: ScriptedAnswer) -> ModelResponse:
 
 
 class MalformedRequest(ValueError):
-    """The request body does not have the form of the provider API."""
+    """Error: a request body does not have the format of the provider API."""
 
 
 @attrs.frozen(kw_only=True)
 class ProviderRequest:
-    """A request that the provider received; functions of a script read it to choose the answer."""
+    """A request that the scripted provider received. Functions of a script read it to choose the answer."""
 
     number: int
-    """Number of the request, from 1."""
+    """Number of the request to this provider, from 1."""
     dialect: "ProviderAPI" = attrs.field(repr=lambda dialect: dialect.name)
     """Provider API of the request."""
     path: str
-    """Path of the URL."""
+    """Path of the request's URL."""
     headers: Mapping[str, str] = attrs.field(repr=False)
-    """HTTP headers with lower-case names, including the API key."""
+    """HTTP headers of the request with lower-case names, including the API key."""
     body: bytes = attrs.field(repr=False)
     """Request body in bytes."""
     json: Mapping[str, Any] = attrs.field(repr=False)
@@ -90,7 +90,7 @@ class ProviderRequest:
 
     @cached_property
     def chat(self) -> ModelRequest:
-        """Request in the form of `ModelRequest`, independent of the provider API.
+        """The request as a `ModelRequest`, independent of the provider API.
 
         Raises:
             MalformedRequest: The request passed validation but cannot be parsed; the client receives status 400.
@@ -121,10 +121,10 @@ class ProviderRequest:
 
 @attrs.frozen(kw_only=True)
 class Pace:
-    """Timing and chunk size of an answer."""
+    """Timing and chunk size of a reply."""
 
     chunk: int = 20
-    """Characters of text or arguments in one event."""
+    """Number of characters of text or arguments in one streamed event."""
     delay: float = 0.0
     """Delay in seconds before the first byte."""
     gap: float | None = None
@@ -137,12 +137,12 @@ Ending = Literal["whole", "cut", "reset", "silent"]
 
 @attrs.frozen(kw_only=True)
 class ReplyPlan:
-    """Complete reply, determined before its first byte is sent."""
+    """Plan of a complete reply, made before its first byte is sent."""
 
     pieces: Sequence[bytes] = ()
-    """Events of a stream, or the body."""
+    """Encoded events of a stream, or the body as one piece."""
     status: int = 200
-    """HTTP status."""
+    """HTTP status of the reply."""
     headers: Mapping[str, str] = attrs.field(factory=dict)
     """HTTP headers of the reply."""
     length: int | None = None
@@ -152,15 +152,15 @@ class ReplyPlan:
     gap: float | None = None
     """Delay in seconds between two writes; None sends everything at once."""
     octets: int | None = None
-    """Bytes in one write; None writes each piece at once."""
+    """Number of bytes in one write; None writes each piece at once."""
     is_head_sent: bool = True
-    """False to send no status and headers."""
+    """False if neither status nor headers are sent."""
     ending: Ending = "whole"
     """End of the reply: `cut` closes and `reset` aborts the connection early; `silent` keeps it open without sending more."""
 
 
 class ProviderAPI(abc.ABC):
-    """One provider API, without I/O."""
+    """Interface of one provider API, without I/O: parses requests, and formats answers and errors."""
 
     name: ClassVar[str]
     """Name of the API, as in `Thinking.dialect`: `openai`, `openai-responses` or `anthropic`."""
@@ -202,7 +202,7 @@ class ProviderAPI(abc.ABC):
         raise NotImplementedError
 
     def compacted(self, request: "ProviderRequest") -> Mapping[str, Any]:
-        """Return the answer to a request at `compacting_path`."""
+        """Return the response body for a request at `compacting_path`."""
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -216,12 +216,12 @@ class ProviderAPI(abc.ABC):
 
 @attrs.frozen
 class ErrorBody:
-    """Status and body of a provider error."""
+    """HTTP status and JSON body of an error of a provider API."""
 
     status: int
     """HTTP status of the error."""
     body: Mapping[str, Any]
-    """Decoded JSON body."""
+    """Decoded JSON body of the error."""
 
 
 def encode(value: object) -> bytes:
@@ -236,7 +236,7 @@ def sse(data: object, *, event: str | None = None) -> bytes:
 
 
 def split(text: str, size: int) -> Iterator[str]:
-    """Yield the text in pieces of `size` characters; an empty text yields no piece."""
+    """Split a text into pieces of `size` characters; an empty text has no pieces."""
     return (text[start : start + size] for start in range(0, len(text), size))
 
 
@@ -248,12 +248,12 @@ def plain_text(content: object) -> str:
 
 
 def arguments_text(call: ToolCall) -> str:
-    """Return the arguments of a call as JSON text; a string is returned unchanged, also if it is invalid JSON."""
+    """Encode the arguments of a call as JSON text. A string is returned unchanged, also if it is invalid JSON."""
     return call.arguments if isinstance(call.arguments, str) else encode(call.arguments).decode()
 
 
 def decode_arguments(text: str) -> Mapping[str, Any] | str:
-    """Return the JSON object in a call's arguments; the text itself if it is not a JSON object."""
+    """Decode the arguments of a call; return the text unchanged if it is not a JSON object."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -262,7 +262,7 @@ def decode_arguments(text: str) -> Mapping[str, Any] | str:
 
 
 def to_media(url: str, *, media_type: str) -> dict[str, Any]:
-    """Return the constructor arguments of an `Image` or `File`: the bytes of a `data:` URL (RFC 2397), or the URL."""
+    """Return the constructor arguments of an `Image` or `File` for a URL: the bytes of a `data:` URL (RFC 2397), or the URL."""
     found = _DATA_URL.fullmatch(url)
     if found is None:
         return {"media_type": media_type, "url": url}
@@ -270,17 +270,17 @@ def to_media(url: str, *, media_type: str) -> dict[str, Any]:
 
 
 def thinking_data(part: Thinking, dialect: str) -> dict[str, Any]:
-    """Return the provider's own form of a thinking part; empty if it comes from another provider API."""
+    """Return the data of a thinking part in the format `dialect`; empty if the part has the format of another provider API."""
     return dict(part.data) if part.dialect == dialect else {}
 
 
 def call_id(call: ToolCall, *, default: str) -> str:
-    """Return the id that the script gave to a call, else `default`."""
+    """Return the id that the script has set for a call; `default` if it has set none."""
     return call.provider_id or call.id or default
 
 
 def usage_of(answer: ModelResponse, request: ProviderRequest) -> Usage:
-    """Return the answer's usage; without one in the script, an estimate of four bytes per token."""
+    """Return the usage of a scripted answer; if the script sets none, an estimate with four bytes per token."""
     if answer.usage != NO_USAGE:
         return answer.usage
     characters = sum(len(getattr(part, "text", "")) for part in answer.parts)
@@ -294,12 +294,12 @@ def usage_of(answer: ModelResponse, request: ProviderRequest) -> Usage:
 
 
 def tokens_of(request: ProviderRequest) -> int:
-    """Return the estimated number of tokens of a request: four bytes per token."""
+    """Estimate the number of tokens of a request with four bytes per token."""
     return 1 + len(request.body) // 4
 
 
 def answer_plan(scripted: ScriptedAnswer, request: ProviderRequest, pace: Pace) -> ReplyPlan:
-    """Return the plan of a reply with this answer and without faults, streamed if the request asks for it."""
+    """Plan a reply with this answer and without faults, which is streamed if the request asks for a stream."""
     answer, dialect = to_answer(scripted), request.dialect
     if request.is_stream:
         events = tuple(dialect.events(answer, request, chunk=pace.chunk))
@@ -309,12 +309,12 @@ def answer_plan(scripted: ScriptedAnswer, request: ProviderRequest, pace: Pace) 
 
 
 def json_plan(body: Mapping[str, Any], *, status: int = 200, delay: float = 0.0) -> ReplyPlan:
-    """Return the plan of a reply with a JSON body."""
+    """Plan a reply with a JSON body."""
     data = encode(body)
     headers = {"content-type": "application/json"}
     return ReplyPlan(pieces=(data,), status=status, headers=headers, length=len(data), delay=delay)
 
 
 def error_plan(error: ErrorBody) -> ReplyPlan:
-    """Return the plan of an error reply."""
+    """Plan a reply with this error."""
     return json_plan(error.body, status=error.status)

@@ -1,4 +1,4 @@
-"""Rules of all provider APIs for conversations. Each rule yields its errors as text."""
+"""Rules of all provider APIs for requests and conversations. Each rule yields its errors as text."""
 
 import itertools
 import re
@@ -16,12 +16,12 @@ TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 @attrs.frozen
 class TranscriptTurn:
-    """Role, calls and results of one message, for pairing calls with results."""
+    """Role, calls and results of one message, to check that calls and results belong together."""
 
-    where: str
+    location: str
     """Location of the message for error texts."""
     role: str
-    """Role of the messages of the turn."""
+    """Role of the message."""
     calls: tuple[str, ...] = ()
     """Ids of the calls in the message."""
     results: tuple[str, ...] = ()
@@ -36,9 +36,11 @@ def merged(turns: Iterable[TranscriptTurn], *, roles: Sequence[str]) -> list[Tra
     whole: list[TranscriptTurn] = []
     for turn in turns:
         if whole and turn.role == whole[-1].role and turn.role in roles:
-            last = whole.pop()
-            turn = TranscriptTurn(last.where, last.role, last.calls + turn.calls, last.results + turn.results)  # noqa: PLW2901
-        whole.append(turn)
+            last = whole[-1]
+            calls, results = last.calls + turn.calls, last.results + turn.results
+            whole[-1] = TranscriptTurn(last.location, last.role, calls, results)
+        else:
+            whole.append(turn)
     return whole
 
 
@@ -46,13 +48,13 @@ def adjacent_pairs(turns: Sequence[TranscriptTurn]) -> Problems:
     """Check that every call has exactly one result, in the next turn."""
     for before, turn in itertools.pairwise([_NOBODY, *turns, _NOBODY]):
         if missing := [key for key in before.calls if key not in turn.results]:
-            yield f"{before.where}: no result right after it for {', '.join(missing)}"
+            yield f"{before.location}: no result right after it for {', '.join(missing)}"
         if unasked := [key for key in turn.results if key not in before.calls]:
-            yield f"{turn.where}: a result for {', '.join(unasked)}, which the message before it does not call"
+            yield f"{turn.location}: a result for {', '.join(unasked)}, which the message before it does not call"
         for key in repeated(turn.results):
-            yield f"{turn.where}: two results for the call {key}"
+            yield f"{turn.location}: two results for the call {key}"
         for key in repeated(turn.calls):
-            yield f"{turn.where}: two calls with the id {key}"
+            yield f"{turn.location}: two calls with the id {key}"
 
 
 def unique_calls(turns: Iterable[TranscriptTurn]) -> Problems:
@@ -67,13 +69,13 @@ def no_prefill(turns: Sequence[TranscriptTurn]) -> Problems:
     Some models reject such a prefill.
     """
     if turns and turns[-1].role == "assistant" and not turns[-1].calls:
-        yield f"{turns[-1].where}: the conversation ends with an assistant message (prefill); it must end with user or tool"
+        yield f"{turns[-1].location}: the conversation ends with an assistant message (prefill); it must end with user or tool"
 
 
-def tool_name(where: str, name: object) -> Problems:
+def tool_name(location: str, name: object) -> Problems:
     """Check that a tool name is valid for all providers."""
     if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
-        yield f"{where}: the tool name {name!r} does not match ^{TOOL_NAME.pattern}$"
+        yield f"{location}: the tool name {name!r} does not match ^{TOOL_NAME.pattern}$"
 
 
 def unique_names(names: Iterable[object]) -> Problems:
@@ -83,14 +85,14 @@ def unique_names(names: Iterable[object]) -> Problems:
 
 
 def in_range(body: Mapping[str, object], field: str, low: float, high: float) -> Problems:
-    """Check that an optional number is between two bounds, inclusive."""
+    """Check that an optional number in a request body is between two bounds, inclusive."""
     value = body.get(field)
     if isinstance(value, (int, float)) and not low <= value <= high:
         yield f"{field}: {value:g} is not between {low:g} and {high:g}"
 
 
 def required(body: Mapping[str, object], *fields: str) -> Problems:
-    """Check that the fields are present and not empty."""
+    """Check that the fields of a request body are present and not empty."""
     for field in fields:
         if body.get(field) in (None, ""):
             yield f"{field}: field required"
@@ -104,15 +106,15 @@ def repeated(keys: Iterable[str]) -> list[str]:
     return [key for key, count in Counter(given).items() if count > 1]
 
 
-def objects(where: str, value: object) -> tuple[list[tuple[str, Mapping[str, object]]], list[str]]:
-    """Return the objects in a list with their locations.
+def objects(location: str, value: object) -> tuple[list[tuple[str, Mapping[str, object]]], list[str]]:
+    """Return the objects in a list with their locations, and the errors of the list.
 
-    Also return the errors of a value that is no list, is empty, or has other items.
+    It is an error if the value is not a list, is empty, or has items that are not objects.
     """
     if not isinstance(value, list):
-        return [], [f"{where}: an array is required"]
+        return [], [f"{location}: an array is required"]
     if not value:
-        return [], [f"{where}: empty array, at least one element is required"]
-    places = [(f"{where}[{index}]", item) for index, item in enumerate(value)]
-    wrong = [f"{place}: an object is required" for place, item in places if not isinstance(item, dict)]
-    return [(place, item) for place, item in places if isinstance(item, dict)], wrong
+        return [], [f"{location}: empty array, at least one element is required"]
+    located = [(f"{location}[{index}]", item) for index, item in enumerate(value)]
+    wrong = [f"{place}: an object is required" for place, item in located if not isinstance(item, dict)]
+    return [(place, item) for place, item in located if isinstance(item, dict)], wrong

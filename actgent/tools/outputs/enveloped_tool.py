@@ -21,8 +21,7 @@ class EnvelopedTool(WrappedTool):
     """A tool whose results are `{"success": true, "result": ...}` and whose errors are `{"success": false, "error": ...}`.
 
     An error object has `message`, `details` (the exception class) and `timestamp` (ISO 8601, UTC). The call's status
-    remains
-    `error`.
+    remains `error`.
     """
 
     def __init__(self, inner: Tool) -> None:

@@ -1,8 +1,7 @@
 """Storage of results that exceed the model's limit, in the session state. The model reads them with `read_result`.
 
 The conversation contains only the beginning of such a result. The state is durable if the session has a journal. A
-result
-that memory truncated later is read from the session record.
+result that memory truncated later is read from the session record.
 """
 
 from collections.abc import Mapping

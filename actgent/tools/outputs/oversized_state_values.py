@@ -1,8 +1,7 @@
 """Large values of the session state, moved to stored results and replaced by references.
 
 Keeps the state of goal agents below its size limit. `read_result` reads the moved values. Functions over the state
-receive
-the original values: `StateCopy` loads them on first access.
+receive the original values: `StateCopy` loads them on first access.
 """
 
 import copy

@@ -60,7 +60,7 @@ def _with_text_keys(value: Any, level: int = 0) -> Any:
     Applies to all nested values.
     """
     if level > _MAX_LEVELS:
-        raise RecursionError(f"nested deeper than {_MAX_LEVELS} levels")
+        raise RecursionError(f"the value is nested deeper than {_MAX_LEVELS} levels")
     if isinstance(value, Mapping):
         return {_key(key): _with_text_keys(item, level + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -83,10 +83,8 @@ def to_text(value: object) -> str:
     """Convert a tool's value to the text that a model reads: text stays text, any other value becomes JSON.
 
     Characters that UTF-8 cannot encode become `?`. Control characters in text, except tabs and line ends, become
-    visible
-    symbols; JSON escapes them. Instances of attrs and dataclasses, msgspec structs, pydantic models, enums, dates and
-    sets are
-    converted to their fields or elements.
+    visible symbols; JSON escapes them. Instances of attrs and dataclasses, msgspec structs, pydantic models, enums,
+    dates and sets are converted to their fields or elements.
 
     Raises:
         InvalidToolResult: The value contains itself, or has no data: a function, a generator, a lock.

@@ -1,8 +1,7 @@
 """Placeholder classes for types that msgspec cannot read: pydantic types, and unions with members of similar JSON.
 
 msgspec sees a placeholder class and passes each value of it to a hook, which reads the value. pydantic is imported
-only if a
-type of it is used.
+only if a type of it is used.
 """
 
 import enum

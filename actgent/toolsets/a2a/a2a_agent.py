@@ -155,7 +155,7 @@ class A2AAgent(Tool):
         body = {"jsonrpc": "2.0", "id": new_id(), "method": method, "params": params}
         answer = await self._send("POST", url, orjson.dumps(body))
         if isinstance(error := answer.get("error"), dict):
-            raise ToolError(f"the agent refused the request: {shown(str(error.get('message')), 1000)}")
+            raise ToolError(f"the remote agent refused the request: {shown(str(error.get('message')), 1000)}")
         return _object(answer, "result")
 
     async def _find_endpoint(self) -> str:
@@ -195,7 +195,9 @@ class A2AAgent(Tool):
         except orjson.JSONDecodeError:
             found = None
         if not isinstance(found, dict):
-            raise ToolError(f"the agent's answer is not a JSON object of at most {self.max_bytes} bytes")
+            raise ToolError(
+                f"the remote agent's answer must be a JSON object of at most {self.max_bytes} bytes"
+            )
         return found
 
 

@@ -136,7 +136,7 @@ class _Command:
     written: bytearray = attrs.field(factory=bytearray)
     """Output read so far."""
     reason: str = ""
-    """Reason why the command was killed; empty if it was not."""
+    """Reason why the command was killed; empty if it was not killed."""
     is_reported: bool = False
     """True if bubblewrap has reported an exit code."""
 

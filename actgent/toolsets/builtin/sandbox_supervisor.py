@@ -1,20 +1,15 @@
 """Program that starts one sandboxed command and kills all its processes when its parent dies or requests it.
 
 Run as a script by an interpreter without site packages, so it imports only the standard library. The parent holds the
-other end of
-the control pipe. The command starts when a byte arrives on that pipe, and is killed when the pipe closes, which the
-kernel also
-does after kill -9 of the parent.
+other end of the control pipe. The command starts when a byte arrives on that pipe. It is
+killed when the pipe closes, which the kernel also does after kill -9 of the parent.
 
 The death signal of bubblewrap (`--die-with-parent`) is not sufficient: bubblewrap is two processes, and if the first
-one dies
-before the second has requested the signal, the second waits forever. Orphans of the command become children of this
-process
-(PR_SET_CHILD_SUBREAPER, prctl(2)), which kills its children until none is left.
+one dies before the second has requested the signal, the second waits forever. Orphans of the command become children
+of this process (PR_SET_CHILD_SUBREAPER, prctl(2)), which kills its children until none is left.
 
 Arguments: the control descriptor, bubblewrap's status descriptor, the user id or `-`, the folder of the cgroup or
-`-`, and the
-command line.
+`-`, and the command line.
 """
 
 import contextlib

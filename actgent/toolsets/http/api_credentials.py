@@ -21,9 +21,9 @@ class Credentials:
     """Headers and query parameters that authenticate a request. Its `repr` shows only their names."""
 
     headers: Mapping[str, str] = attrs.field(factory=dict, repr=lambda values: str(sorted(values)))
-    """Header values by name."""
+    """Values of request headers by header name."""
     query: Mapping[str, str] = attrs.field(factory=dict, repr=lambda values: str(sorted(values)))
-    """Query parameters by name."""
+    """Values of query parameters by parameter name."""
 
     @property
     def secrets(self) -> tuple[str, ...]:

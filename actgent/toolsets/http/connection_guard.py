@@ -1,9 +1,8 @@
 """Guard of all connections of tools, so that a model cannot make a tool reach the internal network.
 
 A host name is resolved once, each of its addresses is checked, and the connection is made to a checked address, never
-to the name
-again. So a name that resolves differently later (DNS rebinding) has no effect. A redirect is checked like any other
-connection.
+to the name again. So a name that resolves differently later (DNS rebinding) has no effect. A redirect is checked like
+any other connection.
 """
 
 import ipaddress

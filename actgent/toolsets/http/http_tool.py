@@ -58,8 +58,7 @@ class HTTPTool(Tool, Toolset):
     """An HTTP request as a tool. The model supplies the `{}` parts of the URL, query parameters, headers and the body.
 
     It is both a tool and a toolset of that one tool. An agent keeps its connections open while it runs.
-    `configured(...)`,
-    `approved(...)` and the other methods of `Toolset` derive toolsets from it.
+    `configured(...)`, `approved(...)` and the other methods of `Toolset` derive toolsets from it.
 
     Args:
         name: Name by which the model calls the tool.
@@ -76,8 +75,7 @@ class HTTPTool(Tool, Toolset):
         max_bytes: Maximum size of the decoded response in bytes; a longer response is truncated.
         redirects: Maximum number of redirects to follow.
         retries: Maximum number of retries; by default 2 if the effect allows retries. A call with the effect `once`
-            is not retried
-            and has an `Idempotency-Key` header that is the same after a crash.
+            is not retried and has an `Idempotency-Key` header that is the same after a crash.
         effect: Side effect. None derives it from the method: GET and HEAD `pure`, PUT and DELETE `idempotent`, others
             `once`.
         approval: True if each call needs an approval.
@@ -217,7 +215,9 @@ def fill_path(template: str, values: Mapping[str, Any]) -> str:
     texts = {name: to_parameter_text(value) for name, value in values.items()}
     for name, text in texts.items():
         if text in ("", ".", ".."):
-            raise InvalidArguments(f"{name!r} is {text!r}, which is not a valid path segment")
+            raise InvalidArguments(
+                f"{name!r} must not be {text!r}: a path segment must not be empty, `.` or `..`"
+            )
     return _PLACEHOLDER.sub(lambda place: quote(texts[place[1]], safe=""), template)
 
 
@@ -316,7 +316,7 @@ def _merge_schemas(name: str, *schemas: dict[str, Any]) -> dict[str, Any]:
     rest: dict[str, Any] = {}
     for schema in schemas:
         if twice := sorted(properties.keys() & schema["properties"].keys()):
-            raise ConfigurationError(f"tool {name!r}: two parameters are named {twice[0]!r}")
+            raise ConfigurationError(f"tool {name!r}: two parameters are named {twice[0]!r}: rename one")
         properties |= schema["properties"]
         required += schema.get("required", [])
         rest |= {key: schema[key] for key in ("$defs", "definitions") if key in schema}

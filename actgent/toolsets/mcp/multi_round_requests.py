@@ -66,7 +66,7 @@ class Round:
                 _Responses.validate_python(known["responses"]),
             )
         except (ValueError, KeyError, TypeError, ValidationError) as error:
-            raise ToolError("the state of the server's question is unreadable") from error
+            raise ToolError("the stored state of the MCP server's question cannot be read") from error
 
     def dump(self) -> str:
         """Encode the round as text for the journal, so that the request resumes after an approver's answer.

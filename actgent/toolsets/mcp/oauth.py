@@ -1,10 +1,8 @@
 """OAuth 2.1 authorization of MCP servers by the SDK's client and a token file. Imported with the SDK.
 
 The SDK's client handles discovery, registration, PKCE and refresh. This module adds persistence and coordination
-between
-processes: the expiry time of tokens, the endpoint that refreshes them, one refresh at a time, a refresh if a server
-rejects a
-token, and a browser login only if the caller provides one.
+between processes: the expiry time of tokens, the endpoint that refreshes them, one refresh at a time, a refresh if a
+server rejects a token, and a browser login only if the caller provides one.
 
 Specification: https://modelcontextprotocol.io/specification/draft/basic/authorization
 """
@@ -50,9 +48,9 @@ class LoginPrompt:
     redirect_uri: str
     """URI that the browser is redirected to."""
     show: Callable[[str], Awaitable[None]]
-    """Shows the authorization URL to the user."""
+    """Function that shows the authorization URL to the user."""
     receive: Callable[[], Awaitable[AuthorizationCodeResult]]
-    """Waits for the response of the authorization server."""
+    """Function that waits for the response of the authorization server."""
 
 
 class StoredTokens:

@@ -101,7 +101,7 @@ class RedirectReceiver:
             await self._answered.wait()
         if self._result is None:
             reason = self._refusal or f"no response within {LOGIN_TIMEOUT_SECONDS:g} s"
-            raise ConfigurationError(f"the server was not authorized: {reason[:500]}")
+            raise ConfigurationError(f"the MCP server was not authorized: {reason[:500]}")
         return self._result
 
 

@@ -1,7 +1,7 @@
 """Sampling: an MCP server requests a model's answer while a call of its tool runs.
 
-Disabled unless the program passes a function that answers. The function runs in the task of the tool call, so that its
-model usage is charged to the turn of the call, and it ends with the call.
+Disabled unless the program passes a function that answers. The function runs in the task of the tool call, and ends with the
+call. So its model usage is charged to the turn of the call.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -57,13 +57,10 @@ class MCPServer(Toolset):
         Agent(tools=[MCPServer(url="https://mcp.example/mcp", headers={"Authorization": "Bearer ..."})])
 
     If the server process ends, it is restarted after growing delays, and running calls get the result
-    `outcome_unknown`. If the server
-    has lost its session (HTTP 404), the toolset opens a new session and repeats the rejected call. Cancelling a call
-    cancels it in
-    the server. A question of the server (elicitation) becomes an approval of the session, unless `answers=` answers
-    it. The
-    call runs again with the approver's answer; with revision 2026-07-28 the server continues it from its state.
-    Sampling requests are rejected without `sampling=`.
+    `outcome_unknown`. If the server has lost its session (HTTP 404), the toolset opens a new session and repeats the
+    rejected call. Cancelling a call cancels it in the server. A question of the server (elicitation) becomes an
+    approval of the session, unless `answers=` answers it. The call runs again with the approver's answer; with
+    revision 2026-07-28 the server continues it from its state. Sampling requests are rejected without `sampling=`.
 
     Args:
         command: Program to start.
@@ -74,8 +71,8 @@ class MCPServer(Toolset):
         headers: Headers sent with each request.
         auth: An `httpx2.Auth` for the requests, e.g. the SDK's `OAuthClientProvider`.
         oauth: Path of the token file of a server that is authorized by `actgent mcp login`; or a mapping with the
-            path as
-            `tokens`, and optionally `scope`, `client_id`, `client_secret`, `client_metadata_url` and `redirect_port`.
+            path as `tokens`, and optionally `scope`, `client_id`, `client_secret`, `client_metadata_url` and
+            `redirect_port`.
         allow: Hosts and networks that are reachable although they are not public. The host of `url` is always
             allowed.
         name: Name of the toolset; defaults to the name of the program or host.
@@ -83,18 +80,14 @@ class MCPServer(Toolset):
         connect_timeout: Time limit of a connection attempt in seconds.
         timeout: Time limit of a call in seconds.
         trust_hints: Trust the server's hints: `readOnlyHint` makes a tool `pure`, `idempotentHint` makes it
-            `idempotent`.
-            Otherwise every tool is `once`.
+            `idempotent`. Otherwise every tool is `once`.
         sampling: Async function `(messages, system_prompt, max_tokens)` that answers sampling requests during calls.
-            None
-            rejects them. Its model usage counts for the turn of the call.
+            None rejects them. Its model usage counts for the turn of the call.
         answers: Async function `(question, schema)` that returns the content of an answer to a server's question, or
-            None to
-            ask an approver. It may only return values that the program may disclose to the server.
+            None to ask an approver. It may only return values that the program may disclose to the server.
         resources: True gives the model `list_resources` and `read_resource` if the server has resources.
         lock: Lock file created by `actgent mcp lock`. Tools and prompts that are not in it or have changed since are
-            withheld
-            and logged.
+            withheld and logged.
 
     Raises:
         ConfigurationError: Neither or both of command and url are given, or an argument is invalid.
@@ -202,7 +195,9 @@ class MCPServer(Toolset):
                     async with self.connected() as link:
                         await self._follow(link, publish, scope, before)
                 if scope.cancelled_caught:
-                    raise ToolsetUnavailable(self.name, f"no new session within {self.connect_timeout:g} s")
+                    raise ToolsetUnavailable(
+                        self.name, f"the MCP server opened no new session within {self.connect_timeout:g} s"
+                    )
                 # The server has dropped the session: it was restarted, or the session expired.
                 _log.info("MCP server %s has ended the session; opening a new one", shown(self.name))
                 before, deadline = link, trio.current_time() + self.connect_timeout
@@ -242,7 +237,7 @@ class MCPServer(Toolset):
             await trio.sleep(LIST_INTERVAL_SECONDS)
         await link.wait_calls(DRAIN_SECONDS)
         if before is not None and trio.current_time() - begun < DRAIN_SECONDS + LIST_INTERVAL_SECONDS:
-            raise ConnectionResetError("the server ends every session at once")
+            raise ConnectionResetError("the MCP server ends every session immediately")
 
     async def next_connection(self, ended: Any) -> Any:
         """Wait until a new connection replaces the connection `ended`, and return the new one.
@@ -363,7 +358,7 @@ class MCPServer(Toolset):
     def _check_prompt(self, name: str, listed: Sequence[Mapping[str, Any]]) -> None:
         """Raise `ToolError` if the server does not list a prompt, or if the lock withholds it as changed."""
         if all(each["name"] != name for each in listed):
-            raise ToolError(f"the server lists no prompt {name[:100]!r}")
+            raise ToolError(f"the MCP server has no prompt {name[:100]!r}")
         if reason := self._withheld_prompts(listed).get(name):
             raise ToolError(f"the prompt {name[:100]!r} is withheld: {reason}")
 
@@ -459,7 +454,7 @@ class MCPTool(Tool):
 def _sources_of(context: ToolContext) -> str:
     """Return the untrusted sources of the turn that runs a call, and of the arguments of the call."""
     running = running_call.get()
-    given = "" if running is None else running.given
+    given = "" if running is None else running.argument_sources
     return given if context.session is None else join_origins(text_of(context.session.label), given)
 
 

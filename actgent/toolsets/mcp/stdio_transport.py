@@ -1,8 +1,7 @@
 """Transport to an MCP server in a child process: one message per line over the pipes.
 
 Unlike the SDK's client, this one limits the size of messages, logs the last lines of standard error, and ends the
-connection when
-the process ends.
+connection when the process ends.
 """
 
 import errno

@@ -1,8 +1,7 @@
 """OAuth settings and the token file, which keeps the authorization of MCP servers between runs.
 
-The file is readable by its owner only (0600), is replaced atomically, and is changed by one process at a time, since
-servers that
-rotate refresh tokens accept each of them once.
+The file is readable by its owner only (0600), and is replaced atomically. Only one process at a time changes it, because
+servers that rotate refresh tokens accept each of them once.
 """
 
 import json

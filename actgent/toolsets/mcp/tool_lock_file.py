@@ -1,10 +1,8 @@
 """Lock file with digests of the approved tools and prompts of MCP servers.
 
 A server may change its tools at any time. The lock has a digest of each tool's name, description, schema and hints,
-and of each
-prompt's name, description and arguments. A tool or prompt with another digest is withheld until it is locked again.
-Results of
-tools and contents of prompts are not locked.
+and of each prompt's name, description and arguments. A tool or prompt with another digest is withheld until it is
+locked again. Results of tools and contents of prompts are not locked.
 """
 
 import hashlib

@@ -1,8 +1,7 @@
 """Parsed OpenAPI document (3.0 or 3.1): its operations, references and schemas.
 
 Specification: https://spec.openapis.org/oas/v3.1.1 and v3.0.4. Schemas of 3.0 are a dialect and are converted to JSON
-Schema;
-schemas of 3.1 are JSON Schema.
+Schema; schemas of 3.1 are JSON Schema.
 """
 
 import io
@@ -453,7 +452,9 @@ def _to_json(data: object) -> Any:
     except RecursionError:
         raise ConfigurationError("the OpenAPI document is nested too deeply") from None
     if size > _MAX_VALUES:
-        raise ConfigurationError(f"the document has more than {_MAX_VALUES:,} values with expanded aliases")
+        raise ConfigurationError(
+            f"the document must have at most {_MAX_VALUES:,} values with expanded aliases"
+        )
     return plain
 
 
@@ -470,7 +471,7 @@ def _convert_node(node: Any, converted: dict[int, tuple[Any, int]], above: dict[
     if id(node) in converted:
         return converted[id(node)]
     if id(node) in above:
-        raise ConfigurationError("a part of the document contains itself")
+        raise ConfigurationError("a part of the document must not contain itself")
     above[id(node)] = node
     if isinstance(node, Mapping):
         each = {str(key): _convert_node(item, converted, above) for key, item in node.items()}
@@ -515,7 +516,7 @@ def read_document(text: str | bytes, *, name: str, check: Callable[[], object] =
     """
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     if sum(data.count(each) for each in (b"[", b"{", b",")) > _MAX_VALUES or data.count(b"\n") > _MAX_VALUES:
-        raise ConfigurationError(f"{name} has more than {_MAX_VALUES:,} values")
+        raise ConfigurationError(f"{name} must have at most {_MAX_VALUES:,} values")
     try:
         value = json.loads(text)
     except ValueError:

@@ -195,7 +195,7 @@ def _parameters(
         for each in _path_parameters(operation.path)
         if each not in {p.name for p in found if p.location == "path"}
     ]:
-        raise Unsupported(f"the parameter {{{missing[0]}}} of its path is not described")
+        raise Unsupported(f"its `parameters` must describe the parameter {{{missing[0]}}} of its path")
     return found
 
 
@@ -316,7 +316,9 @@ def _join_values(parameter: Parameter, value: Any) -> str:
 def _segment(parameter: Parameter, value: Any) -> str:
     text = _join_values(parameter, value)
     if text in ("", ".", ".."):
-        raise InvalidArguments(f"{parameter.argument!r} is {text!r}, which is not a valid path segment")
+        raise InvalidArguments(
+            f"{parameter.argument!r} must not be {text!r}: a path segment must not be empty, `.` or `..`"
+        )
     mark = {"label": ".", "matrix": f";{parameter.name}="}.get(parameter.style, "")
     return mark + quote(text, safe=",")
 

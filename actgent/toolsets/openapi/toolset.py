@@ -50,20 +50,17 @@ class OpenAPI(Toolset):
 
     Args:
         document: The document as a dict, the path of its file (JSON or YAML), or its URL, which is fetched when the
-            toolset
-            connects.
+            toolset connects.
         name: Name of the toolset; defaults to the file name, the host, or the document's title.
         server: URL of the API; defaults to the first server of the document.
         tags: Use only operations with one of these tags.
         operations: Use only operations with one of these ids.
         keep: Use only operations for which this function returns True: `lambda operation: operation.method == "get"`.
-            It runs
-            in a worker thread if the document is fetched.
-        auth: `Bearer(token)`, `Basic(user, password)`, `APIKey(key)`, or a function that returns `Credentials`; or a mapping from security schemes of the document to a text or `Basic`. The
-            credentials go
-            only to origins that the program names: `server`, the URL of a fetched document, `auth_origins`, and the
-            first
-            server of a document that is a dict or a file. Requests to other servers have no credentials.
+            It runs in a worker thread if the document is fetched.
+        auth: `Bearer(token)`, `Basic(user, password)`, `APIKey(key)`, or a function that returns `Credentials`; or a
+            mapping from security schemes of the document to a text or `Basic`. The credentials go only to origins
+            that the program names: `server`, the URL of a fetched document, `auth_origins`, and the first server of a
+            document that is a dict or a file. Requests to other servers have no credentials.
         auth_origins: Further origins that receive the credentials, such as `https://api.example.com`.
         timeout: Time limit of a call in seconds.
         max_bytes: Maximum size of a response in bytes; longer responses are truncated.
@@ -290,7 +287,7 @@ def _parse_origin(url: str) -> str:
     return origin_of(url)
 
 
-def credentials_by_scheme(document: APIDocument, given: Mapping[str, str | Basic]) -> Auth:
+def credentials_by_scheme(document: APIDocument, values: Mapping[str, str | Basic]) -> Auth:
     """Make the `auth` function for a mapping from security schemes of a document to a text or `Basic`.
 
     Raises:
@@ -300,14 +297,14 @@ def credentials_by_scheme(document: APIDocument, given: Mapping[str, str | Basic
     try:
         parts = [
             _scheme_credentials(name, document.resolve(schemes[name]), value) if name in schemes else None
-            for name, value in given.items()
+            for name, value in values.items()
         ]
     except Unsupported as error:
         raise ConfigurationError(
             f"auth=: a security scheme of the document cannot be read: {error}"
         ) from None
     if None in parts:
-        missing = next(name for name in given if name not in schemes)
+        missing = next(name for name in values if name not in schemes)
         raise ConfigurationError(
             f"auth=: the document has no security scheme {missing!r} (available: {', '.join(sorted(schemes)) or 'none'})"
         )

@@ -172,7 +172,7 @@ class NestedCalls(FieldRepr):
         running = running_call.get()
         if running is None or running.owner is not self.turn.session:
             return ""
-        return join_origins(running.given, running.found)
+        return join_origins(running.argument_sources, running.answer_sources)
 
     async def _begin(
         self, call: ToolCall, checked: Mapping[str, Any], batch: Batch, places: Sequence[int]

@@ -154,12 +154,12 @@ async def test_wrong_arguments_go_back_to_the_model(clerk):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ([{**LOCATE, "name": "pay"}], "the agent has a tool 'pay' itself"),
+        ([{**LOCATE, "name": "pay"}], "the agent already has a tool 'pay'"),
         ([LOCATE, LOCATE], "two tools have the name 'locate'"),
         ([{**LOCATE, "name": "no spaces"}], "must have 1 to 64 of the characters"),
         ([{**LOCATE, "parameters": {"type": "array"}}], "locate"),
         ([{**LOCATE, "strange": 1}], "a ToolSpec or"),
-        ([{**PAINT, "name": f"t{number}"} for number in range(129)], "more than 128"),
+        ([{**PAINT, "name": f"t{number}"} for number in range(129)], "must have at most 128 tools"),
         ("locate", "a list of tools"),
     ],
 )

@@ -235,7 +235,7 @@ def test_tool_with_a_reserved_protocol_name_is_rejected(kind, name):
 )
 def test_a_schema_with_the_name_of_another_type_is_refused(schema):
     """Prompt and classifier would use different names."""
-    with pytest.raises(ConfigurationError, match="'Create' has messageType"):
+    with pytest.raises(ConfigurationError, match="'Create' must not require the messageType"):
         SimpleAgent(
             "a",
             llm=ScriptedLLM([]),

@@ -85,7 +85,7 @@ async def test_a_value_that_would_name_another_path(server, value):
     """Such a value is an error of the arguments and no request is sent."""
     tool = HTTPTool("get", f"{server.url}/users/{{name}}/key", path={"name": {}}, allow=HERE)
     result = await call(tool, name=value)
-    assert "not a valid path segment" in result.error
+    assert "a path segment must not be empty" in result.error
     assert server.requests == []
 
 

@@ -571,7 +571,7 @@ async def test_a_prompt_that_changed_since_it_was_locked(tmp_path, caplog):
     for name, words in (
         ("greet1", "has changed"),
         ("greet2", "not in the lock"),
-        ("hidden", "lists no prompt"),
+        ("hidden", "has no prompt"),
     ):
         with pytest.raises(ToolError, match=words):
             await server.prompt(name, {"who": "Ada"})
