@@ -74,7 +74,7 @@ class Ownership:
         self._partitions = [_Partition() for _ in range(count)]
 
     def state(self, partition: int) -> PartitionState:
-        """Return the state of a partition."""
+        """Return the state of the partition with this number at this node."""
         return self._partitions[partition].state
 
     def serving(self) -> list[int]:

@@ -80,7 +80,7 @@ class PoolDirectory:
         return self.partition_of(session_id) in self._serving
 
     async def refresh(self) -> None:
-        """Read the tables of the database again.
+        """Read the nodes and the partition owners from the database again.
 
         Raises:
             JournalFailed: The database does not answer.

@@ -114,7 +114,7 @@ class _Exchange:
     """Monotonic time in seconds until which the former owner may still answer."""
 
     def move(self, *, is_alive: bool) -> None:
-        """End the exchange, as the partition has another owner.
+        """End the exchange because the partition has another owner now. `is_alive` is True if the former owner is alive.
 
         If the former owner is alive, a request other than GET may still be answered for `LATE_SECONDS`.
         """
@@ -511,7 +511,7 @@ def _name_of(owner: Owner) -> str:
 
 
 async def _events(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[StreamEvent | None, None]:
-    """Decode server-sent events.
+    """Decode the received chunks of an event stream to server-sent events.
 
     Yield each event, and None for each received chunk to show that the connection works.
     """
@@ -523,7 +523,7 @@ async def _events(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[StreamE
 
 
 def _adapt(request: RemoteRequest) -> RemoteRequest:
-    """Adapt a request to the node protocol.
+    """Change a client's request so that it follows the node protocol.
 
     A new session gets its id here, because the id determines the node that creates it. Sending a message does not wait for
     the outcome, which is awaited by further requests.

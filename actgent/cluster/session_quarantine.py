@@ -301,7 +301,7 @@ def _trees_of(suspects: Iterable[Suspect]) -> list[Tree]:
 
 
 def _groups_of(trees: Sequence[Tree]) -> Iterator[Group]:
-    """Divide trees into groups.
+    """Divide trees of suspect sessions into groups that are opened one after another.
 
     A tree that was open alone when a process died is opened alone again. The other trees with equally many deaths are
     divided into `GROUPS` groups. So the group that was watched at a death is divided further.

@@ -820,7 +820,7 @@ class Interrupted(ActgentError):
 
 
 class Stopped(ActgentError):
-    """The agent's block exited before the message was processed."""
+    """The `async with` block of the agent exited before the message was processed."""
 
     def __init__(self, agent: str) -> None:
         self.agent = agent

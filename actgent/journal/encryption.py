@@ -50,9 +50,7 @@ class Keys:
         return b"".join((bytes((SEALED, len(name))), name, nonce, sealed))
 
     def open(self, body: bytes, position: bytes) -> bytes:
-        """Decrypt a record body.
-
-        `position` is the position for which the body was encrypted.
+        """Decrypt a record body that was encrypted for the row at `position`.
 
         Raises:
             JournalKeyError: The key is missing, or does not decrypt the body.

@@ -106,7 +106,7 @@ NOTHING = Amounts()
 
 
 def spent_in(records: Iterable[UsageRecord | DownstreamUsageRecord]) -> Amounts:
-    """Return the sum of usage records."""
+    """Return the sum of the amounts in usage records."""
     return sum(map(Amounts.of, records), NOTHING)
 
 
@@ -213,7 +213,7 @@ class Account(FieldRepr):
         return self.limits[name] - taken
 
     def reserve(self, amounts: Amounts) -> None:
-        """Add a reservation for one call."""
+        """Reserve amounts for one call, until `release`."""
         self.reserved = self.reserved + amounts if self._calls else amounts
         self._calls += 1
 

@@ -115,7 +115,7 @@ class DueIndex:
         self._rebuild()
 
     def pop(self) -> list[str]:
-        """Remove and return the due sessions, earliest first."""
+        """Remove the sessions with a due timer from the heap, and return their ids, earliest first."""
         now = self.clock.steady() + TIMER_TOLERANCE_SECONDS
         due = []
         while self._heap and self._heap[0][0] <= now:

@@ -185,7 +185,7 @@ class MessageAdmission:
             await trio.lowlevel.cancel_shielded_checkpoint()
 
     def _check_open(self, context: SessionContext) -> None:
-        """Raise if a session accepts no messages now.
+        """Raise if a session accepts no messages from the calling task at the moment.
 
         Raises:
             SessionClosed, NotRunning: The session is closed, or the agent accepts no messages.
@@ -492,7 +492,7 @@ class MessageAdmission:
     # --- callers that do not wait for approvals -----------------------------------------------
 
     def _handle_suspended_session(self, context: SessionContext, future: TurnFuture) -> None:
-        """Handle a caller whose message waits for a suspended turn.
+        """Pause the time limits of a caller whose message waits for a suspended turn, or withdraw its message.
 
         A caller that waits for approvals gets its time limits paused. The message of any other caller is
         withdrawn.

@@ -571,7 +571,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
             await self._sweeper.finish()
 
     def note_ended(self, key: SessionKey) -> None:
-        """Schedule the erasure of an ended session from the journal."""
+        """Schedule the erasure of a session that served one request and has ended from the journal."""
         if self._sweeper is not None:
             self._sweeper.schedule(key)
 

@@ -143,7 +143,7 @@ class RetentionJob(FieldRepr):
     # --- sessions for one question -----------------------------------------------------------
 
     async def erase_ended(self) -> None:
-        """Erase the one-request sessions that have ended."""
+        """Erase the sessions of single requests (one-request sessions) that have ended in this process."""
         self._ended.update(self._deferred)
         self._deferred.clear()
         while self._ended:

@@ -461,7 +461,7 @@ class TurnRunner:
                 child.turn.interrupt("the caller is gone")
 
     async def _abandon_turn(self, turn: Turn) -> None:
-        """Handle the cancellation of a turn's task.
+        """End or keep a turn whose task was cancelled, depending on the cause of the cancellation.
 
         If the session moved, its turn ends here. If the agent failed, the turn ends after the restart. If the
         agent stops, the turn ends as stopped, and no further turn starts.

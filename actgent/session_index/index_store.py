@@ -116,7 +116,7 @@ class WordQuery:
 
 
 class IndexStore(SQLConnection):
-    """An open session index, used by one thread."""
+    """Base class of the store of an open session index, which one thread uses."""
 
     def __init__(self) -> None:
         import apsw  # noqa: PLC0415 - only indexes need it

@@ -38,7 +38,7 @@ _INSERT = (
 
 
 class PostgresIndexStore(PostgresConnection, IndexStore):
-    """Connection to an index in a schema.
+    """Connection to a session index in a PostgreSQL schema.
 
     Raises:
         JournalFailed: The server does not answer.

@@ -156,7 +156,7 @@ class SearchHit(FieldRepr):
 
 @attrs.frozen(kw_only=True, repr=False)
 class SearchPage(FieldRepr):
-    """A page of hits, the newest message first."""
+    """A page of messages that a search found, the newest message first."""
 
     hits: tuple[SearchHit, ...]
     """The found messages. A page with few of them, or none, may have a `following` page."""

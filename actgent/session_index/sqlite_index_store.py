@@ -31,7 +31,7 @@ _REMOVE_WORDS = "INSERT INTO words (words, rowid, text, scope) VALUES ('delete',
 
 
 class SQLiteIndexStore(SQLiteConnection, IndexStore):
-    """Connection to an index file, or to an index in memory if the path is empty.
+    """Connection to the SQLite file of a session index, or to an index in memory if the path is empty.
 
     Raises:
         JournalFailed: The file cannot be opened.

@@ -38,7 +38,7 @@ class LogVariable(str):
 
 @attrs.define(eq=False, repr=False)
 class _Group(FieldRepr):
-    """Records of one group within a window."""
+    """Log records of one group (equal except for ids and floats) within a time window."""
 
     logger: str
     level: int

@@ -30,9 +30,9 @@ _HARMLESS = {"<": "\u2039", ">": "\u203a", "[": "\u27e6"}
 
 
 def neutral(text: str) -> str:
-    """Make untrusted text harmless for a model.
+    """Return untrusted text in a form that is harmless for a model.
 
-    Replace invisible characters, and special tokens for roles and tool calls.
+    Invisible characters, and special tokens for roles and tool calls, are replaced.
     """
     if not text.isascii() or "\x7f" in text:
         text = _INVISIBLE.sub("\ufffd", text)

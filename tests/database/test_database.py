@@ -293,7 +293,7 @@ async def test_an_agent_without_one_says_so():
         session.on_tool_result(results.append)
         await agent.run("Go.", session=session)
     assert "Agent(database=...)" in results[0].error
-    with pytest.raises(ConfigurationError, match="database= takes"):
+    with pytest.raises(ConfigurationError, match="database= must be a Database"):
         BareAgent("a", llm=ScriptedLLM([]), database="data.db")
 
 

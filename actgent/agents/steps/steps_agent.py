@@ -244,7 +244,7 @@ class Conversation(Generic[DataT_co, DepsT]):
         """
         if role not in {"user", "assistant", "system"} or not text.strip():
             raise ConfigurationError(
-                f"add_message() needs a role (user, assistant or system) and a text that is not empty; the role is {role!r}"
+                f"add_message() needs a role (user, assistant or system) and a string that is not empty; the role is {role!r}"
             )
         if self._session.status != "idle":
             raise UsageError(

@@ -155,7 +155,7 @@ def written_steps(key: SessionKey, page: Page) -> tuple[Written, ...]:
 
 
 class FeedPublisher:
-    """The feed of one journal: its readers and their backlogs."""
+    """Publisher of one journal's feed to the readers in this process, each with a backlog of unread items."""
 
     def __init__(self, read: ReadStep) -> None:
         self._read = read

@@ -323,7 +323,7 @@ class GroupedJournal(StoredJournal):
             await self._drop_snapshots(SessionKey(agent, session_id), epoch)
 
     async def _resolve(self, key: SessionKey) -> None:
-        """Write the queued steps of a session.
+        """Write the queued steps of a session, so that the storage has its current state.
 
         If an earlier step failed and may nevertheless be stored, roll it back.
         """
@@ -476,7 +476,7 @@ class GroupedJournal(StoredJournal):
         self._queue.note_possibly_erased()
 
     def _forget_erased(self, gone: Sequence[SessionKey]) -> None:
-        """Remove erased sessions from the caches.
+        """Remove the erased sessions `gone` from the caches.
 
         Drop their failed steps, which would create the sessions again without their first record.
         """

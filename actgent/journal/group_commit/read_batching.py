@@ -49,7 +49,7 @@ ReadTogether = Callable[[Sequence[Request]], Awaitable[Sequence[outcome.Outcome[
 
 @attrs.frozen
 class PageRequest:
-    """Request for some records of a session."""
+    """Request for a page of a session's records."""
 
     key: SessionKey
     after: int

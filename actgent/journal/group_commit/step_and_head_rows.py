@@ -188,7 +188,7 @@ _make_head, _make_row, _make_step = (
 
 
 def encode_entry(entry: Entry) -> JournalStep:
-    """Encode an entry for the storage.
+    """Encode an entry (records that are written together) for the storage.
 
     The bytes begin with the schema version.
 
@@ -292,7 +292,7 @@ def decode_page(
 
 
 def _first(rows: Sequence[Row], after: int) -> int:
-    """Return the number of the first record in the rows.
+    """Return the number of the first record in the rows of a page that begins after record `after`.
 
     It is at most `after` if record `after + 1` is inside a row.
     """

@@ -43,7 +43,7 @@ class PendingOpen(FieldRepr):
 
     @property
     def is_of_calling_task(self) -> bool:
-        """True if the calling task belongs to this opening."""
+        """True if the calling task executes this opening, or was started by one of its handlers."""
         return self in _within.get()
 
 
@@ -105,7 +105,7 @@ class PendingOpens(dict[str, PendingOpen]):
                 opening.loaded.set()
 
     def of(self, session_id: str) -> Iterator[PendingOpen]:
-        """Yield the openings of a session, newest first."""
+        """Yield the pending openings and erasures of a session, newest first."""
         opening = self.get(session_id)
         while opening is not None:
             yield opening

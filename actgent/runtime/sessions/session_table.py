@@ -98,7 +98,7 @@ class SessionTable(Mapping[str, SessionContext]):
         return [*self._loaded, *self._unloaded]
 
     def forget_unloaded(self, session_id: str) -> None:
-        """Remove the entry of an unloaded session that has ended."""
+        """Remove the entry for the handle of an unloaded session, because the session has ended."""
         self._unloaded.pop(session_id, None)
 
     def quota_owner(self, session_id: str) -> str:

@@ -99,7 +99,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
 
     @property
     def live(self) -> LiveText:
-        """Partial answer and tool progress of the session."""
+        """Partial answer and tool progress of the session, which are not recorded yet."""
         return self._live
 
     async def receive(self) -> FollowedItem:

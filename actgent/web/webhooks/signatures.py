@@ -124,7 +124,7 @@ class SecretsFile:
             return SigningKeys.of(lines)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(
-                f"the file of webhook secrets must be a text file in UTF-8: {self.path}"
+                f"the file of webhook secrets must be encoded in UTF-8: {self.path}"
             ) from error
         except ConfigurationError as error:
             raise ConfigurationError(f"{self.path}: {error}") from error

@@ -192,7 +192,7 @@ async def test_a_session_of_another_node_is_judged_and_copied(pair):
             assert rated is is_new
         (rated,) = (await read_ratings(pair.two.journal, SessionKey("clerk", session.id), "m1")).values()
         assert (rated.score, rated.comment, rated.expected, rated.by) == (1, "so", "hi", "bo")
-        with pytest.raises(UsageError, match="no message 'm2'"):
+        with pytest.raises(UsageError, match="no answered message 'm2'"):
             await pair.one.rate(session.id, "m2", score=1, by="bo")
 
         for new_id in new_ids.values():

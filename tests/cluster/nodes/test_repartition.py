@@ -44,7 +44,7 @@ async def test_a_cluster_resumes_with_other_partitions(open_cluster):
                 for session in sessions:
                     await session.chat("one", message_id="m1")
                     await session.wait_idle()
-                with pytest.raises(ConfigurationError, match=r"there are web-.*drain"):
+                with pytest.raises(ConfigurationError, match=r"but web-.* run: drain"):
                     await repartition(*place, 16)
             async with trio.open_nursery() as nursery:
                 for session in sessions:
