@@ -42,9 +42,9 @@ class ActorRestarted(Observation):
     actor: str
     """Name of the actor."""
     error: str
-    """Class name of the exception."""
+    """Class name of the exception with which the actor failed."""
     delay: float
-    """Seconds until the restart."""
+    """Seconds until the restart of the actor."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -62,7 +62,7 @@ class DeadLettered(Observation):
     actor: str
     """Name of the actor or agent that was the recipient."""
     reason: str
-    """Reason, as text."""
+    """Text that says why the message was not delivered or processed."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -72,7 +72,7 @@ class ToolsetConnected(Observation):
     toolset: str
     """Name of the toolset."""
     tools: int
-    """Number of its tools."""
+    """Number of tools that the toolset published."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -82,7 +82,7 @@ class ToolsetLost(Observation):
     toolset: str
     """Name of the toolset."""
     error: str
-    """Class name of the exception; `silent` if the toolset did not respond in time."""
+    """Class name of the exception that ended the connection; `silent` if the toolset did not respond in time."""
     delay: float
     """Seconds until the next connection attempt."""
 
@@ -96,7 +96,7 @@ class PartitionsTaken(Observation):
     before: str
     """Name of the previous owner; empty if there was none."""
     partitions: int
-    """Number of partitions."""
+    """Number of acquired partitions."""
     reason: str
     """Reason: `new` (no previous owner), `given_back` (released by its owner), or `died` (the owner died or was cut off)."""
     seconds: float
@@ -114,7 +114,7 @@ class SessionObservation(Observation):
     session_id: str
     """Id of the session, unique for its agent."""
     turn: str = ""
-    """Id of the outside message whose turn the event belongs to; empty if it belongs to no turn."""
+    """Id of the turn that the event belongs to, which is the id of the answered message; empty if it belongs to no turn."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -151,7 +151,7 @@ class MessageRefused(SessionObservation):
     message_id: str
     """Id of the message."""
     error: str
-    """Class name of the error."""
+    """Class name of the error that the sender received."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -216,7 +216,7 @@ class AdmissionWaited(SessionObservation):
     model: str
     """Name of the model."""
     seconds: float
-    """Waiting time in seconds."""
+    """Seconds that the attempt waited for rate limits."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -226,9 +226,9 @@ class ModelFailed(SessionObservation):
     model: str
     """Name of the model."""
     error: str
-    """Class name of the error."""
+    """Class name of the error with which the attempt failed."""
     again: float | None = None
-    """Seconds until the next attempt with this model; None if this call does not try it again."""
+    """Seconds until the next attempt with this model; None if this call makes no further attempt with it."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -292,7 +292,7 @@ class ToolFinished(SessionObservation):
     tool_name: str
     """Name of the tool."""
     status: ToolStatus
-    """Status of the result."""
+    """Status of the tool result, such as `success` or `error`."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -326,15 +326,15 @@ class TurnEnded(SessionObservation):
     """Event: a turn ended, with an answer or a failure."""
 
     message_id: str
-    """Id of the outside message that began the turn."""
+    """Id of the message that started the turn."""
     seconds: float
     """Duration of the turn in this process in seconds."""
     calls: int
-    """Number of model calls."""
+    """Number of model calls of the turn."""
     tool_calls: int = 0
-    """Number of tool calls."""
+    """Number of tool calls of the turn."""
     failed: str | None = None
-    """Kind of the failure; None if the turn was answered."""
+    """Kind of the failure that ended the turn; None if the turn was answered."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -359,13 +359,13 @@ class MessageFailed(SessionObservation):
     """
 
     message_id: str
-    """Id of the message."""
+    """Id of the message that failed."""
     kind: str
     """Kind of the failure; see `Failure.kind`."""
     error: str
-    """Class name of the exception."""
+    """Class name of the exception that caused the failure."""
     words: str
-    """Error text of actgent; empty for exceptions of user code, and if the runtime redacts texts."""
+    """Text of the error, if actgent wrote it; empty for exceptions of user code, and if the runtime redacts texts."""
     cause: str = ""
     """Class and text of the third-party exception that caused the failure; empty if there was none or the runtime
     redacts texts.
@@ -381,11 +381,11 @@ class ToolFailed(SessionObservation):
     tool_name: str
     """Name of the tool."""
     raised: str
-    """Class name of the user code's exception whose text `words` contains; empty if `words` is a text of actgent or of a
+    """Class name of the exception in the tool's code whose text is in `words`; empty if the text is of actgent or of a
     `ToolError`.
     """
     words: str
-    """Error text (`ToolResult.error`); empty if the runtime redacts texts."""
+    """Error text of the tool call (`ToolResult.error`); empty if the runtime redacts texts."""
 
 
 FAILURES = 1000
@@ -393,7 +393,7 @@ FAILURES = 1000
 
 
 class _Backlog:
-    """Unread events of one reader. The stream appends, the reader removes."""
+    """Buffer with the unread events of one reader. The stream appends events, and the reader removes them."""
 
     def __init__(self, capacity: int) -> None:
         self.events: deque[Observation] = deque(maxlen=capacity)
@@ -403,7 +403,7 @@ class _Backlog:
         self.is_closed = False
 
     def put(self, event: Observation) -> None:
-        """Append an event. If the backlog is full, drop the oldest event and count it as lost."""
+        """Append an event to the buffer. If the buffer is full, drop the oldest event and count it as lost."""
         if self.has_ended:
             return
         if len(self.events) == self.events.maxlen:
@@ -412,18 +412,18 @@ class _Backlog:
         self.parked.unpark()
 
     def end(self) -> None:
-        """Reject further events. The reader can still read the events in the backlog."""
+        """Reject further events. The reader can still read the events in the buffer."""
         self.has_ended = True
         self.parked.unpark_all()
 
     def close(self) -> None:
-        """Drop all events and reject further events."""
+        """Drop all events in the buffer, and reject further events."""
         self.is_closed = True
         self.events.clear()
         self.end()
 
     def check_open(self) -> None:
-        """Raise if the backlog is closed, or has ended and is empty.
+        """Check that the reader can read: raise if it was closed, or if the stream has ended and all events were read.
 
         Raises:
             trio.ClosedResourceError: The reader was closed.
@@ -502,7 +502,7 @@ class EventStream:
         self._ended = False
 
     def publish(self, event: Observation) -> None:
-        """Deliver an event to all readers and counters."""
+        """Deliver an event to all open readers, and to the functions registered with `counting`."""
         for backlog in self._backlogs:
             backlog.put(event)
         for count in self._counters:
@@ -510,9 +510,9 @@ class EventStream:
 
     @contextmanager
     def counting(self, count: Callable[[Observation], object]) -> Iterator[None]:
-        """Call `count` with each countable event while the `with` block runs.
+        """Call `count` with each published event while the `with` block runs.
 
-        Counting does not enable the creation of other events.
+        Events that are not counted are still created only if a reader is open.
         """
         self._counters.append(count)
         self.active = True

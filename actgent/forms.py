@@ -85,15 +85,15 @@ class Field(FieldRepr):
             raise ConfigurationError(f"a field must have a name that is not empty, not {self.name!r}")
         if self.kind not in KINDS:
             raise ConfigurationError(
-                f"field {self.name!r}: no kind {self.kind!r}: {nearest(str(self.kind), KINDS)}"
+                f"field {self.name!r}: kind= must be a known kind, not {self.kind!r}: {nearest(str(self.kind), KINDS)}"
             )
         if (self.kind in ("select", "multiselect")) != bool(self.options):
             raise ConfigurationError(
-                f"field {self.name!r}: options= are of select and multiselect, and these need some"
+                f"field {self.name!r}: options= must have at least one value for the kinds select and multiselect, and must be empty for other kinds"
             )
         if (self.kind == "custom") != (self.schema is not None):
             raise ConfigurationError(
-                f"field {self.name!r}: only kind custom has a schema=, and it must have one"
+                f"field {self.name!r}: schema= is required for the kind custom, and must be omitted for other kinds"
             )
 
     @property
@@ -169,12 +169,12 @@ def _checked(given: tuple[object, ...]) -> list[Field]:
     found = [each for each in given if isinstance(each, Field)]
     if len(found) < len(given) or not found:
         raise ConfigurationError(
-            f"form= takes a JSON Schema, or Field(...)s of actgent.forms, not {given!r:.200}"
+            f"form= must be a JSON Schema, or Field objects of actgent.forms, not {given!r:.200}"
         )
     names = [field.name for field in found]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigurationError(f"form=: two fields are named {name!r}")
+            raise ConfigurationError(f"form= has two fields with the name {name!r}: rename one of them")
     return found
 
 
@@ -183,14 +183,14 @@ def _checked(given: tuple[object, ...]) -> list[Field]:
 
 @attrs.frozen(repr=False)
 class Asked(FieldRepr):
-    """Display properties of one field of a form, from `Field` or from a form of another source."""
+    """Display properties of one form field, taken from the JSON Schema of the form."""
 
     name: str
     """Name of the property that holds the value."""
     kind: FieldKind
     """Kind of the field, given or derived from the type."""
     label: str
-    """Label to display."""
+    """Label to display next to the field."""
     help: str
     """Help text to display; empty for none."""
     is_required: bool
@@ -198,15 +198,15 @@ class Asked(FieldRepr):
     options: Sequence[str]
     """Values to choose from; empty for other kinds than `select` and `multiselect`."""
     default: Any
-    """Initial value; None for none."""
+    """Initial value of the field; None leaves the field empty."""
     is_whole: bool
     """True if the number must be an integer."""
 
 
 def fields_of(form: Mapping[str, Any] | None) -> tuple[Asked, ...]:
-    """Return the display properties of a form's fields.
+    """Return the display properties of the fields of a form.
 
-    Empty if the form is not an object schema; clients then ask for JSON text.
+    The result is empty if the form is not an object schema; clients then ask for JSON text.
     """
     members = (form or {}).get("properties")
     if not isinstance(members, Mapping):
@@ -275,23 +275,23 @@ _DATETIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:[Zz
 
 
 def _no_date(value: object) -> str | None:
-    if not _reads(date.fromisoformat, _DATE, value):
+    if not _is_parsable(date.fromisoformat, _DATE, value):
         return f"{value!r:.50} is no date, e.g. 2027-01-31"
     return None
 
 
 def _no_datetime(value: object) -> str | None:
-    if not _reads(datetime.fromisoformat, _DATETIME, value):
+    if not _is_parsable(datetime.fromisoformat, _DATETIME, value):
         return f"{value!r:.50} is no date and time with a zone, e.g. 2027-01-31T09:30:00Z"
     return None
 
 
-def _reads(read: Callable[[str], object], form: re.Pattern[str], value: object) -> bool:
-    """Return True if the value is a text in this format and `read` accepts it, so the date or time exists."""
-    if not isinstance(value, str) or form.fullmatch(value) is None:
+def _is_parsable(parse: Callable[[str], object], pattern: re.Pattern[str], value: object) -> bool:
+    """Return True if the value is a text that matches `pattern`, and `parse` accepts it, so that the date or time exists."""
+    if not isinstance(value, str) or pattern.fullmatch(value) is None:
         return False
     try:
-        read(value.upper())
+        parse(value.upper())
     except ValueError:
         return False
     return True

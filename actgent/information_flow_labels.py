@@ -40,7 +40,9 @@ def _to_sources(value: Iterable[str]) -> frozenset[str]:
                 f"the name of a source must have 1 to {MAX_SOURCE_CHARS} printable characters and no comma, not {name!r:.200}"
             )
         if name.startswith(READERS):
-            raise ConfigurationError(f"pass readers= instead of the source {name!r:.200}")
+            raise ConfigurationError(
+                f"a source cannot name readers: pass readers= to Label instead of the source {name!r:.200}"
+            )
     return names if len(names) <= MAX_SOURCES else frozenset((ANY_SOURCE,))
 
 
@@ -88,7 +90,7 @@ class Label(FieldRepr):
 
     @property
     def reader_names(self) -> str:
-        """Names of the readers as text, such as `ada, bob`."""
+        """The owners that may read the value, as text: `ada, bob`, `all owners` or `no owner`."""
         return "all owners" if self.readers is None else ", ".join(sorted(self.readers)) or "no owner"
 
 
@@ -141,7 +143,10 @@ def without_labels(value: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def label_of(*texts: str) -> Label:
-    """Parse labels from texts in the format of the journal, and return their join. Empty texts are trusted."""
+    """Parse labels from texts in the format of the journal, and return the label of a value made from all of them.
+
+    An empty text is the label of a trusted value.
+    """
     text, restriction = split_readers(functools.reduce(join_origins, texts, ""))
     readers = None
     if restriction:
@@ -156,14 +161,14 @@ def label_of(*texts: str) -> Label:
 
 
 def check_label(value: object) -> Label:
-    """Return the argument `label=` of a message.
+    """Return the argument `label=` of a message after a check of its class.
 
     Raises:
         ConfigurationError: The argument is not a `Label`.
     """
     if isinstance(value, Label):
         return value
-    raise ConfigurationError(f'label= takes a Label, e.g. Label({{"mail:bob"}}), not {value!r:.200}')
+    raise ConfigurationError(f'label= must be a Label, e.g. Label({{"mail:bob"}}), not {value!r:.200}')
 
 
 def text_of(label: Label) -> str:
@@ -174,7 +179,10 @@ def text_of(label: Label) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def text_of_readers(names: frozenset[str]) -> str:
-    """Return the item for readers of a label in the format of the journal. Only these owners may read the value."""
+    """Return the part of a label's text that names its readers, in the format of the journal.
+
+    `names` are the owners that may read the value.
+    """
     return READERS + "|".join(sorted(quote(name, safe=" @:/+") for name in names))
 
 
@@ -213,4 +221,4 @@ class Policy(FieldRepr):
         for name, kind in (("untrusted", Untrusted), ("check", Check), ("violation", Violation)):
             if getattr(self, name) not in get_args(kind):
                 known = " or ".join(map(repr, get_args(kind)))
-                raise ConfigurationError(f"Policy({name}=) takes {known}, not {getattr(self, name)!r:.100}")
+                raise ConfigurationError(f"Policy({name}=) must be {known}, not {getattr(self, name)!r:.100}")

@@ -97,7 +97,7 @@ _BUSY_RULES: tuple[OnBusy, ...] = get_args(OnBusy)
 
 
 def check_busy_rule(rule: object) -> OnBusy:
-    """Return the `on_busy` rule of the argument, which may be any value equal to a known rule.
+    """Return the argument `on_busy=` after a check that it is one of the known rules.
 
     Raises:
         ConfigurationError: The rule is unknown.
@@ -237,7 +237,7 @@ class Media(Serializable):
     media_type: str
     """Media type of the data (RFC 6838), e.g. `image/png`. It is not checked against the data."""
     data: bytes | None = attrs.field(default=None, repr=False)
-    """The data; None if `url` is set."""
+    """Binary content; None if `url` is set."""
     url: str | None = None
     """URL from which the provider downloads the data; None if `data` is set."""
 
@@ -352,9 +352,13 @@ class ToolResult(Serializable):
     media: tuple[Medium, ...] = ()
     """Images and files that the tool returned; `content` names each. A model receives those that its API supports."""
     raised: str = ""
-    """Class name of the user code's exception whose text `error` contains; empty if actgent or a `ToolError` worded `error`."""
+    """Class name of the exception in the tool's code whose text `error` contains; empty if the text is of actgent or of a
+    `ToolError`.
+    """
     via: str = ""
-    """Untrusted sources that influenced the result without being repeated in it, such as those of a called agent; empty if none."""
+    """Names of untrusted sources that influenced the result although it does not repeat their text, such as those of a called
+    agent; empty if none.
+    """
 
     @property
     def label(self) -> Label:
@@ -441,7 +445,7 @@ def message_parts(content: Content) -> tuple[Part, ...]:
                 f"content must be a string or parts (Text, Image, File), not {type(part).__name__}"
             )
     if not any(not isinstance(part, Text) or part.text.strip() for part in parts):
-        raise ConfigurationError("the message is empty: no model answers one without text or other parts")
+        raise ConfigurationError("the message is empty: give it text or another part, such as an image")
     return parts
 
 
@@ -519,7 +523,7 @@ NO_USAGE = Usage()
 
 
 class _NoMetadata(Mapping[str, Any]):
-    """Immutable empty mapping; copies and pickles are the same object."""
+    """Class of the constant `NO_METADATA`, an immutable empty mapping. Copies and unpickled objects are the same object."""
 
     __slots__ = ()
 
@@ -556,7 +560,7 @@ MAX_METADATA_CHARS = 16_000
 
 
 def checked_metadata(value: object) -> Mapping[str, Any]:
-    """Return a copy of a message's metadata after validation.
+    """Return a copy of the argument `metadata=` of a message after validation.
 
     Raises:
         ConfigurationError: The value is not a mapping with text keys, is not JSON data, or exceeds 16,000
@@ -570,7 +574,7 @@ def checked_metadata(value: object) -> Mapping[str, Any]:
         raise ConfigurationError(f"metadata= must be JSON data: {error}") from None
     if len(text) > MAX_METADATA_CHARS:
         raise ConfigurationError(
-            f"metadata= is {len(text)} characters as JSON, of at most {MAX_METADATA_CHARS}: keep the rest elsewhere, and note its id"
+            f"metadata= is {len(text)} characters as JSON, of at most {MAX_METADATA_CHARS}: store large data elsewhere, and put its id into the metadata"
         )
     copy: Mapping[str, Any] = json.loads(text)
     return copy or NO_METADATA
@@ -613,7 +617,7 @@ class Message(Serializable):
     A second message with this id is a repetition and is not processed again.
     """
     session_id: str
-    """Id of the session."""
+    """Id of the session that the message belongs to."""
     sender: Sender = attrs.field(converter=_to_sender, metadata={EXACT: Sender})
     """Sender of the message; a name is converted with `Sender.named`."""
     parts: tuple[Part, ...] = attrs.field(converter=to_parts, metadata={EXACT: tuple})
@@ -625,9 +629,9 @@ class Message(Serializable):
     deadline: float | None = None
     """Maximum seconds to wait for room in the inbox; None uses the default of the inbox."""
     correlation_id: str | None = None
-    """Id of the outside message that began the turn; None for an outside message."""
+    """Id of the message that started the turn; None if this message itself starts a turn."""
     causation_id: str | None = None
-    """Id of the message that caused this one; None for an outside message."""
+    """Id of the message that caused this one; None if this message itself starts a turn."""
     traceparent: str | None = None
     """W3C Trace Context of the sender; None without a trace."""
     created_at: float = attrs.field(factory=time.time)
@@ -635,7 +639,7 @@ class Message(Serializable):
     stage: str | None = None
     """Stage of the protocol that processes this message; None if the message begins a turn."""
     on_busy: "OnBusy" = "queue"
-    """Handling of the message if its session runs a turn."""
+    """Rule for the message if a turn is running in its session: queue, collect, interrupt or reject."""
     cut: bool = False
     """True for an interrupted answer: the text is what was received until the interruption."""
     metadata: Mapping[str, Any] = attrs.field(default=NO_METADATA, hash=False)
@@ -646,9 +650,13 @@ class Message(Serializable):
     Native calls are parts of the answer instead.
     """
     origin: str = ""
-    """Tools and toolsets whose untrusted text the message may repeat, such as `page, memories`; empty if none."""
+    """Names of the untrusted sources (tools, toolsets) whose text the message may repeat, such as `page, memories`; empty if
+    none.
+    """
     via: str = ""
-    """Untrusted sources that influenced the message without being repeated in it, such as those of the calling session; empty if none."""
+    """Names of untrusted sources that influenced the message although it does not repeat their text, such as those of the
+    calling session; empty if none.
+    """
 
     @property
     def label(self) -> Label:
@@ -714,7 +722,7 @@ class ChatMessage(Serializable):
     """A message in a model request: a role and content parts."""
 
     role: Role
-    """Role of the message."""
+    """Role of the message's author for the model: user, assistant or tool."""
     parts: tuple[Part, ...]
     """Content of the message, in order."""
 
@@ -764,7 +772,7 @@ class Reply(Serializable, Generic[DataT_co]):
     origin: str = ""
     """Tools and toolsets whose untrusted text the answer may repeat, such as `page, memories`; empty if none."""
     via: str = ""
-    """Untrusted sources that influenced the answer without being repeated in it; empty if none."""
+    """Names of untrusted sources that influenced the answer although it does not repeat their text; empty if none."""
 
     @property
     def label(self) -> Label:
@@ -799,7 +807,7 @@ class Event(Serializable):
     origin: str = ""
     """Tools and toolsets whose untrusted text the data may repeat, such as `page, memories`; empty if none."""
     via: str = ""
-    """Untrusted sources that influenced the event without being repeated in it; empty if none."""
+    """Names of untrusted sources that influenced the event although it does not repeat their text; empty if none."""
 
     @property
     def label(self) -> Label:
@@ -820,7 +828,7 @@ class Route(Serializable):
     origin: str = ""
     """Tools and toolsets whose untrusted text the route may repeat, such as `page, memories`; empty if none."""
     via: str = ""
-    """Untrusted sources that influenced the route without being repeated in it; empty if none."""
+    """Names of untrusted sources that influenced the route although it does not repeat their text; empty if none."""
 
     @property
     def label(self) -> Label:
@@ -841,9 +849,9 @@ class Failure(Serializable):
     `interrupted`, `deadline`, `stopped`, `guard`, `journal`, `moved`, `deps`, `pool` or `internal`.
     """
     error: Exception
-    """The exception."""
+    """Exception that caused the failure."""
     message_id: str
-    """Id of the outside message that failed."""
+    """Id of the message that failed, which started the turn."""
     raw: str = ""
     """Text of the model's answer that could not be used; empty if there was none."""
 
@@ -885,9 +893,9 @@ def message_failure(
     """Create the failure of a message.
 
     Args:
-        message_id: Id of the outside message.
+        message_id: Id of the message that failed, which started the turn.
         kind: Value of `Failure.kind`.
-        error: The exception.
+        error: Exception that caused the failure.
         raw: Text of the model's answer; empty if there was none.
         is_outcome: False if the message may still be answered for other callers, as after a timeout of one caller.
     """

@@ -66,7 +66,7 @@ async def test_nested_folders_are_created_and_checked(tmp_path, commands):
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
     code, _, complained = await actgent("new", team / "helper")
-    assert (code, f"no such folder: {team}; create it first" in complained) == (2, True)
+    assert (code, f"the folder {team} does not exist: create it first" in complained) == (2, True)
     team.mkdir()
     for name in ("helper", "clerk"):
         assert (await actgent("new", team / name))[0] == 0
@@ -85,7 +85,7 @@ async def test_nested_folders_are_created_and_checked(tmp_path, commands):
 
 def test_check_of_a_missing_folder_names_what_is_expected(tmp_path, commands):
     done = commands.run([ACTGENT, "check", "nothing"], cwd=tmp_path, capture_output=True)
-    words = b"actgent: nothing:1: No such file or directory; expected a folder\n"
+    words = b"actgent: nothing:1: No such file or directory; the path must be that of a folder\n"
     assert (done.returncode, done.stderr) == (2, words)
 
 

@@ -163,7 +163,7 @@ def look(day: str) -> str:
             lambda: Retention(closed="30d"),
             "an age of Retention must be seconds of at least 0 or a timedelta, not '30d'",
         ),
-        (lambda: Policy(violation="stop"), "Policy(violation=) takes 'ask' or 'refuse', not 'stop'"),
+        (lambda: Policy(violation="stop"), "Policy(violation=) must be 'ask' or 'refuse', not 'stop'"),
         (
             lambda: LongTermMemory("memory:", half_life="30d"),
             "half_life= must be a number of days above 0, or None",
@@ -171,7 +171,7 @@ def look(day: str) -> str:
         (lambda: clerk(approval=lambda _: True), "write approval=lambda call, tool, context: ..."),
         (lambda: clerk(recall_before_answer=True), "needs long_term_memory=LongTermMemory(...)"),
         (lambda: clerk(long_term_memory="sqlite:///m.db"), "LongTermMemory('sqlite:///memories.db')"),
-        (lambda: clerk(modes=["plan", "act"]), "modes= takes Modes(...), not ['plan', 'act']"),
+        (lambda: clerk(modes=["plan", "act"]), "modes= must be Modes(...), not ['plan', 'act']"),
         (lambda: delegation_tools(allowed="workshop"), "allowed=['workshop']"),
         (lambda: tool(untrusted="yes")(look), "untrusted= (or outside=) must be True or False, not 'yes'"),
         (lambda: tool(sinks=("too",))(look), "sinks= names 'too', which is not a parameter of the tool"),

@@ -389,7 +389,7 @@ async def test_an_actor_without_receive_names_its_class(caplog):
         till = await runtime.spawn(Till)
         with pytest.raises(ActorFailed):
             await till.ask(1)
-    assert "Till has no receive(): define async def receive(self, payload)" in caplog.text
+    assert "Till must define the method `async def receive(self, payload)`" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def calling_actor() -> "ActorContext | None":
 
 
 def waiting_actor() -> WaitNode | None:
-    """Return the wait-graph node of the calling task, for deadlock detection; None outside of actors.
+    """Return the node of the calling task in the graph of waiting actors, for deadlock detection; None outside of actors.
 
     The node is that of the actor, or of the message group whose message the task processes.
     """
@@ -130,7 +130,7 @@ class ActorContext:
         """
         await trio.lowlevel.checkpoint()
         if self._nursery is None or self._children is None or self.ref.is_gone:
-            raise ActorFailed(self.name, "it is not running, so it can have no children")
+            raise ActorFailed(self.name, "it is not running, so it cannot start child actors")
         return start(
             factory,
             name,
@@ -149,7 +149,7 @@ class ActorContext:
         return self._groups.node(entry[1], self.inbox)
 
     def run_in(self, cell: Cell) -> None:
-        """Set the cell that starts, restarts and stops this actor."""
+        """Set the cell, which is the object that starts, restarts and stops this actor."""
         self._cell = cell
 
     def stop(self) -> None:
@@ -193,7 +193,7 @@ class ActorContext:
         )
 
     async def live(self) -> None:
-        """Run one incarnation: make a new actor object and process messages until a failure."""
+        """Run the actor until its next failure: make a new actor object and process messages with it."""
         self.task = trio.lowlevel.current_task()
         running_actor.set(self)
         actor = self._factory()
@@ -216,7 +216,7 @@ class ActorContext:
             _log.warning("actor %s did not return from stopped() within %g s", self.name, STOP_GRACE_SECONDS)
 
     async def _serve(self, actor: "Actor") -> None:
-        """Process one message at a time."""
+        """Process the messages of the inbox one after the other, until a failure."""
         while True:
             envelope = next(iter(self._taken.values()), None)
             if envelope is None:
@@ -316,7 +316,7 @@ class Actor:
         `concurrency=` above 1, several calls run concurrently; a failure of one cancels the others, which are tried again.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} has no receive(): define async def receive(self, payload)"
+            f"{type(self).__name__} must define the method `async def receive(self, payload)`"
         )
 
     async def stopped(self) -> None:

@@ -48,7 +48,7 @@ GRACE = 10.0
 
 
 class Body(typing.Protocol):
-    """The message loop that a cell runs."""
+    """Interface of the message loop of an actor or agent, which a cell runs and restarts."""
 
     @property
     def name(self) -> str: ...
@@ -80,7 +80,7 @@ class Body(typing.Protocol):
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class SystemContext(FieldRepr):
-    """State that all actors of a system share."""
+    """Objects that all actors of a system share: timer, events, dead letters, and the table of actors."""
 
     policy: Supervision
     capacity: int = 1000
@@ -88,13 +88,13 @@ class SystemContext(FieldRepr):
     events: EventStream
     timer: Timer = attrs.field(factory=Timer)
     find_waiter: Callable[[], WaitNode | None]
-    """Function that returns the wait-graph node of the actor or session for which the calling task works."""
+    """Function that returns the node, in the graph of waits, of the actor or session for which the calling task works."""
     dead_letters: DeadLetters = attrs.field(factory=DeadLetters)
     running: "dict[str, Cell | UnusedCell]" = attrs.field(factory=dict)
     serial: "itertools.count[int]" = attrs.field(factory=lambda: itertools.count(1))
 
     def dead_letter(self, letter: DeadLetter, *, caller_knows: bool = False) -> None:
-        """Keep a dead letter and publish an event. Log a warning, unless the sender has received an error."""
+        """Keep a dead letter and publish an event. Log a warning, unless `caller_knows`: the sender has received an error."""
         self.dead_letters.add(letter)
         level = logging.DEBUG if caller_knows else logging.WARNING
         _log.log(level, "a message to actor %s is a dead letter: %s", letter.actor, letter.reason)
@@ -149,7 +149,7 @@ class SystemContext(FieldRepr):
                 await cell.wait_idle()
 
     async def drain(self) -> None:
-        """Let each actor process accepted messages, and those that follow from them, within its grace. Then stop all actors."""
+        """Let each actor process accepted messages, and messages caused by them, within its grace time. Then stop all actors."""
         cells = [*self.running.values()]
         for cell in cells:
             cell.drain()
@@ -166,7 +166,7 @@ class SystemContext(FieldRepr):
 
 
 class UnusedActor(typing.Protocol):
-    """An actor that is built at its first use."""
+    """Interface of an actor that is built only at its first use."""
 
     name: str
 
@@ -214,11 +214,11 @@ class UnusedCell(FieldRepr):
         self.start().stop()
 
     def drain(self) -> None:
-        """Note that the system block is ending. An actor that is used after this drains from its first message on."""
+        """Note that the system block is ending. An actor whose first use is later gets only its grace time."""
         self.is_draining = True
 
     async def finish(self) -> None:
-        """End the actor without starting it."""
+        """End the actor without building or starting it, which frees its name."""
         try:
             await self.actor.__actgent_finish__()
         finally:
@@ -226,7 +226,7 @@ class UnusedCell(FieldRepr):
 
 
 class Siblings:
-    """The cells of one parent. Applies the supervision policy when one of them fails."""
+    """The cells of one parent's child actors. When one fails, the supervision policy of the parent is applied."""
 
     def __init__(self, policy: Supervision, context: SystemContext) -> None:
         self.policy = policy
@@ -248,7 +248,7 @@ class Siblings:
         return cell
 
     def remove(self, cell: "Cell") -> None:
-        """Remove an ended cell."""
+        """Remove an ended cell from the siblings."""
         self._cells.pop(cell, None)
 
     def restart(self, failed: "Cell", error: Exception) -> None:
@@ -346,13 +346,13 @@ class Cell:
         self._siblings.context.dead_letter(letter, caller_knows=caller_knows)
 
     def drain(self) -> None:
-        """Notify the body that the system block is ending."""
+        """Notify the message loop of the actor that the system block is ending."""
         self.body.drain()
 
     def restart_at(self, time: float) -> None:
         """Cancel the current incarnation, and start the next one not before `time`, in seconds of trio's clock.
 
-        Does nothing more if the actor is stopping or has no task.
+        If the actor is stopping or has no task, nothing is restarted.
         """
         self._restart_at = max(self._restart_at, time)
         if not self.is_stopping and self._incarnation is not None:
@@ -393,7 +393,7 @@ class Cell:
             self._siblings.context.leave(self)
 
     async def _run_incarnations(self) -> bool:
-        """Run incarnations until the actor is stopped (True), or has no work (False)."""
+        """Run and restart the actor. Return True after it was stopped, and False if it has no work."""
         while True:
             if await self._run_incarnation():
                 if not self.is_stopping:
@@ -411,7 +411,7 @@ class Cell:
                 await trio.sleep_until(self._restart_at)
 
     async def _run_incarnation(self) -> bool:
-        """Run one incarnation. Return False if the body returned for lack of work."""
+        """Run the actor until its next failure or stop. Return False if its message loop returned for lack of work."""
         self._has_work = False
         with trio.CancelScope() as scope:
             self._scope = self._incarnation = scope

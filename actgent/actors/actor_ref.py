@@ -66,12 +66,12 @@ class Envelope(FieldRepr):
     """Size of the payload in bytes; 0 if it is unknown."""
 
     def answer(self, value: object) -> None:
-        """Send the value to the caller that waits in `ask`. Ignored if the message was sent without waiting."""
+        """Send the actor's answer to the caller that waits in `ask`. Do nothing if the message was sent without waiting."""
         if self.promise is not None:
             self.promise.settle(outcome.Value(value))
 
     def fail(self, error: Exception) -> None:
-        """Settle the promise with an error, which the waiting caller raises. Ignored if the message was sent without waiting."""
+        """Send an error to the caller that waits in `ask`, which raises it. Do nothing if the message was sent without waiting."""
         if self.promise is not None:
             self.promise.settle(outcome.Error(error))
 
@@ -245,7 +245,7 @@ class ActorRef(Address):
         await self.tell(letter.payload, priority=letter.priority)
 
     def close(self, reason: str) -> None:
-        """Refuse further messages, since the actor has ended."""
+        """Reject further messages, because the actor has ended. `reason` is the text of their errors."""
         self._gone = reason
 
     def _reject(self, payload: Any, priority: Priority) -> NoReturn:

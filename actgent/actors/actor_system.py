@@ -20,7 +20,7 @@ __all__ = ["DEAD_LETTERS", "ActorSystem", "open_system"]
 
 
 class ActorSystem:
-    """The running actors by name, and the dead letters."""
+    """A running system of actors: start, find and stop actors by name, and read the dead letters."""
 
     def __init__(self, nursery: trio.Nursery, context: SystemContext) -> None:
         self._nursery = nursery
@@ -78,7 +78,7 @@ class ActorSystem:
         )
 
     def host(self, body: Body, *, grace: float) -> None:
-        """Start a body that dispatches its messages itself, such as an agent with many concurrent sessions.
+        """Start an actor with its own message loop `body`, such as an agent with many concurrent sessions.
 
         `grace` is the time in seconds to finish messages when the system block ends.
 
@@ -143,7 +143,7 @@ class ActorSystem:
         await self._context.drain()
 
     def retire_idle(self) -> None:
-        """End the tasks of actors without work. The nursery of the system is about to be cancelled."""
+        """End the tasks of actors without work, before the nursery of the system is cancelled."""
         for cell in self._context.cells():
             cell.body.retire()
 
@@ -162,7 +162,7 @@ class ActorSystem:
 
     @property
     def dead_letters(self) -> tuple[DeadLetter, ...]:
-        """The newest undeliverable or failed messages, oldest first."""
+        """The newest dead letters: undeliverable or repeatedly failed messages, oldest first."""
         return tuple(self._context.dead_letters)
 
     async def send_again(self, letter: DeadLetter) -> None:

@@ -20,7 +20,7 @@ from actgent.support.field_repr import FieldRepr
 
 
 class InboxItem(typing.Protocol):
-    """The attributes of a message that an inbox reads."""
+    """Interface of a message, with the attributes that an inbox reads."""
 
     @property
     def session_id(self) -> str: ...
@@ -62,11 +62,11 @@ class WaitingSender(FieldRepr, Generic[M]):
     place: Place[M]
     task: trio.lowlevel.Task
     reserves: bool = False
-    """True if the sender only reserves a place and enqueues its message later."""
+    """True if the sender only reserves room in the inbox, and enqueues its message later."""
     bound: Bound = None
-    """Bound of the inbox that the sender waits for; None if it is the number of messages in the whole inbox."""
+    """Capacity for which the sender waits: session or bytes; None for the number of messages in the whole inbox."""
     ticket: "QueueEntry[WaitingSender[M]] | None" = None
-    """Position in the queue of that bound."""
+    """Entry of the sender in the queue for that capacity; None while the sender is not queued."""
 
 
 class BoundedInbox(typing.Protocol[M]):
@@ -124,9 +124,9 @@ class WaitingSenders(Generic[M]):
 
     @trio.lowlevel.enable_ki_protection
     def open(self, bound: Bound) -> None:
-        """Admit senders in order after room became free at a bound, until the bound is reached again.
+        """Admit waiting senders in order, because room became free at the capacity `bound`, until it is used up again.
 
-        A sender that then reaches another bound waits there.
+        A sender that then lacks room at another capacity waits there.
         """
         while (queue := self.queues.get(bound)) is not None:
             ticket = queue.first()
@@ -137,7 +137,7 @@ class WaitingSenders(Generic[M]):
             self._queue(ticket.item)
 
     def _queue(self, sender: WaitingSender[M]) -> None:
-        """Add a sender to the queue of the bound that keeps it out, or admit it if there is room."""
+        """Add a sender to the queue of the capacity that it lacks, or admit it if there is room."""
         bound = self._inbox.reached_bound(sender.place[2])
         if bound is UNBOUNDED:
             self._inbox.admit(sender)

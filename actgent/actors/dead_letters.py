@@ -28,7 +28,7 @@ class DeadLetter(FieldRepr):
     payload: Any
     """The message, or any other value that was sent."""
     reason: str
-    """Reason why the message was not processed, as text."""
+    """Text that says why the message was not processed."""
     error: Exception | None = None
     """Exception of the last attempt; None if there was no attempt."""
     at: float = attrs.field(factory=time.time, eq=False, kw_only=True)
@@ -38,7 +38,7 @@ class DeadLetter(FieldRepr):
     owner: Any = attrs.field(default=None, eq=False, kw_only=True)
     """Owner of the session, for a message to an agent. None if the session ends with this message."""
     id: str = attrs.field(factory=new_id, eq=False, kw_only=True)
-    """Id of the letter."""
+    """Id of the dead letter."""
 
 
 class DeadLetters:
@@ -60,14 +60,16 @@ class DeadLetters:
         return iter(tuple(self._letters.values()))
 
     def add(self, letter: DeadLetter) -> None:
-        """Add a letter. Drop the oldest one if the list is full."""
+        """Add a dead letter. If the list is full, drop the oldest one."""
         self._letters[id(letter)] = letter
         if len(self._letters) > self.capacity:
             del self._letters[next(iter(self._letters))]
 
     @contextmanager
     def resend(self, letter: DeadLetter) -> Iterator[None]:
-        """Context manager around sending a letter again: remove the letter after success, keep it after an exception.
+        """Return a context manager around sending a dead letter again.
+
+        The letter is removed after success, and kept after an exception.
 
         Raises:
             DeadLetterGone: The letter is not in the list, or another task is sending it.

@@ -27,7 +27,7 @@ class TimerHandle:
         """Heap of the timer, from which cancelled calls are removed."""
 
     def cancel(self) -> None:
-        """Cancel the call. A call that has fired is unaffected."""
+        """Cancel the scheduled call. A call that was made already is unaffected."""
         self.fn = None
         heap = self._heap
         while heap and heap[-1][2].fn is None:  # removing the last entries keeps the heap order

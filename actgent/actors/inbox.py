@@ -95,7 +95,7 @@ DEFAULT_MESSAGE_BYTES = 25_000_000
 
 @functools.cache  # inboxes share it, because a tuple with its numbers takes 120 bytes
 def _delays_of(age_step: float) -> tuple[float, ...]:
-    """Return the seconds by which each priority level comes later than its arrival."""
+    """Return the seconds that are added to the arrival time of a message for its order, by priority level."""
     return (-math.inf, 0.0, age_step, 2 * age_step)
 
 
@@ -119,12 +119,12 @@ class _SessionQueue(FieldRepr, Generic[M]):
     state: _State = _WAITING
     waiting: list[Place[M]] = attrs.field(factory=list)
     urgent: int = 0
-    """Number of waiting URGENT messages, reserved places included."""
+    """Number of waiting URGENT messages, including those with a reserved place that are not enqueued yet."""
     places: int = 0
-    """Number of other waiting messages, reserved places and senders that wait for the whole inbox included."""
+    """Number of other waiting messages, including those that only have a reserved place or wait for room in the whole inbox."""
     followups: deque[M] | None = None
     is_urgent: bool = False
-    """True if the claimed message is URGENT."""
+    """True if the message that the session is processing is URGENT."""
     owner: str | None = None
     """Cached owner of the session; None until it is needed."""
     listing: "QueueEntry[_SessionQueue[M]] | None" = None
@@ -143,13 +143,13 @@ class _Urgency(FieldRepr):
     """Counters of URGENT messages and turns."""
 
     waiting: int = 0
-    """Number of waiting URGENT messages, reserved places included."""
+    """Number of waiting URGENT messages, including those with a reserved place that are not enqueued yet."""
     bytes: int = 0
     """Bytes of the queued URGENT messages."""
     out: int = 0
-    """Number of claimed sessions that process an URGENT message. Lent sessions are excluded."""
+    """Number of sessions that process an URGENT message, except those that have lent their slot."""
     out_of: dict[str, int] = attrs.field(factory=dict)
-    """Owner -> number of claimed sessions with an URGENT message."""
+    """Number of sessions that process an URGENT message, by owner."""
     run: int = 0
     """Number of consecutive URGENT turns up to now."""
     is_flooded: bool = False
@@ -185,17 +185,17 @@ class InboxStatistics(FieldRepr):
     urgent: int
     """Number of waiting URGENT messages."""
     claimed: int
-    """Number of sessions with a claimed message."""
+    """Number of sessions whose message is being processed (claimed)."""
     bytes: int
     """Bytes of the waiting messages, URGENT messages included."""
     senders: int
-    """Number of tasks that wait for room."""
+    """Number of sending tasks that wait for room in the inbox."""
     sessions: int
-    """Number of sessions with waiting or claimed messages."""
+    """Number of sessions with messages that wait or are being processed."""
 
 
 class InboxBounds(NamedTuple):
-    """Bounds of an inbox, by the parameters of `PriorityInbox`."""
+    """Capacities of an inbox, with the meaning of the parameters of `PriorityInbox`."""
 
     concurrency: int
     urgent_concurrency: int
@@ -252,7 +252,7 @@ class PriorityInbox(Generic[M]):
         )
         if min(bounds) < 1 or not age_step >= 0:
             raise ConfigurationError(
-                f"inbox {name!r}: each bound must be at least 1, and age_step at least 0"
+                f"inbox {name!r}: each capacity and concurrency must be at least 1, and age_step= must be at least 0"
             )
         self.name = name
         self.capacity = capacity
@@ -333,7 +333,7 @@ class PriorityInbox(Generic[M]):
         return self.reached_bound(message) is not UNBOUNDED
 
     def check_room(self, message: M) -> None:
-        """Raise if there is no room for a message now.
+        """Check that the inbox has room for a message now.
 
         Raises:
             InboxFull: A bound is reached.
@@ -342,7 +342,7 @@ class PriorityInbox(Generic[M]):
             raise self.refusal(message)
 
     def check_size(self, message: M) -> None:
-        """Raise if a message is too large for this inbox, even an empty one.
+        """Check that a message is not too large for this inbox when the inbox is empty.
 
         Raises:
             MessageTooLarge: The message has more than `message_bytes` bytes.
@@ -352,7 +352,7 @@ class PriorityInbox(Generic[M]):
             raise MessageTooLarge(self.name, size, self.message_bytes)
 
     def refusal(self, message: M) -> InboxFull:
-        """Return the `InboxFull` error that names the reached bound."""
+        """Return the `InboxFull` error for a message that finds no room. It names the capacity that is used up."""
         bound = self.reached_bound(message)
         return self._full((message.session_id, False) if bound is UNBOUNDED else bound)
 
@@ -372,7 +372,7 @@ class PriorityInbox(Generic[M]):
         return True
 
     def try_claim(self, message: M) -> bool:
-        """Claim the session of a message so that its turn can start without the queue.
+        """Claim the session of a message, so that its turn can start at once without the queue.
 
         Return False if the message must be enqueued: its session or other messages are queued, or no slot is
         free.
@@ -419,12 +419,15 @@ class PriorityInbox(Generic[M]):
         return place
 
     def fill(self, place: Place[M]) -> None:
-        """Enqueue the message of a reserved place."""
+        """Enqueue the message for which `place` was reserved."""
         self._reserved -= 1
         self._push(self._queues[place[2].session_id], place)
 
     def claim_place(self, place: Place[M]) -> bool:
-        """Claim the session of a reserved place; return False if another message precedes it. Same effect as `fill` and `poll`."""
+        """Claim the session of the message with a reserved place, so that its turn can start. The effect is that of `fill` and `poll`.
+
+        Return False if another message precedes it.
+        """
         queue = self._queues[place[2].session_id]
         if (
             self._ready.owners
@@ -450,7 +453,7 @@ class PriorityInbox(Generic[M]):
         self._forget_if_empty(queue)
 
     def take_out(self, place: Place[M]) -> None:
-        """Remove a waiting message by its place."""
+        """Remove the waiting message that was enqueued at `place`."""
         queue = self._queues[place[2].session_id]
         queue.waiting.remove(place)
         heapq.heapify(queue.waiting)
@@ -521,7 +524,7 @@ class PriorityInbox(Generic[M]):
         queue.followups.append(message)
 
     def reached_bound(self, message: M) -> "Bound | Unbounded":
-        """Return the bound that keeps a message out, or `UNBOUNDED` if there is room."""
+        """Return the capacity for which a message lacks room; `UNBOUNDED` if there is room."""
         queue = self._queues.get(message.session_id)
         if message.priority == _URGENT:
             if queue is not None and queue.urgent >= self.urgent_capacity:
@@ -541,7 +544,7 @@ class PriorityInbox(Generic[M]):
         return waiting + self._size_of(message) > self.capacity_bytes
 
     def is_blocked(self, sender: WaitingSender[M]) -> bool:
-        """Return True if the bound that a sender waits for is still reached."""
+        """Return True if the capacity that a waiting sender needs is still used up."""
         message, bound = sender.place[2], sender.bound
         if bound is None:
             return self._waiting >= self.capacity or self._lacks_bytes(message, self._bytes)
@@ -675,7 +678,7 @@ class PriorityInbox(Generic[M]):
         return self._add(rotation, sender, sender.place, queue)
 
     def leave(self, sender: WaitingSender[M]) -> None:
-        """Release the place that a sender took in `enter`, when it stops waiting."""
+        """Remove a sender that stops waiting, and release the place that it took in `enter`."""
         if sender.bound is None:
             self._queues[sender.place[2].session_id].places -= 1
         elif sender.bound == URGENT_BYTES:
@@ -686,7 +689,7 @@ class PriorityInbox(Generic[M]):
         self._forget_if_empty(self._queues[sender.place[2].session_id])
 
     def next_turn(self) -> int:
-        """Return the next serial number, with which owners take turns."""
+        """Return the next serial number. The owner with the lowest number is served next."""
         return next(self._serial)
 
     # --- out -----------------------------------------------------------------------------
@@ -759,7 +762,7 @@ class PriorityInbox(Generic[M]):
         return (is_full and others > 0) or self._ready.first(_FIRST_NORMAL_LEVEL) is not None
 
     def _begin(self, queue: _SessionQueue[M]) -> None:
-        """Update the length of the current series of URGENT turns when a turn begins. Other turns end the series."""
+        """Update the length of the current series of URGENT turns, because a turn of this session begins. Other turns end it."""
         urgency = self._urgency
         if not queue.is_urgent:
             urgency.run = 0
@@ -802,7 +805,7 @@ class PriorityInbox(Generic[M]):
         return message
 
     async def yield_in_series(self) -> None:
-        """Let other tasks run where `get` would: after each 16th message, or a millisecond after they last ran."""
+        """Let other tasks run in a series of messages, as `get` does: at each 16th message, or a millisecond after they last ran."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._get_batch.is_full(trio.current_time()):
             await trio.lowlevel.checkpoint()
@@ -877,8 +880,8 @@ class PriorityInbox(Generic[M]):
         queue = self._queues.get(session_id)
         return queue is not None and bool(queue.waiting) and queue.waiting[0][0] == _FIRST
 
-    def take_next_messages(self, session_id: str, wanted: Callable[[M], bool]) -> list[M]:
-        """Remove and return the next messages of a claimed session, up to the first one that `wanted` rejects.
+    def take_next_messages(self, session_id: str, accepts: Callable[[M], bool]) -> list[M]:
+        """Remove and return the next messages of a claimed session, up to the first one for which `accepts` returns False.
 
         The running turn answers them together with its own message.
 
@@ -886,7 +889,7 @@ class PriorityInbox(Generic[M]):
             UsageError: No message of the session is claimed.
         """
         queue, taken = self._claimed_queue(session_id), []
-        while queue.waiting and wanted(queue.waiting[0][2]):
+        while queue.waiting and accepts(queue.waiting[0][2]):
             taken.append(self._pop(queue))
         return taken
 
@@ -1002,13 +1005,13 @@ class PriorityInbox(Generic[M]):
         return self._ready.waits_other(self.owner_of(session_id))
 
     def forget_parked(self, session_id: str) -> None:
-        """Forget the id of a parked session that is evicted from memory. Call `park` again when the session is loaded."""
+        """Forget a parked session that is evicted from memory. Call `park` again after the session was loaded."""
         self._held.pop(session_id, None)
 
     def is_parked(self, session_id: str) -> bool:
         """Return True if the session is parked with messages that wait for `unpark`.
 
-        A parked session without any returns False.
+        The result is False for a parked session without messages.
         """
         queue = self._queues.get(session_id)
         return queue is not None and queue.state is _PARKED

@@ -37,9 +37,9 @@ class MessageGroups(FieldRepr):
     line_of: LineOf | None = None
     """Function that returns the group of a payload; None puts each message into a group alone."""
     actor_node: WaitNode = attrs.field(init=False)
-    """Node of the whole actor in the wait graph."""
+    """Node of the whole actor in the graph of waits."""
     _nodes: dict[str, WaitNode] = attrs.field(init=False, factory=dict)
-    """Wait-graph nodes of groups that wait or are awaited, by group."""
+    """Nodes in the graph of waits, by group, for groups that wait or are awaited."""
     _serial: "itertools.count[int]" = attrs.field(init=False, factory=itertools.count)
 
     def __attrs_post_init__(self) -> None:
@@ -49,7 +49,7 @@ class MessageGroups(FieldRepr):
             raise ConfigurationError(f"actor {self.name!r}: concurrency={concurrency!r} must be at least 1")
         if not (self.line_of is None or callable(self.line_of)):
             raise ConfigurationError(
-                f"actor {self.name!r}: line_of= takes a function of the payload, not {self.line_of!r:.200}"
+                f"actor {self.name!r}: line_of= must be a function of the payload, not {self.line_of!r:.200}"
             )
 
     @property
@@ -89,7 +89,7 @@ class MessageGroups(FieldRepr):
         return node
 
     def forget(self, group: str) -> None:
-        """Drop the wait-graph node of a group if the node has no edges."""
+        """Drop the node of a group in the graph of waits if the group neither waits nor is awaited."""
         node = self._nodes.get(group)
         if node is not None and node.is_alone:
             del self._nodes[group]

@@ -26,7 +26,7 @@ MAX_ENDED_AT_ONCE = 1000
 
 
 class _Wake:
-    """Reusable outcome that wakes a parked worker. It saves an `outcome.Value` per job."""
+    """Reusable object that hands the next job to an idle worker. It saves an `outcome.Value` per job."""
 
     __slots__ = ("job",)
 
@@ -51,7 +51,17 @@ class Workers(Generic[JobT]):
         abandon: Callable[[JobT], Awaitable[object]],
         on_unneeded: Callable[[int], bool] | None = None,
     ) -> None:
-        """Args: `on_unneeded` is called with the number of parked workers if no job needed them for `IDLE_SECONDS`. It returns True if it has cancelled the nursery."""
+        """Create a pool whose workers are tasks of `nursery`.
+
+        Args:
+            nursery: Nursery of the worker tasks.
+            timer: Timer for the checks of idle workers.
+            run: First part of a job; other tasks may cancel its scope to stop the job.
+            finish: Second part of a job, also after a stop.
+            abandon: Called in place of `finish` if the nursery is cancelled.
+            on_unneeded: Called with the number of idle workers that no job needed for `IDLE_SECONDS`. It returns True if it
+                has cancelled the nursery.
+        """
         self._nursery = nursery
         self._timer = timer
         self._run = run
@@ -71,7 +81,7 @@ class Workers(Generic[JobT]):
 
     @trio.lowlevel.enable_ki_protection
     def start_with(self, variables: contextvars.Context, job: JobT) -> None:
-        """Start a job with the given context variables. No other task may use this context object."""
+        """Start a job with the context variables `variables`. No other task may use this context object."""
         if self._idle:
             task, wake = self._idle.popitem()
             self._unused = min(self._unused, len(self._idle))
@@ -115,7 +125,7 @@ class Workers(Generic[JobT]):
     async def _wait_job(
         self, task: trio.lowlevel.Task, wake: _Wake, leave: Callable[[object], trio.lowlevel.Abort]
     ) -> JobT | None:
-        """Park until a job arrives and return it; None ends the worker. trio calls `leave` if the worker is cancelled."""
+        """Sleep until a job arrives, and return it; None ends the worker. trio calls `leave` if the worker is cancelled."""
         task.context = _NOTHING  # takes effect with the next step of the task, which belongs to its next job
         self._idle[task] = wake
         if self._check is None:
@@ -124,32 +134,32 @@ class Workers(Generic[JobT]):
         return job
 
     def watch(self) -> None:
-        """Schedule a check of how many parked workers were needed, unless one is scheduled."""
+        """Schedule a check of how many idle workers were needed, unless a check is scheduled already."""
         if self._check is None:
             self._unused = len(self._idle)
             self._check = self._timer.call_at(trio.current_time() + IDLE_SECONDS, self._end_unused)
 
     @property
     def idle_count(self) -> int:
-        """Number of parked workers."""
+        """Number of idle workers, which sleep until the next job."""
         return len(self._idle)
 
     @trio.lowlevel.enable_ki_protection
     def end_idle(self) -> None:
-        """End all parked workers, and cancel the scheduled check. It would keep this object in memory until then."""
+        """End all idle workers, and cancel the scheduled check, which would keep this object in memory."""
         for task, wake in self._idle.items():
             trio.lowlevel.reschedule(task, wake)
         self._idle.clear()
         self.close()
 
     def close(self) -> None:
-        """Cancel the scheduled check, after the nursery has ended. It would keep this object in memory until then."""
+        """Cancel the scheduled check after the nursery has ended, because the check would keep this object in memory."""
         if self._check is not None:
             self._check.cancel()
 
     @trio.lowlevel.enable_ki_protection
     def _end_unused(self) -> None:
-        """End parked workers that no job has needed since `watch`. If others remain, schedule the next check."""
+        """End idle workers that no job has needed since `watch`. If other idle workers remain, schedule the next check."""
         self._check = None
         on_unneeded = self._on_unneeded
         if on_unneeded is not None and self._unused == len(self._idle) and on_unneeded(self._unused):

@@ -29,13 +29,13 @@ class Supervision(FieldRepr):
     """Maximum number of restarts within `within` seconds. One more failure stops the actor, or escalates. With `one_for_all`
     the siblings share one count; otherwise each actor has a separate count."""
     within: float = 60.0
-    """Length of the window in which restarts are counted, in seconds."""
+    """Length in seconds of the time window in which restarts are counted for `max_restarts`."""
     backoff: float = 0.1
     """Pause before the first restart, in seconds. Each further restart within the window doubles the pause."""
     max_backoff: float = 30.0
     """Maximum pause before a restart, in seconds."""
     deliveries: int = 3
-    """Number of failed attempts after which a message becomes a dead letter."""
+    """Number of failed attempts to process a message after which it becomes a dead letter."""
     escalate: bool = False
     """False: an actor that fails too often stops, with `one_for_all` also its siblings. Its queued messages become dead letters,
     and all other actors keep running. True: the parent of the actor fails, at the top the whole system or runtime."""
@@ -68,11 +68,11 @@ class Restarts(FieldRepr):
 
     @property
     def count(self) -> int:
-        """Number of restarts within the window."""
+        """Number of recent restarts, within the time window of the policy."""
         return len(self._times)
 
     def next_delay(self, now: float) -> float | None:
-        """Count a restart at `now` and return the pause before it in seconds; None if there were too many."""
+        """Count a restart at `now`, and return the pause in seconds before it; None if there were too many restarts."""
         self._times = recent = [each for each in self._times if each > now - self.policy.within]
         if len(recent) >= self.policy.max_restarts:
             return None

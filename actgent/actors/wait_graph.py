@@ -20,19 +20,19 @@ from actgent.support.field_repr import FieldRepr
 
 @attrs.define(eq=False, repr=False)
 class WaitNode(FieldRepr):
-    """A session or an actor as a node of the wait graph."""
+    """A session or an actor as a node in the graph of waits, with edges to the nodes that it waits for."""
 
     name: str
     """Name in error messages: `agent/session`, or the name of the actor."""
     waits_for: "dict[WaitNode, int]" = attrs.field(factory=dict, repr=False)
-    """Number of tools and handlers of this node that wait for another node, by that node."""
+    """Number of tools and handlers of this node that wait for another node, by the awaited node."""
     awaited_by: "dict[WaitNode, int]" = attrs.field(factory=dict, repr=False)
     on_wait: Callable[[bool], object] | None = attrs.field(default=None, repr=False)
     """Called with True when the first wait of this node begins, and with False when its last wait ends."""
 
     @property
     def is_alone(self) -> bool:
-        """True if the node has no edges."""
+        """True if the node neither waits for other nodes nor is awaited."""
         return not (self.waits_for or self.awaited_by)
 
 
@@ -127,7 +127,7 @@ def _path_from_start(node: WaitNode | None, reached_from: dict[WaitNode, WaitNod
 
 
 def refuse_cycle(waiter: WaitNode, target: WaitNode) -> None:
-    """Raise if a wait of `waiter` for `target` would be a deadlock.
+    """Check that a wait of `waiter` for `target` would not be a deadlock.
 
     Raises:
         DeadlockDetected: The target waits for the waiter, directly or through other nodes.

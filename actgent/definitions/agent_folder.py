@@ -127,15 +127,15 @@ class AgentFolder:
     handler_timeout: float = 30.0
     """Timeout of async handlers and hooks in seconds."""
     on_busy: OnBusy = "queue"
-    """Handling of a message that arrives during a turn."""
+    """Rule for messages that arrive during a turn: queue, collect, interrupt or reject."""
     limits: Limits = attrs.field(factory=Limits)
-    """Limits of one turn."""
+    """Limits of one turn of the agent."""
     max_tokens: int | None = None
     """Maximum tokens of the conversation in a request; None is the default of the memory."""
     policy: Policy | None = None
     """Checks of tool calls that depend on untrusted text; None checks nothing."""
     tool_names: tuple[str, ...] | None = None
-    """Names of the tools from `code` that the agent has; None is all of them."""
+    """Names of those tools in `code` that the agent has; None means all of them."""
     code: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     """Source code of `tools.py` and `tools/*.py`, by path."""
     documents: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
@@ -172,7 +172,7 @@ def read_folder(path: str | os.PathLike[str], *, tools: Iterable[str] = ()) -> A
 
 @attrs.define
 class _Reading:
-    """One pass over a folder that collects all errors."""
+    """Reader of one agent's folder, which continues after errors and collects all of them."""
 
     folder: Folder
     problems: list[InvalidFile]
@@ -242,7 +242,7 @@ class _Reading:
         return document
 
     def _check_values(self, brain: Document) -> None:
-        """Check values beyond the schema, so that errors have a line instead of appearing when the agent is created."""
+        """Check values of brain.md that the schema cannot check, so that their errors have a line number."""
         name = self._agent_name(brain)
         if not name.isprintable():
             self._add(BRAIN, brain.line(("name",)), "must be printable text on one line", "name")
@@ -256,12 +256,12 @@ class _Reading:
                 self._add(BRAIN, brain.line(("limits", key)), f"it is {reason}", f"limits.{key}")
 
     def _agent_name(self, brain: Document) -> str:
-        """Return the name in brain.md; without it, the name of the folder."""
+        """Return the name of the agent: `name` in brain.md, or else the name of the folder."""
         name: str = brain.values.get("name") or self.folder.path.resolve().name
         return name
 
     def _check_model(self, brain: Document) -> None:
-        """Report an unknown provider that resembles a known one; others may be served at a custom address."""
+        """Report a model provider in brain.md that looks like a misspelt known one. Other names may be custom providers."""
         llm = brain.values.get("llm")
         place = ("llm", "model") if isinstance(llm, dict) else ("llm",)
         model = llm.get("model") if isinstance(llm, dict) else llm
@@ -290,9 +290,9 @@ class _Reading:
     # --- instructions --------------------------------------------------------------------
 
     def _instructions(self, brain: Document, tools: frozenset[str] | None) -> tuple[Instruction, ...]:
-        """Return all instructions, and report invalid ones.
+        """Return all valid instructions of the folder, and report the invalid ones.
 
-        `tools` are the tool names that they may refer to; None accepts any name.
+        `tools` are the tool names to which instructions may refer; None accepts any name.
         """
         read: dict[str, Instruction] = {}
         for key, path, place in self._instruction_paths(brain):
@@ -310,7 +310,7 @@ class _Reading:
     def _check_names(self, brain: Document, instructions: Sequence[Instruction]) -> None:
         """Report instructions whose names are reserved in the agent's protocol.
 
-        Skipped if other problems were found before.
+        The check is skipped if other problems were found before.
         """
         protocol = brain.values.get("protocol") or ("simple" if instructions else "bare")
         if self.problems or protocol not in PROTOCOLS:
@@ -335,7 +335,7 @@ class _Reading:
                 yield (key if isinstance(key, str) else None), path, ("instructions", key)
 
     def _find_instructions(self) -> Iterator[tuple[None, str, tuple[str | int, ...]]]:
-        """Yield all of `instructions/*.md`, if brain.md lists no instructions."""
+        """Yield the files `instructions/*.md` in the form of `_instruction_paths`, for a brain.md that lists no instructions."""
         try:
             names = [name for name in self.folder.names("instructions") if name.endswith(".md")]
         except InvalidFile as error:
@@ -401,7 +401,10 @@ class _Reading:
         return instruction
 
     def _schema(self, path: str, document: Document) -> Mapping[str, Any] | None:
-        """Return the schema of an instruction, from the front matter or from the file that it names."""
+        """Return the answer schema of an instruction, from its front matter or from the file that the front matter names.
+
+        None if the instruction has no schema, or an invalid one, which is reported.
+        """
         schema = document.values.get("schemaTemplate")
         if not isinstance(schema, str):
             return schema or None
@@ -447,7 +450,7 @@ class _Reading:
         return code, frozenset(defined) if len(self.problems) == count else None
 
     def _code_paths(self) -> list[str]:
-        """Return the existing files of tools.py and tools/*.py; names that begin with _ are ignored."""
+        """Return the paths of the existing files tools.py and tools/*.py. Files whose names begin with _ are ignored."""
         try:
             names = [name for name in self.folder.names(MORE_TOOLS) if name.endswith(".py")]
         except InvalidFile as error:
@@ -478,7 +481,7 @@ class _Reading:
     def _check(
         self, path: str, document: Document, validator: jsonschema_rs.Validator, *, known: Mapping[str, Any]
     ) -> bool:
-        """Validate values against a schema and report each error. Return True if the values are valid."""
+        """Validate the values of a document in the file `path`, and report each error. Return True if the values are valid."""
         errors = list(validator.iter_errors(document.values))
         for error in errors:
             for place, reason in _describe_error(error, known):
@@ -489,7 +492,10 @@ class _Reading:
 def _describe_error(
     error: jsonschema_rs.ValidationError, known: Mapping[str, Any]
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield the paths and texts of a schema error; the texts never quote the value, which may be a secret."""
+    """Yield the position and the text of each problem in a schema error. The texts never quote values, which may be secrets.
+
+    `known` are the properties that the schema allows, for suggestions.
+    """
     place = tuple(error.instance_path)
     kind: Any = error.kind  # each kind has other attributes
     match kind.name:
@@ -540,7 +546,7 @@ _GENERATOR = re.compile(r"(.*\.)?AgentGenerator")
 
 
 def tool_lines(code: str) -> dict[str, int]:
-    """Return the tools that a module defines at its top level, with their line numbers, without running it.
+    """Return the line number of each tool that Python code defines at its top level, by tool name, without running the code.
 
     Recognized are functions with `@tool`, `FunctionTool("name", ...)`, `HTTPTool("name", ...)` or `AgentGenerator(...)` that is
     assigned, and classes with a `name`.

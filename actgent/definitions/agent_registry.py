@@ -30,7 +30,7 @@ class AgentRegistry:
     """
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
-        """Args: `place` is the folder, which is created if it does not exist.
+        """Open the registry in the folder `place`, which is created if it does not exist.
 
         Raises:
             ConfigurationError: The folder cannot be created.
@@ -144,7 +144,7 @@ class AgentRegistry:
         return tuple(sorted((name for name in found if found[name]), key=lambda name: (-found[name], name)))
 
     def remove(self, name: str) -> None:
-        """Delete the agent with this name and its files. After a crash, either all or none of them are there.
+        """Delete the agent with this name and its files. After a crash, either all or none of the files exist.
 
         Raises:
             ConfigurationError: The name is unknown; the text suggests a similar one.
@@ -155,7 +155,7 @@ class AgentRegistry:
         shutil.rmtree(removed)
 
     def _has(self, name: str) -> bool:
-        """Return True if an agent with this name exists; a name that is a path is rejected."""
+        """Return True if an agent with this name exists; False for unknown names, and for names that are paths."""
         return Path(name).name == name and not name.startswith(".") and (self.place / name / BRAIN).is_file()
 
     def _split_name(self, name: str) -> set[str]:
@@ -164,7 +164,7 @@ class AgentRegistry:
 
 
 def _referenced_tools(folder: Path) -> list[str]:
-    """Return the names of the tools that the instructions in a folder refer to."""
+    """Return the names of the tools to which the instructions in an agent's folder refer."""
     found = (
         re.findall(r"^tool: (\".*\")$", file.read_text(), re.MULTILINE)
         for file in folder.glob(f"{INSTRUCTIONS}*/*.md")
@@ -173,7 +173,10 @@ def _referenced_tools(folder: Path) -> list[str]:
 
 
 def _version_of(folder: Path) -> tuple[int, int] | None:
-    """Return what identifies the definition in a folder; None if there is none. Each replacement changes it."""
+    """Return numbers that identify the version of the definition in a folder; None if the folder has no definition.
+
+    They differ after each replacement of the definition.
+    """
     try:
         found = (folder / BRAIN).stat()
     except OSError:
@@ -193,7 +196,7 @@ def _remove_unused_instructions(folder: Path) -> None:
 
 
 def _files_of(profile: Profile, protocol: str, llm: str, folder: str) -> dict[str, str]:
-    """Return the files of a definition by path; its instructions are in `folder`."""
+    """Return the texts of a definition's files by path. The instructions are put into the subfolder `folder`."""
     paths = [f"{folder}/{number + 1}.md" for number in range(len(profile.instructions))]
     instructions = zip(paths, map(_instruction, profile.instructions), strict=True)
     return {BRAIN: _brain(profile, protocol, llm, paths), **dict(instructions)}
@@ -223,6 +226,6 @@ def _instruction(each: Instruction) -> str:
 
 
 def _front_matter(values: Mapping[str, object]) -> str:
-    """Return front matter with JSON values, which YAML parses to the same values."""
+    """Return YAML front matter with these values, each written as JSON, which YAML parses to the same value."""
     lines = "".join(f"{name}: {json.dumps(value)}\n" for name, value in values.items())
     return f"---\n{lines}---\n"

@@ -140,7 +140,9 @@ def write_folder(
         staging.chmod(0o755)
         staging.rename(target)
     except FileExistsError:
-        raise ConfigurationError(f"{name!r} already exists: nothing is overwritten") from None
+        raise ConfigurationError(
+            f"{name!r} already exists, and nothing is overwritten: choose another name, or remove the folder"
+        ) from None
     except (OSError, UnicodeEncodeError) as error:
         raise ConfigurationError(f"{name!r} cannot be written: {type(error).__name__}") from error
     finally:
@@ -156,9 +158,11 @@ def _check_name(parent: Path, name: str) -> None:
             f"the name of an agent's folder must consist of 1 to 64 lower-case letters, digits, - and _, a letter first, not {name!r:.80}{meant}"
         )
     if not parent.is_dir():
-        raise ConfigurationError(f"no such folder: {parent}; create it first")
+        raise ConfigurationError(f"the folder {parent} does not exist: create it first")
     if name in (entry.name.casefold() for entry in parent.iterdir()):
-        raise ConfigurationError(f"{name!r} already exists: nothing is overwritten")
+        raise ConfigurationError(
+            f"{name!r} already exists, and nothing is overwritten: choose another name, or remove the folder"
+        )
 
 
 def _write(folder: Path, path: str, text: str) -> None:
@@ -173,7 +177,7 @@ def _write(folder: Path, path: str, text: str) -> None:
 
 
 def _validate(staging: Path, target: Path, tools: Iterable[str]) -> None:
-    """Validate the staged folder; errors name files by their final paths."""
+    """Validate the new folder while it is still at the temporary path `staging`. Errors name files by their paths in `target`."""
     try:
         read_folder(staging, tools=tools)
     except InvalidFolder as error:

@@ -47,7 +47,7 @@ _FENCED = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)(.*)", re.DOTALL | re.
 
 @attrs.frozen
 class Document:
-    """The values of the front matter with their lines, and the text below."""
+    """A parsed file: the values of its YAML front matter with their line numbers, and the text below."""
 
     values: Mapping[str, Any]
     """Parsed values of the front matter by key."""
@@ -102,7 +102,7 @@ def read_yaml(text: str, *, name: str, first_line: int = 1) -> Document:
 
 @attrs.define
 class _Builder:
-    """Builds values from the events of the YAML parser."""
+    """Builder of Python values with line numbers from the events of the YAML parser."""
 
     _events: Iterator[Event]
     _name: str
@@ -114,7 +114,9 @@ class _Builder:
         if values is None:
             values = {}
         if not isinstance(values, dict):
-            raise InvalidFile(self._name, self._first_line, "expected an object: lines of `key: value`")
+            raise InvalidFile(
+                self._name, self._first_line, "the YAML must be an object: lines of `key: value`"
+            )
         return Document(values, self._lines)
 
     def _content(self) -> Any:
@@ -132,7 +134,7 @@ class _Builder:
     def _expect(self, kind: type[Event]) -> None:
         event = next(self._events)
         if not isinstance(event, kind):
-            raise self._error(event, "expected a single document")
+            raise self._error(event, "the file must contain a single YAML document")
 
     def _error(self, event: Event, reason: str, path: Path = ()) -> InvalidFile:
         return InvalidFile(self._name, self._line(event), reason, dotted(path))
@@ -159,7 +161,7 @@ class _Builder:
         if getattr(event, "tag", None) is not None:
             raise self._error(event, "tags (!) are not allowed", path)
         if len(path) > MAX_DEPTH:
-            raise self._error(event, f"more than {MAX_DEPTH} levels")
+            raise self._error(event, f"the values are nested in more than {MAX_DEPTH} levels")
 
     def _scalar(self, event: ScalarEvent, path: Path) -> Any:
         is_plain = bool(event.implicit[0])
@@ -222,7 +224,7 @@ _NUMBERS: tuple[tuple[re.Pattern[str], Callable[[str], int | float]], ...] = (
 
 
 def _resolve_scalar(text: str) -> Any:
-    """Return the value of an unquoted scalar.
+    """Return the value of an unquoted YAML scalar: null, true, false, a number or a text.
 
     Raises:
         ValueError: The scalar is a number that JSON cannot express.

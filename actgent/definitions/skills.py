@@ -26,7 +26,7 @@ _MAX_NAME_CHARS = 64
 
 @attrs.frozen
 class Skill:
-    """Instructions that the model can load on demand."""
+    """Instructions for a kind of task that the model can load on demand, with their files."""
 
     name: str
     """Name of the skill, equal to the name of its folder."""
@@ -60,7 +60,7 @@ def read_skills(folder: Folder, problems: list[InvalidFile]) -> tuple[Skill, ...
 
 
 def _names(folder: Folder, problems: list[InvalidFile]) -> Sequence[str]:
-    """Return the names of the skill folders; empty if there are too many or they cannot be listed."""
+    """Return the names of the skill folders in `skills/`; empty, with an error in `problems`, if they cannot be used."""
     try:
         names = folder.names("skills")
     except InvalidFile as error:
@@ -128,4 +128,6 @@ class LoadSkill(Tool):
             with Folder.open(skill.folder) as folder:
                 return folder.read(file)
         except InvalidFile as error:
-            raise ToolError(f"skill {skill.name!r} has no such file to read: {error.reason}") from None
+            raise ToolError(
+                f"skill {skill.name!r} has no file of this path that can be read: {error.reason}"
+            ) from None

@@ -43,7 +43,7 @@ def json_object(text: str, name: str, first_line: int, *, label: str = "the sche
 
 
 class _DuplicateKey(ValueError):
-    """The object has a duplicate key."""
+    """Internal error of the parser: a JSON object has a duplicate key."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

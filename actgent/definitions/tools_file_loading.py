@@ -15,7 +15,7 @@ from .toolset_files import load_toolsets
 
 
 def load_tools(
-    read: AgentFolder, *, environment: Mapping[str, str] = os.environ
+    folder: AgentFolder, *, environment: Mapping[str, str] = os.environ
 ) -> tuple[Tool | Toolset, ...]:
     """Run a folder's tools.py and tools/*.py, and return the agent's tools and toolsets.
 
@@ -25,22 +25,24 @@ def load_tools(
         InvalidFolder: The code raised an exception.
         ConfigurationError: An environment variable of an MCP server is not set.
     """
-    tools, toolsets = _run_files(read)
-    names = list(tools) if read.tool_names is None else [name for name in read.tool_names if name in tools]
-    skills = (LoadSkill(read.skills),) if read.skills else ()
-    others = load_toolsets(read.path, read.documents, read.servers, environment)
+    tools, toolsets = _run_files(folder)
+    names = (
+        list(tools) if folder.tool_names is None else [name for name in folder.tool_names if name in tools]
+    )
+    skills = (LoadSkill(folder.skills),) if folder.skills else ()
+    others = load_toolsets(folder.path, folder.documents, folder.servers, environment)
     return (*(tools[name] for name in names), *skills, *toolsets, *others)
 
 
-def _run_files(read: AgentFolder) -> tuple[dict[str, Tool], list[Toolset]]:
+def _run_files(folder: AgentFolder) -> tuple[dict[str, Tool], list[Toolset]]:
     """Run the files, and return their tools by name and their toolsets."""
     tools: dict[str, Tool] = {}
     toolsets: dict[int, Toolset] = {}
     problems: list[InvalidFile] = []
-    for path, code in read.code.items():
-        name = f"actgent tools of {(read.path / path).absolute()}"
+    for path, code in folder.code.items():
+        name = f"actgent tools of {(folder.path / path).absolute()}"
         try:
-            module = run_code(code, str(read.path / path), name=name)
+            module = run_code(code, str(folder.path / path), name=name)
         except InvalidFile as error:
             problems.append(error)
             continue

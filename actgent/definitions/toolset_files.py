@@ -25,14 +25,14 @@ _ENDINGS = (".yaml", ".yml", ".json")
 
 
 class _AnyVariable(dict[str, str]):
-    """An environment in which every variable is set, to validate a file without its secrets."""
+    """Mapping in place of the environment in which every variable is set, to validate a file without its secrets."""
 
     def get(self, _name: str, _default: Any = None) -> str:
         return "set"
 
 
 def read_documents(folder: Folder, problems: list[InvalidFile]) -> dict[str, Any]:
-    """Return the OpenAPI documents by path, and append errors to `problems`."""
+    """Read the OpenAPI documents in `openapi/`, and return them by path. Append errors to `problems`."""
     documents: dict[str, Any] = {}
     names: dict[str, str] = {}
     for path in _document_paths(folder, problems):

@@ -41,7 +41,7 @@ _REASONS = {
 
 
 class Unreachable(InvalidFile):
-    """A file is missing or must not be read; the error belongs to the line that names its path."""
+    """A file is missing or must not be read. The error is reported for the line that names the path of the file."""
 
 
 def steps_of(path: str) -> list[str]:
@@ -83,7 +83,7 @@ def shown_text(name: str) -> str:
 
 @attrs.frozen
 class Folder:
-    """An open folder. Paths are relative to it; errors name files by its path."""
+    """An open folder whose files are read safely. Paths are relative to it, and errors name files below its path."""
 
     path: Path
     """Path of the folder as the caller wrote it."""
@@ -92,7 +92,7 @@ class Folder:
     @classmethod
     @contextmanager
     def open(cls, path: str | os.PathLike[str]) -> Iterator[Self]:
-        """Open a folder during a block. Links in `path` itself are followed.
+        """Open a folder for a `with` block. Symbolic links in `path` itself are followed, links inside the folder are not.
 
         Raises:
             InvalidFile: The folder does not exist, or is not readable.
@@ -101,7 +101,9 @@ class Folder:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "its path has invalid characters"
-            raise Unreachable(shown_text(str(path))[1:-1], 1, f"{reason}; expected a folder") from None
+            raise Unreachable(
+                shown_text(str(path))[1:-1], 1, f"{reason}; the path must be that of a folder"
+            ) from None
         try:
             yield cls(Path(path), descriptor)
         finally:
@@ -136,10 +138,10 @@ class Folder:
         return self.read(path, limit=limit) if self.has(path) else None
 
     def names(self, path: str) -> list[str]:
-        """Return the sorted names in a subfolder, without hidden ones; empty if it does not exist.
+        """Return the sorted names of files and folders in a subfolder, without hidden ones; empty if it does not exist.
 
         Raises:
-            InvalidFile: The path is no folder, or has too many entries.
+            InvalidFile: The path is not a folder, or the folder has too many entries.
         """
         if not self.has(path):
             return []
@@ -151,7 +153,7 @@ class Folder:
         return names
 
     def has(self, path: str) -> bool:
-        """Return True if a path exists, including a dangling link; False if it does not, or is invalid."""
+        """Return True if a path exists in the folder, also as a dangling link; False if it does not exist or is invalid."""
         with suppress(OSError, ValueError):
             *parents, last = steps_of(path)
             with self._walk(parents, _FOLDER) as parent:

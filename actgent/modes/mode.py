@@ -36,10 +36,10 @@ def _to_rule(tools: ModeRule | Iterable[Tool | str]) -> ModeRule | tuple[Tool | 
 
 
 def to_tools(value: Iterable[Tool | str]) -> tuple[Tool | str, ...]:
-    """Convert a list of tools or tool names to a tuple.
+    """Convert the argument `tools=` of a mode, a list of tools or tool names, to a tuple.
 
     Raises:
-        ConfigurationError: The value is no list of tools or names.
+        ConfigurationError: The value is not a list of tools or names.
     """
     if isinstance(value, str | Tool):
         raise ConfigurationError(f"tools= of a mode must be a list of tools or names, not {value!r}")
@@ -60,10 +60,10 @@ def _check_name(_: object, __: object, name: str) -> None:
 
 
 def to_actors(value: Iterable[str]) -> frozenset[Actor]:
-    """Convert names of actors to a set.
+    """Convert the argument `who=` of a mode, a list of `user`, `agent` and `admin`, to a set.
 
     Raises:
-        ConfigurationError: A name is no actor.
+        ConfigurationError: The value is not such a list.
     """
     if not isinstance(value, Iterable):
         raise ConfigurationError(f"who= must be a list of user, agent and admin, not {value!r:.200}")
@@ -120,5 +120,5 @@ ACT = Mode(
 
 
 def names_of(tools: Iterable[Tool | str]) -> frozenset[str]:
-    """Return the names of tools that are given as objects or names."""
+    """Return the names of tools, each of which is a tool object or a name."""
     return frozenset(tool if isinstance(tool, str) else tool.name for tool in tools)

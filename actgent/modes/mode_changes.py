@@ -23,7 +23,7 @@ START = "0:"
 
 @attrs.frozen(kw_only=True, repr=False)
 class ModeChange(FieldRepr):
-    """A mode switch; `previous` equals `current` if the session already had the mode."""
+    """A switch of a session from one mode to another; `previous` equals `current` if the session already had the mode."""
 
     previous: str
     """Name of the previous mode."""
@@ -32,17 +32,17 @@ class ModeChange(FieldRepr):
     by: str
     """Actor that requested the switch: `user`, `agent`, `admin` or `system`."""
     reason: str = ""
-    """Reason as text; may be empty."""
+    """Reason for the switch as text; may be empty."""
     number: int = 0
     """Number of the change in its session, from 1; 0 if the session already had the mode."""
     key: str = ""
-    """Idempotency key of the switch, e.g. of a tool call."""
+    """Idempotency key of the switch, e.g. of a tool call, so that a repetition switches only once; empty without one."""
     at: float = 0.0
     """Time of the change in Unix seconds."""
 
     @property
     def mark(self) -> str:
-        """Mark that identifies the change in its session.
+        """Mark (text) that identifies the mode change in its session.
 
         A change that replaces a rolled-back change gets another mark.
         """
@@ -55,18 +55,18 @@ def stored_name(value: object) -> str:
 
 
 def state_changes(state: Mapping[str, Any], *, change: ModeChange) -> list[Pair]:
-    """Return the state changes that record a mode change."""
+    """Return the changes of the session's state that record a mode change."""
     changes = [*state.get(CHANGES_KEY, ()), attrs.asdict(change)][-MAX_CHANGES:]
     return [(STATE_KEY, f"{change.current} {change.mark}"), (CHANGES_KEY, changes)]
 
 
 def mark_of(value: object) -> str:
-    """Return the mark of the last mode change, from the value that the state stores under `STATE_KEY`."""
+    """Return the mark (identifier) of the last mode change, from the value that the state stores under `STATE_KEY`."""
     return (value.partition(" ")[2] if isinstance(value, str) else "") or START
 
 
 def changes_in(state: Mapping[str, Any]) -> tuple[ModeChange, ...]:
-    """Return the last mode changes of a session, oldest first."""
+    """Return the last mode changes of a session from its state, oldest first."""
     return tuple(ModeChange(**kept) for kept in state.get(CHANGES_KEY, ()))
 
 

@@ -153,7 +153,7 @@ class Modes(NoticeSource):
         """
         for mode in own:
             if not isinstance(mode, Mode):
-                raise ConfigurationError(f"Modes takes Mode objects, not {mode!r}")
+                raise ConfigurationError(f"Modes(...) needs Mode objects, not {mode!r}")
         modes = {mode.name: mode for mode in (ONBOARDING, INTEGRATION, PLAN, ACT) if self.is_ready}
         named = {mode.name: mode for mode in own}
         if len(named) < len(own):
@@ -205,7 +205,7 @@ class Modes(NoticeSource):
     # --- access to tools --------------------------------------------------------------
 
     def refusal(self, call: ToolCall, tool: Tool, context: ToolContext) -> str | None:
-        """Return the reason why the session's mode does not allow a call, or None if it does."""
+        """Return the reason why the session's mode does not allow a tool call; None if the mode allows it."""
         mode = self.mode_of(context.state or {})
         if self.allows(mode, tool, call=call, context=context):
             return None
@@ -275,7 +275,10 @@ class Modes(NoticeSource):
     def rejection_reason(
         self, state: Mapping[str, Any], mode: str, *, by: Actor, force: bool = False
     ) -> str | None:
-        """Return the reason why an actor may not switch to a mode now, or None. `force` by an admin overrides all rules."""
+        """Return the reason why the actor `by` may not switch to a mode now; None if the actor may.
+
+        `force` by an admin overrides all rules.
+        """
         if force:
             return None if by == "admin" else "only an admin may force a switch"
         current = self.mode_of(state)
@@ -336,7 +339,7 @@ class Modes(NoticeSource):
         return ""
 
     def replace_unknown_mode(self, session: Any) -> None:
-        """Switch a session that was stored in an unknown mode to the fallback; called for each session that is opened."""
+        """Switch a session to the fallback mode if the agent no longer has its stored mode. It is called for each opened session."""
         stored = session.state.get(STATE_KEY)
         name = stored_name(stored)
         if stored is None or name in self._modes:

@@ -19,7 +19,7 @@ OTHER = "Other..."
 
 
 class SetMode(Tool):
-    """Tool with which the model requests another mode. Every mode allows the tool; `Modes` decides about the switch."""
+    """Tool with which the model requests a switch to another mode. Every mode allows the tool; `Modes` checks the switch."""
 
     name = SET_MODE
     effect: Effect = "idempotent"
@@ -59,7 +59,7 @@ class SetMode(Tool):
 
 
 def equip(registry: ToolRegistry, modes: Modes) -> None:
-    """Add the tools of the modes, and the built-in tools of modes, to an agent's tools.
+    """Add the tools of an agent's modes, and the built-in tools for modes such as set_mode, to the agent's tools.
 
     A tool of the agent replaces a built-in tool with the same name, except for set_mode.
 
@@ -68,7 +68,7 @@ def equip(registry: ToolRegistry, modes: Modes) -> None:
         DuplicateTool: Another tool of the agent is named set_mode, or has the name of a tool object of the modes.
     """
     if not isinstance(modes, Modes):
-        raise ConfigurationError(f"modes= takes Modes(...), not {modes!r}")
+        raise ConfigurationError(f"modes= must be Modes(...), not {modes!r}")
     for given in modes.tools:
         if registry.get(given.name) is not given:
             registry.add(given)
@@ -363,7 +363,7 @@ def _incomplete_reason(report: Mapping[str, Any]) -> str:
 
 
 def _put(context: ToolContext, key: str, name: str, value: Mapping[str, Any]) -> None:
-    """Set one entry of a mapping in the state; concurrent changes of other entries are kept."""
+    """Set the entry `name` of the mapping that the session's state has under `key`. Concurrent changes of other entries stay."""
 
     def put(state: Mapping[str, Any]) -> Pair:
         return key, {**state.get(key, {}), name: value}

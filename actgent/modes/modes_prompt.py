@@ -15,7 +15,7 @@ _INTRODUCTION = (
 
 
 def prompt_of(modes: Modes, tools: Iterable[Tool]) -> str:
-    """Return the description of the modes, their tools, and the modes that the model may switch to."""
+    """Return the part of the system prompt that describes the modes, their tools, and the modes that the model may switch to."""
     known = list(tools)
     lines = [
         _INTRODUCTION.format(initial=modes.initial, set_mode=SET_MODE),

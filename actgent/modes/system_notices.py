@@ -16,16 +16,16 @@ from actgent.support.field_repr import FieldRepr
 
 @attrs.frozen(repr=False)
 class Notice(FieldRepr):
-    """A notice for a conversation."""
+    """A notice: a system message that informs the model about a change outside of the conversation."""
 
     mark: str
     """Mark that identifies the notice in the conversation, so that its source finds its last notice; not empty."""
     text: str
-    """Text of the notice."""
+    """Text of the notice for the model."""
 
 
 class NoticeSource(abc.ABC):
-    """Computes notices for conversations. It is pure and sync; one object serves all sessions."""
+    """Interface of a source of notices, which computes the notices that a conversation lacks. One object serves all sessions."""
 
     name: str
     """Name of the source, which is the sender of its notices."""

@@ -24,7 +24,7 @@ class HandoffState(FieldRepr):
 
     @property
     def child(self) -> str:
-        """Name of the child session in which the other agent works."""
+        """Last part of the id of the child session in which the other agent answers."""
         return f"handoff/{self.number}"
 
 

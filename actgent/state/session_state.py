@@ -48,12 +48,12 @@ class StateBuilder:
         """Keys whose lists and mappings this builder created. Only these may be changed in place."""
 
     def share(self) -> Mapping[str, Any]:
-        """Return a copy of the current values. Later changes of the state do not change the copy."""
+        """Return the current values as a mapping that later changes of this builder do not change."""
         self._own.clear()
         return dict(self.values)
 
     def apply(self, changed: StateChangeRecord) -> None:
-        """Apply a recorded change: values replace the old ones, or are combined with them by the recorded reducers."""
+        """Apply a recorded state change: new values replace the old ones, or are combined with them by the recorded reducers."""
         for key, value in changed.changes.items():
             name = changed.reduced.get(key, "")
             if name in GROW and key in self._own:
@@ -92,11 +92,11 @@ class Dispatched(FieldRepr):
     number: int
     """Number of the state after the action, from 1; a failed action has the number of the unchanged state."""
     action: str
-    """Name of the action; empty if pairs were dispatched directly."""
+    """Name of the action; empty if pairs of key and value were dispatched directly."""
     changes: Mapping[str, Any]
     """Values that the action returned; for keys with a custom reducer, the reduced values."""
     error: str = ""
-    """Class and text of the exception; empty if the action succeeded."""
+    """Class and text of the exception that the action raised; empty if the action succeeded."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -106,15 +106,15 @@ class SavedStore(FieldRepr):
     base: Mapping[str, Any]
     """State before the oldest change in the history."""
     first: int
-    """Number of the state `base`."""
+    """Number of changes that led to the state `base`."""
     history: tuple[StateChangeRecord | ActionFailureRecord, ...]
     """Changes and failed actions, oldest first."""
     once: tuple[str, ...]
-    """Idempotency keys of completed dispatches, oldest first."""
+    """Idempotency keys of completed calls of `dispatch`, oldest first."""
 
 
 class State(Mapping[str, Any]):
-    """An immutable state; values are copied when they are read."""
+    """An immutable version of a session's state; values are copied when they are read."""
 
     __slots__ = ("_values",)
 
@@ -140,7 +140,7 @@ class State(Mapping[str, Any]):
 
 @hints_for_states
 class Store(State):
-    """A read-only mapping with `dispatch`.
+    """Store of a session's state: a read-only mapping that only the actions of `dispatch` change.
 
     Args:
         initial: The state number 0.
@@ -272,9 +272,11 @@ class Store(State):
         raise error
 
     def _check_not_acting(self) -> None:
-        """Raise if an action or reducer is running: its nested changes would survive its failure or be overwritten."""
+        """Check that no action or reducer is running, because nested changes would survive its failure or be overwritten."""
         if self._is_acting:
-            raise UsageError("an action or a reducer must not dispatch or roll back: it returns its changes")
+            raise UsageError(
+                "an action or a reducer must not call dispatch() or rollback(): return the changes instead"
+            )
 
     def _decide(
         self, action: Any, args: tuple[Any, ...], *, name: str, once: str
@@ -367,7 +369,7 @@ class Store(State):
             UsageError: `fn` is an async or a generator function.
         """
         if any(is_other(fn) for is_other in _IS_NOT_PLAIN_FUNCTION):
-            raise UsageError(f"subscribe() takes a sync function (state), without `yield`, not {fn!r:.200}")
+            raise UsageError(f"subscribe() needs a sync function (state) without `yield`, not {fn!r:.200}")
         if self._subscribers is None:
             self._subscribers = {}
         subscribers, key = self._subscribers, object()
@@ -473,7 +475,7 @@ class Store(State):
         return fork
 
     def _after(self, number: int) -> tuple[Mapping[str, Any], int]:
-        """Return the state after `number` changes, and the number of history entries that lead to it."""
+        """Return the values of the state after `number` changes, and the number of history entries that lead to it."""
         self._check_number(number)
         if number == self._number:
             return self._shared(), len(self._history)
@@ -542,7 +544,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def _action_name(action: object) -> str:
-    """Return the name of an action in the history; empty for lambdas and plain changes, which have none."""
+    """Return the name of an action for the history; empty for lambdas and for pairs of key and value."""
     if isinstance(action, str):
         return action
     if not callable(action):
@@ -577,7 +579,7 @@ def _is_pair(item: object) -> bool:
 
 
 def _copy_input(key: str, value: object) -> Any:
-    """Return a copy of a value from a caller.
+    """Return a copy of a value that a caller puts into the state under `key`.
 
     Raises:
         NotSerializable: The value cannot be copied.
@@ -585,7 +587,7 @@ def _copy_input(key: str, value: object) -> Any:
     try:
         return _copy(value)
     except RecursionError as error:
-        raise NotSerializable(key, "too deep, or it contains itself") from error
+        raise NotSerializable(key, "it is nested too deep, or contains itself") from error
     except Exception as error:  # a class of the caller may raise anything
         raise NotSerializable(key, f"it cannot be copied ({error})") from error
 

@@ -93,7 +93,9 @@ def extract_only(text: str, check: Check = anything) -> Any:
     if len(accepted) == 1:
         return accepted.popitem()[1]
     if accepted:
-        raise ParseError(f"the answer has {len(accepted)} different JSON objects: give exactly one", text)
+        raise ParseError(
+            f"the answer has {len(accepted)} different JSON objects: it must have exactly one", text
+        )
     raise ParseError(reasons[0] if reasons else "no JSON in the answer", text)
 
 
@@ -124,9 +126,9 @@ def is_cut(text: str) -> bool:
 
 
 def grown(text: str) -> Any:
-    """Return the value of an incomplete JSON text with open brackets closed; None if no value has begun.
+    """Return the value of an incomplete JSON text, as if its open brackets were closed; None if no value has begun.
 
-    For display only: the value may be wrong.
+    The value may be wrong, so use it for display only.
     """
     import jiter  # noqa: PLC0415 - only streamed JSON needs it
 
@@ -140,7 +142,7 @@ def grown(text: str) -> Any:
 
 
 def _values(text: str) -> Iterator[Any]:
-    """Yield the outermost values. Raise ParseError at a bracket that is never closed."""
+    """Yield the outermost JSON values in a text. Raise ParseError at a bracket that is never closed."""
     try:
         yield from _read(text)
     except ParseError as error:
@@ -187,9 +189,9 @@ def _is_fragment(text: str, start: int, end: int) -> bool:
 
 
 def _value_at(text: str, start: int) -> tuple[Any, int]:
-    """Parse the value whose bracket opens at index `start`.
+    """Parse the JSON value whose bracket opens at index `start`.
 
-    Return the value, or _NOTHING, and the index after its end.
+    Return the value and the index after its end. The value is _NOTHING if the bracketed text is not a value.
     """
     if text[start] == "(":
         return _NOTHING, _close(text, start)
@@ -238,7 +240,7 @@ def _mismatch(text: str, start: int, end: int) -> int:
 
 
 def _literal(span: str) -> Any:
-    """Parse a bracketed part in a lenient notation. Return its value or _NOTHING."""
+    """Parse a bracketed text in the lenient notation of `lenient_json`. Return its value, or _NOTHING if it has none."""
     from .lenient_json import Unreadable, read  # noqa: PLC0415 - compiles 12 patterns, which valid JSON does not need
 
     try:

@@ -71,7 +71,9 @@ def schema_check(schema: Mapping[str, Any]) -> Check:
 
 def _compile(schema: Mapping[str, Any]) -> Check:
     if schemas.is_deep(schema):
-        raise ConfigurationError(f"the schema of an answer is nested deeper than {schemas.MAX_LEVELS} levels")
+        raise ConfigurationError(
+            f"the schema of an answer must not be nested deeper than {schemas.MAX_LEVELS} levels"
+        )
     if not is_json_schema(schema):
         return lambda value: _against_template(value, schema, "")
     checked = schemas.compile_schema(schema, owner="an instruction or output=")

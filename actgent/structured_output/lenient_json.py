@@ -40,8 +40,8 @@ def read(text: str, *, repairs: bool = False) -> Any:
     """Parse a text that is one bracketed value.
 
     Args:
-        text: The text.
-        repairs: True accepts small errors, see the module.
+        text: Text of the value.
+        repairs: True accepts small errors, see the description of the module.
 
     Raises:
         Unreadable: The text is not one value, or no rule covers a part of it.
@@ -67,7 +67,7 @@ class _Reader:
         return Unreadable(f"{reason} at character {self.at}")
 
     def skip(self) -> bool:
-        """Skip whitespace and comments. Return True if they contain a line break."""
+        """Move the position after whitespace and comments. Return True if they contain a line break."""
         start = self.at
         self.at = _SPACE.match(self._text, start).end()  # type: ignore[union-attr]  # the pattern matches empty text as well
         return "\n" in self._text[start : self.at]
@@ -161,7 +161,10 @@ class _Reader:
                 raise self.unreadable("a value is missing")
 
     def _ends_item(self, item: Any, closer: str) -> bool:
-        """Skip the separator after an item. Return True if another item may follow: after a comma, or if a repair is unambiguous."""
+        """Move the position after the separator that follows `item`. Return True if another item may follow.
+
+        It may follow after a comma, or if a missing comma can be repaired unambiguously. `closer` is the closing bracket.
+        """
         broken = self.skip()
         if self._take(","):
             return True

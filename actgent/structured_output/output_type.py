@@ -23,11 +23,11 @@ class Output(FieldRepr):
     """Schema of an agent's answers, with the function that converts an answer to a Python value."""
 
     name: str
-    """Name of the schema: at most 64 letters, digits, `_` and `-`."""
+    """Name of the answer's schema in model requests: at most 64 letters, digits, `_` and `-`."""
     schema: Mapping[str, Any]
-    """JSON Schema, or template (see `schemas`)."""
+    """JSON Schema of the answer, or a template (see `instruction_schemas`)."""
     convert: Callable[[Any], Any] = attrs.field(repr=False)
-    """Converts decoded JSON to the value. Raises ValueError with the position if it does not match the schema."""
+    """Function that converts decoded JSON to the Python value. It raises ValueError if the JSON does not match the schema."""
 
     def check(self, value: Any) -> str | None:
         """Return an error text if a decoded JSON value does not match the schema; None if it does."""
@@ -39,12 +39,12 @@ class Output(FieldRepr):
 
     @property
     def response_format(self) -> ResponseFormat | None:
-        """Response format for a model request; None if the schema is a template, which providers do not know."""
+        """Response format of a model request for this schema; None if the schema is a template, which providers do not know."""
         return ResponseFormat(self.name, self.schema) if is_json_schema(self.schema) else None
 
     @property
     def form(self) -> str:
-        """Schema as JSON text, for prompts."""
+        """Schema of the answer as JSON text, for prompts."""
         text: str = json.dumps(self.schema, ensure_ascii=False, default=dict)
         return text
 
@@ -82,7 +82,7 @@ def output_of(output: Any) -> Output:
 
 
 def _refuse_values(output: object) -> None:
-    """Raise if an `output=` argument is a text, or an object instead of its class.
+    """Check that an `output=` argument is not a text, and not an object instead of its class.
 
     Raises:
         ConfigurationError: The value is a text or an object.
@@ -93,11 +93,11 @@ def _refuse_values(output: object) -> None:
         value = f"an instance: write {type(output).__name__}"
     else:
         return
-    raise ConfigurationError(f"output= takes a type or a JSON Schema (a dict), not {value}")
+    raise ConfigurationError(f"output= must be a type or a JSON Schema (a dict), not {value}")
 
 
 def _refuse_types(form: Mapping[str, Any]) -> None:
-    """Raise if a schema contains Python types.
+    """Check that a dict in `output=` is a JSON Schema and does not contain Python types as values.
 
     Raises:
         ConfigurationError: A value of the dict is a Python type. The text names the first.
@@ -124,8 +124,8 @@ def _form_converter(schema: Mapping[str, Any]) -> Callable[[Any], Any]:
 
 
 def _name(name: Any) -> str:
-    """Return a name for the schema that providers accept: at most 64 letters, digits, `_` and `-`.
+    """Return the schema name `name` in the form that providers accept: at most 64 letters, digits, `_` and `-`.
 
-    Other characters become `_`. Without a name, it is `answer`.
+    Other characters become `_`. An empty name becomes `answer`.
     """
     return _NO_NAME.sub("_", name)[:_MAX_NAME] if isinstance(name, str) and name else "answer"

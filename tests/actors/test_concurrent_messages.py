@@ -320,7 +320,7 @@ async def test_concurrent_actors_and_agents_ask_each_other(autojump_clock):
     [
         ({"concurrency": 0}, "actor 'desk': concurrency=0 must be at least 1"),
         ({"concurrency": "2"}, "actor 'desk': concurrency='2' must be at least 1"),
-        ({"concurrency": 2, "line_of": "name"}, "line_of= takes a function of the payload, not 'name'"),
+        ({"concurrency": 2, "line_of": "name"}, "line_of= must be a function of the payload, not 'name'"),
     ],
 )
 async def test_spawn_rejects_invalid_arguments(options, words):

@@ -188,7 +188,7 @@ def test_action_may_not_dispatch():
         lambda _: store.rollback(0),
         ("k", 1),
     ):
-        with pytest.raises(UsageError, match="must not dispatch"):
+        with pytest.raises(UsageError, match="must not call dispatch"):
             store.dispatch(action)
     assert len(store) == 0
     store.dispatch(("a", 2))

@@ -1002,13 +1002,13 @@ export interface InboxStatistics {
   waiting: number;
   /** Number of waiting URGENT messages. */
   urgent: number;
-  /** Number of sessions with a claimed message. */
+  /** Number of sessions whose message is being processed (claimed). */
   claimed: number;
   /** Bytes of the waiting messages, URGENT messages included. */
   bytes: number;
-  /** Number of tasks that wait for room. */
+  /** Number of sending tasks that wait for room in the inbox. */
   senders: number;
-  /** Number of sessions with waiting or claimed messages. */
+  /** Number of sessions with messages that wait or are being processed. */
   sessions: number;
 }
 

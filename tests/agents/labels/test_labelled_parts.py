@@ -92,7 +92,7 @@ async def test_a_labelled_value_in_an_object_is_not_shown():
 
 
 def test_the_label_of_a_part_is_a_label():
-    with pytest.raises(ConfigurationError, match="label= takes a Label"):
+    with pytest.raises(ConfigurationError, match="label= must be a Label"):
         Labelled("x", "mail:bob")
 
 

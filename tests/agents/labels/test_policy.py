@@ -469,7 +469,7 @@ async def test_a_label_is_an_object():
     """`chat(label=)` takes a `Label`."""
     async with BareAgent("clerk", llm=ScriptedLLM(["ok"])) as agent:
         session = await agent.create_session("ada")
-        with pytest.raises(ConfigurationError, match="label= takes a Label"):
+        with pytest.raises(ConfigurationError, match="label= must be a Label"):
             await session.chat("go", label="mail:bob")
         await trio.lowlevel.checkpoint()
 

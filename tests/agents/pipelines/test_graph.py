@@ -131,7 +131,7 @@ def test_inputs_are_what_is_no_step_unless_they_are_declared():
         ({"retries": -1}, "retries= must be a whole number"),
         ({"retries": True}, "retries= must be a whole number"),
         ({"timeout": 0}, "timeout"),
-        ({"output": "text"}, "output= takes a type"),
+        ({"output": "text"}, "output= must be a type"),
     ],
 )
 def test_wrong_arguments_of_a_step(options, words):
