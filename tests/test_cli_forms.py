@@ -54,7 +54,7 @@ async def test_form_values_are_passed_to_the_call(shown):
     assert "1=single, 2=double" in text
     assert "\x1b[2J" not in text
     assert "'many' must be a number" in text
-    assert "does not fit" in text  # a yes alone, and no nights
+    assert "does not match the form" in text  # a yes alone, and no nights
 
 
 async def test_each_field_kind_is_parsed(shown, tmp_path):

@@ -186,7 +186,7 @@ def test_models_of_the_environment(folder, capsys, monkeypatch):
         ),
         ({}, ("--search-dir", "nowhere"), "the folder to search for tools must exist: nowhere"),
         ({"out.py": "x = 1"}, ("--output", "out.py"), "out.py:1: the variable output_schema is missing"),
-        ({"out.json": "{"}, ("--output", "out.json"), "out.json:1: no JSON"),
+        ({"out.json": "{"}, ("--output", "out.json"), "out.json:1: the file must be JSON"),
         ({}, ("--output", "out.json"), "out.json cannot be read"),
         ({}, (), "no model is configured"),
         ({}, ("--model", "acne:x"), "names an unknown provider"),

@@ -492,7 +492,7 @@ async def test_unknown_tools_and_stages_of_a_plan_agent_have_suggestions():
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError, match=r"no tool 'serch': did you mean 'search'\?"):
             agent.configure(session, tools=["serch"])
-        with pytest.raises(ConfigurationError, match=r"no stage 'plann': did you mean 'planning'\?"):
+        with pytest.raises(ConfigurationError, match=r"unknown stage 'plann': did you mean 'planning'\?"):
             agent.configure(session, models={"plann": "default"})
 
 

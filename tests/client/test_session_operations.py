@@ -54,7 +54,7 @@ async def test_rebuild_returns_a_past_session():
             assert past.usage == mine.usage
         assert (await client.rebuild("s1", agent="clerk")).step == last
         for number in (0, last + 1):
-            with pytest.raises(ConfigurationError, match=f"are 1 to {last}"):
+            with pytest.raises(ConfigurationError, match=f"from 1 to {last}"):
                 await client.rebuild("s1", to=number)
         with pytest.raises(SessionNotFound):
             await client.rebuild("nothing")

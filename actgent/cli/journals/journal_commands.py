@@ -443,7 +443,7 @@ def _sqlite_path(location: str) -> Path:
     url = find_journal(location)
     if not url.startswith("sqlite:///"):
         raise ConfigurationError(
-            "this command works only with journal files: for a journal in PostgreSQL, use tools such as pg_dump"
+            "this command works only with SQLite journal files: for a journal in PostgreSQL, use tools such as pg_dump"
         )
     return Path(url.removeprefix("sqlite:///"))
 
