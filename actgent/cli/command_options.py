@@ -246,19 +246,19 @@ class ReplayOptions:
     """Options of `actgent replay`."""
 
     journal: Argument = ""
-    """Journal file or URL."""
+    """File or URL of the journal with the recorded session."""
     session: Argument = ""
     """Id of the recorded session."""
     agent: str | None = None
-    """Name of the agent, if several agents have a session with this id."""
+    """Name of the session's agent, if several agents have a session with this id."""
     to: Count | None = None
     """Number of the last record to replay; `actgent inspect --steps` lists the numbers. Default: all records."""
     code: str | None = None
     """Agent to run: agent folder, Python file that defines an agent, or FILE.py:NAME."""
     fork: str | None = None
-    """Id of the new session that continues from the record."""
+    """Id of the new session that continues from the last replayed record."""
     message: str | None = None
-    """With --fork, the message to send. Default: only resume an unfinished turn."""
+    """With --fork, the message to send to the new session. Default: only resume an unfinished turn."""
     model: str | None = None
     """With --fork, the model of an agent folder or plain agent."""
     base_url: str | None = None
@@ -268,7 +268,7 @@ class ReplayOptions:
 
     @property
     def chat(self) -> ChatOptions:
-        """Options of the agent to run."""
+        """Chat options that select the agent to run and its model."""
         return ChatOptions(
             file=self.code,
             model=self.model,

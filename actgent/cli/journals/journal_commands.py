@@ -74,13 +74,13 @@ async def open_for_writing(location: str) -> AsyncGenerator[Journal, None]:
 
 
 def to_journal_url(location: str) -> str:
-    """Return the URL of the journal that the user gave as a file path or a URL."""
+    """Convert the file path or URL of a journal to a URL."""
     return location if "://" in location or location == "memory:" else f"sqlite:///{location}"
 
 
 @asynccontextmanager
 async def open_or_create(location: str) -> AsyncGenerator[Journal, None]:
-    """Yield a journal that this process owns. A missing journal file is created.
+    """Open a journal for writing: acquire and yield it. A missing journal file is created.
 
     Raises:
         Fenced: Another process owns the journal.

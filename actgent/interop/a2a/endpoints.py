@@ -57,7 +57,7 @@ Params = Mapping[str, Any]
 
 async def create_config(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> Wire:
     """Store a push notification configuration of a task, and return it. A configuration with the same id is replaced."""
-    outbox = await settings.push.needed(call.gateway)
+    outbox = await settings.push.require(call.gateway)
     head, task = await find_task(call, agent, text_param(params, "taskId"))
     config = await read_config(outbox.webhook, params, head, task.message_id)
     await outbox.configs.add(config)
@@ -82,7 +82,7 @@ async def list_configs(settings: A2ASettings, call: HTTPCall, agent: str, params
 async def delete_config(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> Wire:
     """Remove a push notification configuration of a task; an unknown configuration is ignored."""
     config_id = text_param(params, "id")
-    outbox = await settings.push.needed(call.gateway)
+    outbox = await settings.push.require(call.gateway)
     configs = await _configs(settings, call, agent, params)
     await outbox.configs.remove([each for each in configs if each.id == config_id])
     return {}
@@ -91,7 +91,7 @@ async def delete_config(settings: A2ASettings, call: HTTPCall, agent: str, param
 async def _configs(
     settings: A2ASettings, call: HTTPCall, agent: str, params: Params
 ) -> tuple[PushConfig, ...]:
-    outbox = await settings.push.needed(call.gateway)
+    outbox = await settings.push.require(call.gateway)
     head, task = await find_task(call, agent, text_param(params, "taskId"))
     return tuple(outbox.configs.of_task(head.key, task.message_id, head.created_at))
 

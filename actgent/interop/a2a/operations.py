@@ -158,7 +158,7 @@ async def _add_push_config(
     """Store the push notification configuration that a message request contains, so that all updates of its task are sent."""
     if not params:
         return
-    outbox = await settings.push.needed(call.gateway)
+    outbox = await settings.push.require(call.gateway)
     head = await call.gateway.access.head(call.caller, task.session_id, agent)
     config = await read_config(
         outbox.webhook, params, head, task.message_id, field=f"configuration.{_PUSH_CONFIG}."

@@ -193,7 +193,7 @@ class PushOutboxes:
                 found = self._started[gateway] = await gateway.nursery.start(_run, gateway, webhook)
         return found
 
-    async def needed(self, gateway: GatewayContext) -> PushOutbox:
+    async def require(self, gateway: GatewayContext) -> PushOutbox:
         """Return the push notification outbox of a gateway.
 
         Raises:

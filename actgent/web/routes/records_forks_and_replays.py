@@ -188,7 +188,7 @@ async def post_fork(call: HTTPCall) -> JSON[json_response_types.SessionSummaryDo
         raise Problem("invalid", f"the field at must be a record number from 1 to {head.records}")
     if head.parent_id is not None and head.owner != call.caller.owner:
         raise Problem("conflict", "a child session cannot be forked: fork its parent session")
-    made = await _write_fork(call, head, number, wanted, asker=creator_id(call, key))
+    made = await _write_fork(call, head, number, wanted, creator=creator_id(call, key))
     is_open = made.unfinished and access.journal.owns(
         made.session_id
     )  # sessions of other partitions are started by their owners
@@ -202,7 +202,7 @@ async def post_fork(call: HTTPCall) -> JSON[json_response_types.SessionSummaryDo
 
 
 async def _write_fork(
-    call: HTTPCall, head: SessionSummary, number: int, new_id: str | None, *, asker: str
+    call: HTTPCall, head: SessionSummary, number: int, new_id: str | None, *, creator: str
 ) -> SessionSummary:
     """Write a copy of a session up to record `number`, and return the summary of the copy.
 
@@ -213,7 +213,7 @@ async def _write_fork(
         head: Summary of the session to copy.
         number: Number of the last record to copy.
         new_id: Id of the copy; None creates an id.
-        asker: Text that identifies the request, from `creator_id`.
+        creator: Text that identifies the request, from `creator_id`.
     """
     access = call.gateway.access
     runtime = access.runtime
@@ -225,14 +225,14 @@ async def _write_fork(
             new_id,
             remote_sessions=runtime.remote_sessions,
             agents=runtime.agents,
-            asker=asker,
+            asker=creator,
         )
     except SessionExists:
         known = await access.head(
             call.caller, str(new_id), head.agent
         )  # sessions of other owners count as not found
         opened = await first_record(call, known)
-        if asker and opened is not None and was_created_by(opened.asker, asker):
+        if creator and opened is not None and was_created_by(opened.asker, creator):
             return known
         raise
 

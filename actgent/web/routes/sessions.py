@@ -117,10 +117,10 @@ async def _create_once(call: HTTPCall, session_id: str, key: str) -> tuple[Sessi
         return await _create_or_find(call, session_id, creator_id(call, key))
 
 
-async def _create_or_find(call: HTTPCall, session_id: str, asker: str) -> tuple[SessionSummary, bool]:
+async def _create_or_find(call: HTTPCall, session_id: str, creator: str) -> tuple[SessionSummary, bool]:
     """Create a session, or find the existing session with this id. The caller holds the lock of the idempotency key.
 
-    Return the session's summary, and True if the request that `asker` identifies has created it; see `creator_id`.
+    Return the session's summary, and True if the request that `creator` identifies has created it; see `creator_id`.
     """
     body, access = call.body, call.gateway.access
     owner, opener = _owner_of(call), access.known_opener(call.body["agent"])
@@ -128,8 +128,8 @@ async def _create_or_find(call: HTTPCall, session_id: str, asker: str) -> tuple[
     annotations = new_annotations(body.get("tags", ()), body.get("metadata"))
     _check_mode(opener, body.get("mode"))
     await _check_webhook_url(call)
-    if asker:
-        await _check_other_agents(call, session_id, asker)
+    if creator:
+        await _check_other_agents(call, session_id, creator)
     try:
         context = await opener.create(
             Sender(owner),
@@ -137,16 +137,16 @@ async def _create_or_find(call: HTTPCall, session_id: str, asker: str) -> tuple[
             on_busy=body.get("on_busy"),
             limits=limits,
             notify=_notify_of(call),
-            asker=asker,
+            asker=creator,
             annotations=annotations,
         )
     except SessionExists:
-        return await _matching_session(call, session_id, owner, asker=asker), bool(asker)
+        return await _matching_session(call, session_id, owner, creator=creator), bool(creator)
     await _set_initial_mode(session_of_context(context), body.get("mode"))
     return await access.head(call.caller, session_id, body["agent"]), True
 
 
-async def _check_other_agents(call: HTTPCall, session_id: str, asker: str) -> None:
+async def _check_other_agents(call: HTTPCall, session_id: str, creator: str) -> None:
     """Check that the same idempotency key has not created a session of another agent.
 
     Raises:
@@ -157,7 +157,7 @@ async def _check_other_agents(call: HTTPCall, session_id: str, asker: str) -> No
         head = await journal.head(agent, session_id)
         opened = None if head is None or agent == call.body["agent"] else await first_record(call, head)
         if opened is not None:
-            was_created_by(opened.asker, asker)
+            was_created_by(opened.asker, creator)
 
 
 def _notify_of(call: HTTPCall) -> tuple[str, ...]:
@@ -236,10 +236,10 @@ def _check_mode(opener: Any, mode: str | None) -> None:
         raise Problem("invalid", f"the agent has no mode with the name {quoted(mode, 40)}: {remedy}")
 
 
-async def _matching_session(call: HTTPCall, session_id: str, owner: str, *, asker: str) -> SessionSummary:
+async def _matching_session(call: HTTPCall, session_id: str, owner: str, *, creator: str) -> SessionSummary:
     """Return the summary of an existing session that was created with the same options for the same owner.
 
-    If `asker` is not empty, the session must also have been created by the request that it identifies.
+    If `creator` is not empty, the session must also have been created by the request that it identifies.
 
     Raises:
         Problem: The session was created with other options or by another request, or the caller may not access it.
@@ -254,18 +254,18 @@ async def _matching_session(call: HTTPCall, session_id: str, owner: str, *, aske
     )
     opened = await first_record(call, head)
     annotations = new_annotations(body.get("tags", ()), body.get("metadata"))
-    is_known = bool(asker) and opened is not None and was_created_by(opened.asker, asker)
+    is_known = bool(creator) and opened is not None and was_created_by(opened.asker, creator)
     if head.owner != owner:
         raise taken
     bounds = dict(_limits_of(body).shared) if "limits" in body else {}
     if opened is None or opened.on_busy != body.get("on_busy") or dict(opened.limits) != bounds:
         raise taken
     # Earlier versions did not record the request of a POST with an idempotency key.
-    is_unrecorded = not opened.asker and asker.startswith(f"made/{session_id}/")
+    is_unrecorded = not opened.asker and creator.startswith(f"made/{session_id}/")
     has_others = opened.tags != annotations.tags or dict(opened.metadata) != dict(annotations.metadata)
     if has_others and not (is_known or access.runtime.is_redacted):  # a redacted journal has other texts
         raise taken
-    if opened.notify != _notify_of(call) or (asker and not is_known and not is_unrecorded):
+    if opened.notify != _notify_of(call) or (creator and not is_known and not is_unrecorded):
         raise taken
     if "mode" in body and not head.closed:
         await _set_initial_mode(await access.session(call.caller, session_id, body["agent"]), body["mode"])
