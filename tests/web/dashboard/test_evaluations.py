@@ -194,7 +194,7 @@ async def test_a_turn_and_a_session_become_cases(evaluated, screen):
     await screen.tab.call("Input.insertText", text="another")
     await screen.run("document.querySelector('dialog .main').click()")
     await screen.until(
-        "document.querySelector('dialog .err')?.innerText.includes('another case of this name')"
+        "document.querySelector('dialog .err')?.innerText.includes('different case with this name')"
     )
     assert await screen.run("document.querySelector('dialog textarea').value") == "another"
     screen.tab.complaints.clear()  # the browser logs the 409
