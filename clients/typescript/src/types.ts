@@ -274,15 +274,15 @@ export interface ApprovalStreamEvent {
   data: ChangedApproval;
 }
 
-/** State of one limit on requests or tokens. */
+/** State of one rate limit on requests or tokens (a token bucket). */
 export interface BucketStatistics {
   /** Kind of the limit: `requests`, `tokens`, or the provider's name of the limit. */
   kind: string;
-  /** Maximum number of units that can be spent at once. */
+  /** Maximum number of units (requests or tokens) that can be spent at once. */
   capacity: number;
-  /** Available units. Negative after a call that used more than its reservation. */
+  /** Number of available units; negative after a call that used more than its reservation. */
   level: number;
-  /** Units that become available per second. */
+  /** Number of units that become available per second. */
   rate: number;
 }
 
@@ -1303,7 +1303,7 @@ export interface ModelRequest {
   is_same_prompt: boolean;
 }
 
-/** State of the calls to one model. */
+/** State of the calls to one model in a rate limiter. */
 export interface ModelStatistics {
   model: string;
   /** Maximum number of concurrent calls at present. */
@@ -1314,7 +1314,7 @@ export interface ModelStatistics {
   waiting: Record<string, number>;
   /** Total number of admitted calls. */
   admitted: number;
-  /** Remaining seconds of a Retry-After of the provider; 0 without one. */
+  /** Remaining seconds of the pause that the provider requested by Retry-After; 0 without one. */
   paused: number;
   /** Rate-limit buckets reported by the provider's response headers. */
   buckets: Array<BucketStatistics>;
@@ -1668,7 +1668,7 @@ export interface PutSessionBody {
   };
 }
 
-/** Counters of one rate limiter at one moment. */
+/** Current counters of one rate limiter, over all its models. */
 export interface RateLimiterCounters {
   /** Number of attempts that wait for admission. */
   waiting: number;
