@@ -413,8 +413,8 @@ PLANTED_FAULTS: dict[str, Fault] = {
     "a cancelled caller leaves its write to nobody": _fault(
         "journal",
         _GROUP,
-        "            if self._started is begun and not self._finish_if_written(begun):\n                self._call()",
-        "            if sys.exc_info()[1] is None and self._started is begun and not self._finish_if_written(begun):\n                self._call()",
+        "            if self._started is started and not self._finish_if_written(started):\n                self._call()",
+        "            if sys.exc_info()[1] is None and self._started is started and not self._finish_if_written(started):\n                self._call()",
     ),
     # --- turns and tools ---
     "a tool begins before its start is recorded": _fault(
