@@ -74,6 +74,7 @@ from actgent.runtime.sessions.new_session import OnSession
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.sessions.session_recovery import recover
 from actgent.runtime.start_phase import wait_started
+from actgent.runtime.waits_between_sessions import take_sources_of_sessions
 from actgent.sessions.imported_history import ImportedMessage
 from actgent.sessions.pending.turn_future import CallOptions
 from actgent.sessions.pending.turn_reader import TurnReader, TurnStream
@@ -1154,6 +1155,7 @@ class Agent(Generic[DataT_co, DepsT]):
             after: `session_id` of the last approval of the previous page. Sessions are sorted by id.
             limit: Maximum number of sessions in a page. An empty page is the end.
         """
+        take_sources_of_sessions()
         return await list_approvals(self._require_opener().running, owner=owner, after=after, limit=limit)
 
     async def _session_of(self, approval_id: str) -> Session:

@@ -15,6 +15,7 @@ from actgent.journal.journal_interface import SessionSummary
 from actgent.limits_and_schedules.argument_checks import check_seconds
 from actgent.messages import Sender
 from actgent.runtime.agent_directory import AgentCard
+from actgent.runtime.waits_between_sessions import ANY_SESSION, take_remote_sources
 from actgent.session_index import Group, SearchFilter, SearchPage, Trends
 from actgent.sessions.session_context import Status
 from actgent.support.name_hints import async_block
@@ -109,7 +110,9 @@ class Client(SessionOperations):
             PermissionDenied: The token may not search for another owner.
         """
         request = RemoteRequest(operation="find_messages", query=search_query(query, wanted, after, limit))
-        return to_search_page(await self._link.requests.send(request))
+        page = to_search_page(await self._link.requests.send(request))
+        take_remote_sources(ANY_SESSION)
+        return page
 
     async def trends(
         self,
@@ -146,6 +149,7 @@ class Client(SessionOperations):
         The payload of each `DeadLetter` is the text of the message.
         """
         page = await self._link.requests.send(RemoteRequest(operation="get_dead_letters"))
+        take_remote_sources(ANY_SESSION)
         return tuple(map(_to_dead_letter, reversed(page["items"])))
 
     async def send_again(self, letter: DeadLetter) -> None:
@@ -260,6 +264,7 @@ class Client(SessionOperations):
         page = await self._link.requests.send(
             RemoteRequest(operation="get_approvals", query={"limit": limit})
         )
+        take_remote_sources(ANY_SESSION)
         return tuple(to_approval(each) for each in page["items"])
 
     async def delete_session(self, session_id: str, *, agent: str | None = None) -> None:

@@ -37,7 +37,7 @@ from actgent.messages import (
     message_failure,
     new_secret,
 )
-from actgent.runtime.waits_between_sessions import take_remote_sources
+from actgent.runtime.waits_between_sessions import ANY_SESSION, take_remote_sources
 from actgent.tools.tools_run_by_caller import CallerTools
 
 from .error_conversion import failure_error, suspended
@@ -428,6 +428,7 @@ class RemoteAgent:
                 each for each in known if each.session_id > after and (name is None or each.owner == name)
             ]
             next_page = page["next"]
+        take_remote_sources(ANY_SESSION)
         return tuple(found[:limit])
 
     def _session_of_approval(self, approval_id: str) -> RemoteSession:

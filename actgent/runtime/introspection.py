@@ -39,6 +39,7 @@ from .subscriptions import (
     observe,
     observe_recent,
 )
+from .waits_between_sessions import take_sources_of_sessions
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -164,6 +165,7 @@ class Introspection:
             ConfigurationError: The limit is below 1.
             JournalError: The journal cannot be read.
         """
+        take_sources_of_sessions()
         return await _schedule_page(self._by_name(), self.journal, after, limit)
 
     def budgets(self, *, after: OpenBudget | None = None, limit: int = 100) -> tuple[OpenBudget, ...]:
@@ -195,6 +197,7 @@ class Introspection:
                 below 1.
             JournalError: The index cannot be read.
         """
+        take_sources_of_sessions()
         return await need_index(self.index).search(query, wanted, after=after, limit=limit)
 
     async def trends(
@@ -240,6 +243,7 @@ class Introspection:
             SessionNotFound: The journal has no such session.
             JournalError: The journal cannot be read.
         """
+        take_sources_of_sessions()
         key = SessionKey(agent, session_id)
         return follow_session(self.journal, self._table_of(agent), key, after=after)
 
@@ -267,6 +271,7 @@ class Introspection:
             SessionNotFound: The journal has no such session.
             JournalError: The journal cannot be read.
         """
+        take_sources_of_sessions()
         key, observation_filter, table = (
             SessionKey(agent, session_id),
             ObservationFilter(types=types, turn=turn),
@@ -294,6 +299,7 @@ class Introspection:
             SessionNotFound: The journal has no such session.
             JournalError: The journal cannot be read.
         """
+        take_sources_of_sessions()
         key, observation_filter, table = (
             SessionKey(agent, session_id),
             ObservationFilter(types=types, turn=turn),

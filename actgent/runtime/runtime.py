@@ -75,7 +75,7 @@ from .sessions.moved_session_eviction import SessionPredicate
 from .sessions.session_listing import filter_of, page_of
 from .sessions.session_migration import SessionMigration
 from .sessions.session_tree_close import closing_in_background
-from .waits_between_sessions import find_waiter
+from .waits_between_sessions import find_waiter, take_sources_of_sessions
 
 Durability = typing.Literal["full", "relaxed"]
 _DURABILITIES: tuple[str, ...] = typing.get_args(Durability)
@@ -313,18 +313,20 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
 
     def __repr__(self) -> str:
         agents = len(self.agents)
-        letters = len(self.dead_letters)
+        letters = len(self._system.dead_letters)
         others = counted(self.count - agents, "actor")
         return f"<Runtime: {counted(agents, 'agent')}, {others}, {counted(letters, 'dead letter')}>"
 
     @property
     def dead_letters(self) -> tuple[DeadLetter, ...]:
         """Newest 1,000 messages that no agent or actor processed, oldest first."""
+        take_sources_of_sessions()
         return self._system.dead_letters
 
     @property
     def failures(self) -> tuple[MessageFailed, ...]:
         """Newest 1,000 messages that failed in this runtime, oldest first, without those that a caller stopped."""
+        take_sources_of_sessions()
         return tuple(self.stream.failures)
 
     async def send_again(self, letter: DeadLetter) -> None:
@@ -347,6 +349,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
 
         The channel keeps at most `capacity` events: a slow reader loses the oldest, and `lost` counts them.
         """
+        take_sources_of_sessions()
         return self.stream.read(capacity)
 
     async def approvals(
@@ -360,6 +363,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
             after: Last approval of the previous page; None starts at the first page.
             limit: Maximum number of sessions per page. An empty page is the end.
         """
+        take_sources_of_sessions()
         for running in self._by_name():
             if after is None or running.name >= after.agent:
                 behind = after.session_id if after is not None and running.name == after.agent else ""
@@ -421,6 +425,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
             SessionNotFound: The journal has no such session.
             JournalError: The journal cannot be read.
         """
+        take_sources_of_sessions()
         journal = need_journal(self.journal)
         key = await self._need_key(session_id, agent)
         return key, await records_up_to(journal, key, to)

@@ -24,6 +24,8 @@ class _RemoteNode(WaitNode):
 _remote_nodes: WeakValueDictionary[str, _RemoteNode] = WeakValueDictionary()
 """Wait-graph nodes of remote sessions that wait for a session in this process, by session name."""
 _NOTHING_LENT = nullcontext()
+ANY_SESSION = Label({"sessions"}, readers=())
+"""Label of texts of sessions whose labels are unknown."""
 
 
 def running_session() -> SessionContext | None:
@@ -62,6 +64,14 @@ def take_remote_sources(label: Label) -> None:
     """Add the label of an answer or a message from another process to the label of the caller."""
     if label != TRUSTED:
         note_sources(running_session(), text_of(label))
+
+
+def take_sources_of_sessions() -> None:
+    """Add the source `sessions` to the caller, because it reads texts of several sessions or of a session that is not loaded.
+
+    The readers of these texts are unknown, so that no owner may read what depends on them.
+    """
+    take_remote_sources(ANY_SESSION)
 
 
 def notes_sources() -> bool:

@@ -458,3 +458,32 @@ async def test_a_call_of_the_client_shows_its_sources(serving):
         await session.wait_idle()
         (call,) = await session.caller_calls()
     assert dict(call.labels) == {"to": Label({"page"})}
+
+
+READS = {
+    "search": lambda client: client.search("read"),
+    "approvals": lambda client: client.approvals(),
+    "dead_letters": lambda client: client.dead_letters(),
+    "approvals_of_agent": lambda client: client.agent("reader").approvals(),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+async def test_a_read_of_several_sessions(serving, name):
+    """A tool that reads texts of any session of the server makes its own session untrusted, and confidential."""
+    llm = ScriptedLLM([ToolCall("page", {}), "read"])
+    reader = BareAgent("reader", llm=llm, tools=[page])
+    scopes = ("chat", "approve", "admin")
+    async with serving(reader, index=True, scopes=scopes) as served, served.connect() as client:
+
+        @tool(effect="pure")
+        async def look() -> str:
+            """Look at the server."""
+            await READS[name](client)
+            return "looked"
+
+        script = [ToolCall("look", {}), "ok"]
+        async with BareAgent("clerk", llm=ScriptedLLM(script), tools=[look]) as clerk:
+            session = await clerk.create_session("ada")
+            await clerk.run("go", session=session)
+            assert session.label == Label({"sessions"}, readers=())

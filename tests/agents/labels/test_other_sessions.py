@@ -69,6 +69,76 @@ async def test_a_read_of_another_session(sink, name):  # noqa: F811
     sink.assert_asked("page")
 
 
+async def _observe_by_id(runtime, session):
+    async with runtime.observe(session.id, agent="reader", after=0) as found:
+        await found.receive()
+
+
+async def _follow_by_id(runtime, session):
+    async with runtime.follow(session.id, agent="reader", after=0) as found:
+        await found.receive()
+
+
+async def _events(runtime, session):
+    async with runtime.events() as events:
+        await session.annotate(add_tags=["x"])
+        with trio.move_on_after(0.1):
+            await events.receive()
+
+
+READS_BY_ID = {
+    "search": lambda runtime, _: runtime.search("read"),
+    "approvals": lambda runtime, _: runtime.approvals(),
+    "schedules": lambda runtime, _: runtime.schedules(),
+    "dead_letters": lambda runtime, _: runtime.dead_letters,
+    "failures": lambda runtime, _: runtime.failures,
+    "records": lambda runtime, session: runtime.read_session(session.id, agent="reader"),
+    "rebuild": lambda runtime, session: runtime.rebuild(session.id, agent="reader"),
+    "observations": lambda runtime, session: runtime.observations(session.id, agent="reader"),
+    "observe": _observe_by_id,
+    "follow": _follow_by_id,
+    "events": _events,
+}
+
+
+@pytest.mark.parametrize("name", READS_BY_ID)
+async def test_a_read_of_sessions_by_the_runtime(sink, name, tmp_path):  # noqa: F811
+    """A tool that reads texts of any session by the runtime makes its own session untrusted, and confidential."""
+    helper, labels = reader(), []
+
+    @tool(effect="pure")
+    async def look() -> str:
+        """Look at the other session."""
+        if isinstance(found := READS_BY_ID[name](runtime, other), Awaitable):
+            await found
+        return "looked"
+
+    async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db", index=True) as runtime:
+        await runtime.start(helper)
+        other = await helper.create_session("ada")
+        await helper.run("read", session=other)
+        agent = await runtime.start(sink.agent([ToolCall("look", {}), PAY, "ok"], tools=[look]))
+        session = await agent.create_session("ada")
+        await agent.run("go", session=session)
+        labels.append(session.label)
+    sink.assert_asked("sessions")
+    assert labels == [Label({"sessions"}, readers=())]
+
+
+async def test_the_open_approvals_of_an_agent(sink):  # noqa: F811
+    """A tool that lists the approvals of an agent reads texts of any of its sessions."""
+    helper = reader()
+
+    @tool(effect="pure")
+    async def look() -> str:
+        """List the approvals."""
+        return str(len(await helper.approvals()))
+
+    async with helper, sink.agent([ToolCall("look", {}), PAY, "ok"], tools=[look]) as agent:
+        await agent.run("go", session=await agent.create_session("ada"))
+    sink.assert_asked("sessions")
+
+
 async def test_a_session_that_becomes_untrusted_while_it_is_read(sink):  # noqa: F811
     """The sources are those of the session at the end of the read."""
     helper = reader()
