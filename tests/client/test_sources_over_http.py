@@ -10,6 +10,7 @@ from actgent import (
     BareAgent,
     Event,
     Label,
+    LongTermMemory,
     ModelError,
     Policy,
     Reject,
@@ -23,6 +24,7 @@ from actgent import (
     handoff,
     tool,
 )
+from actgent.memory.longterm import label_of_memory
 
 PAY = ToolCall("pay", {"to": "mallory"})
 
@@ -487,3 +489,31 @@ async def test_a_read_of_several_sessions(serving, name):
             session = await clerk.create_session("ada")
             await clerk.run("go", session=session)
             assert session.label == Label({"sessions"}, readers=())
+
+
+async def test_a_memory_that_a_turn_changes(serving, tmp_path):
+    """A memory that a turn changes at a server has the sources and readers of the turn, and those that it had before."""
+
+    @tool(readers="owner", effect="pure")
+    async def diary() -> str:
+        """Read the diary."""
+        return "x"
+
+    memories = LongTermMemory(f"sqlite:///{tmp_path}/memories.db")
+    served_agent = BareAgent("keeper", llm=ScriptedLLM(["ok"]), long_term_memory=memories)
+    async with serving(served_agent) as served, served.connect() as client:
+        made = await memories.remember("Ada likes tea.", owner="ada", metadata={"topic": "tea"})
+        remote = client.agent("keeper").long_term_memory
+
+        @tool(effect="idempotent", sinks=())
+        async def change() -> str:
+            """Change the memory."""
+            await remote.update(made.id, "Ada likes coffee.", owner="ada")
+            return "changed"
+
+        script = [ToolCall("page", {}), ToolCall("diary", {}), ToolCall("change", {}), "ok"]
+        async with BareAgent("clerk", llm=ScriptedLLM(script), tools=[page, diary, change]) as clerk:
+            await clerk.run("go", session=await clerk.create_session("bob"))
+        (found,) = (await memories.browse(owner="ada")).memories
+    assert (found.text, found.metadata["topic"]) == ("Ada likes coffee.", "tea")
+    assert label_of_memory(found) == Label({"page"}, readers={"bob"})

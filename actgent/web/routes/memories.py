@@ -14,8 +14,10 @@ from actgent.memory.longterm import (
     MemoryFilter,
     MemoryRecord,
     label_of_memory,
+    metadata_of,
 )
 from actgent.messages import Sender, SenderKind
+from actgent.runtime.waits_between_sessions import sources_of_caller
 from actgent.web import json_response_types
 from actgent.web.problem_documents import Problem, missing
 
@@ -116,8 +118,11 @@ async def update_memory(call: HTTPCall) -> JSON[json_response_types.MemoryDocume
     if changes.get("valid_until") is not None:
         changes["valid_until"] = date_in(changes, "valid_until")
     key = f"http/{call.idempotency_key}" if call.idempotency_key else ""
+    owner, memory_id = _owner_in(call), call.path["memory"]
     async with _opened(call) as memories:
-        made = await memories.update(call.path["memory"], owner=_owner_in(call), key=key, **changes)
+        if sources := sources_of_caller():
+            changes |= metadata_of(sources, await memories.get(memory_id, owner=owner))
+        made = await memories.update(memory_id, owner=owner, key=key, **changes)
     return JSON(_of_memory(made))
 
 
