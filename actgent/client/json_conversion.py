@@ -121,7 +121,6 @@ def to_caller_call(data: JSONObject, *, agent: str, session_id: str) -> Approval
         again=False,
         deadline=to_seconds(data["deadline"], math.inf),
         for_caller=True,
-        sources=_to_sources(data),
     )
 
 

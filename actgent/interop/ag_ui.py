@@ -29,6 +29,8 @@ from .content_conversion import (
 )
 from .run_events import (
     AnswerDone,
+    DeferredCalls,
+    RunCallerAsked,
     RunEnded,
     RunEvent,
     RunSuspended,
@@ -58,6 +60,10 @@ class AGUIEncoder:
     """Number of messages that began again because their text was discarded."""
     _calls: set[str] = attrs.field(factory=set)
     """Ids of the tool calls that were sent in this run."""
+    _deferred: DeferredCalls = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._deferred = DeferredCalls(self.session)
 
     def first(self) -> bytes:
         """Return the encoded event with which each run begins."""
@@ -77,9 +83,13 @@ class AGUIEncoder:
             case AnswerDone():
                 parent = self._open
                 yield from self._close_text()
-                for call in event.calls:
+                for call in self._deferred.ready(event.calls):
                     yield from self._call(call, parent)
+            case RunCallerAsked():
+                yield from self._call(self._deferred.take_asked(event.approval), "")
             case RunToolDone():
+                if (deferred := self._deferred.take(event.result.call_id)) is not None:
+                    yield from self._call(deferred, "")
                 yield from self._result(event.result)
             case RunSuspended():
                 yield from self._suspend(event)

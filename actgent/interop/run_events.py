@@ -4,11 +4,12 @@ All interoperability protocols encode these events. A run ends with `RunEnded`, 
 waits for approval decisions; the run that follows the decisions begins with the record that resumes the turn.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 import attrs
 import trio
 
+from actgent.agents.session import Session, services_of
 from actgent.approvals import Approval, Decision
 from actgent.errors import Fenced
 from actgent.journal.record_types import (
@@ -83,6 +84,13 @@ class RunToolDone:
 
 
 @attrs.frozen(kw_only=True)
+class RunCallerAsked:
+    """A call of a tool of the client waits for its result. Its arguments have values in place of references."""
+
+    approval: Approval
+
+
+@attrs.frozen(kw_only=True)
 class RunApprovalAsked:
     """A tool call needs an approval."""
 
@@ -145,6 +153,7 @@ RunEvent = (
     | AnswerDone
     | RunToolProgressed
     | RunToolDone
+    | RunCallerAsked
     | RunApprovalAsked
     | RunApprovalDecided
     | RunSuspended
@@ -262,7 +271,8 @@ class RunReader:
     def _read_approval(self, record: ApprovalRequestRecord | ApprovalDecisionRecord) -> list[RunEvent]:
         if isinstance(record, ApprovalRequestRecord):
             self._asked[record.approval.id] = record.approval
-            return [] if record.approval.for_caller else [RunApprovalAsked(approval=record.approval)]
+            asked = RunCallerAsked if record.approval.for_caller else RunApprovalAsked
+            return [asked(approval=record.approval)]
         approval = self._asked.pop(record.approval_id, None)
         if approval is None or approval.for_caller or not record.by:
             return []
@@ -381,6 +391,36 @@ def _read_available(follower: SessionFollower, reader: RunReader, events: list[R
         has_item = True
         events += reader.read(item)
     return has_item
+
+
+@attrs.define
+class DeferredCalls:
+    """Calls of tools that the agent does not have. They are sent when the client may run them.
+
+    Before that, an approver may reject such a call, and it may have references in place of values.
+    """
+
+    session: Session
+    _calls: dict[str, ToolCall] = attrs.field(factory=dict)
+
+    def ready(self, calls: Iterable[ToolCall]) -> list[ToolCall]:
+        """Return the calls of the agent's own tools, and keep the others."""
+        registry = services_of(self.session).running.core.calling.registry
+        self._calls |= {each.id: each for each in calls if registry.get(each.name) is None}
+        return [each for each in calls if each.id not in self._calls]
+
+    def get(self, call_id: str) -> ToolCall | None:
+        """Return a kept call; None if it was sent or belongs to another run."""
+        return self._calls.get(call_id)
+
+    def take(self, call_id: str) -> ToolCall | None:
+        """Return and forget a kept call; None if it was sent or belongs to another run."""
+        return self._calls.pop(call_id, None)
+
+    def take_asked(self, approval: Approval) -> ToolCall:
+        """Return the call that the client may run now, with the values of its arguments, and forget the kept call."""
+        self._calls.pop(approval.call_id, None)
+        return ToolCall(approval.tool_name, approval.arguments, id=approval.call_id)
 
 
 def tool_error_text(status: str, error: str | None, raised: str, *, shows_exception_texts: bool) -> str:

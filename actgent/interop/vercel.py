@@ -9,10 +9,10 @@ from typing import Any
 import attrs
 from starlette.responses import Response
 
-from actgent.agents.session import context_of
-from actgent.approvals import Approve, Decision, Reject, Respond
+from actgent.agents.session import Session, context_of
+from actgent.approvals import Approval, Approve, Decision, Reject, Respond
 from actgent.journal.record_types import TurnOptions
-from actgent.messages import Part, Text, ToolResult
+from actgent.messages import Part, Text, ToolCall, ToolResult
 from actgent.tools.outputs.result_text import to_text
 from actgent.web.problem_documents import Problem
 from actgent.web.routes.endpoints import Endpoint, Forwarding, HTTPCall
@@ -21,7 +21,9 @@ from .approval_forms import question_text
 from .content_conversion import call_arguments, media_of_url, session_of_field, text_field, to_client_id
 from .run_events import (
     AnswerDone,
+    DeferredCalls,
     RunApprovalAsked,
+    RunCallerAsked,
     RunEnded,
     RunEvent,
     RunSuspended,
@@ -49,11 +51,16 @@ class VercelEncoder:
 
     message_id: str
     """Id of the answer in the client's chat."""
+    session: Session
     shows_exception_texts: bool
     """True if the client may see texts of exceptions that user code or libraries raised."""
     _open: str = ""
     """Id of the text part whose end was not sent yet; empty if there is none."""
     _is_in_step: bool = False
+    _deferred: DeferredCalls = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._deferred = DeferredCalls(self.session)
 
     def first(self) -> bytes:
         """Return the encoded part with which each stream begins."""
@@ -72,21 +79,35 @@ class VercelEncoder:
                 yield {"type": "reset-step"}
             case AnswerDone():
                 yield from self._complete(event)
+            case RunCallerAsked():
+                yield from self._call(self._deferred.take_asked(event.approval))
             case RunToolDone():
-                yield self._result(event.result)
+                yield from self._end_call(event.result)
             case RunApprovalAsked():
-                found = event.approval
-                # The request has no member for the sources, and the call may have references.
-                if found.sources:
-                    yield {"type": "text-start", "id": found.id}
-                    yield {"type": "text-delta", "id": found.id, "delta": question_text(found)}
-                    yield {"type": "text-end", "id": found.id}
-                yield {"type": "tool-approval-request", "approvalId": found.id, "toolCallId": found.call_id}
+                yield from self._ask(event.approval)
             case RunSuspended():
                 yield from self._close_step()
                 yield {"type": "finish", "finishReason": "tool-calls"}
             case RunEnded():
                 yield from self._end(event)
+
+    def _end_call(self, result: ToolResult) -> Iterator[dict[str, Any]]:
+        if (call := self._deferred.take(result.call_id)) is not None:
+            yield from self._call(call)
+        yield self._result(result)
+
+    def _ask(self, approval: Approval) -> Iterator[dict[str, Any]]:
+        """Encode the request for an approval.
+
+        The request has no member for untrusted sources, and the call may have references, so that a text precedes it.
+        """
+        if (call := self._deferred.get(approval.call_id)) is not None:
+            yield from self._begin_call(call)
+        if approval.sources:
+            yield {"type": "text-start", "id": approval.id}
+            yield {"type": "text-delta", "id": approval.id, "delta": question_text(approval)}
+            yield {"type": "text-end", "id": approval.id}
+        yield {"type": "tool-approval-request", "approvalId": approval.id, "toolCallId": approval.call_id}
 
     def _add_text(self, event: TextDelta) -> Iterator[dict[str, Any]]:
         if self._open != event.reply_id:
@@ -101,10 +122,18 @@ class VercelEncoder:
             self._open = ""
         elif event.calls:
             yield from self._begin_step()
-        for call in event.calls:
-            named = {"toolCallId": call.id, "toolName": call.name, "dynamic": True}
-            yield {"type": "tool-input-start", **named}
-            yield {"type": "tool-input-available", **named, "input": call_arguments(call)}
+        for call in self._deferred.ready(event.calls):
+            yield from self._call(call)
+
+    def _begin_call(self, call: ToolCall) -> Iterator[dict[str, Any]]:
+        if not self._is_in_step:
+            yield from self._begin_step()
+        yield {"type": "tool-input-start", "toolCallId": call.id, "toolName": call.name, "dynamic": True}
+
+    def _call(self, call: ToolCall) -> Iterator[dict[str, Any]]:
+        yield from self._begin_call(call)
+        named = {"toolCallId": call.id, "toolName": call.name, "dynamic": True}
+        yield {"type": "tool-input-available", **named, "input": call_arguments(call)}
 
     def _result(self, result: ToolResult) -> dict[str, Any]:
         known = {"toolCallId": result.call_id}
@@ -178,7 +207,9 @@ async def send_chat(call: HTTPCall) -> Response:
         options=TurnOptions(tools=tools) if tools else None,
     )
     # An answer after an approval or a tool output continues the client's assistant message.
-    encoder = VercelEncoder(last_id if is_answer else f"{last_id}-answer", call.shows_exception_texts)
+    encoder = VercelEncoder(
+        last_id if is_answer else f"{last_id}-answer", session, call.shows_exception_texts
+    )
     return RunStream(asked, encoder.encode, first=encoder.first, last=LAST, headers=HEADERS)
 
 
@@ -244,7 +275,7 @@ async def resume_chat(call: HTTPCall) -> Response:
     if message_id is None:
         return Response(status_code=204)
     asked = Run(call=call, session=session, message_id=message_id, is_read=True, is_whole=True)
-    encoder = VercelEncoder(f"{message_id}-answer", call.shows_exception_texts)
+    encoder = VercelEncoder(f"{message_id}-answer", session, call.shows_exception_texts)
     return RunStream(asked, encoder.encode, first=encoder.first, last=LAST, headers=HEADERS)
 
 

@@ -492,10 +492,10 @@ class Batch(FieldRepr):
             violation = self._violation(call, tool, call.arguments)
             arguments = {} if violation is not None else tool.argument_validator.validate(call.arguments)
         ask = self.required_approval(index) if tool.approval or self.ask is not None else None
-        if tool.is_of_caller and ask is None:
-            raise _with_labels(AskCaller(), violation)
         if ask is not None or violation is not None:
             raise _make_approval_request(tool, ask or ApprovalRequest(), violation)
+        if tool.is_of_caller:
+            raise AskCaller
         return tool, arguments
 
     def _violation(
@@ -809,13 +809,9 @@ def _make_approval_request(
         reason = f"{violation.reason[0].upper()}{violation.reason[1:]}."
         question = f"{question or f'May the tool {tool.name!r} run?'} {reason}"
     found = ApprovalRequired(question, form=ask.form, timeout=ask.timeout, again=True, risk=ask.risk)
-    return _with_labels(found, violation)
-
-
-def _with_labels(question: ApprovalRequired, violation: PolicyViolation | None) -> ApprovalRequired:
     if violation is not None:
-        question.sources = {name: text_of(label) for name, label in violation.labels.items()}
-    return question
+        found.sources = {name: text_of(label) for name, label in violation.labels.items()}
+    return found
 
 
 def _tool_approval(call: ToolCall, tool: Tool) -> ApprovalRequest | None:

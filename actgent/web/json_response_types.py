@@ -280,7 +280,7 @@ class ApprovalDocument(SinkLabels):
     """Time at which the approval expires; null if it never expires."""
 
 
-class CallerCall(SinkLabels):
+class CallerCall(TypedDict):
     """A tool call that the API client executes itself. The turn waits for the result from the client."""
 
     id: ApprovalID

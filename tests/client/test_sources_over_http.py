@@ -446,23 +446,29 @@ async def test_the_first_token_of_an_untrusted_session(serving, by):
     assert reply.label == Label({"page"})
 
 
-async def test_a_call_of_the_client_shows_its_sources(serving):
-    """A client that runs a tool itself reads the label of each argument, as a caller in the process does."""
-    payer = Payer([ToolCall("page", {}), ToolCall("mail", {"to": "mallory"}), "ok"], tools=[page])
+async def test_a_call_of_the_client_needs_an_approval(serving):
+    """A client that runs a tool itself gets the call after an approver has seen the label of each argument."""
+    llm = ScriptedLLM([ToolCall("page", {}), ToolCall("mail", {"to": "mallory"}), "ok"])
+    agent = BareAgent("payer", llm=llm, tools=[page], policy=Policy())
     mail = {
         "name": "mail",
         "description": "Mail.",
         "parameters": {"type": "object", "properties": {"to": {}}},
     }
-    async with serving(payer.agent) as served, served.connect() as client:
+    async with serving(agent) as served, served.connect() as client:
         session = await client.agent("payer").create_session()
         await session.chat("go", tools=[mail])
         await session.wait_idle()
+        (approval,) = await session.approvals()
+        assert await session.caller_calls() == ()
+        await session.answer(approval, Approve())
+        await session.wait_idle()
         (call,) = await session.caller_calls()
-    assert dict(call.labels) == {"to": Label({"page"})}
+    assert dict(approval.labels) == {"to": Label({"page"})}
+    assert call.arguments == {"to": "mallory"}
 
 
-READS = {
+READS_OF_SEVERAL = {
     "search": lambda client: client.search("read"),
     "approvals": lambda client: client.approvals(),
     "dead_letters": lambda client: client.dead_letters(),
@@ -470,7 +476,7 @@ READS = {
 }
 
 
-@pytest.mark.parametrize("name", READS)
+@pytest.mark.parametrize("name", READS_OF_SEVERAL)
 async def test_a_read_of_several_sessions(serving, name):
     """A tool that reads texts of any session of the server makes its own session untrusted, and confidential."""
     llm = ScriptedLLM([ToolCall("page", {}), "read"])
@@ -481,7 +487,7 @@ async def test_a_read_of_several_sessions(serving, name):
         @tool(effect="pure")
         async def look() -> str:
             """Look at the server."""
-            await READS[name](client)
+            await READS_OF_SEVERAL[name](client)
             return "looked"
 
         script = [ToolCall("look", {}), "ok"]

@@ -203,3 +203,113 @@ async def test_the_header_of_a_request_with_results_labels_the_session():
         (approval,) = (await client.get("/v1/approvals")).json()["items"]
     assert approval["labels"] == {"to": ["screen"]}
     assert payer.paid == []
+
+
+CALLING = [ToolCall("page", {}), EXTRACT, ToolCall("where", {"to": "@r2/to"}), "ok"]
+OFFERED = {"name": "where", "description": "Find.", "parameters": {"type": "object"}}
+
+
+def calling():
+    """An isolating agent that calls a tool of the client with a withheld value."""
+    options = {
+        "policy": Policy(untrusted="isolate"),
+        "models": {"quarantine": ScriptedLLM(['{"to": "mallory"}'])},
+    }
+    return Payer(CALLING, **options).agent
+
+
+async def test_an_ag_ui_client_gets_a_call_of_its_tool_after_the_approval():
+    """The first run has the question, and no call that the client would run. The second run has the call with its value."""
+    body = {"threadId": "t", "runId": "r1", "tools": [OFFERED]}
+    async with open_served(agents=[calling()], protocols=PROTOCOLS) as served, served.client() as client:
+        asked = events_of(
+            (
+                await client.post(
+                    "/agui/payer", json={**body, "messages": [{"role": "user", "content": "go"}]}
+                )
+            ).text
+        )
+        (question,) = asked[-1]["outcome"]["interrupts"]
+        answer = {"interruptId": question["id"], "status": "resolved", "payload": {"approved": True}}
+        called = events_of(
+            (
+                await client.post(
+                    "/agui/payer", json={**body, "runId": "r2", "messages": [], "resume": [answer]}
+                )
+            ).text
+        )
+    names = [each["toolCallName"] for each in asked if each["type"] == "TOOL_CALL_START"]
+    assert names == ["page", "extract"]
+    assert [each["toolCallName"] for each in called if each["type"] == "TOOL_CALL_START"] == ["where"]
+    assert [each["delta"] for each in called if each["type"] == "TOOL_CALL_ARGS"] == ['{"to": "mallory"}']
+    assert called[-1]["pendingToolCallIds"] == [question["toolCallId"]]
+
+
+async def test_a_vercel_client_gets_a_call_of_its_tool_after_the_approval():
+    """The first stream shows the call without input, so that the client does not run it."""
+    user = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "go"}]}
+    body = {"id": "t", "tools": {"where": {"description": "Find.", "inputSchema": {"type": "object"}}}}
+    async with open_served(agents=[calling()], protocols=PROTOCOLS) as served, served.client() as client:
+        asked = events_of((await client.post("/vercel/payer", json={**body, "messages": [user]})).text)[:-1]
+        (question,) = [each for each in asked if each["type"] == "tool-approval-request"]
+        approval = {"id": question["approvalId"], "approved": True}
+        part = {"type": "dynamic-tool", "state": "approval-responded", "approval": approval}
+        answer = {"id": "m-answer", "role": "assistant", "parts": [part]}
+        called = events_of(
+            (await client.post("/vercel/payer", json={**body, "messages": [user, answer]})).text
+        )[:-1]
+    call_id = question["toolCallId"]
+    first = [each["type"] for each in asked if each.get("toolCallId") == call_id]
+    assert first == ["tool-input-start", "tool-approval-request"]
+    found = [each for each in called if each.get("toolCallId") == call_id]
+    assert [each["type"] for each in found] == ["tool-input-start", "tool-input-available"]
+    assert found[-1]["input"] == {"to": "mallory"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_openai_client_gets_a_question_in_place_of_an_untrusted_call_of_its_tool(stream):
+    """The client does not run the call before a person has approved it."""
+    path, body = _chat_body([{"role": "user", "content": "go"}])
+    script = [ToolCall("page", {}), ToolCall("where", {"to": "mallory"}), "ok"]
+    async with (
+        open_served(agents=[Payer(script).agent], protocols=PROTOCOLS) as served,
+        served.client() as client,
+    ):
+        answer = await client.post(path, json={**body, "tools": [WHERE], "stream": stream})
+    assert "tool_calls" not in answer.text.replace('"finish_reason":"tool_calls"', "tool_calls")
+    assert "The call is where(to=" in answer.text
+
+
+async def test_a_responses_client_gets_a_call_of_its_tool_after_the_approval():
+    """The client approves in its next request, whose answer has the call."""
+    script = [ToolCall("page", {}), ToolCall("where", {"to": "mallory"}), "ok"]
+    tools = [{"type": "function", **OFFERED}]
+    async with (
+        open_served(agents=[Payer(script).agent], protocols=PROTOCOLS) as served,
+        served.client() as client,
+    ):
+        body = {"model": "payer", "input": "go", "tools": tools}
+        asked = (await client.post("/openai/v1/responses", json=body)).json()
+        assert [each["type"] for each in asked["output"]] == ["message", "mcp_approval_request"]
+        decision = {"type": "mcp_approval_response", "approve": True}
+        decision["approval_request_id"] = asked["output"][1]["id"]
+        body = {**body, "input": [decision], "previous_response_id": asked["id"]}
+        called = (await client.post("/openai/v1/responses", json=body)).json()
+    assert [(each["type"], each["arguments"]) for each in called["output"]] == [
+        ("function_call", '{"to": "mallory"}')
+    ]
+
+
+@pytest.mark.parametrize("door", ["agui", "vercel"])
+async def test_a_call_of_an_unknown_tool_precedes_its_result(door):
+    """The client gets the call with its error, although neither the agent nor the client has the tool."""
+    agent = Payer([ToolCall("lookup", {"x": 1}), "ok"]).agent
+    user = {"id": "m", "role": "user", "content": "go", "parts": [{"type": "text", "text": "go"}]}
+    body = {"id": "t", "threadId": "t", "runId": "r", "messages": [user]}
+    async with open_served(agents=[agent], protocols=PROTOCOLS) as served, served.client() as client:
+        text = (await client.post(f"/{door}/payer", json=body)).text
+    events = [each for each in events_of(text) if each != "[DONE]" and "toolCallId" in each]
+    assert [each["type"] for each in events] == {
+        "agui": ["TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END", "TOOL_CALL_RESULT"],
+        "vercel": ["tool-input-start", "tool-input-available", "tool-output-error"],
+    }[door]

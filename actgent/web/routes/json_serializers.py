@@ -202,7 +202,6 @@ def of_caller_call(approval: Approval) -> json_response_types.CallerCall:
         "tool": approval.tool_name,
         "arguments": dict(approval.arguments),
         "deadline": to_date(approval.deadline),
-        **of_labels(approval),
     }
 
 

@@ -342,8 +342,6 @@ export interface CallRequested {
   turn: string | null;
   /** Time (RFC 3339, UTC). */
   at: string | null;
-  labels?: Record<string, Array<string>>;
-  readers?: Record<string, Array<string>>;
   /** Id of the approval. */
   id: string;
   call_id: string;
@@ -356,8 +354,6 @@ export interface CallRequested {
 
 /** A tool call that the API client executes itself. The turn waits for the result from the client. */
 export interface CallerCall {
-  labels?: Record<string, Array<string>>;
-  readers?: Record<string, Array<string>>;
   /** Id of the approval. */
   id: string;
   /** Id of the tool call. */
@@ -1492,8 +1488,6 @@ export interface PendingApproval {
 
 /** A tool call that the API client must execute itself, and for whose result a suspended turn waits. */
 export interface PendingCallerCall {
-  labels?: Record<string, Array<string>>;
-  readers?: Record<string, Array<string>>;
   /** Id of the approval. */
   id: string;
   call_id: string;

@@ -150,7 +150,7 @@ async def test_errors_and_confirmations_are_withheld(kind):
 
 async def test_an_error_of_the_caller_is_withheld():
     """The caller's reason not to run a call may repeat a withheld value of the call."""
-    program = Program([READ, ToolCall("show", {"text": "@r1"}), "ok"])
+    program = Program([READ, ToolCall("show", {"text": "@r1"}), "ok"], decision=Approve())
     async with program.agent as agent:
         session = await agent.create_session("ada")
         shown = {"type": "object", "properties": {"text": {"type": "string"}}}

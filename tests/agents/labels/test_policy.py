@@ -396,21 +396,32 @@ async def test_misspelt_labels_of_a_toolset_are_errors(options, message):
         await outcome_of(["ok"], desk_of([]).labelled(**options))
 
 
-async def test_a_tool_of_the_caller_gets_the_labels():
-    """The caller that runs a tool itself reads the sources in the request."""
+async def test_a_tool_of_the_caller_needs_an_approval():
+    """The caller gets a call that depends on untrusted text only after an approver has seen its values and sources."""
     spec = {
         "name": "locate",
         "description": "Locate.",
         "parameters": {"type": "object", "properties": {"x": {}}},
     }
-    agent = BareAgent(
-        "clerk", llm=ScriptedLLM([READ, ToolCall("locate", {"x": 1}), "ok"]), tools=[page], policy=Policy()
-    )
+    script = [ToolCall("locate", {"x": 0}), READ, ToolCall("locate", {"x": 1}), "ok"]
+    agent = BareAgent("clerk", llm=ScriptedLLM(script), tools=[page], policy=Policy())
     async with agent:
         session = await agent.create_session("ada")
         await session.chat("go", tools=[spec])
         await session.wait_idle()
-        assert [dict(each.labels) for each in session.caller_calls] == [{"x": Label({"page"})}]
+        (call,) = session.caller_calls
+        assert (call.arguments, session.approvals) == ({"x": 0}, ())
+        await session.answer(call, Respond("here"))
+        await session.wait_idle()
+        (approval,) = session.approvals
+        assert (dict(approval.labels), session.caller_calls) == ({"x": Label({"page"})}, ())
+        await session.answer(approval, Approve())
+        await session.wait_idle()
+        (call,) = session.caller_calls
+        assert (call.arguments, session.approvals) == ({"x": 1}, ())
+        await session.answer(call, Respond("there"))
+        await session.wait_idle()
+        assert session.history[-1].text == "ok"
 
 
 async def test_an_open_approval_keeps_its_labels_over_a_restart():
