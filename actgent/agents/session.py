@@ -771,7 +771,7 @@ class Session(Generic[DataT_co]):
         a task with this id, all of them are stopped, with their child sessions.
 
         Raises:
-            NotRunning: The agent of the task is not running here, e.g. after a restart.
+            NotRunning: The agent of this session or of the task is not running here, e.g. after a restart.
             JournalError: The task was stopped, but the journal could not record it; or the journal cannot be searched.
         """
         self._agent.runner.check_loop("session.cancel_task()")

@@ -543,10 +543,12 @@ async def find_tasks(
     Sessions that are only in the journal are loaded first.
 
     Raises:
-        NotRunning: The agent of a task in the journal is not running in this process.
+        NotRunning: The agent of the session, or of a task in the journal, is not running in this process.
         SessionMoved: Another process owns the tasks.
         JournalError: The journal cannot be read.
     """
+    if host_of(caller).has_ended:  # its tasks belong to its next start
+        raise NotRunning(caller.agent)
     if journal is not None and caller.log is not None and caller.log.creation is None:
         ids = child_ids(agents.opener(caller.agent), caller, task_id)
         for head in await journal.children(*caller.key):

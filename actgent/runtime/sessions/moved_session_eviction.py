@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import attrs
 import trio
 
-from actgent.errors import Fenced, SessionMoved
+from actgent.errors import Fenced, NotRunning, SessionMoved
 from actgent.journal.journal_interface import Journal
 from actgent.limits_and_schedules.durable_timer import DueIndex
 from actgent.runtime.turn_runner import TurnRunner
@@ -86,12 +86,15 @@ class SessionEviction(FieldRepr):
             raise SessionMoved(self.runner.name, session_id) from error
 
     def check_epoch(self, session_id: str, epoch: int) -> None:
-        """Raise if another process has owned the session since its epoch was read.
+        """Raise if the epoch of a session has changed since it was read.
 
         Raises:
             SessionMoved: Another process has owned the session in between.
+            NotRunning: The journal was closed in between. It has no other owner.
         """
         if self.epoch_of(session_id) != epoch:
+            if self.journal is not None and not self.journal.is_shared:
+                raise NotRunning(self.runner.name)
             raise SessionMoved(self.runner.name, session_id)
 
     # --- leaving -----------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import trio
+import trio.testing
 
 from actgent import BareAgent, Mode, Modes, NotRunning, ScriptedLLM, ToolCall, ToolContext, open_runtime, tool
 from actgent.journal.in_memory_journal import MemoryJournal
@@ -153,3 +154,50 @@ async def test_a_session_receives_a_report_after_its_agent_was_stopped(autojump_
         assert len(heard) == 3
         assert "helped" in heard[-1].text
         assert await journal.sessions() == []
+
+
+class LateJournal(MemoryJournal):
+    """Journal whose reads of records end only after its close."""
+
+    def __init__(self):
+        super().__init__()
+        self.closed = trio.Event()
+
+    async def _read_tails(self, keys):
+        await self.closed.wait()
+        return await super()._read_tails(keys)
+
+
+async def test_open_session_during_the_close_of_the_journal_raises_not_running(autojump_clock):
+    """A call that reads the journal while the journal closes reports the stop, and no move to another process."""
+    journal, errors = LateJournal(), []
+
+    async def open_late(agent):
+        with pytest.raises(NotRunning) as raised:
+            await agent.open_session("s0")
+        errors.append(raised.value)
+
+    async with trio.open_nursery() as nursery:
+        async with journal.running():
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["hello"])))
+                await agent.create_session("ada", session_id="s0")
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["hello"])))
+                nursery.start_soon(open_late, agent)
+                await trio.testing.wait_all_tasks_blocked()
+        journal.closed.set()
+    assert len(errors) == 1
+
+
+async def test_cancel_task_of_an_ended_agent_raises_not_running(autojump_clock, journal):
+    """The task runs, and belongs to the next start of its parent's agent. Thus `cancel_task` cannot answer that it has ended."""
+    async with open_runtime(journal=journal) as runtime:
+        await runtime.start(BareAgent("helper", llm=ScriptedLLM(hang)))
+        clerk = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["hello"])))
+        session = await clerk.create_session("ada", session_id="s0")
+        await session.delegate("helper", "help", task_id="task")
+        runtime.stop("clerk")
+        await trio.sleep(1)
+        with pytest.raises(NotRunning):
+            await session.cancel_task("task")
