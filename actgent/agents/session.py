@@ -646,7 +646,12 @@ class Session(Generic[DataT_co]):
             return made
 
     async def unschedule(self, schedule_id: str) -> bool:
-        """Remove a schedule. Return False if the session has no schedule with this id, e.g. because it has fired."""
+        """Remove a schedule, durable on return. Return False if the session has no schedule with this id, e.g. because it has fired.
+
+        Raises:
+            JournalError: The removal could not be written, and the schedule is still set.
+            NotRunning: The agent is stopping.
+        """
         self._agent.runner.check_loop("session.unschedule()")
         context, was_tried = self._context, False
         with suppress(SessionMoved):
@@ -654,7 +659,9 @@ class Session(Generic[DataT_co]):
                 was_tried = schedule_id in {each.id for each in schedules(context)}
                 with self._agent.lifecycle.kept(context):
                     was_here = await unset_schedule(context, schedule_id)
-                    await write_pending(context)
+                    # A removal is durable. A failure of later records must not hide that.
+                    if not was_here or context.log is None:
+                        await write_pending(context)
                 return was_here
         there = self._remote_session(SessionMoved(self.agent_name, self.id))
         was_set: bool = await there.remove("unschedule", schedule_id, may_be_done=was_tried)

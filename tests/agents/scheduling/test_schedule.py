@@ -11,6 +11,7 @@ from actgent import (
     BareAgent,
     ConfigurationError,
     JournalFailed,
+    JournalFull,
     Priority,
     Reject,
     ScriptedLLM,
@@ -528,3 +529,40 @@ async def test_a_schedule_has_its_priority_after_a_restart(priority, tmp_path):
         await session.chat("Go on.")
         await session.wait_idle()
         assert session.history[-1].text == "done"
+
+
+class FullAfterOne(MemoryJournal):
+    """Journal that stores one write slowly while `is_filling` is True, and rejects each later one."""
+
+    is_filling = False
+    writes = 0
+
+    async def _write(self, rows, heads, epoch):
+        if self.is_filling:
+            self.writes += 1
+            if self.writes > 1:
+                raise JournalFull("the disk is full")
+            await trio.sleep(1)
+        await super()._write(rows, heads, epoch)
+
+
+async def test_removal_is_reported_although_a_later_record_fails(autojump_clock):
+    """The removal is in the journal. A record of another call that cannot be written does not change that."""
+    journal, results = FullAfterOne(), []
+    async with journal.running(), open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(make_agent())
+        session = await agent.create_session("ada", session_id="s0")
+        schedule = await session.schedule("later", after=1000)
+        journal.is_filling = True
+
+        async def remove():
+            results.append(await session.unschedule(schedule.id))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(remove)
+            await trio.sleep(0.5)
+            with pytest.raises(JournalFull):
+                await session.interrupt(message_id="a message that has not arrived")
+        journal.is_filling = False
+        assert results == [True]
+        assert session.schedules == ()
