@@ -36,7 +36,7 @@ from actgent.support.field_repr import FieldRepr
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.tools.pausable_time_limits import time_limits
 from actgent.turns.agent_core import AgentCore
-from actgent.turns.turn_lifecycle import TurnLifecycle
+from actgent.turns.turn_lifecycle import TurnLifecycle, leave_to_next_start
 
 from .sessions.session_table import SessionTable
 from .waits_between_sessions import running_session
@@ -524,7 +524,7 @@ class TurnRunner:
         return bool(self._held_up) or any(each.suspension is not None for each in self.sessions.values())
 
     async def stop_suspended(self) -> None:
-        """End the turns that are queued to resume; without a journal, also the suspended turns."""
+        """End the turns that are queued to resume; without a journal, also the suspended turns. Otherwise the next start resumes these."""
         for turn in self._held_up:
             await run_with(turn.variables, self._stop_turn(turn))
         for context in [each for each in self.sessions.values() if each.suspension is not None]:
@@ -532,8 +532,10 @@ class TurnRunner:
                 self.inbox.unpark(context.id)
                 turn = self.turn_lifecycle.continue_turn(context, context.suspension)
                 await run_with(turn.variables, self._stop_turn(turn))
-            elif self.inbox.is_parked(context.id):
-                self.inbox.unpark(context.id)
+            else:
+                if self.inbox.is_parked(context.id):
+                    self.inbox.unpark(context.id)
+                leave_to_next_start(context)
 
     def dead_letter_all(self, context: SessionContext, messages: Sequence[Message]) -> None:
         """Add stopped messages to the dead letters.
@@ -580,10 +582,10 @@ class TurnRunner:
     def resume(self, context: SessionContext, error: Exception | None = None) -> None:
         """Resume a suspended turn after its approvals were decided; with `error`, the turn ends with that error.
 
-        Paused time limits continue. Does nothing if no turn is suspended.
+        Paused time limits continue. Does nothing if no turn is suspended, or if the agent has stopped.
         """
         suspension = context.suspension
-        if suspension is None:
+        if suspension is None or context.is_left:
             return
         self.inbox.unpark(context.id)
         turn = self.turn_lifecycle.continue_turn(context, suspension)

@@ -292,7 +292,7 @@ class TurnLifecycle(FieldRepr):
         if turn.budget is not None:
             self._stop_clock(turn, turn.budget)
         is_final = context.log is None
-        _leave_to_next_start(context)
+        leave_to_next_start(context)
         try:
             self.close_calls(turn)
         finally:
@@ -363,7 +363,7 @@ class TurnLifecycle(FieldRepr):
             await run_with(acceptance.variables, is_delivered)
         finally:
             if isinstance(error, Stopped):
-                _leave_to_next_start(context)
+                leave_to_next_start(context)
             context.finish_messages()
             self.observer.fail(context, message, error)
             if context.log is not None:
@@ -568,7 +568,7 @@ def _end_at_once(turn: Turn, failed: FailureRecord | None) -> None:
         turn.results.extend(last.tool_results)
 
 
-def _leave_to_next_start(context: SessionContext) -> None:
+def leave_to_next_start(context: SessionContext) -> None:
     """Stop writing to the journal of a session whose agent stops; the next start resumes from the last record."""
     if context.log is not None:
         context.log.flush_soon()

@@ -7,7 +7,18 @@ import pytest
 import trio
 import trio.testing
 
-from actgent import BareAgent, Mode, Modes, NotRunning, ScriptedLLM, ToolCall, ToolContext, open_runtime, tool
+from actgent import (
+    BareAgent,
+    Mode,
+    Modes,
+    NotRunning,
+    Reject,
+    ScriptedLLM,
+    ToolCall,
+    ToolContext,
+    open_runtime,
+    tool,
+)
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.record_types import MessageAcceptedRecord
 from actgent.state.handoff_state import handed, handoff_in
@@ -201,3 +212,29 @@ async def test_cancel_task_of_an_ended_agent_raises_not_running(autojump_clock, 
         await trio.sleep(1)
         with pytest.raises(NotRunning):
             await session.cancel_task("task")
+
+
+@pytest.mark.parametrize("call", ["interrupt", "aclose"])
+async def test_calls_of_a_suspended_session_return_after_its_agent_has_ended(autojump_clock, journal, call):
+    """The next start resumes the suspended turn. Until then, nothing can end it."""
+
+    @tool(approval=True)
+    async def sign() -> str:
+        """Sign."""
+        return "signed"
+
+    async with open_runtime(journal=journal) as runtime:
+        model = ScriptedLLM(lambda _: ToolCall("sign", {}))
+        clerk = await runtime.start(BareAgent("clerk", llm=model, tools=[sign]))
+        session = await clerk.create_session("ada", session_id="s0")
+        await session.chat("go")
+        await session.wait_idle()
+        assert session.approvals
+        runtime.stop("clerk")
+        await trio.sleep(1)
+        with trio.fail_after(60), pytest.raises(NotRunning):
+            await ENDS[call](session, {})
+    async with open_runtime(journal=journal) as runtime:
+        clerk = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(lambda _: "done"), tools=[sign]))
+        (approval,) = await clerk.approvals()
+        assert str(await clerk.resume({approval.id: Reject("no")})) == "done"
