@@ -60,6 +60,10 @@ class Notes:
     """Kind of the final failure that handlers received for a message, by message id."""
     stopped: dict[str, float] = attrs.field(factory=dict)
     """Time at which `interrupt()` of a message returned, by message id."""
+    stopped_turns: set[tuple[str, int]] = attrs.field(factory=set)
+    """Ids of sessions of callers, and numbers of the lives whose stop ended a turn of such a session or of its child sessions."""
+    interrupting: set[str] = attrs.field(factory=set)
+    """Ids of messages that a caller tried to interrupt."""
     dropped: dict[str, float] = attrs.field(factory=dict)
     """Time at which `interrupt(drop_queued=True)` returned, by id of each message of the session that was accepted before."""
     closing: set[str] = attrs.field(factory=set)

@@ -4,6 +4,7 @@ The journal claims that the order of its records is the order of all events. So 
 not by a search. Sources: docs/concepts/guarantees.md and docs/durability.md.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -104,6 +105,9 @@ def _check_messages(session: SessionStory, notes: Notes) -> Iterator[str]:
     """
     if session.records and not isinstance(session.records[0], SessionCreatedRecord):
         yield f"the first record of {session.id} is {type(session.records[0]).__name__}"
+    for record in itertools.dropwhile(_is_not_close, session.records):
+        if isinstance(record, MessageAcceptedRecord | MessageAppendedRecord | AgentMessageRecord):
+            yield f"{session.id} has a {type(record).__name__} after its close"
     for message_id, found in message_marks(session.records).items():
         if not is_sound(found):
             yield f"message {message_id} of {session.id} has the records {' '.join(found)}"
@@ -112,6 +116,10 @@ def _check_messages(session: SessionStory, notes: Notes) -> Iterator[str]:
         final = notes.final.get(message_id)
         if final is not None and not (found[-1] == final or (final in REPEATABLE_ENDS and final in found)):
             yield f"{message_id} was reported as failed ({final}), but the journal has {found[-1]}"
+
+
+def _is_not_close(record: Record) -> bool:
+    return not isinstance(record, SessionClosedRecord)
 
 
 def _check_acceptance_order(session: SessionStory, notes: Notes) -> Iterator[str]:
@@ -223,7 +231,8 @@ def _is_stored(kind: ObservationKind, name: str, records: Sequence[Record]) -> b
         case "interrupt":
             has_ended = message_marks(records).get(name, ["accepted"])[-1] != "accepted"
             return has_ended or any(
-                isinstance(each, CancellationRecord) and each.message_id == name for each in records
+                isinstance(each, CancellationRecord | FailureRecord) and each.message_id == name
+                for each in records
             )
         case "tool":
             return any(isinstance(each, CallsStartedRecord) and name in each.call_ids for each in records)

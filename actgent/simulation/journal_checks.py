@@ -10,6 +10,7 @@ from actgent.limits_and_schedules.durable_timer import first_time
 from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import Sender
 from actgent.sessions.conversation import SessionConversation
+from actgent.sessions.pending.approval_ledger import restore_ledger
 from actgent.sessions.pending.delegated_tasks import TASK_TIMER
 from actgent.sessions.restore import LoadedSession, digest_of, load_session, restore_loaded
 from actgent.sessions.session_context import SessionContext
@@ -28,6 +29,8 @@ def check_summary(summary: SessionSummary, records: Sequence[Record]) -> Iterato
         yield f"its summary has {summary.records} records, it has {len(records)}"
     if summary.suspended and not unfinished:
         yield "its summary is suspended, but all messages have ended"
+    if unfinished == 1 and not summary.suspended and restore_ledger(records).is_suspended:
+        yield "its only unfinished message is suspended, but its summary is not"
 
 
 def check_stored_trees(heads: Mapping[SessionKey, Head]) -> Iterator[str]:

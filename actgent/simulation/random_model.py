@@ -35,12 +35,16 @@ class RandomModel(LLM):
     name = "simulated"
     dialect = "scripted"
 
-    def __init__(self, world: World, agent: str, observer: ModelObserver, fault_chance: float) -> None:
+    def __init__(
+        self, world: World, agent: str, observer: ModelObserver, *, fault_chance: float, second_call: float
+    ) -> None:
         self.world = world
         self.agent = agent
         self.observer = observer
         self.fault_chance = fault_chance
         """Probability that a call fails."""
+        self.second_call = second_call
+        """Probability of a second tool call in an answer with a tool call."""
 
     async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         choices, life, name = self.world.choices, self.world.life, f"model of {chat.session}"
@@ -85,7 +89,9 @@ class RandomModel(LLM):
         values = ValueMaker(choices, name, _words_of(chat))
         made = []
         for _ in range(
-            1 + choices.happens(f"{name}: second call", 0.4) + choices.happens(f"{name}: third call", 0.15)
+            1
+            + choices.happens(f"{name}: second call", self.second_call)
+            + choices.happens(f"{name}: third call", 0.15)
         ):
             spec = choices.pick(f"{name}: tool", self._weighted(chat.tools))
             arguments = values.make(spec.parameters)

@@ -16,7 +16,7 @@ import trio
 from actgent.agents.agent import Agent
 from actgent.agents.assembly import AgentModels
 from actgent.agents.session import Session
-from actgent.errors import ActgentError, JournalError
+from actgent.errors import ActgentError, JournalError, Stopped
 from actgent.journal.group_commit import Head
 from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import SessionKey
@@ -35,7 +35,7 @@ from .invariant_checks import check_run
 from .journal_checks import check_loaded, check_snapshot, check_stored_trees, check_summary
 from .random_model import SLOW_SECONDS, RandomModel
 from .run_report import Story, ToolRun
-from .seed_plan import MAX_SESSIONS, Settings, draw_plan
+from .seed_plan import Settings, call_kinds, draw_plan
 from .seeded_choices import Choices, EventKey
 from .simulated_callers import CLOSE_CONTINUES, Callers
 from .simulated_program import Program, load_program, own_modules
@@ -52,6 +52,10 @@ CANCEL_SECONDS = 0.001
 """Time in which a close cancels the turn of its session."""
 STOP_DURING_CLOSE = 0.4
 """Probability of a stop while a close continues in the background, in seeds with stops."""
+DOWNTIME_SECONDS = (1.0, 60.0, 4000.0)
+"""Times between the end of a life and the start of the next one."""
+HANDLER_SECONDS = (0, 0.001, 0.1, 3)
+"""Durations of handlers that take time."""
 MAX_REPEATS = 3
 """Maximum number of runs of one seed while runs import modules."""
 
@@ -155,7 +159,7 @@ class _Run:
     # --- lives -----------------------------------------------------------------------------------
 
     def play(self) -> SeedOutcome:
-        world = self.world
+        world, choices = self.world, self.world.choices
         with (
             own_modules(self.settings.program) as end_process,
             mock.patch.object(session_table, "MAX_LOADED_IDLE", self.plan.loaded),
@@ -173,6 +177,10 @@ class _Run:
                     del self._wrapped.pop().execute
                 world.record("life", f"life {number} {verdict}", is_shown=False)
                 self._note_end(number, verdict, began_at)
+                if not self.is_last and choices.happens("downtime", self.plan.chance["downtime"]):
+                    seconds = choices.pick("downtime: seconds", DOWNTIME_SECONDS)
+                    world.record("life", f"the process is down for {seconds:g} s")
+                    world.now += seconds
                 if verdict in ("stuck", "endless"):
                     self._report(f"life {number} is {verdict}: {result}")
                     break
@@ -198,6 +206,11 @@ class _Run:
             notes.whole_lives[number] = (repaired_at, self.world.now)
         if number in notes.whole_lives or number in notes.ended_lives:
             self._check_closes(number)
+        if number in notes.whole_lives:
+            for session_id, parent_id in self.storage.find_orphans():
+                self._report(
+                    f"{session_id} is open at the end of life {number}, below its closed parent {parent_id}"
+                )
 
     def _prepare_life(self, number: int, *, is_reading: bool = False) -> None:
         world, choices, plan = self.world, self.world.choices, self.plan
@@ -226,6 +239,8 @@ class _Run:
             "returned",
             "time",
             "time",
+            "during",
+            "during",
         ]
         if self.settings.journal == "sqlite":
             kinds += ["power", "power"]
@@ -235,11 +250,16 @@ class _Run:
             self.storage.power_cut_at = choices.number("power cut at", 1, 150)
 
     def _check_closes(self, number: int) -> None:
-        """Report each session whose close began in a life in which nothing prevented it, and that is still open."""
+        """Report each session whose close began in a life in which nothing prevented it, and that is still open.
+
+        A stop that ends a turn of the session may prevent the close, too.
+        """
         if self.storage.slow_chance:
             return
+        stopped = self.notes.stopped_turns
         for session_id, life in self.notes.close_begun.items():
-            if life == number and self.storage.find_open(session_id):
+            may_end = stopped.isdisjoint([(session_id, life), ("", life)])
+            if life == number and may_end and self.storage.find_open(session_id):
                 self._report(f"aclose() of {session_id} began in life {number}, but did not complete in it")
 
     def _check_stored(self, heads: Mapping[SessionKey, Head]) -> None:
@@ -254,7 +274,7 @@ class _Run:
         """Handle the moment before or after a write: kill the simulated process or cancel callers if the seed has chosen it."""
         self._kill_point("before write" if moment == "before write" else "write")
         if not self.world.life.is_dead:
-            self.world.note_moment(moment)
+            self.world.note_write(moment)
 
     def _kill_point(self, kind: str) -> None:
         """Kill the simulated process if this is the moment that the seed has chosen. `kind` is a key of `_KILL_TEXTS`."""
@@ -265,6 +285,9 @@ class _Run:
 
     async def _life(self) -> None:
         world, choices = self.world, self.world.choices
+        if self._kill_at == "during":
+            kind = choices.pick("kill during", call_kinds(self.plan))
+            self.world.watch(lambda moment: moment == f"during {kind}" and self._kill_point("during"))
         may_stop = not self.is_last and choices.happens("regular stop", self.plan.chance["stop"])
         # Some stops cancel the block of the runtime from outside, as Ctrl-C does.
         cancels_block = choices.pick("the stop cancels the block", (True, False))
@@ -322,7 +345,7 @@ class _Run:
             for agent in program.all_agents:
                 callers.start_soon(users.decide_approvals, agent, finished)
             for number, event in finished.items():
-                agent = program.agents[number % len(program.agents)]
+                agent = self.plan.agent_of(number, program.agents)
                 callers.start_soon(users.use_session, agent, f"s{number}", event)
             for event in finished.values():
                 await event.wait()
@@ -365,9 +388,12 @@ class _Run:
         """Cancel the scope of this life at a drawn moment: after some time, at a write, or after a caller has cancelled a call."""
         choices = self.world.choices
         scope.deadline = trio.current_time() + 10 ** (choices.fraction("stop after") * 5.5 - 3.5)
-        wanted = choices.pick("stop at", ("", "write", "cancelled"))
+        wanted = choices.pick("stop at", ("", "write", "cancelled", "during", "during"))
         moments = itertools.count(1)
         countdown = choices.number("writes before the stop", 1, 20) if wanted == "write" else 1
+        if wanted == "during":
+            wanted = f"during {choices.pick('stop during', call_kinds(self.plan))}"
+            countdown = choices.pick("writes before the stop", (1, 1, 2, 3, 5))
 
         def stop(moment: str) -> None:
             if moment.endswith(wanted) and next(moments) == countdown:
@@ -384,10 +410,13 @@ class _Run:
         for agent in program.all_agents:
             agent.on_session(self._attach)
             if agent in program.agents:
-                agent.on_session(self._make_opener(agent, len(program.agents)))
+                agent.on_session(self._make_opener(agent, program.agents))
+            bounds = agent._bounds.inbox
             if self.plan.inbox:
-                bounds = agent._bounds.inbox._replace(session_capacity=self.plan.inbox)
-                agent._bounds = attrs.evolve(agent._bounds, inbox=bounds)
+                bounds = bounds._replace(session_capacity=self.plan.inbox)
+            if self.plan.chance["concurrency"]:
+                bounds = bounds._replace(concurrency=1)
+            agent._bounds = attrs.evolve(agent._bounds, inbox=bounds)
             for tool in agent.tools:
                 if id(tool) not in wrapped:
                     wrapped[id(tool)] = None
@@ -410,7 +439,11 @@ class _Run:
 
         def resolve_models(models: AgentModels) -> dict[str, LLM]:
             chance = 0.0 if self.is_last else self.plan.chance["model"]
-            return {role: RandomModel(self.world, role, self, chance) for role in models.named}
+            second_call = self.plan.second_call
+            return {
+                role: RandomModel(self.world, role, self, fault_chance=chance, second_call=second_call)
+                for role in models.named
+            }
 
         return resolve_models
 
@@ -531,7 +564,7 @@ class _Run:
     def _attach(self, session: Session) -> None:  # noqa: C901 - one function for each kind of handler
         """Register handlers of a session that record replies, results and failures for the checks at the end."""
         world, life, notes = self.world, self.world.life, self.notes
-        story = self.story.session(session.agent_name, session.id)
+        story, era = self.story.session(session.agent_name, session.id), self.notes.era(session.id)
 
         @session.on_tool_result
         def on_result(result: ToolResult) -> None:
@@ -545,7 +578,7 @@ class _Run:
                 self._check_open(session.id, "its handlers received a result")
                 if CALLER_GONE in (result.error or ""):
                     self.wrong(f"a result of {session.id} says that the caller of its task is gone")
-                if notes.is_valid(session.id, notes.era(session.id)):
+                if notes.is_valid(session.id, era):
                     notes.told_results[result.call_id] = (session.id, result.status)
                     self._note_stored("result", result.call_id, session.agent_name, session.id)
                 self._kill_point("handled")
@@ -556,7 +589,7 @@ class _Run:
                 world.record("reply", f"{session.id} is answered: {reply.text!r}")
                 story.replies.append(reply.text)
                 self._check_open(session.id, "its handlers received a reply")
-                if notes.is_valid(session.id, notes.era(session.id)):
+                if notes.is_valid(session.id, era):
                     notes.replies[reply.id] = session.id
                     self._note_stored("reply", reply.id, session.agent_name, session.id)
                 self._kill_point("handled")
@@ -570,31 +603,44 @@ class _Run:
                 f"{failure.message_id or session.id} fails: {failure.kind} ({type(failure.error).__name__})",
             )
             story.failures.append(failure.kind)
+            if isinstance(failure.error, Stopped):
+                notes.stopped_turns.add((root_of(session.id), life.number))
             if failure.kind == "internal":
                 self.wrong(f"internal failure in {session.id}: {_innermost(failure.error)}")
             is_final = not failure.may_continue and failure.kind != "handler"
-            if (
-                is_final
-                and not session.id.startswith(COPY_PREFIX)
-                and notes.is_valid(session.id, notes.era(session.id))
-            ):
+            if is_final and not session.id.startswith(COPY_PREFIX) and notes.is_valid(session.id, era):
                 notes.final[failure.message_id] = failure.kind
                 self._note_stored("failure", failure.message_id, session.agent_name, session.id)
             self._kill_point("handled")
 
-    def _make_opener(self, agent: Agent, agents: int) -> Callable[[Session], Awaitable[None]]:
-        """Return an `on_session` handler that opens another session of the agent, while callers may open it too."""
-        choices, life = self.world.choices, self.world.life
+        if self.plan.chance["handler"]:
 
-        async def open_other(session: Session) -> None:
-            if life.number == 1 or self.is_last or root_of(session.id) != session.id:
-                return
-            if choices.pick(f"handler of {session.id} opens another session", (True, False, False, False)):
-                number = (int(session.id[1:]) + agents) % MAX_SESSIONS
+            async def take_time(_: object) -> None:
+                await self._take_time(f"handler of {session.id}")
+
+            session.on_tool_result(take_time)
+            session.on_conversation(take_time)
+            session.on_exception(take_time)
+
+    def _make_opener(self, agent: Agent, agents: Sequence[Agent]) -> Callable[[Session], Awaitable[None]]:
+        """Return an `on_session` handler that takes time, or opens another session, while callers may open it too."""
+        choices, plan = self.world.choices, self.plan
+        own = [f"s{number}" for number in range(plan.sessions) if plan.agent_of(number, agents) is agent]
+
+        async def on_session(session: Session) -> None:
+            name = f"handler of {session.id}"
+            await self._take_time(name)
+            others = [] if self.is_last else [each for each in own if each != session.id]
+            if others and choices.happens(f"{name} opens another session", plan.chance["handler"]):
                 with suppress(ActgentError):
-                    await agent.open_session(f"s{number}")
+                    await agent.open_session(choices.pick(f"{name}: which", others))
 
-        return open_other
+        return on_session
+
+    async def _take_time(self, name: str) -> None:
+        """Let a handler take some time, in seeds with slow handlers."""
+        if not self.is_last and self.world.choices.happens(f"{name} takes time", self.plan.chance["handler"]):
+            await trio.sleep(self.world.choices.pick(f"{name}: delay", HANDLER_SECONDS))
 
     def _check_open(self, session_id: str, what: str) -> None:
         """Report work of a session after its close or its erasure has returned."""
@@ -667,6 +713,7 @@ _KILL_TEXTS = {
     "model": "while a model is asked",
     "handled": "after a handler was called",
     "returned": "after a call of a caller returned",
+    "during": "during a call of a caller",
 }
 """Moments at which a life may be killed, as texts."""
 _COUNTDOWNS = {
@@ -676,6 +723,7 @@ _COUNTDOWNS = {
     "returned": (1, 2, 3, 4, 5, 6, 8, 11),
     "effect": (1, 1, 1, 2, 3),
     "model": (1, 1, 2, 2, 3, 4, 6),
+    "during": (1, 1, 2, 3, 4),
 }
 """Number of events of a kind at which a life is killed. Most lives end before high numbers, so these are rare."""
 _FAULT_TEXTS = {"before": "fails before its effect", "hang": "hangs", "after": "fails after its effect"}

@@ -1,13 +1,15 @@
 """Settings of a simulation, and the plan that a seed draws from them."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import attrs
 
 from .seeded_choices import Choices
 from .simulated_storage import JournalKind
 
+T = TypeVar("T")
 FaultKind = Literal[
     "kill",
     "stop",
@@ -28,6 +30,9 @@ FaultKind = Literal[
     "limit",
     "memory",
     "full",
+    "concurrency",
+    "handler",
+    "downtime",
 ]
 FAULTS: tuple[FaultKind, ...] = get_args(FaultKind)
 """Kinds of faults that a seed may have."""
@@ -37,8 +42,22 @@ MAX_SESSIONS, MAX_MESSAGES = 3, 3
 LIVES = (1, 2, 3, 4, 4, 5)
 """Numbers of lives of a seed. Most deaths are in seeds with several lives."""
 DEFAULT_MESSAGE = "message {number}"
-_CHANCES: dict[FaultKind, float] = {"model": 0.25, "journal": 0.2, "slow": 0.05}
-"""Probability of an event of a kind, in a seed that has this kind. It is 0.3 for other kinds."""
+_CHANCES: dict[FaultKind, tuple[float, ...]] = {"model": (0.25,), "journal": (0.2,), "slow": (0.05,)}
+"""Probabilities of an event of a kind, of which a seed that has this kind draws one."""
+_OTHER_CHANCES = (0.3, 0.3, 0.8)
+"""The same for other kinds. A seed with the high probability has many events of this kind at the same time."""
+_CALLS: tuple[FaultKind, ...] = (
+    "interrupt",
+    "close",
+    "erase",
+    "schedule",
+    "task",
+    "fork",
+    "restart",
+)
+"""Kinds of faults that are calls of callers."""
+_ONE_AGENT = (True, False, False)
+"""True in the seeds in which one agent has all sessions."""
 
 
 @attrs.frozen(kw_only=True)
@@ -79,6 +98,21 @@ class SeedPlan:
     """Number of new records after which a session gets a snapshot."""
     inbox: int
     """Number of queued messages of a session for which inboxes have room; 0 for the number that the program sets."""
+    only_agent: float | None
+    """Place in the list of agents, from 0 to 1, of the agent that has all sessions; None if the sessions have different agents."""
+    second_call: float
+    """Probability of a second tool call in an answer of a model that calls a tool."""
+
+    def agent_of(self, number: int, agents: Sequence[T]) -> T:
+        """Return the agent of the session with this number."""
+        if self.only_agent is not None:
+            return agents[int(self.only_agent * len(agents))]
+        return agents[number % len(agents)]
+
+
+def call_kinds(plan: SeedPlan) -> tuple[str, ...]:
+    """Return the kinds of calls that the callers of a seed make."""
+    return ("message", "decision", *[kind for kind in _CALLS if plan.chance[kind]])
 
 
 def draw_plan(choices: Choices, settings: Settings, usual_snapshot_records: int) -> SeedPlan:
@@ -93,7 +127,7 @@ def draw_plan(choices: Choices, settings: Settings, usual_snapshot_records: int)
     for kind in FAULTS:
         options = (True, False, False) if kind in RARE_FAULTS else (True, False)
         is_on = kind in settings.faults and choices.pick(f"has {kind}", options)
-        chance[kind] = _CHANCES.get(kind, 0.3) if is_on else 0.0
+        chance[kind] = choices.pick(f"chance of {kind}", _CHANCES.get(kind, _OTHER_CHANCES)) if is_on else 0.0
     if "kill" in settings.faults:
         chance["kill"] = 0.9
     sessions = choices.number("sessions", 1, settings.sessions)
@@ -113,6 +147,8 @@ def draw_plan(choices: Choices, settings: Settings, usual_snapshot_records: int)
         if has_memory
         else usual_snapshot_records,
         inbox=choices.pick("inbox", (1, 1, 2)) if chance["full"] else 0,
+        only_agent=choices.fraction("only agent") if choices.pick("one agent", _ONE_AGENT) else None,
+        second_call=choices.pick("chance of a second call", (0.4, 0.4, 0.9)),
     )
 
 

@@ -33,7 +33,7 @@ from actgent.runtime.runtime import Runtime
 from .caller_observations import COPY_PREFIX, TASK_PREFIX, Notes, ObservationKind
 from .random_model import SLOW_SECONDS
 from .run_report import Story
-from .seed_plan import FaultKind, SeedPlan
+from .seed_plan import FaultKind, SeedPlan, call_kinds
 from .simulated_program import Program
 from .simulated_world import START, World
 
@@ -53,6 +53,8 @@ SUPERSEDED_SECONDS = 20.0
 """Time after which an urgent message has ended a suspended turn."""
 DEADLINE_SECONDS = 100.0
 """Remaining time of an approval below which some approvers decide as it expires."""
+MAX_BACKOFF = 16
+"""Maximum factor by which approvers without approvals wait longer."""
 _SHORT_SECONDS = (0, 0.0001, 0.002, 0.1)
 """Times after which calls are cancelled."""
 CLOSE_CONTINUES = "close continues"
@@ -130,9 +132,9 @@ class Callers:
 
     @asynccontextmanager
     async def _patience(
-        self, name: str, options: tuple[float, ...] = _SHORT_SECONDS, *, is_long: bool = False
+        self, kind: str, name: str, options: tuple[float, ...] = _SHORT_SECONDS, *, is_long: bool = False
     ) -> AsyncIterator[trio.CancelScope]:
-        """Run a block that is cancelled after some time or at a write to the journal, in seeds with cancelled calls."""
+        """Run a block with a call of this kind. It is cancelled after some time, or at a write, in seeds with cancelled calls."""
         choices = self.world.choices
         limit = SLOW_SECONDS * 10 if is_long else MAX_CALL_SECONDS
         seconds, moment, countdown = limit, "", 0
@@ -144,6 +146,7 @@ class Callers:
                 seconds = choices.pick(f"{name}: patience", options)
         with (
             self._running(name),
+            self.world.running_call(kind),
             trio.move_on_after(seconds) as scope,
             self._at_moment(moment, countdown, scope.cancel),
         ):
@@ -184,10 +187,12 @@ class Callers:
             yield
 
     async def _pause(self, name: str, options: tuple[float, ...]) -> None:
-        """Wait for one of these times in seconds, or for a write to the journal."""
+        """Wait for one of these times in seconds, for a write to the journal, or until a call of some kind begins."""
         choices = self.world.choices
         seconds = choices.pick(name, options)
-        moment = choices.pick(f"{name}: until", ("", "", *_MOMENTS))
+        moment = choices.pick(f"{name}: until", ("", "", "begin", *_MOMENTS))
+        if moment == "begin":
+            moment = f"begin {choices.pick(f'{name}: until begin of', call_kinds(self.plan))}"
         if not moment:
             await trio.sleep(seconds)
             return
@@ -293,7 +298,7 @@ class Callers:
     # --- messages ---------------------------------------------------------------------------------
 
     async def _send_messages(self, agent: Agent, session_id: str, caller: int) -> None:
-        choices, notes = self.world.choices, self.notes
+        notes = self.notes
         prefix = f"{session_id}-{caller}"
         for message_id in self.plan.messages:
             if (
@@ -308,7 +313,7 @@ class Callers:
             elif self._happens(f"two calls of {message_id}", "repeat"):
                 copies = 2
             if copies:
-                await trio.sleep(choices.pick(f"pause of {prefix}", (0, 0, 0.01, 1, 30)))
+                await self._pause(f"pause of {prefix}", (0, 0, 0.01, 1, 30))
             async with trio.open_nursery() as nursery:
                 for copy in range(copies):
                     nursery.start_soon(self._send_until_accepted, agent, session_id, message_id, copy)
@@ -316,26 +321,31 @@ class Callers:
     async def _send_until_accepted(self, agent: Agent, session_id: str, message_id: str, copy: int) -> None:
         name = f"retry of {message_id.rpartition('-')[0]}" if not copy else f"copy of {message_id}"
         while message_id not in self.notes.erased:
+            era = self.notes.era(session_id)
             session = await self._open(agent, session_id)
             if session is None or message_id in self.notes.erased:  # it may have been deleted in the meantime
                 return
-            if await self._send(agent, session, message_id) or message_id in self.notes.given_up:
+            if await self._send(agent, session, message_id, era) or message_id in self.notes.given_up:
                 return
             await trio.sleep(self.world.choices.pick(name, (0.1, 2)))
 
     async def _send(  # noqa: C901, PLR0912 - one branch for each outcome of the call
-        self, agent: Agent, session: Session, message_id: str
+        self, agent: Agent, session: Session, message_id: str, era: int
     ) -> bool:
-        """Send a message as a caller. Return True if it was accepted, or if it can never be accepted."""
+        """Send a message as a caller. Return True if it was accepted, or if it can never be accepted.
+
+        `era` is that of the session before it was opened.
+        """
         world, notes, text = self.world, self.notes, self.plan.messages[message_id]
         self.story.session(agent.name, session.id).said[message_id] = text
         notes.sent[message_id] = session.id
         options, waits = self._draw_options(message_id, session)
         shown = "".join(f", {name}={value}" for name, value in options.items())
         world.record("call", f"ada {'runs' if waits else 'says'} {text!r} in {session.id}{shown}")
+        is_new = message_id not in notes.first_sent
         begun = notes.first_sent.setdefault(message_id, len(world.events))
         notes.given_up.pop(message_id, None)
-        started, era = world.now, notes.era(session.id)
+        started = world.now
         notes.note_sending(message_id)
         if self._chance["slow"] and not waits:
             options["enqueue_timeout"] = ENQUEUE_SECONDS
@@ -343,7 +353,7 @@ class Callers:
         notes.in_flight[message_id] += 1
         is_first = notes.in_flight[message_id] == 1
         try:
-            async with self._patience(f"call of {message_id}", is_long=True) as scope:
+            async with self._patience("message", f"call of {message_id}", is_long=True) as scope:
                 if waits:
                     await agent.run(text, session=session, message_id=message_id)
                 else:
@@ -367,8 +377,8 @@ class Callers:
             return waits
         if is_first:  # a repetition also waits for the first call
             self._check_duration(session.id, started, options)
-        if options.get("priority") == "urgent":
-            await self._check_superseded(session, open_before)
+        if is_new and options.get("priority") == "urgent":  # a repetition keeps the first priority
+            await self._check_superseded(session, message_id, open_before)
         if self._is_alive and notes.is_valid(session.id, era):
             notes.accepted[message_id] = session.id
             self._note_stored("acceptance", message_id, agent.name, session.id)
@@ -376,12 +386,15 @@ class Callers:
                 notes.order.append((begun, len(world.events), message_id, session.id))
         return True
 
-    async def _check_superseded(self, session: Session, open_before: set[str]) -> None:
+    async def _check_superseded(self, session: Session, message_id: str, open_before: set[str]) -> None:
         """Report approvals of a suspended turn that are still open some time after an urgent message was accepted.
 
-        `open_before` are the ids of the approvals that were open before the call that sent the message.
+        `open_before` are the ids of the approvals that were open before the call that sent the message. A message that was
+        interrupted ends no turn.
         """
-        if not open_before or self._chance["slow"] or self._chance["restart"]:
+        if not open_before or message_id in self.notes.interrupting:
+            return
+        if self._chance["slow"] or self._chance["restart"]:
             return
         began = self.world.now
         await trio.sleep(SUPERSEDED_SECONDS)
@@ -449,30 +462,49 @@ class Callers:
         ids = [each for each in self.plan.messages if each.startswith(f"{session_id}-")]
         for _ in range(4):
             await self._pause(f"{name}: pause", (0, 0.002, 0.05, 1, 15))
+            era = self.notes.era(
+                session_id
+            )  # before the open: the handle may be of a session that is deleted later
             if ids and self._happens(f"{name}: interrupt", "interrupt"):
                 if (session := await self._open(agent, session_id)) is None:
                     return
                 message_id = choices.pick(f"{name}: message", (*ids, ""))
                 async with trio.open_nursery() as nursery:
                     for _ in range(choices.pick(f"{name}: interrupts", (1, 1, 2))):
-                        nursery.start_soon(self._interrupt, session, message_id)
+                        nursery.start_soon(self._interrupt, session, message_id, era)
             elif self._happens(f"{name}: close", "close"):
                 if (session := await self._open(agent, session_id)) is None:
                     return
                 world.record("close", f"ada closes {session_id}")
-                await self._close(session)
+                await self._close(session, era)
                 return
+            elif self._happens(f"{name}: child", "interrupt"):
+                await self._interrupt_child(name)
             else:
                 await self._wait_idle(agent, session_id)
 
-    async def _interrupt(self, session: Session, message_id: str) -> None:
+    async def _interrupt_child(self, name: str) -> None:
+        """Stop all work of a child session, as an operator does."""
+        with suppress(ActgentError):
+            found = await self._runtime.sessions(limit=1000)
+            if not (children := [each for each in found if each.parent is not None and not each.closed]):
+                return
+            child = self.world.choices.pick(f"{name}: which child", children)
+            agent = next(each for each in self._program.all_agents if each.name == child.agent)
+            self.world.record("interrupt", f"ada stops all messages of {child.session_id}")
+            async with self._patience("interrupt", f"interrupt of {child.session_id}"):
+                session = await agent.open_session(child.session_id)
+                await session.interrupt(drop_queued=True)
+
+    async def _interrupt(self, session: Session, message_id: str, era: int) -> None:
         """Stop a message of a session; if the id is empty, stop the running turn and all queued messages."""
-        world, notes, era = self.world, self.notes, self.notes.era(session.id)
+        world, notes = self.world, self.notes
         world.record("interrupt", f"ada stops {message_id or 'all messages'} of {session.id}")
+        notes.interrupting.add(message_id)
         known = [each for each, where in notes.accepted.items() if where == session.id]
         dropped = [each for each in known if not notes.in_flight[each]]
         with suppress(ActgentError):
-            async with self._patience(f"interrupt of {session.id}"):
+            async with self._patience("interrupt", f"interrupt of {session.id}"):
                 if message_id:
                     await session.interrupt(message_id=message_id)
                 else:
@@ -484,12 +516,12 @@ class Callers:
                     for each in () if message_id else dropped:
                         notes.dropped.setdefault(each, world.now)
 
-    async def _close(self, session: Session) -> None:
-        notes, era = self.notes, self.notes.era(session.id)
+    async def _close(self, session: Session, era: int) -> None:
+        notes = self.notes
         notes.closing.add(session.id)
         is_known = continues = True
         try:
-            async with self._patience(f"close of {session.id}"):
+            async with self._patience("close", f"close of {session.id}"):
                 await session.aclose()
                 if self._is_alive and notes.is_valid(session.id, era):
                     notes.closed.add(session.id)
@@ -524,12 +556,14 @@ class Callers:
         choices = self.world.choices
         if not (self._is_last or self._settles) and choices.pick("approvers are absent", _RARELY):
             return
+        backoff = 1
         while not all(event.is_set() for event in finished.values()):
-            await trio.sleep(choices.pick("approver delay", (0.5, 5, 60, 900)))
+            await self._pause("approver delay", tuple(backoff * each for each in (0.5, 5, 60, 900)))
             decided = set(self.notes.decided)
             found: tuple[Approval, ...] = ()
             with suppress(ActgentError):
                 found = await agent.approvals()
+            backoff = 1 if found else min(2 * backoff, MAX_BACKOFF)
             async with trio.open_nursery() as nursery:
                 for approval in found:
                     if approval.id in decided and self._is_alive:
@@ -552,12 +586,18 @@ class Callers:
         await trio.sleep(world.choices.pick("decision delay", (0, 0, 0.0005, 0.01)))
         decision: Decision = Approve() if world.choices.fraction("decision") < APPROVED else Reject("no")
         name, era = type(decision).__name__, notes.era(approval.session_id)
+        waits = world.choices.pick("the approver waits for the answer", _RARELY)
         world.record("approval", f"{approval.tool_name} in {approval.session_id}: {name}")
         begun = self._deciding.setdefault(approval.id, [])
         begun.append(world.now)
         try:
-            async with self._patience(f"decision of {approval.session_id}") as scope:
-                await agent.answer(approval.id, decision, by="approver")
+            async with self._patience(
+                "decision", f"decision of {approval.session_id}", is_long=waits
+            ) as scope:
+                if waits:
+                    await agent.resume({approval.id: decision}, by="approver")
+                else:
+                    await agent.answer(approval.id, decision, by="approver")
         except ActgentError:
             begun[:] = [world.now] * len(begun)  # another decision has waited for this one, and begins now
             return
@@ -609,7 +649,7 @@ class Callers:
         if choices.pick(f"{name}: repeat", (True, False)):
             self.world.record("schedule", f"ada sets {text} again")
             with suppress(ActgentError):
-                async with self._patience(f"repeat of {text}"):
+                async with self._patience("schedule", f"repeat of {text}"):
                     await session.schedule(text, after=1, key=text)
             return
         self.world.record("schedule", f"ada removes {text}")
@@ -662,7 +702,7 @@ class Callers:
         notes.timed[key] = (session_id, begins)
         state, result = begins, None
         try:
-            async with self._patience(key) as scope:
+            async with self._patience("task" if key.startswith(TASK_PREFIX) else "schedule", key) as scope:
                 result = await call()
         except JournalError:
             if begins == "setting":
@@ -696,7 +736,7 @@ class Callers:
 
         async def fork() -> None:
             with suppress(ActgentError):
-                async with self._patience(name) as scope:
+                async with self._patience("fork", name) as scope:
                     await self._runtime.fork(session_id, agent=agent.name, new_id=new_id)
                 if not scope.cancelled_caught:
                     done.append(new_id)
@@ -717,7 +757,7 @@ class Callers:
         notes.begin_erasure(session_id)
         opened = None if self._opening.get(session_id) else notes.opened.get(session_id, 0)
         try:
-            async with self._patience(name) as scope:
+            async with self._patience("erase", name) as scope:
                 await self._runtime.delete_session(session_id, agent=agent.name)
         except ActgentError:  # the runtime may have closed
             return
@@ -737,9 +777,10 @@ class Callers:
                 continue
             agent = choices.pick(f"restart {number}: agent", self._program.agents)
             self.world.record("restart", f"the agent {agent.name} is stopped")
-            self._runtime.stop(agent.name)
-            await trio.sleep(choices.pick(f"restart {number}: after", (0, 0.01, 2, 30)))
-            await self._start_again(agent)
+            with self.world.running_call("restart"):
+                self._runtime.stop(agent.name)
+                await trio.sleep(choices.pick(f"restart {number}: after", (0, 0.01, 2, 30)))
+                await self._start_again(agent)
 
     async def _start_again(self, agent: Agent) -> None:
         while True:  # noqa: ASYNC913 - start() has a checkpoint, and so has each branch that repeats

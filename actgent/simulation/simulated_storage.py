@@ -29,7 +29,8 @@ SECTOR_BYTES = 512
 """A torn write ends at a multiple of this size."""
 DELAYS_SECONDS = (0, 0, 0.0002, 0.002, 0.03)
 READ_DELAYS_SECONDS = (0, 0, 0, 0.0002, 0.002)
-SLOW_WRITE_SECONDS = (1, 20, 300)
+SLOW_WRITE_SECONDS = (1, 20, 60)
+SLOW_READ_SECONDS = (0.5, 5, 60)
 OUTAGE_SECONDS = (0, 0, 0, 3, 15)
 """Times for which the disk stays broken after a failure."""
 OUTAGE_CHANCE = 0.8
@@ -47,7 +48,7 @@ class Storage:
         self.fault_chance = fault_chance
         """Probability that a write fails; 0 in the last life."""
         self.slow_chance = 0.0
-        """Probability that a write takes seconds or minutes; 0 in the last life. Memory only."""
+        """Probability that a write takes seconds or minutes; 0 in the last life. Half of it for a read. Memory only."""
         self.has_failed = False
         """True if a write failed in this life."""
         self.failed_at = -math.inf
@@ -138,6 +139,14 @@ class Storage:
             if key.session_id == session_id and not each.closed and tuple(key) not in parents
         ]
 
+    def find_orphans(self) -> Iterator[tuple[str, str]]:
+        """Yield the ids of each open session whose parent is closed, and of its parent. Memory only."""
+        heads = {} if self._stored is None else self._stored._stored_heads
+        for head in heads.values():
+            parent = heads.get(SessionKey(head.parent_agent or "", head.parent_id or ""))
+            if parent is not None and parent.closed and not head.closed:
+                yield head.session_id, parent.session_id
+
     def fault(self, operation: str = "journal") -> Exception | None:
         """Draw if an operation of the journal fails. Return its error; None if the operation succeeds.
 
@@ -201,7 +210,11 @@ class _MemoryJournal(MemoryJournal):
 
     async def _wait_read(self) -> None:
         """Wait as long as a read of the disk takes."""
-        await trio.sleep(self._storage_of_seed.world.choices.pick("read delay", READ_DELAYS_SECONDS))
+        storage, choices = self._storage_of_seed, self._storage_of_seed.world.choices
+        seconds: float = choices.pick("read delay", READ_DELAYS_SECONDS)
+        if choices.happens("slow read", storage.slow_chance / 2):
+            seconds = choices.pick("slow read: seconds", SLOW_READ_SECONDS)
+        await trio.sleep(seconds)
 
     async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Any]:
         await self._wait_read()
@@ -305,7 +318,12 @@ class _Disk(apsw.VFS):
                 raise apsw.FullError("disk full") if full else apsw.IOError("disk error")
 
     def written(self, path: Path, offset: int, data: bytes) -> None:
-        """Record a write to the file `path` that is not synced yet, so that a power failure can lose it."""
+        """Record a write to the file `path` that is not synced yet, so that a power failure can lose it.
+
+        Does nothing in a life without a power failure.
+        """
+        if not self.storage.power_cut_at:
+            return
         if path not in self._unsynced:
             self._unsynced[path] = (path.read_bytes() if path.exists() else b"", [])
         self._unsynced[path][1].append((offset, data))

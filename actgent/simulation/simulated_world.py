@@ -100,6 +100,8 @@ class World:
         self._hash = hashlib.sha256()
         self._reads = 0
         self._watchers: list[Callable[[str], object]] = []
+        self._running: dict[str, int] = {}
+        """Number of running calls of callers, by kind."""
 
     def record(self, kind: str, text: str, *, is_shown: bool = True) -> None:
         """Add an event to the report and to the digest.
@@ -137,6 +139,22 @@ class World:
         """Notify the watchers of a moment at which a crash or a cancellation may uncover a wrong order."""
         for watcher in tuple(self._watchers):
             watcher(name)
+
+    def note_write(self, moment: str) -> None:
+        """Note a write to the journal as a moment, and as the moment `during KIND` of each kind of running calls."""
+        self.note_moment(moment)
+        for kind in [each for each, count in self._running.items() if count]:
+            self.note_moment(f"during {kind}")
+
+    @contextlib.contextmanager
+    def running_call(self, kind: str) -> Iterator[None]:
+        """Note a call of callers as running in the block. Its begin is the moment `begin KIND`."""
+        self.note_moment(f"begin {kind}")
+        self._running[kind] = self._running.get(kind, 0) + 1
+        try:
+            yield
+        finally:
+            self._running[kind] -= 1
 
     def kill(self, text: str) -> None:
         """Kill the running simulated process.
@@ -177,6 +195,7 @@ class World:
         """
         self.life = life = Life(self.life.number + 1)
         self._watchers.clear()
+        self._running = {}
         trio_run._r = self.choices.generator(f"scheduler of life {life.number}")
         clock = _Clock(self)
         runner = trio_run.setup_runner(clock, (), True, True)  # noqa: FBT003 - positional only in trio

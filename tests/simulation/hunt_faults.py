@@ -1,7 +1,8 @@
-"""Search seeds that find the planted faults: `python tests/simulation/hunt_faults.py [WORDS] [--seeds N] [--reach]`.
+"""Search seeds that find the planted faults: `python tests/simulation/hunt_faults.py [WORDS] [--seeds N] [--replay] [--reach]`.
 
-Each fault runs in a process of its own, whose imports see the changed module. With `--reach`, no fault is planted: the output
-lists the seeds that execute the lines of each fault, for `--within`.
+Each fault runs in a process of its own, whose imports see the changed module. With `--replay`, only the seeds of the tables run,
+and the output lists those that no longer find their fault. With `--reach`, no fault is planted: the output lists the seeds that
+execute the lines of each fault, for `--within`.
 """
 
 import argparse
@@ -20,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).parent))
 
 import attrs  # noqa: E402
-from planted_faults import PLANTED_FAULTS, Edit  # noqa: E402
+from planted_faults import FOUND, FOUND_IN_SQLITE, PLANTED_FAULTS, Edit  # noqa: E402
 
 
 def plant(edit: Edit) -> None:
@@ -138,16 +139,35 @@ def hunt_one(name: str, seeds: Iterable[int], *, journal: str, seconds: float) -
     return found
 
 
+def hunt_apart(name: str, arguments: Iterable[str]) -> dict[str, Any] | None:
+    """Hunt a fault in a process of its own. Return the result of `hunt_one`; None after an error, which is printed."""
+    command = [sys.executable, __file__, "--one", name, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        write_line(f"  BROKEN  {name}: {done.stderr.strip().splitlines()[-1:]}")
+        return None
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def replay_all() -> None:
+    """Run the seeds of the tables, and print each fault that its seed does not find any more."""
+    moved = 0
+    for journal, table in (("memory", FOUND), ("sqlite", FOUND_IN_SQLITE)):
+        for name, seed in table.items():
+            last = hunt_apart(name, ["--start", str(seed), "--seeds", "1", "--journal", journal])
+            if last is None or not last["problems"]:
+                moved += 1
+                write_line(f"seed {seed:4}  {name}: not found")
+    write_line(f"{moved} of {len(FOUND) + len(FOUND_IN_SQLITE)} not found")
+
+
 def hunt_all(names: Iterable[str], arguments: list[str]) -> None:
     """Hunt each fault in a process of its own, and print a line for each."""
     results = dict[str, bool]()
     for name in names:
-        command = [sys.executable, __file__, "--one", name, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            write_line(f"  BROKEN  {name}: {done.stderr.strip().splitlines()[-1:]}")
+        if (last := hunt_apart(name, arguments)) is None:
             continue
-        last = json.loads(done.stdout.splitlines()[-1])
         results[name] = bool(last["problems"])
         text = f"seed {last['seed']:4}" if last["problems"] else f"to {last['seed']:4} -"
         problem = last["problems"][0].splitlines()[0][:110] if last["problems"] else ""
@@ -170,6 +190,7 @@ def main() -> None:
     )
     parser.add_argument("--within", help="output file of --reach: run only seeds that reach the fault")
     parser.add_argument("--reach", action="store_true")
+    parser.add_argument("--replay", action="store_true")
     parser.add_argument("--one", help="name of one fault, which this process hunts")
     options = parser.parse_args()
     seeds: Iterable[int] = range(options.start, options.start + options.seeds)
@@ -177,6 +198,8 @@ def main() -> None:
         play = with_program(options.journal)
         play(0)
         write_line(json.dumps(find_reached(seeds, play)))
+    elif options.replay:
+        replay_all()
     elif options.one is not None:
         if options.within is not None:
             reached = json.loads(Path(options.within).read_text(encoding="utf-8"))[options.one]

@@ -1,5 +1,8 @@
 """Programs that the tests simulate, as texts of Python files."""
 
+PLAIN = 'from actgent import BareAgent\n\nclerk = BareAgent("clerk", llm="openai:gpt-5.2")\n'
+"""An agent without tools."""
+
 CLERK = '''
 from actgent import BareAgent, ToolContext, tool
 

@@ -22,6 +22,7 @@ from actgent.journal.record_types import (
 )
 from actgent.messages import ToolResult
 from actgent.runtime import runtime, timer_handlers
+from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.pending.approval_ledger import ApprovalLedger
 from actgent.simulation import Settings, play
 from actgent.simulation.seed_plan import FAULTS
@@ -30,9 +31,8 @@ from actgent.tools.tool_interface import ToolContext
 from actgent.turns import agent_core
 
 from .planted_faults import PLANTED_FAULTS
-from .programs import CLERK, WORKSHOP
+from .programs import CLERK, PLAIN, WORKSHOP
 
-PLAIN = 'from actgent import BareAgent\n\nclerk = BareAgent("clerk", llm="openai:gpt-5.2")\n'
 ONCE = """
 from actgent import BareAgent, tool
 
@@ -203,6 +203,10 @@ def forget_firings(monkeypatch):
     rewrite_records(monkeypatch, lambda record: [] if isinstance(record, ScheduleFiredRecord) else [record])
 
 
+def forget_suspension(monkeypatch):
+    monkeypatch.setattr(TurnRunner, "record_suspended_again", lambda *_: None)
+
+
 @attrs.frozen
 class Defect:
     """A defect, and the sentences with which the simulation reports it."""
@@ -276,6 +280,12 @@ DEFECTS = {
     ),
     "memory differs from the journal": Defect(
         forget_firings, (" in memory is ", " messages in "), PLAIN, frozenset(["schedule"])
+    ),
+    "suspension forgotten by a refused message": Defect(
+        forget_suspension,
+        (" is suspended, but its summary is not", " suspended turn in memory is "),
+        SIGNED,
+        frozenset(["priority", "cancel", "kill"]),
     ),
     "nothing written": Defect(
         confirm_nothing, (", but the journal does not have ", STORED), PLAIN, frozenset()

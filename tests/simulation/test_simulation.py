@@ -1,11 +1,13 @@
 """Simulation of programs by seeds: repeatable, without false alarms, and able to find planted defects."""
 
+import itertools
 import os
 import random
 import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import attrs
 import pytest
@@ -14,16 +16,28 @@ import trio
 from actgent import ConfigurationError
 from actgent.agents.assembly import AgentModels
 from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.record_types import (
+    MessageAcceptedRecord,
+    MessageEndRecord,
+    SessionClosedRecord,
+    SessionCreatedRecord,
+)
+from actgent.journal.session_list_queries import SessionKey
+from actgent.messages import Message, Sender, Text
 from actgent.runtime.sessions import session_table
-from actgent.simulation import Settings, play
+from actgent.simulation import Settings, Story, play
+from actgent.simulation.caller_observations import Notes
+from actgent.simulation.invariant_checks import check_run
 from actgent.simulation.run_report import render_story
 from actgent.simulation.scenario import check_program
-from actgent.simulation.seed_plan import FAULTS
+from actgent.simulation.seed_plan import FAULTS, draw_plan
 from actgent.simulation.seeded_choices import Choices
 from actgent.simulation.shrinking import necessary_events, problem_kinds, shrink
+from actgent.simulation.simulated_storage import Storage
+from actgent.simulation.simulated_world import World
 from actgent.tools.tool_execution import Batch
 
-from .programs import CLERK, DOUBLE_REFUND, NETWORK, SIMULATED_NETWORK
+from .programs import CLERK, DOUBLE_REFUND, NETWORK, PLAIN, SIMULATED_NETWORK
 
 SOAK = bool(os.environ.get("ACTGENT_SOAK"))
 SEEDS = {"memory": 5_000 if SOAK else 60, "sqlite": 1_000 if SOAK else 15}
@@ -206,6 +220,123 @@ def test_world_leaves_the_process_as_it_was(settings):
     assert kills
     assert real_parts() == before
     assert random.getstate() == state
+
+
+def test_downtime_delays_the_next_life(settings):
+    """After a life, the process may be down for up to an hour, in which the clock runs."""
+    events = [play(seed, settings(PLAIN, faults=frozenset(["downtime"]))).story.events for seed in range(20)]
+    down = [
+        (event, following.at - event.at)
+        for story in events
+        for event, following in itertools.pairwise(story)
+        if "the process is down" in event.text
+    ]
+    assert down
+    for event, seconds in down:
+        assert event.text == f"the process is down for {seconds:g} s"
+    assert {round(seconds) for _, seconds in down} == {1, 60, 4000}
+
+
+def answered_alone(events):
+    """Return True if no model of one session is asked while a turn of another session runs."""
+    running = None
+    for event in events:
+        session_id = event.text.partition(":")[0].partition(" ")[0]
+        if event.kind == "request":
+            if running not in (None, session_id):
+                return False
+            running = session_id
+        elif event.kind in ("reply", "failure", "life"):
+            running = None
+    return True
+
+
+def test_concurrency_of_one_lets_other_sessions_wait(settings):
+    """With the fault `concurrency`, the turns of two sessions of one agent never overlap."""
+
+    def stories(*faults):
+        chosen = settings(PLAIN, faults=frozenset(faults))
+        kinds = [draw_plan(Choices(seed), chosen, 0).chance["concurrency"] for seed in range(30)]
+        seeds = [seed for seed, chance in enumerate(kinds) if bool(chance) == bool(faults)]
+        return [play(seed, chosen).story.events for seed in seeds[:10]]
+
+    assert all(map(answered_alone, stories("concurrency")))
+    assert not all(map(answered_alone, stories()))
+
+
+def test_handlers_take_time_and_open_other_sessions(settings):
+    """With the fault `handler`, handlers wait, and `on_session` opens another session of the agent."""
+    happened = {
+        name.rpartition(" of ")[2].partition(" ")[2]
+        for seed in range(20)
+        for name, _ in play(seed, settings(PLAIN, faults=frozenset(["handler"]))).happened
+        if name.startswith("handler of ")
+    }
+    assert happened == {"takes time", "opens another session"}
+
+
+def test_one_agent_has_all_sessions_in_some_seeds(settings):
+    """The sessions of a seed belong to one agent or to several."""
+    agents = [
+        {agent for agent, session_id in play(seed, settings(CLERK, faults=frozenset())).story.found}
+        for seed in range(12)
+    ]
+    assert {"clerk"} in agents
+    assert {"helper"} in agents
+    assert {"clerk", "helper"} in agents
+
+
+def test_processes_are_killed_during_calls(settings):
+    """Some crashes happen at a write while a call of some kind runs."""
+    chosen = settings(PLAIN, faults=frozenset(["kill"]))
+    texts = [event.text for seed in range(40) for event in play(seed, chosen).story.events]
+    assert "THE PROCESS IS KILLED during a call of a caller" in texts
+
+
+def test_moments_name_the_running_calls():
+    """A write is a moment of each kind of running calls. The begin of a call is a moment, too."""
+    world, moments = World(Choices(0)), []
+    with world.watching(moments.append), world.running_call("close"):
+        world.note_write("before write")
+        with world.running_call("task"):
+            pass
+        world.note_write("after write")
+    world.note_write("before write")
+    assert moments == [
+        "begin close",
+        "before write",
+        "during close",
+        "begin task",
+        "after write",
+        "during close",
+    ]
+
+
+def test_work_after_a_close_is_found():
+    """A message that is accepted after the record of the close is reported."""
+    message = Message(session_id="s0", sender=Sender("ada"), parts=(Text("hello"),))
+    story = Story(seed=0)
+    story.session("clerk", "s0").records = [
+        SessionCreatedRecord(owner=Sender("ada"), created_at=0.0),
+        SessionClosedRecord(),
+        MessageAcceptedRecord(message=message),
+        MessageEndRecord(message_id=message.id),
+    ]
+    assert [*check_run(story, Notes(), {})] == ["s0 has a MessageAcceptedRecord after its close"]
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_open_session_below_a_closed_parent_is_found(is_open):
+    """The check at the end of a life names an open child session of a closed session."""
+    storage = Storage(World(Choices(0)), "memory", 0.0)
+    heads = [
+        SimpleNamespace(session_id="s0", parent_agent=None, parent_id=None, closed=True),
+        SimpleNamespace(session_id="child", parent_agent="clerk", parent_id="s0", closed=not is_open),
+        SimpleNamespace(session_id="s1", parent_agent=None, parent_id=None, closed=False),
+    ]
+    stored = {SessionKey("clerk", each.session_id): each for each in heads}
+    storage._stored = SimpleNamespace(_stored_heads=stored)
+    assert [*storage.find_orphans()] == [("child", "s0")] * is_open
 
 
 def test_left_out_choice_changes_no_other():
