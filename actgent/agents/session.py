@@ -785,11 +785,12 @@ class Session(Generic[DataT_co]):
         context, known = self._context, self._services.delegation
         tasks: Sequence[SessionContext] = ()
         try:
-            await trio.lowlevel.checkpoint()
-            if context.has_moved:
-                raise context.refusal
-            tasks = await find_tasks(known.agents, known.journal, context, task_id)
-            return await stop_tasks(known.agents, known.journal, context, tasks)
+            with self._agent.lifecycle.kept(context):  # loaded tasks find their parent only in memory
+                await trio.lowlevel.checkpoint()
+                if context.has_moved:
+                    raise context.refusal
+                tasks = await find_tasks(known.agents, known.journal, context, task_id)
+                return await stop_tasks(known.agents, known.journal, context, tasks)
         except SessionMoved as moved:
             there = self._remote_session(moved)
             was_at_work: bool = await there.remove("cancel_task", task_id, may_be_done=bool(tasks))

@@ -44,6 +44,8 @@ class SessionTable(Mapping[str, SessionContext]):
         """
         self.followed: dict[str, LiveText] = {}
         """Partial answers of the sessions that have followers, by session id."""
+        self.on_reloaded: Callable[[SessionContext], object] = _ignore
+        """Called with each session that is put back from its handle; attaches its loaded child sessions."""
         self._unloaded: MutableMapping[str, object] = WeakValueDictionary() if can_unload else {}
         """Public handles of unloaded sessions, while the program holds them."""
 
@@ -198,6 +200,7 @@ class SessionTable(Mapping[str, SessionContext]):
         self._unloaded.pop(context.id, None)
         if not context.closed:
             self._loaded[context.id] = context
+            self.on_reloaded(context)
             self.mark_idle(context)
 
 
@@ -213,6 +216,7 @@ class SessionTrees:
     def add(self, table: SessionTable) -> None:
         """Add the session table of a started agent, so that sessions find parents and children of this agent."""
         self._tables[table.agent] = table
+        table.on_reloaded = self.attach_children
 
     def remove(self, agent: str) -> None:
         """Remove the session table of a stopped agent. Child sessions of other agents wait for the next load of their parents."""
@@ -256,3 +260,7 @@ class SessionTrees:
         """Reload an unloaded child session, because sessions with a parent stay in memory. Return False if the program holds no handle."""
         table = self._tables.get(child.agent)
         return table is not None and table.reload_any(child.id) is child
+
+
+def _ignore(_: SessionContext) -> None:
+    pass

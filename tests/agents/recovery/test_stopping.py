@@ -21,6 +21,7 @@ from actgent import (
 )
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.record_types import MessageAcceptedRecord
+from actgent.runtime.sessions import session_table
 from actgent.state.handoff_state import handed, handoff_in
 
 STOPPED_BY = {
@@ -238,3 +239,67 @@ async def test_calls_of_a_suspended_session_return_after_its_agent_has_ended(aut
         clerk = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(lambda _: "done"), tools=[sign]))
         (approval,) = await clerk.approvals()
         assert str(await clerk.resume({approval.id: Reject("no")})) == "done"
+
+
+class SlowChildren(MemoryJournal):
+    """Journal that takes a second to list the child sessions of a session."""
+
+    async def _list_children(self, keys):
+        await trio.sleep(1)
+        return await super()._list_children(keys)
+
+
+async def test_cancel_task_keeps_its_session_in_memory(autojump_clock, monkeypatch):
+    """An idle session that would leave memory during the call stays, and thus finds its task of an earlier process."""
+    monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 1)
+
+    @tool(approval=True)
+    async def sign() -> str:
+        """Sign."""
+        return "signed"
+
+    def agents():
+        helper = BareAgent("helper", llm=ScriptedLLM(lambda _: ToolCall("sign", {})), tools=[sign])
+        return helper, BareAgent("clerk", llm=ScriptedLLM(["hello"]))
+
+    results = []
+    async with SlowChildren().running() as journal:
+        for _ in range(2):
+            async with open_runtime(journal=journal) as runtime:
+                helper, clerk = [await runtime.start(each) for each in agents()]
+                session = await clerk.ensure_session("ada", "s0")
+                if not await helper.approvals():
+                    await session.delegate("helper", "help", task_id="task")
+                    await trio.sleep(5)
+                    continue
+
+                async def cancel(session=session):
+                    results.append(await session.cancel_task("task"))
+
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(cancel)
+                    await trio.sleep(0.5)
+                    await clerk.create_session("ada", session_id="s1")
+                    await clerk.create_session("ada", session_id="s2")
+    assert results == [True]
+
+
+async def test_reloaded_session_finds_a_task_that_was_loaded_in_the_meantime(
+    autojump_clock, journal, monkeypatch
+):
+    """A session leaves memory, its task of an earlier process is loaded, and the session is used again by its handle."""
+    monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 1)
+    async with open_runtime(journal=journal) as runtime:
+        await runtime.start(BareAgent("helper", llm=ScriptedLLM(hang)))
+        clerk = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["hello"])))
+        session = await clerk.create_session("ada", session_id="s0")
+        await session.delegate("helper", "help", task_id="task")
+    async with open_runtime(journal=journal) as runtime:
+        clerk = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["hello"])))
+        session = await clerk.open_session("s0")
+        for other in ("s1", "s2"):
+            await clerk.create_session("ada", session_id=other)
+        assert "s0" not in clerk._require_opener().running.sessions
+        helper = await runtime.start(BareAgent("helper", llm=ScriptedLLM(hang)))
+        await helper.open_session("task")
+        assert await session.cancel_task("task")
