@@ -76,8 +76,8 @@ from actgent.runtime.sessions.session_recovery import recover
 from actgent.runtime.start_phase import wait_started
 from actgent.runtime.waits_between_sessions import take_sources_of_sessions
 from actgent.sessions.imported_history import ImportedMessage
+from actgent.sessions.pending.turn_delivery_channel import TurnReader, TurnStream
 from actgent.sessions.pending.turn_future import CallOptions
-from actgent.sessions.pending.turn_reader import TurnReader, TurnStream
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.sessions.session_handlers import Handler, check_called
 from actgent.state.reducers import Reducer

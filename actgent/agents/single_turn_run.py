@@ -25,8 +25,8 @@ from actgent.protocols.plan import Plan, plan_of
 from actgent.protocols.protocol_interface import Protocol
 from actgent.protocols.tool_call_summary import failures_of_tools, status_of_tools
 from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.sessions.pending.turn_delivery_channel import mark_reported
 from actgent.sessions.pending.turn_future import reply_of_event
-from actgent.sessions.pending.turn_reader import mark_reported
 from actgent.support.field_repr import FieldRepr
 from actgent.support.serializable import Serializable
 

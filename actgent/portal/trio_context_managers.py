@@ -10,7 +10,7 @@ import trio
 from actgent.client.remote_stream_reader import RemoteReader
 from actgent.errors import UserCodeExit
 from actgent.runtime.subscriptions import ObservationReader, SessionFollower
-from actgent.sessions.pending.turn_reader import TurnReader
+from actgent.sessions.pending.turn_delivery_channel import TurnReader
 
 from .trio_thread import TrioThread
 

@@ -2,6 +2,6 @@
 
 from .database_connection_toolset import with_database
 from .long_term_memory_setup import long_term_memory_parts
-from .withheld_text_extraction_tool import with_extract
+from .untrusted_text_extraction_tool import with_extract
 
 __all__ = ["long_term_memory_parts", "with_database", "with_extract"]

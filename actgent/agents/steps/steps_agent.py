@@ -23,8 +23,8 @@ from actgent.messages import (
 from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.steps_protocol import DEFAULT_ITERATIONS, Steps
 from actgent.runtime.waits_between_sessions import sources_of_caller
+from actgent.sessions.pending.turn_delivery_channel import TurnReader, TurnStream
 from actgent.sessions.pending.turn_future import CallOptions
-from actgent.sessions.pending.turn_reader import TurnReader, TurnStream
 from actgent.tools.tool_interface import DepsT
 
 from .stream_events import StepsEvent
