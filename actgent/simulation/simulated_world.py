@@ -249,7 +249,10 @@ class World:
                 yield
             finally:
                 messages._secrets.clear()
-                gc.collect()
+                with warnings.catch_warnings():
+                    # Killed lives leave coroutines that are never awaited.
+                    warnings.simplefilter("ignore", RuntimeWarning)
+                    gc.collect()
                 if not was_frozen:
                     gc.unfreeze()
                 if was_collecting:

@@ -339,6 +339,15 @@ def test_open_session_below_a_closed_parent_is_found(is_open):
     assert [*storage.find_orphans()] == [("child", "s0")] * is_open
 
 
+def test_killed_handlers_cause_no_warning(settings, recwarn):
+    """A life that is killed between two handlers leaves a coroutine, which Python does not report."""
+    kills = [
+        play(seed, settings(PLAIN, faults=frozenset(["kill", "handler"]))).story.events for seed in range(30)
+    ]
+    assert any("after a handler was called" in event.text for events in kills for event in events)
+    assert [str(each.message) for each in recwarn] == []
+
+
 def test_left_out_choice_changes_no_other():
     """A choice depends on its name and number only."""
     one, other = Choices(3), Choices(3, frozenset([("b", 0)]))
