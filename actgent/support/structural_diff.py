@@ -164,7 +164,7 @@ def _apply(value: Any, operation: Sequence[Any], depth: int) -> Any:
             return operation[1]
         _, begin, count, items = operation
         if type(value) is not list:
-            raise TypeError(f"elements of a value of type {type(value).__name__}")
+            raise TypeError(f"a change of list elements cannot be applied to a {type(value).__name__}")
         return [*value[:begin], *items, *value[begin + count :]]
     key, is_last = path[depth], depth + 1 == len(path)
     made = value.copy()

@@ -34,9 +34,9 @@ class CallSources(FieldRepr):
         return self is call or (self.outer is not None and self.outer.is_inside(call))
 
     def note_stored(self, keys: Iterable[str]) -> None:
-        """Record that the call has changed these keys of the session's state.
+        """Mark this call and its outer calls as having changed the state, if any of the changed keys is visible to models.
 
-        Keys that begin with `_` are ignored, as models never see them.
+        Keys that begin with `_` are hidden from models.
         """
         if not all(key.startswith("_") for key in keys):
             self.has_stored = True

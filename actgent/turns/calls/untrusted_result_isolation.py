@@ -160,7 +160,11 @@ class Isolation(FieldRepr):
     def _withhold_parts(
         self, index: int, call: ToolCall, result: ToolResult, parts: Sequence[tuple[Any, str]], sources: str
     ) -> ToolResult:
-        """Store the untrusted parts of a trusted result, and return the result with a notice about them."""
+        """Store the untrusted parts of a trusted result in the session state, for `extract`.
+
+        The text of the result already has references in place of the parts. Return the result with a notice that explains
+        these references.
+        """
         value = to_text({str(place): value for place, (value, _) in enumerate(parts, 1)})
         self._store(self.first + index + 1, value, sources)
         reference = self.reference_of(index)
