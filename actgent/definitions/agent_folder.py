@@ -252,8 +252,8 @@ class _Reading:
             try:
                 Limits(**{key: value})
             except ConfigurationError as error:
-                reason = str(error).partition(" is ")[2].rpartition(", not ")[0]
-                self._add(BRAIN, brain.line(("limits", key)), f"it is {reason}", f"limits.{key}")
+                reason = str(error).partition(" must be ")[2].rpartition(", not ")[0]
+                self._add(BRAIN, brain.line(("limits", key)), f"must be {reason}", f"limits.{key}")
 
     def _agent_name(self, brain: Document) -> str:
         """Return the name of the agent: `name` in brain.md, or else the name of the folder."""

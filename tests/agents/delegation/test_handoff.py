@@ -176,7 +176,7 @@ async def test_an_interruption_stops_the_other_agents_turn():
 
 async def test_only_an_agent_can_be_handed_to():
     """The handover tool takes its name from the agent."""
-    with pytest.raises(ConfigurationError, match="takes an agent"):
+    with pytest.raises(ConfigurationError, match="must be an agent"):
         handoff(to="clerk")
 
 

@@ -550,7 +550,7 @@ async def test_an_agent_may_only_call_those_that_it_is_allowed_to(autojump_clock
         session = await ask_model(script, tools=delegation_tools(allowed), others=[team()[1]])
         found, *refused = results_of(session)
         assert "worker" not in found.content
-        assert all("that you may call" in result.error for result in refused)
+        assert all("you may not call it" in result.error for result in refused)
 
 
 async def test_a_task_has_its_time_and_tries(autojump_clock):
