@@ -191,7 +191,7 @@ def test_a_schema_too_deep_is_refused(word, depth):
         lambda: form_output("o", schema),
         lambda: schema_check({"field": schema}),
     ):
-        with pytest.raises(ConfigurationError, match="at most 200 levels deep"):
+        with pytest.raises(ConfigurationError, match="200 levels"):
             make()
 
 

@@ -241,7 +241,9 @@ async def test_a_model_client_that_returns_something_else_is_named(listen):
             return "hello"
 
     async with BareAgent("a", llm=Chatty()) as agent:
-        with pytest.raises(StreamInterrupted, match=r"Chatty.complete\(\) must return a ModelResponse, not str"):
+        with pytest.raises(
+            StreamInterrupted, match=r"Chatty.complete\(\) must return a ModelResponse, not str"
+        ):
             await agent.run("hi")
 
 
