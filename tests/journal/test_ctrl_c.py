@@ -94,7 +94,7 @@ async def begun(journal):
     return log
 
 
-@pytest.mark.parametrize("write", ["flush_soon", "flush", "write", "change"])
+@pytest.mark.parametrize("write", ["flush_soon", "flush", "write", "record_state_change"])
 def test_accepted_steps_are_written_after_ctrl_c(press, write):
     """A session has no records after a missing one."""
     first, second = (StateChangeRecord(changes={"n": number}) for number in (1, 2))
@@ -105,7 +105,7 @@ def test_accepted_steps_are_written_after_ctrl_c(press, write):
             log.add(first)
             press(SessionLog, "_entry")
             with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - at the next pause at the latest
-                done = getattr(log, write)(*([second] if write in ("write", "change") else []))
+                done = getattr(log, write)(*([second] if write in ("write", "record_state_change") else []))
                 if done is not None:
                     await done
                 await trio.lowlevel.checkpoint()

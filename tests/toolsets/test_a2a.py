@@ -216,7 +216,7 @@ async def test_running_task_is_polled_to_its_end(server):
         ({"result": {"task": {"status": 5}}}, "lacks the object .status"),
         ({"result": {}}, "lacks the object .message"),
         ({"result": 5}, "lacks the object .result"),
-        ([], "not a JSON object"),
+        ([], "must be a JSON object"),
     ],
 )
 async def test_other_results_are_errors(server, result, words):

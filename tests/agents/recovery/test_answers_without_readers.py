@@ -38,7 +38,7 @@ class NotingJournal(MemoryJournal):
 
     def _note_written(self, transaction):
         super()._note_written(transaction)
-        for records in transaction.given:
+        for records in transaction.original_records:
             self.rows.append((trio.current_time(), [type(each) for each in records]))
 
 

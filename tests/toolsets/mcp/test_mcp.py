@@ -333,7 +333,7 @@ async def test_an_answer_is_for_its_question_alone(tmp_path):
         session = await agent.create_session("ada", "go")
         await session.wait_idle()
         (approval,) = await agent.approvals()
-        with pytest.raises(InvalidArguments, match="does not fit"):
+        with pytest.raises(InvalidArguments, match="does not match"):
             await session.answer(approval.id, Approve(content={"name": 3}))
         with pytest.raises(NotSerializable):
             await session.answer(approval.id, Approve(content={"name": "Ada", "more": object()}))
