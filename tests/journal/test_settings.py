@@ -69,7 +69,7 @@ async def test_characters_missing_in_the_database_encoding_fail_only_their_sessi
         epoch = await journal.acquire()
         beside = make_writer(journal, epoch)
         nursery.start_soon(beside.open)
-        with pytest.raises(JournalDamaged, match="make a database with ENCODING 'UTF8'"):
+        with pytest.raises(JournalDamaged, match="create a database with ENCODING 'UTF8'"):
             await make_writer(journal, epoch, "Łódź").open()
         await beside.turn("więcej")
         assert await beside.load() == beside.confirmed
