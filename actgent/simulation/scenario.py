@@ -287,7 +287,12 @@ class _Run:
         world, choices = self.world, self.world.choices
         if self._kill_at == "during":
             kind = choices.pick("kill during", call_kinds(self.plan))
-            self.world.watch(lambda moment: moment == f"during {kind}" and self._kill_point("during"))
+
+            def kill_during(moment: str) -> None:
+                if moment == f"during {kind}":
+                    self._kill_point("during")
+
+            self.world.watch(kill_during)
         may_stop = not self.is_last and choices.happens("regular stop", self.plan.chance["stop"])
         # Some stops cancel the block of the runtime from outside, as Ctrl-C does.
         cancels_block = choices.pick("the stop cancels the block", (True, False))
