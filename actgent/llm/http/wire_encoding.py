@@ -198,7 +198,7 @@ def check_texts(answer: ModelResponse) -> ModelResponse:
     called = [part.name for part in answer.parts if isinstance(part, ToolCall)]
     for word in (*texts, *called, answer.model, answer.id or ""):
         if not isinstance(word, str):
-            raise TypeError(f"a text of the answer must be a string, not {type(word).__name__}")
+            raise TypeError(f"the text of the answer must be a string, not {type(word).__name__}")
     return answer
 
 
