@@ -208,7 +208,7 @@ async def test_wrong_tools_and_results_are_refused(served, sdk):
     for wrong, words in (
         (
             {"tools": [{"type": "function", "function": {**LOCATE, "name": "add"}}]},
-            "the agent has a tool 'add'",
+            "the agent already has a tool 'add'",
         ),
         ({"tools": [CHAT_TOOL, CHAT_TOOL]}, "two tools have the name"),
         ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "must be function"),

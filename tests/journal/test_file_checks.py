@@ -272,6 +272,8 @@ async def test_a_wrong_place_is_named(tmp_path, place):
     """A missing folder, a file in place of a folder, and a folder in place of a file raise an error."""
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
-    with pytest.raises((ConfigurationError, JournalFailed), match=r"create it|pass the path of a file") as caught:
+    with pytest.raises(
+        (ConfigurationError, JournalFailed), match=r"create it|pass the path of a file"
+    ) as caught:
         await numbers_in(tmp_path / place)
     assert isinstance(caught.value, ActgentError)
