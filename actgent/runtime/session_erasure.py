@@ -275,7 +275,7 @@ def _hold(opener: SessionOpener, key: SessionKey, still: ExitStack) -> Held | No
 
 
 def _forget(held: Iterable[Held | None]) -> None:
-    """Remove erased sessions from memory. Each of `held` is a frozen session; None stands for a session not in memory."""
+    """Remove erased sessions from memory. Each of `held` is a frozen session, or None for a session that is not in memory."""
     known = [each for each in held if each is not None]
     for _, context in known:
         context.log = None

@@ -104,7 +104,7 @@ class WordQuery:
 
     terms: Sequence[Term]
     names: Sequence[str]
-    """Scope words that a message must have, all of them; they stand for its agent, owner and role."""
+    """Scope words for the agent, owner and role of a message. The message must have all of them."""
     sessions: Sequence[int] = ()
     """Numbers of the sessions of which one must match; empty if all sessions match."""
     first: int = 0

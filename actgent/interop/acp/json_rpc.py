@@ -166,7 +166,7 @@ class JSONRPCConnection:
     def _receive(self, line: bytes | None) -> None:
         """Process a received line: start the handler of a request or notification, or complete the request that it answers.
 
-        None stands for a line that was too long.
+        None means that a line was too long.
         """
         if line is None:
             self._report_error(None, INVALID_REQUEST, f"the line is longer than {MAX_LINE_BYTES:,} bytes")

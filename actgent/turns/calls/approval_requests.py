@@ -36,7 +36,7 @@ class GuardApproval(FieldRepr):
 
     @property
     def call_id(self) -> str:
-        """Id that stands for a tool call in the approval; built from guard and subject, so it stays equal after a restart."""
+        """Id in place of a tool call id in the approval. It is built from guard and subject, so it stays equal after a restart."""
         return f"{GUARDED}{self.guard}/{self.subject}"
 
 
