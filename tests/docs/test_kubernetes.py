@@ -53,7 +53,7 @@ def test_container_command_has_existing_options(node):
     assert program == "actgent"
     command, bound, _ = app.parse_args(words, print_error=False, exit_on_error=False)
     assert command.__name__ == "serve"
-    assert bound.arguments["bind"] == "0.0.0.0:8300"
+    assert bound.arguments["options"].bind == "0.0.0.0:8300"
 
 
 def test_labels_ports_and_secrets_match():

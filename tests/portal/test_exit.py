@@ -94,6 +94,7 @@ async def main():
 
 def press():
     slow.begun.wait()
+    time.sleep(0.5)  # asyncio's event loop does not notice a signal that arrives directly before its select
     os.kill(os.getpid(), signal.SIGINT)
 
 threading.Thread(target=press).start()

@@ -343,7 +343,7 @@ def test_instructions_and_types_are_taken_as_dicts_and_json_text():
         ({"name": "x", "shema": {}}, "did you mean 'schema'"),
         ({"name": "x", "schema": {}, "schemaTemplate": {}}, "twice"),
         ({"name": "x", "schema": "{"}, "is not JSON"),
-        ({"name": "x", "schema": "[1]"}, "is not an object"),
+        ({"name": "x", "schema": "[1]"}, "must be an object"),
         ({"name": "x", "schema": "creation.json"}, "is not JSON"),
         ({"name": 5}, "has no name"),
     ],

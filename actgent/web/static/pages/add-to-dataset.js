@@ -1,6 +1,6 @@
 // A dialog that adds a session, or its turns up to one, as a case to a dataset.
 
-import { useEffect, useRef, useState } from "../vendor/hooks.js";
+import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { ask, get, path } from "../api.js";
 import { Empty, Failed, ONCE, html, useChange, usePolled } from "../parts.js";
 import { Modal } from "../modal.js";
@@ -44,7 +44,7 @@ function Form({ session, turn, isWhole, names, onDone, onClose }) {
 // Takes the focus from the form that it replaces.
 function Close({ onClose }) {
   const button = useRef(null);
-  useEffect(() => button.current.focus(), []);
+  useLayoutEffect(() => button.current.focus(), []); // before the paint: a key press directly after it reaches the button
   return html`<div class="row"><button class="btn" ref=${button} onClick=${onClose}>Close</button></div>`;
 }
 
