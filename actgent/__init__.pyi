@@ -323,7 +323,7 @@ from .portal.asyncio_portal import (
     AsyncPortalAgent as AsyncPortalAgent,
     AsyncPortalSession as AsyncPortalSession,
 )
-from .portal.portal_block import (
+from .portal.portal_context_manager import (
     open_portal as open_portal,
 )
 from .portal.portal_streams import (
@@ -375,7 +375,7 @@ from .runtime.runtime import (
 from .runtime.session_erasure import (
     Retention as Retention,
 )
-from .session_index.queries import (
+from .session_index.search_and_trend_queries import (
     SearchFilter as SearchFilter,
     SearchHit as SearchHit,
     SearchPage as SearchPage,

@@ -562,7 +562,7 @@ SAID = (
     "memory.sliding_window",
     "modes.mode_changes",
     "modes.mode",
-    "modes.system_notices",
+    "modes.change_notice_interface",
     "protocols.protocol_interface",
     "protocols.plan.todo_list",
     "protocols.prompt_layers",

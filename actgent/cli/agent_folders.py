@@ -14,7 +14,7 @@ from actgent.evaluation.case_files import SUFFIXES, TESTS, load_cases
 from actgent.llm.model_settings import LLMSettings, load_settings
 from actgent.llm.scripted_model import ScriptedLLM
 
-from .agent_files import load_agents
+from .agents_in_python_files import load_agents
 from .model_selection import live_models
 from .policy_warnings import policy_warnings
 from .terminal_io import Terminal

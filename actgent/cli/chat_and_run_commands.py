@@ -23,8 +23,8 @@ from actgent.protocols.protocol_interface import Protocol
 from actgent.runtime.runtime import open_runtime
 from actgent.tools.tool_interface import Tool
 
-from .agent_files import file_not_found, load_agent, load_agents, open_program
 from .agent_folders import is_folder, load_folder
+from .agents_in_python_files import file_not_found, load_agent, load_agents, open_program
 from .command_options import ChatOptions
 from .console import OWNER, QUIT, DeliveryView, JsonView, TextView, answer, arguments_of, attachment
 from .model_selection import live_models, open_models, open_script

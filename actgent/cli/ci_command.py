@@ -29,7 +29,7 @@ from .command_options import CiOptions
 from .eval_command import build_agent
 from .journals.journal_commands import open_read_only
 from .model_selection import live_models, open_models
-from .report_files_and_progress import check_output_files, progress_bar, read_prompts, save_report
+from .prompt_and_report_files import check_output_files, progress_bar, read_prompts, save_report
 from .signal_handling import Shutdown
 from .terminal_io import Terminal, one_line
 

@@ -30,11 +30,11 @@ from actgent.evaluation import (
 from actgent.evaluation.shared_html_parts import cost_words, time_words
 from actgent.llm.model_interface import LLM
 
-from .agent_files import load_values
 from .agent_folders import is_folder, load_folder
+from .agents_in_python_files import load_values
 from .command_options import EvalOptions
 from .model_selection import live_models, open_models
-from .report_files_and_progress import check_output_files, progress_bar, read_prompts, save_report
+from .prompt_and_report_files import check_output_files, progress_bar, read_prompts, save_report
 from .signal_handling import Shutdown
 from .terminal_io import Terminal, one_line
 

@@ -18,8 +18,8 @@ from actgent.runtime.runtime import open_runtime
 from actgent.sessions.restore import rebuild
 from actgent.tools.outputs.result_text import to_text
 
-from .agent_files import load_values
 from .agent_folders import agents_at
+from .agents_in_python_files import load_values
 from .command_options import PipelineOptions, to_limits
 from .terminal_io import Terminal
 

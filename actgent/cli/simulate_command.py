@@ -14,13 +14,13 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
+from actgent.simulation.fault_and_workload_plan import FAULTS, MAX_SESSIONS, FaultKind, Settings
 from actgent.simulation.run_report import render_story
-from actgent.simulation.scenario import SeedOutcome, check_program, play
-from actgent.simulation.seed_plan import FAULTS, MAX_SESSIONS, FaultKind, Settings
 from actgent.simulation.seed_runs import SeedResult, Totals, run_seeds, write_seed
 from actgent.simulation.seeded_choices import EventKey
 from actgent.simulation.shrinking import shrink
 from actgent.simulation.simulated_storage import JournalKind
+from actgent.simulation.single_seed_run import SeedOutcome, check_program, play
 
 from .command_options import SimulateOptions
 from .terminal_io import Terminal

@@ -20,7 +20,7 @@ from actgent.toolsets.tool_discovery import FILES, definition_of, discover
 from actgent.toolsets.tool_search import build_registry
 from actgent.toolsets.toolset import Toolset
 
-from .agent_files import load_agents
+from .agents_in_python_files import load_agents
 from .terminal_io import Terminal, one_line
 
 AgentTools = tuple[str, Sequence[Toolset], ToolRegistry]

@@ -19,7 +19,7 @@ from actgent.web.problem_documents import Problem
 from actgent.web.routes.endpoints import Endpoint, Forwarding, HTTPCall
 
 from .approval_forms import question_text
-from .content_conversion import (
+from .request_field_parsing import (
     call_arguments,
     media_of_url,
     session_of_field,

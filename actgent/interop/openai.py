@@ -27,7 +27,7 @@ from actgent.web.routes.endpoints import ANY_NODE, JSON, Endpoint, Forwarding, H
 from actgent.web.routes.shared_schemas import NUMBER
 
 from .approval_forms import question_text
-from .content_conversion import (
+from .request_field_parsing import (
     check_types,
     media_of_url,
     object_of,

@@ -20,6 +20,7 @@ from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.callable_kinds import check_rule_function, rule_allows
 from actgent.tools.tool_interface import Tool, ToolContext
 
+from .change_notice_interface import Notice, NoticeSource
 from .mode import (
     ACT,
     DEFAULT_MESSAGE,
@@ -42,7 +43,6 @@ from .mode_changes import (
     stored_name,
     unannounced,
 )
-from .system_notices import Notice, NoticeSource
 
 _log = logger_of(__name__)
 

@@ -2,7 +2,7 @@
 
 from .asyncio_client import AsyncPortalClient, AsyncPortalRemoteAgent, AsyncPortalRemoteSession
 from .asyncio_portal import AsyncPortal, AsyncPortalAgent, AsyncPortalSession
-from .portal_block import PortalBlock, open_portal
+from .portal_context_manager import PortalBlock, open_portal
 from .portal_streams import AsyncPortalStream, PortalStream
 from .sync_client import PortalClient, PortalRemoteAgent, PortalRemoteSession
 from .sync_portal import Portal, PortalAgent, PortalSession

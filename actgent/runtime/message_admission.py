@@ -23,9 +23,9 @@ from actgent.information_flow_labels import source_name
 from actgent.journal.record_types import NOTHING, Record, TurnOptions
 from actgent.limits_and_schedules.budget import Funding
 from actgent.messages import Message, Priority, is_id_of_process
+from actgent.sessions.busy_rule_and_repeated_messages import check_busy, end_waits_as_moved, join
 from actgent.sessions.context_propagation import Propagation
 from actgent.sessions.conversation import RecordedMessages
-from actgent.sessions.incoming_messages import check_busy, end_waits_as_moved, join
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_context import QueuedMessage, SessionContext, is_inside, running_turn
 from actgent.sessions.session_record_writer import SessionLog

@@ -19,8 +19,8 @@ from actgent.actors.reusable_tasks import Workers
 from actgent.errors import ActorFailed, Interrupted, NotRunning, SessionMoved
 from actgent.journal.record_types import ResumptionRecord, SuspensionRecord
 from actgent.messages import Failure, Message, Priority
+from actgent.sessions.busy_rule_and_repeated_messages import is_collected
 from actgent.sessions.context_propagation import run_with
-from actgent.sessions.incoming_messages import is_collected
 from actgent.sessions.pending.delegated_tasks import TASK_TIMER
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_context import (

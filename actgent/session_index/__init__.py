@@ -4,7 +4,7 @@
 from the journal.
 """
 
-from .queries import Group, IndexQueries, SearchFilter, SearchHit, SearchPage, Trend, Trends
+from .search_and_trend_queries import Group, IndexQueries, SearchFilter, SearchHit, SearchPage, Trend, Trends
 
 __all__ = [
     "Group",

@@ -15,7 +15,17 @@ from actgent.journal.session_annotations import Condition, encode_annotations
 from actgent.journal.session_list_queries import SessionKey
 from actgent.support.sql_connection_interface import Row, SQLConnection
 
-from .queries import (
+from .record_indexing import (
+    DAY_SECONDS,
+    FIGURES,
+    IndexedText,
+    IndexProgress,
+    Place,
+    SessionFacts,
+    Tally,
+    seconds_of,
+)
+from .search_and_trend_queries import (
     Group,
     SearchFilter,
     SearchHit,
@@ -26,16 +36,6 @@ from .queries import (
     cut_snippet,
     duration_percentile,
     parse_query,
-)
-from .record_indexing import (
-    DAY_SECONDS,
-    FIGURES,
-    IndexedText,
-    IndexProgress,
-    Place,
-    SessionFacts,
-    Tally,
-    seconds_of,
 )
 
 VERSION = 2

@@ -14,8 +14,8 @@ from actgent.support.sql_connection_interface import Row
 from actgent.support.word_normalization import spaced
 
 from .index_store import HIT_COLUMNS, SCAN_MESSAGES, TABLES, VERSION, IndexStore, WordQuery
-from .queries import SearchFilter
 from .record_indexing import IndexedText, SessionFacts
+from .search_and_trend_queries import SearchFilter
 
 WINDOW = 20_000
 """Number of newest messages that a search reads before it uses the index of words."""

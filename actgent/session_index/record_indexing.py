@@ -24,7 +24,7 @@ from actgent.journal.session_annotations import NO_ANNOTATIONS, SessionAnnotatio
 from actgent.journal.session_list_queries import State
 from actgent.messages import Message, ToolResult
 
-from .queries import BUCKET_RATIO
+from .search_and_trend_queries import BUCKET_RATIO
 
 MAX_TEXT_CHARS = 100_000
 """Length to which an indexed text is cut, in characters."""

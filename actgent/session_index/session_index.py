@@ -29,8 +29,8 @@ from actgent.support.safe_logging import logger_of
 from actgent.support.sql_connection_interface import ThreadedStore
 
 from .index_store import IndexStore
-from .queries import Group, SearchFilter, SearchPage, Trends
 from .record_indexing import DAY_SECONDS, SessionFacts
+from .search_and_trend_queries import Group, SearchFilter, SearchPage, Trends
 
 NAME = "index"
 """Name of the index next to its journal."""

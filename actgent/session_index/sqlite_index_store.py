@@ -11,8 +11,8 @@ from actgent.support.sqlite_connection import DIALECT, SQLiteConnection
 from actgent.support.word_normalization import spaced
 
 from .index_store import HIT_COLUMNS, SCAN_MESSAGES, TABLES, VERSION, IndexStore, WordQuery
-from .queries import SearchFilter
 from .record_indexing import IndexedText
+from .search_and_trend_queries import SearchFilter
 
 CACHE_KIB = 32_768
 """Maximum size of the page cache of a connection in KiB."""

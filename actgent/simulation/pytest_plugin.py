@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from .run_report import render_story
-from .scenario import play
 from .seed_runs import read_seed
+from .single_seed_run import play
 
 
 def pytest_collect_file(parent: pytest.Collector, file_path: Path) -> "pytest.Collector | None":

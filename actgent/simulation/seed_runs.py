@@ -18,9 +18,9 @@ import attrs
 
 from actgent.errors import ConfigurationError
 
-from .scenario import SeedOutcome, play
-from .seed_plan import FAULTS, Settings
+from .fault_and_workload_plan import FAULTS, Settings
 from .seeded_choices import EventKey
+from .single_seed_run import SeedOutcome, play
 
 EXPECTED_KINDS = (
     "kill",

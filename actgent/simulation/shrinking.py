@@ -7,9 +7,9 @@ optional events: messages, tool calls, faults and kills.
 import re
 from collections.abc import Callable
 
-from .scenario import SeedOutcome, play
-from .seed_plan import Settings
+from .fault_and_workload_plan import Settings
 from .seeded_choices import EventKey, without
+from .single_seed_run import SeedOutcome, play
 
 MAX_PLAYS = 300
 """Maximum number of runs for one seed."""

@@ -31,9 +31,9 @@ from actgent.limits_and_schedules.limits import Limits
 from actgent.runtime.runtime import Runtime
 
 from .caller_observations import COPY_PREFIX, TASK_PREFIX, Notes, ObservationKind
+from .fault_and_workload_plan import FaultKind, SeedPlan, call_kinds
 from .random_model import SLOW_SECONDS
 from .run_report import Story
-from .seed_plan import FaultKind, SeedPlan, call_kinds
 from .simulated_program import Program
 from .simulated_world import START, World
 

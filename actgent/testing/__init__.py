@@ -26,7 +26,7 @@ from .provider import (
 from .provider_apis import ProviderRequest
 from .recorded_sessions import Difference, Recording, assert_replays, load_recording
 from .transcript_validation import assert_valid_transcript, check_transcript
-from .undeclared_untrusted_tools import find_leaks
+from .untrusted_tool_detection import find_leaks
 
 __all__ = [
     "ClientCall",

@@ -42,8 +42,8 @@ from actgent.messages import (
     ToolCall,
     ToolSpec,
 )
+from actgent.modes.change_notice_interface import Notice, NoticeSource
 from actgent.modes.mode_enforcement import Modes
-from actgent.modes.system_notices import Notice, NoticeSource
 from actgent.protocols.answer_content_parsing import is_media_only
 from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import (

@@ -25,13 +25,13 @@ from actgent.limits_and_schedules.budget import Account, Budget
 from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import Message, is_open_failure
 from actgent.sessions.budget_accounts import BudgetAccounts
-from actgent.sessions.context_propagation import run_with
-from actgent.sessions.incoming_messages import (
+from actgent.sessions.busy_rule_and_repeated_messages import (
     add_joined_futures,
     end_waits_as_moved,
     finish_listeners,
     remember_outcome,
 )
+from actgent.sessions.context_propagation import run_with
 from actgent.sessions.pending.approval_ledger import ApprovalLedger
 from actgent.sessions.pending.task_reports import outcome_of
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint

@@ -35,7 +35,7 @@ from actgent.journal.session_list_queries import State
 from actgent.runtime.runtime import Runtime
 from actgent.support import span_names as names
 
-from .past_totals_from_journal import JournalTotals
+from .journal_totals import JournalTotals
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_SERIES = 1000

@@ -8,7 +8,7 @@ from actgent.client import event_subscription
 from actgent.client.json_conversion import DeliveryDecoder
 from actgent.client.transport_interface import StreamEvent
 from actgent.errors import JournalFailed
-from actgent.journal.group_commit.step_and_head_rows import expand
+from actgent.journal.group_commit.row_format import expand
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.record_types import REFUSED, MessageEndRecord
 

@@ -26,7 +26,7 @@ from actgent import (
     tool,
 )
 from actgent.client.transport_interface import ConnectionLost
-from actgent.cluster.operations.partition_count_and_format_changes import release
+from actgent.cluster.operations.pool_reconfiguration import release
 from actgent.errors import Fenced
 from actgent.journal.record_types import UsageRecord
 from actgent.limits_and_schedules.budget import spent_in

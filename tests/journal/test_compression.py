@@ -9,8 +9,8 @@ import pytest
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import JournalVersion
-from actgent.journal.group_commit import step_and_head_rows
-from actgent.journal.group_commit.step_and_head_rows import COMPRESSED, SHORTEST_BYTES, compress, expand
+from actgent.journal.group_commit import row_format
+from actgent.journal.group_commit.row_format import COMPRESSED, SHORTEST_BYTES, compress, expand
 
 CRC = 3007475635
 LONG = ["one, please " * 100, "two, please " * 100]
@@ -54,7 +54,7 @@ def test_short_body_is_not_compressed():
 
 def test_the_dictionary_is_that_of_the_journals_on_disk():
     """The dictionary never changes, because stored bodies need it."""
-    assert zlib.crc32(step_and_head_rows._NAMES) == CRC
+    assert zlib.crc32(row_format._NAMES) == CRC
     stored = bytes.fromhex(STORED)
     assert (
         expand(stored)
@@ -76,7 +76,7 @@ async def test_rows_without_compression_are_read_and_continued(tmp_path, monkeyp
     """A journal of a former version has plain bodies; new rows follow them."""
     path = tmp_path / "j.db"
     with monkeypatch.context() as patch:
-        patch.setattr(step_and_head_rows, "compress", lambda body: body)
+        patch.setattr(row_format, "compress", lambda body: body)
         before = await converse(path, "one", "two")
     assert {body[0] for body in bodies(path)} == {1}
     assert await converse(path, LONG[0]) == [*before, LONG[0], f"You said: {LONG[0]}"]
@@ -86,4 +86,4 @@ async def test_rows_without_compression_are_read_and_continued(tmp_path, monkeyp
 def test_a_version_that_does_not_know_compression_refuses_the_body():
     """The first byte of a compressed body is above every version of plain bodies."""
     with pytest.raises(JournalVersion):
-        step_and_head_rows._decode(compress(b"\x01" + b"a" * SHORTEST_BYTES))
+        row_format._decode(compress(b"\x01" + b"a" * SHORTEST_BYTES))

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from actgent.errors import JournalDamaged, JournalVersion
-from actgent.journal.group_commit import step_and_head_rows
+from actgent.journal.group_commit import row_format
 from actgent.journal.journal_url import open_journal
 from actgent.journal.record_types import (
     AgentMessageRecord,
@@ -29,7 +29,7 @@ LOG = "-wal"
 @pytest.fixture(autouse=True)
 def _plain_rows(monkeypatch):
     """Rows without compression, so that damage hits them and their texts are found in the file."""
-    monkeypatch.setattr(step_and_head_rows, "compress", lambda body: body)
+    monkeypatch.setattr(row_format, "compress", lambda body: body)
 
 
 @pytest.fixture

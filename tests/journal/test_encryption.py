@@ -11,7 +11,7 @@ import trio
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.cli.main import main
 from actgent.errors import ConfigurationError, JournalError, JournalKeyError
-from actgent.journal.group_commit.step_and_head_rows import checksum_row
+from actgent.journal.group_commit.row_format import checksum_row
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
 from actgent.journal.sqlite import back_up, find_problems, recover_file

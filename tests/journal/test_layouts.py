@@ -10,7 +10,7 @@ import psycopg
 
 from actgent.errors import ConfigurationError, Fenced, JournalVersion
 from actgent.journal.postgres import PartitionedJournal, PartitionsLost
-from actgent.journal.postgres.partition_mapping import partition_of_slot, slot_of
+from actgent.journal.postgres.ownership_partitions import partition_of_slot, slot_of
 from actgent.journal.postgres.pool_layout import begin_move, end_move, raise_record_format, read_layout
 from actgent.journal.postgres.schema import MIGRATIONS
 

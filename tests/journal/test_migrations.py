@@ -6,7 +6,7 @@ import apsw
 import msgpack
 import pytest
 
-from actgent.journal.group_commit.step_and_head_rows import encode_entry
+from actgent.journal.group_commit.row_format import encode_entry
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.record_types import (

@@ -29,7 +29,7 @@ from actgent.journal.postgres import (
     read_cluster_tables,
     read_dead,
 )
-from actgent.journal.postgres.partition_mapping import SLOTS, partition_of_slot, slot_of, slots_of
+from actgent.journal.postgres.ownership_partitions import SLOTS, partition_of_slot, slot_of, slots_of
 from actgent.journal.record_types import (
     MessageAcceptedRecord,
     NextTimerRecord,

@@ -10,7 +10,7 @@ import trio.testing
 from actgent import BareAgent, ReActAgent, ScriptedLLM, SimpleAgent, ToolCall, open_runtime, tool
 from actgent.approvals import Approve, Edit, Reject
 from actgent.errors import ConfigurationError
-from actgent.journal.group_commit.step_and_head_rows import expand
+from actgent.journal.group_commit.row_format import expand
 from actgent.journal.in_memory_journal import MemoryJournal
 
 SECRET = "ada@example.org"

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
+from actgent.journal.group_commit.row_format import Head, encode_entry
 from actgent.journal.group_commit.session_head_cache import HeadCache
-from actgent.journal.group_commit.step_and_head_rows import Head, encode_entry
 from actgent.journal.journal_interface import Entry
 from actgent.journal.record_types import SessionCreatedRecord
 from actgent.journal.session_list_queries import SessionKey

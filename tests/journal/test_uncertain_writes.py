@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from actgent.errors import JournalDamaged, JournalFailed, JournalFull
-from actgent.journal.group_commit.step_and_head_rows import encode_entry
+from actgent.journal.group_commit.row_format import encode_entry
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
 from actgent.journal.record_types import (

@@ -6,7 +6,7 @@ import random
 import attrs
 import pytest
 
-from actgent.journal.group_commit.step_and_head_rows import Head, Row
+from actgent.journal.group_commit.row_format import Head, Row
 from actgent.journal.session_list_queries import SessionKey
 from actgent.journal.sqlite import SQLiteJournal
 

@@ -16,8 +16,8 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.session_index.queries import duration_percentile
 from actgent.session_index.record_indexing import bucket_of, seconds_of
+from actgent.session_index.search_and_trend_queries import duration_percentile
 
 
 class Counting(LLM):

@@ -117,7 +117,7 @@ def with_program(journal: str) -> Callable[[int], Any]:
 
 def has_kinds(seed: int, kinds: Iterable[str]) -> bool:
     """Return True if the plan of a seed has all these kinds of faults. It does not run the seed."""
-    from actgent.simulation.seed_plan import Settings, draw_plan
+    from actgent.simulation.fault_and_workload_plan import Settings, draw_plan
     from actgent.simulation.seeded_choices import Choices
 
     plan = draw_plan(Choices(seed), Settings(program=Path()), usual_snapshot_records=0)

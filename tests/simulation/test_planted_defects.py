@@ -25,7 +25,7 @@ from actgent.runtime import runtime, timer_handlers
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.pending.approval_ledger import ApprovalLedger
 from actgent.simulation import Settings, play
-from actgent.simulation.seed_plan import FAULTS
+from actgent.simulation.fault_and_workload_plan import FAULTS
 from actgent.tools.tool_execution import Batch
 from actgent.tools.tool_interface import ToolContext
 from actgent.turns import agent_core

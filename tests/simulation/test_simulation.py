@@ -27,14 +27,14 @@ from actgent.messages import Message, Sender, Text
 from actgent.runtime.sessions import session_table
 from actgent.simulation import Settings, Story, play
 from actgent.simulation.caller_observations import Notes
+from actgent.simulation.fault_and_workload_plan import FAULTS, draw_plan
 from actgent.simulation.invariant_checks import check_run
 from actgent.simulation.run_report import render_story
-from actgent.simulation.scenario import check_program
-from actgent.simulation.seed_plan import FAULTS, draw_plan
 from actgent.simulation.seeded_choices import Choices
 from actgent.simulation.shrinking import necessary_events, problem_kinds, shrink
 from actgent.simulation.simulated_storage import Storage
 from actgent.simulation.simulated_world import World
+from actgent.simulation.single_seed_run import check_program
 from actgent.tools.tool_execution import Batch
 
 from .programs import CLERK, DOUBLE_REFUND, NETWORK, PLAIN, SIMULATED_NETWORK

@@ -9,7 +9,7 @@ import trio
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
-from actgent.journal.group_commit.step_and_head_rows import expand
+from actgent.journal.group_commit.row_format import expand
 from actgent.journal.record_types import StateChangeRecord
 from actgent.journal.state_patches import MAX_PATCHES, StatePatcher, stored_records
 from actgent.state.reducers import append

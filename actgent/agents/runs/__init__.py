@@ -1,8 +1,10 @@
 """Runs of an agent: send a message, wait for the answer, stream the deliveries, forward to other processes."""
 
 from .await_reply import resume, send_and_wait
-from .prompt_enhancement import RewrittenMessage, rewrite_message
-from .remote_runs import (
+from .first_message_rewriting import RewrittenMessage, rewrite_message
+from .run_options import RunDefaults
+from .run_request import RunRequest
+from .runs_on_other_cluster_nodes import (
     SessionView,
     convert_reply,
     moved_error,
@@ -12,8 +14,6 @@ from .remote_runs import (
     stream_remotely,
     view_session,
 )
-from .run_options import RunDefaults
-from .run_request import RunRequest
 from .streamed_runs import STREAM_CAPACITY, open_resumed_stream, open_stream
 
 __all__ = [

@@ -15,8 +15,8 @@ from actgent.runtime.waits_between_sessions import releasing_slot, running_sessi
 from actgent.sessions.pending.turn_future import CallOptions, TurnFuture
 from actgent.sessions.session_context import SessionContext, host_of
 
-from .remote_runs import moved_error
 from .run_request import RunRequest
+from .runs_on_other_cluster_nodes import moved_error
 
 
 async def send_and_wait(opener: SessionOpener, request: RunRequest, options: CallOptions) -> Reply:

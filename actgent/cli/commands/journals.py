@@ -120,7 +120,7 @@ def check_histories(journal: str, /, *, log: str | None = None) -> int:
         log: Calls of a client that returned, as JSON lines: {"session": ID, "message": ID, "began": TIME, "ended": TIME},
             and "reply" if the call returned one, and "agent" if several agents have a session with the id.
     """
-    from actgent.cli.journals.history_check import check_histories as run_check  # noqa: PLC0415
+    from actgent.cli.journals.history_consistency_check import check_histories as run_check  # noqa: PLC0415
 
     return run_command(lambda terminal, _: run_check(journal, terminal, log=log))
 
@@ -136,7 +136,7 @@ def audit_calls(journal: str, /, *, code: str | None = None) -> int:
         code: Agents whose tools declare effects and sinks: agent folder, Python file, or FILE.py:NAME. Default: each
             call counts whose tool has an effect, as the journal has no declarations.
     """
-    from actgent.cli.journals.untrusted_call_audit import audit  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.journals.audit_command import audit  # noqa: PLC0415 - the SDKs take two seconds
 
     return run_command(lambda terminal, _: audit(journal, terminal, code=code))
 

@@ -26,7 +26,7 @@ def list_servers(config: str = ".", /, *, json: Flag = False, allow_env: Repeate
         allow_env: Name of an environment variable that the file may pass to its servers; may be given several
             times.
     """
-    from actgent.cli.mcp_command import list_servers as show  # noqa: PLC0415
+    from actgent.cli.mcp_client_commands import list_servers as show  # noqa: PLC0415
 
     return run_command(lambda terminal, _: show(config, terminal, json=json, allow_env=allow_env))
 
@@ -45,7 +45,7 @@ def call_tool(
         allow_env: Name of an environment variable that the file may pass to its servers; may be given several
             times.
     """
-    from actgent.cli.mcp_command import call_tool as run_tool  # noqa: PLC0415
+    from actgent.cli.mcp_client_commands import call_tool as run_tool  # noqa: PLC0415
 
     return run_command(
         lambda terminal, _: run_tool(config, server, tool, arguments, terminal, allow_env=allow_env)
@@ -66,7 +66,7 @@ def show_prompts(
         allow_env: Name of an environment variable that the file may pass to its servers; may be given several
             times.
     """
-    from actgent.cli.mcp_command import show_prompts as show  # noqa: PLC0415
+    from actgent.cli.mcp_client_commands import show_prompts as show  # noqa: PLC0415
 
     return run_command(
         lambda terminal, _: show(
@@ -86,7 +86,7 @@ def log_in(config: str, server: str, /, *, again: Flag = False, allow_env: Repea
         allow_env: Name of an environment variable that the file may pass to its servers; may be given several
             times.
     """
-    from actgent.cli.mcp_command import log_in as authorize  # noqa: PLC0415
+    from actgent.cli.mcp_client_commands import log_in as authorize  # noqa: PLC0415
 
     return run_command(
         lambda terminal, _: authorize(config, server, terminal, again=again, allow_env=allow_env)
@@ -102,7 +102,7 @@ def check_servers(config: str = ".", /, *, allow_env: Repeated = ()) -> int:
         allow_env: Name of an environment variable that the file may pass to its servers; may be given several
             times.
     """
-    from actgent.cli.mcp_command import check_servers as run_check  # noqa: PLC0415
+    from actgent.cli.mcp_client_commands import check_servers as run_check  # noqa: PLC0415
 
     return run_command(lambda terminal, _: run_check(config, terminal, allow_env=allow_env))
 
@@ -119,7 +119,7 @@ def lock_servers(config: str = ".", /, *, allow_env: Repeated = ()) -> int:
         allow_env: Name of an environment variable that the file may pass to its servers; may be given several
             times.
     """
-    from actgent.cli.mcp_command import lock_servers as lock  # noqa: PLC0415
+    from actgent.cli.mcp_client_commands import lock_servers as lock  # noqa: PLC0415
 
     return run_command(lambda terminal, _: lock(config, terminal, allow_env=allow_env))
 

@@ -8,7 +8,7 @@ import orjson
 from actgent.cli.terminal_io import Terminal, one_line
 from actgent.cluster.operations.cluster_status import drain, read_cluster_status
 from actgent.cluster.operations.dead_letters import drop_message, retry_dead
-from actgent.cluster.operations.partition_count_and_format_changes import finish_upgrade, release, repartition
+from actgent.cluster.operations.pool_reconfiguration import finish_upgrade, release, repartition
 from actgent.errors.text_escaping import counted
 from actgent.journal.cluster_interface import ClusterStatus, PartitionStatus
 from actgent.journal.postgres import DeadMessage, read_dead

@@ -35,7 +35,7 @@ from .errors import (
     rpc_response,
     to_problem,
 )
-from .json_values import Wire, text_param, to_camel_case
+from .json_conversion import Wire, text_param, to_camel_case
 from .operations import (
     TaskStream,
     find_task,

@@ -13,7 +13,7 @@ import trio
 from actgent.agents.session import session_of_context
 from actgent.approvals import Approval
 from actgent.errors import ApprovalAlreadyDecided
-from actgent.interop.content_conversion import to_client_id
+from actgent.interop.request_field_parsing import to_client_id
 from actgent.interop.run_events import RunEvent
 from actgent.interop.start_run import Run, collect, existing_session, find_session, suspended_session
 from actgent.journal.journal_interface import SessionSummary
@@ -26,7 +26,7 @@ from actgent.web.routes.shared_schemas import CLIENT_ID
 from actgent.web.streaming.session_events import find_message
 
 from .errors import A2AError, invalid, task_not_found
-from .json_values import (
+from .json_conversion import (
     STATES,
     Wire,
     check_output_modes,

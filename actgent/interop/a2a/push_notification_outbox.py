@@ -31,7 +31,7 @@ from actgent.web.webhooks.outbox import Outbox, session_keys
 from actgent.web.webhooks.webhook import Webhook, check_url
 
 from .errors import A2AError, invalid
-from .json_values import Wire, object_param, text_param
+from .json_conversion import Wire, object_param, text_param
 from .push_notification_configs import PushConfig, PushConfigs
 from .task_states import SEPARATOR, TaskState, read_task_states
 

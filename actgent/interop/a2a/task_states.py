@@ -26,7 +26,7 @@ from actgent.runtime.subscriptions import read_past
 from actgent.structured_output.extract_json import unfenced
 from actgent.web.routes.json_serializers import to_date
 
-from .json_values import Wire, decision_parts, from_parts, question_parts
+from .json_conversion import Wire, decision_parts, from_parts, question_parts
 
 SEPARATOR = "~"
 """Separator between session id and message id in a task id. Neither id contains it."""

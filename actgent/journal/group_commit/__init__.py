@@ -3,8 +3,7 @@
 from .grouped_journal import ALL_SESSIONS, CLOSE_TIMEOUT_SECONDS, GroupedJournal
 from .read_batching import GROUP_RECORDS, Found, PageRequest, ReadBatcher, Stored, read_each
 from .record_references import resolve
-from .snapshot_rows import SNAPSHOT_FIELDS, SnapshotRow, place_snapshot, read_snapshot
-from .step_and_head_rows import (
+from .row_format import (
     CHANGING,
     HEAD_FIELDS,
     Head,
@@ -25,6 +24,7 @@ from .step_and_head_rows import (
     read_key,
     unsealed,
 )
+from .snapshot_rows import SNAPSHOT_FIELDS, SnapshotRow, place_snapshot, read_snapshot
 from .step_queue import QueuedStep
 from .storage_interface import HeadFound
 

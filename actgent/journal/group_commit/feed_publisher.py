@@ -26,7 +26,7 @@ from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Message, Text
 
 from .record_references import refers, resolve
-from .step_and_head_rows import Page, Row, read_records, unsealed
+from .row_format import Page, Row, read_records, unsealed
 
 ReadStep = Callable[[SessionKey, int, int], Awaitable[tuple[Record, ...]]]
 """Function that reads a number of records of a session after a record number."""

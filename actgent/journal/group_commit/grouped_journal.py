@@ -46,9 +46,7 @@ from actgent.support.safe_logging import logger_of
 
 from .feed_publisher import FeedPublisher, written_steps
 from .read_batching import Found, PageRequest, ReadBatcher
-from .session_head_cache import HeadCache
-from .session_pages import Pages
-from .step_and_head_rows import (
+from .row_format import (
     Head,
     JournalStep,
     Page,
@@ -58,6 +56,8 @@ from .step_and_head_rows import (
     join_steps,
     place_step,
 )
+from .session_head_cache import HeadCache
+from .session_pages import Pages
 from .step_queue import QueuedStep, StepQueue, Steps, make_queued
 from .storage_interface import HeadFound, StoredJournal, Work
 

@@ -16,7 +16,7 @@ from actgent.journal.journal_interface import Snapshot
 from actgent.journal.record_types import Record
 from actgent.journal.session_list_queries import SessionKey
 
-from .step_and_head_rows import Head
+from .row_format import Head
 
 GROUP_READS = 64
 """Maximum number of requests that one read answers."""

@@ -12,7 +12,7 @@ import attrs
 
 from actgent.journal.session_list_queries import SessionKey, State
 
-from .step_and_head_rows import Head, JournalStep, begin_head, find_parent, name_series
+from .row_format import Head, JournalStep, begin_head, find_parent, name_series
 
 KNOWN_HEADS = 10_000
 """Maximum number of cached heads. Other heads are read from the storage."""

@@ -13,8 +13,8 @@ import trio
 
 from actgent.journal.session_list_queries import NO_COUNTS, Cursor, SessionFilter, SessionKey, State
 
+from .row_format import Head
 from .session_head_cache import HeadCache
-from .step_and_head_rows import Head
 
 SESSIONS_PER_UPDATE = 500
 """Maximum number of sessions whose list order is updated in one transaction. Writers wait for the transaction."""

@@ -11,7 +11,7 @@ from actgent.errors import (
 from actgent.journal.encryption import Keys, is_sealed, open_sealed
 from actgent.journal.journal_interface import Snapshot
 
-from .step_and_head_rows import Head
+from .row_format import Head
 
 
 @attrs.define

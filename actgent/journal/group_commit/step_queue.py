@@ -24,7 +24,7 @@ from actgent.journal.session_list_queries import SessionKey
 from actgent.support.fast_init import fast_constructor
 from actgent.support.safe_logging import LogVariable, logger_of
 
-from .step_and_head_rows import Head, JournalStep, find_parent
+from .row_format import Head, JournalStep, find_parent
 
 _log = logger_of(__name__)
 GROUP_STEPS = 1000

@@ -13,7 +13,7 @@ from actgent.journal.journal_interface import Journal, Snapshot
 from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey, State
 
 from .read_batching import Found, PageRequest
-from .step_and_head_rows import Head, Page, Row
+from .row_format import Head, Page, Row
 
 
 class HeadFound(Exception):

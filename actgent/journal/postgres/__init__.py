@@ -14,7 +14,7 @@ from .cluster_tables import (
 )
 from .journal import PostgresJournal
 from .node_table import NodeRow, NodeTable, PartitionOwner, SeenNode
-from .partition_mapping import PartitionsLost, Taken, partition_of_slot, slot_of, slots_of
+from .ownership_partitions import PartitionsLost, Taken, partition_of_slot, slot_of, slots_of
 from .partitioned_journal import PartitionedJournal
 from .read_only_journal import PostgresReader
 from .session_crash_counts import SUSPECT_CRASHES, Suspect

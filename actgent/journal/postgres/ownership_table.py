@@ -14,7 +14,7 @@ from actgent.support.storage_thread import StorageThread
 
 from .connections import Connection, break_off, connection_to, errors_translated, is_not_yet, retry_while_lost
 from .node_liveness_locks import LOCK_OF_NODE
-from .partition_mapping import Taken
+from .ownership_partitions import Taken
 from .pool_layout import IS_TAKEN_FROM, layout_of
 
 CHANNEL_BYTES = 63

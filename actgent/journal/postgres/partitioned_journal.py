@@ -27,8 +27,8 @@ from .array_encoding import encode_array, encode_columns
 from .connections import OPTIONS, Connection, in_transaction, one_row
 from .journal import WRITE_TIMEOUT_SECONDS, PostgresJournal
 from .node_table import NodeTable, PartitionOwner
+from .ownership_partitions import SLOTS, PartitionsLost, Taken, check_partitions, slot_of, slots_of
 from .ownership_table import HostTable, OwnershipTable
-from .partition_mapping import SLOTS, PartitionsLost, Taken, check_partitions, slot_of, slots_of
 from .pool_layout import BEGIN_POOL, SELECT_LAYOUTS, check_layout, layout_of
 from .rate_limit_leases import AllowanceTable
 from .schema import migrate_schema

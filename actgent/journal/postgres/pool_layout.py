@@ -16,7 +16,7 @@ from actgent.journal.cluster_interface import ACTIVE, PoolLayout
 
 from .cluster_tables import run_connected
 from .connections import Connection, in_transaction
-from .partition_mapping import check_partitions, partition_of_slot, slots_of
+from .ownership_partitions import check_partitions, partition_of_slot, slots_of
 
 READS = 2
 """Newest record format that this release reads, and the format of new pools. Format 1 was used with RabbitMQ."""

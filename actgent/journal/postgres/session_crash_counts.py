@@ -15,8 +15,8 @@ import attrs
 
 from actgent.journal.session_list_queries import SessionKey
 
+from .ownership_partitions import SLOTS, slots_of
 from .ownership_table import OwnershipTable
-from .partition_mapping import SLOTS, slots_of
 from .sql_statements import IS_UNFINISHED
 
 SUSPECT_CRASHES = 3

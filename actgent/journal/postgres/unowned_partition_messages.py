@@ -12,8 +12,8 @@ import trio
 
 from actgent.journal.group_commit import ReadBatcher
 
+from .ownership_partitions import slot_of, slots_of
 from .ownership_table import OwnershipTable
-from .partition_mapping import slot_of, slots_of
 
 MAX_PENDING_AT_ONCE = 1000
 """Maximum number of messages in one read."""

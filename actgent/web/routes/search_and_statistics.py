@@ -5,7 +5,7 @@ from typing import cast
 import attrs
 
 from actgent.session_index import SearchFilter, SearchHit, Trends
-from actgent.session_index.queries import MAX_QUERY_CHARS
+from actgent.session_index.search_and_trend_queries import MAX_QUERY_CHARS
 from actgent.session_index.session_index import GROUPS
 from actgent.web import json_response_types
 from actgent.web.access_control import annotations_in, owner_in

@@ -18,7 +18,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.group_commit.step_and_head_rows import encode_entry
+from actgent.journal.group_commit.row_format import encode_entry
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
 from actgent.turns.calls.untrusted_text_policy import sinks_of

@@ -22,7 +22,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.agents.untrusted_call_audit import audit_journal, audit_session
+from actgent.agents.unapproved_call_audit import audit_journal, audit_session
 from actgent.cli.chat_and_run_commands import load_agent
 from actgent.cli.main import main
 from actgent.journal.in_memory_journal import MemoryJournal

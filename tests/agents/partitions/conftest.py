@@ -10,7 +10,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from actgent import BareAgent, Failure, ScriptedLLM, ToolCall, ToolResult, open_runtime, tool
 from actgent.journal.postgres import PartitionedJournal
-from actgent.journal.postgres.partition_mapping import partition_of_slot, slot_of
+from actgent.journal.postgres.ownership_partitions import partition_of_slot, slot_of
 from actgent.journal.record_types import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
 
 DEFAULT_PARTITIONS = 8

@@ -19,7 +19,7 @@ import trio
 
 from actgent import ActgentError, ConfigurationError, connect
 from actgent.cluster.operations.cluster_status import drain as drain_node, read_cluster_status
-from actgent.cluster.operations.partition_count_and_format_changes import repartition
+from actgent.cluster.operations.pool_reconfiguration import repartition
 from actgent.journal.journal_url import open_journal
 from actgent.journal.record_types import MessageAcceptedRecord
 from actgent.journal.session_list_queries import SessionFilter

@@ -5,7 +5,7 @@ import trio
 
 from actgent import LLM, BareAgent, ConfigurationError, ModelResponse, Text
 from actgent.cluster.operations.cluster_status import read_cluster_status
-from actgent.cluster.operations.partition_count_and_format_changes import repartition
+from actgent.cluster.operations.pool_reconfiguration import repartition
 from actgent.journal.postgres import pool_layout as layouts
 
 PATIENCE = 120

@@ -13,7 +13,7 @@ import trio
 
 from actgent import ConfigurationError, SessionNotFound
 from actgent.cluster.operations.cluster_status import read_cluster_status
-from actgent.cluster.operations.partition_count_and_format_changes import finish_upgrade
+from actgent.cluster.operations.pool_reconfiguration import finish_upgrade
 from actgent.journal.postgres import pool_layout
 from actgent.journal.postgres.cluster_tables import read_cluster_tables
 from tests.clusters import parse_address

@@ -31,11 +31,11 @@ from actgent.testing.transcript_validation import check_transcript
 from actgent.tools import FunctionTool, Tool, ToolContext
 
 from .caller_observations import COPY_PREFIX, Notes, ObservationKind, StoredFirst, root_of
+from .fault_and_workload_plan import Settings, call_kinds, draw_plan
 from .invariant_checks import check_run
 from .journal_checks import check_loaded, check_snapshot, check_stored_trees, check_summary
 from .random_model import SLOW_SECONDS, RandomModel
 from .run_report import Story, ToolRun
-from .seed_plan import Settings, call_kinds, draw_plan
 from .seeded_choices import Choices, EventKey
 from .simulated_callers import CLOSE_CONTINUES, Callers
 from .simulated_program import Program, load_program, own_modules

@@ -1,4 +1,4 @@
-"""Queries of a session index, and their results."""
+"""Search and statistics queries of a session index, and their results."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

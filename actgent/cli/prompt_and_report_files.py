@@ -1,4 +1,4 @@
-"""Parts that commands with reports share: prompt files, progress, and report files."""
+"""Prompt files, report files and the progress bar of `actgent eval` and `actgent ci`."""
 
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager

@@ -1,6 +1,6 @@
 """`actgent journal audit`: find recorded calls that depended on untrusted text and ran without an approval."""
 
-from actgent.agents.untrusted_call_audit import UnapprovedCall, audit_journal
+from actgent.agents.unapproved_call_audit import UnapprovedCall, audit_journal
 from actgent.cli.agent_folders import agents_at
 from actgent.cli.terminal_io import Terminal, one_line
 from actgent.errors.text_escaping import counted

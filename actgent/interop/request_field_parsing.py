@@ -1,4 +1,4 @@
-"""Conversion of values in requests of other protocols: pictures and files, ids that clients choose, texts and objects."""
+"""Parsing of fields in requests of other protocols: pictures and files, ids that clients choose, texts and objects."""
 
 import base64
 import binascii

@@ -1,4 +1,7 @@
-"""Mapping of sessions to slots and partitions. All processes of a cluster must agree on it forever."""
+"""Partitions, the units that processes of a cluster own, and the mapping of sessions to them.
+
+All processes of a cluster must compute the same mapping, also in later releases.
+"""
 
 import hashlib
 from collections.abc import Iterable

@@ -9,7 +9,7 @@ from typing import Any
 
 from actgent.approvals import Approval, Approve, Decision, Edit, Reject, Respond
 from actgent.interop.approval_forms import decision_of, question_text
-from actgent.interop.content_conversion import media_of_url, to_file
+from actgent.interop.request_field_parsing import media_of_url, to_file
 from actgent.messages import Medium, Part, Text
 from actgent.tools.outputs.result_text import to_text
 

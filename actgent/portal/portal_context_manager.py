@@ -1,4 +1,4 @@
-"""`open_portal`, and the context manager that it returns."""
+"""`open_portal`, and `PortalBlock`, the context manager that it returns."""
 
 import asyncio
 from collections.abc import Generator, Iterable
