@@ -500,10 +500,10 @@ def replay_table(rows: Sequence[tuple[str, Replayed]]) -> Table:
         rows=tuple(_replay_row(label, found) for label, found in rows),
         note=f"""\
 A *cut* removes old messages from the request; *room* is the context window without the space that is reserved for the answer.
-First bar: each request has the task and the last {LAST} results. \
-Exempt are {sum(found.long_task for _, found in rows)} requests of runs whose task alone takes more than {MOST_SHARE:.0%} of the room.
+First bar: each request has the task and the last {LAST} results. The bar does not apply to \
+{sum(found.long_task for _, found in rows)} requests of runs whose task alone takes more than {MOST_SHARE:.0%} of the room.
 Second bar, for the default memory: after a cut, a request takes {LEAST_SHARE:.0%} to {MOST_SHARE:.0%} of the room. \
-Exempt are cuts after which the task and the last {LAST} results alone take more.
+The bar does not apply if the task and the last {LAST} results alone take more than {MOST_SHARE:.0%} of the room.
 The tokens of a message are the tokens by which the provider's count grew when the message was added.""",
         failures=tuple(failures),
     )
@@ -550,7 +550,7 @@ def counts_table(counts: Counts) -> Table:
             ("`upper_bound`", f"{counts.requests:,}", f"{counts.short:,}", *_spread(counts.high)),
             ("`expected_tokens`", f"{counts.requests:,}", "", *_spread(counts.expected)),
         ),
-        note=f"Bar: `upper_bound` is never below the count. It is more than 10 % above the count in {too_high:,} requests.",
+        note=f"Bar: `upper_bound` is never below the count. In {too_high:,} requests, `upper_bound` is more than 10 % above the count.",
         failures=tuple(failures),
     )
 
