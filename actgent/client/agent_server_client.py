@@ -9,7 +9,8 @@ import trio
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.event_loop_check import check_loop
 from actgent.approvals import Approval
-from actgent.errors import SessionNotFound
+from actgent.errors import SessionNotFound, UsageError
+from actgent.errors.text_escaping import quoted
 from actgent.journal.cluster_interface import ClusterStatus
 from actgent.journal.journal_interface import SessionSummary
 from actgent.limits_and_schedules.argument_checks import check_seconds
@@ -230,6 +231,51 @@ class Client(SessionOperations):
         case: Mapping[str, Any] = await self._link.requests.send(request)
         return case
 
+    async def replace_dataset_case(
+        self, name: str, case: Mapping[str, Any], content: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Replace the content of an evaluation case, and return the new case. Requires the scope admin.
+
+        Args:
+            name: Name of the dataset.
+            case: The case as `dataset_cases` returned it.
+            content: New content of the case. A changed `name` renames the case.
+
+        Raises:
+            ConfigurationError: The new content or the file is invalid, or the server has no datasets.
+            UsageError: The dataset has no case with this name, the case was changed since it was read, or another case has the
+                new name.
+        """
+        request = RemoteRequest(
+            operation="replace_dataset_case",
+            dataset=name,
+            part=case["name"],
+            body={"version": case["version"], "case": content},
+        )
+        changed: Mapping[str, Any] | None = await self._read_dataset(request)
+        if changed is None:
+            raise UsageError(f"dataset {quoted(name)} has no case {quoted(case['name'])}")
+        return changed
+
+    async def remove_dataset_case(self, name: str, case: Mapping[str, Any]) -> None:
+        """Remove an evaluation case from a dataset. A case that does not exist is ignored. Requires the scope admin.
+
+        Args:
+            name: Name of the dataset.
+            case: The case as `dataset_cases` returned it.
+
+        Raises:
+            ConfigurationError: The file has an invalid case, or the server has no datasets.
+            UsageError: The case was changed since it was read.
+        """
+        request = RemoteRequest(
+            operation="remove_dataset_case",
+            dataset=name,
+            part=case["name"],
+            query={"version": case["version"]},
+        )
+        await self._read_dataset(request)
+
     async def evaluations(self, name: str) -> tuple[Mapping[str, Any], ...] | None:
         """Return the evaluations of a dataset, the latest first; None if the dataset does not exist. Requires the scope admin.
 
@@ -253,7 +299,7 @@ class Client(SessionOperations):
         return found
 
     async def _read_dataset(self, request: RemoteRequest) -> Any:
-        """Send a request about a dataset and return the response; None if the dataset or the evaluation does not exist."""
+        """Send a request about a dataset and return the response; None if the dataset, case or evaluation does not exist."""
         try:
             return await self._link.requests.send(request)
         except SessionNotFound:

@@ -61,6 +61,8 @@ Operation = Literal[
     "post_session",
     "put_mode",
     "put_session",
+    "remove_dataset_case",
+    "replace_dataset_case",
     "say",
     "schedule",
     "send_dead_letter",
@@ -86,8 +88,8 @@ class RemoteRequest:
     dataset: str = ""
     """Name of the evaluation dataset; empty if the request does not concern a dataset."""
     part: str = ""
-    """Last variable segment of the path: an id of a message, approval, schedule, task or evaluation, an agent name, or a
-    record number.
+    """Last variable segment of the path: an id of a message, approval, schedule, task or evaluation, the name of an agent or
+    a case, or a record number.
     """
     query: Mapping[str, Any] = attrs.field(factory=dict)
     """Query parameters of the request, by name."""

@@ -5,6 +5,7 @@ Files are replaced as a whole, so a crash leaves the old or the new content. Wri
 """
 
 import functools
+import hashlib
 import json
 import re
 import secrets
@@ -16,7 +17,7 @@ from typing import Any
 import attrs
 import trio
 
-from actgent.errors import ConfigurationError, SessionExists
+from actgent.errors import ConfigurationError, SessionExists, UsageError
 from actgent.journal.journal_interface import Journal
 from actgent.support.shared_files import file_change, write_whole
 from actgent.web.gateway_interface import Datasets
@@ -129,7 +130,16 @@ class DatasetFolder(Datasets):
         path = self.path / f"{name}{SUFFIX}"
         async with file_change(path):
             is_new = await trio.to_thread.run_sync(_append, path, case, agent)
-        return {"name": str(case["name"]), "case": dict(case)}, is_new
+        return _to_document(str(case["name"]), case), is_new
+
+    async def replace_case(
+        self, name: str, case_name: str, version: str, case: Mapping[str, Any] | None
+    ) -> DatasetCase | None:
+        path = self._file(name)
+        if path is None:
+            raise LookupError(name)
+        async with file_change(path):
+            return await trio.to_thread.run_sync(_replace, path, case_name, version, case)
 
     def _file(self, name: str) -> Path | None:
         """Return the path of the file of a dataset; None if the dataset does not exist."""
@@ -164,9 +174,14 @@ def _count_cases(path: Path, _changed: int, size: int) -> int:
 
 def _cases_in(path: Path) -> list[DatasetCase]:
     return [
-        {"name": case_from(each, location=f"{path.name}:{number}").title, "case": dict(each)}
+        _to_document(case_from(each, location=f"{path.name}:{number}").title, each)
         for number, each in _lines(path, read_case_file(path, location=path.name))
     ]
+
+
+def _to_document(name: str, case: Mapping[str, Any]) -> DatasetCase:
+    digest = hashlib.sha256(json.dumps(case, sort_keys=True).encode()).hexdigest()
+    return {"name": name, "version": digest[:16], "case": dict(case)}
 
 
 def _lines(path: Path, text: str) -> Iterable[tuple[int, Mapping[str, Any]]]:
@@ -199,17 +214,53 @@ def _append(path: Path, case: Mapping[str, Any], agent: str) -> bool:
                 if dict(each) == dict(case):
                     return False
                 raise SessionExists(agent, str(case["name"]))
-        line = f"{json.dumps(case, ensure_ascii=False)}\n"
         gap = "" if not text or text.endswith("\n") else "\n"
-        content = f"{text}{gap}{line}".encode()
-        if len(content) > MAX_BYTES:
-            raise ConfigurationError(
-                f"{path.name} would be larger than {MAX_BYTES:,} bytes: use another dataset"
-            )
-        write_whole(path, content, keeps_rights=True)
+        _write(path, f"{text}{gap}{json.dumps(case, ensure_ascii=False)}\n")
     except OSError as error:
         raise ConfigurationError(f"{path.name} cannot be written: {error.strerror}") from None
     return True
+
+
+def _replace(path: Path, name: str, version: str, case: Mapping[str, Any] | None) -> DatasetCase | None:
+    """Replace the line of a case, or remove it if `case` is None. Return the new case.
+
+    The caller holds the lock of the file. `Datasets.replace_case` documents arguments and errors.
+    """
+    try:
+        text = read_case_file(path, location=path.name)
+        lines = text.splitlines(keepends=True)
+        known = [
+            (number, _to_document(case_from(each, location=f"{path.name}:{number}").title, each))
+            for number, each in _lines(path, text)
+        ]
+        changed = None if case is None else _to_document(case_from(case).title, case)
+        if any(found == changed for _, found in known):
+            return changed  # a retry of a request whose response was lost
+        versions = {found["version"]: number for number, found in known if found["name"] == name}
+        if not versions:
+            raise LookupError(name)
+        if version not in versions:
+            raise UsageError(f"case {name!r:.80} was changed meanwhile: read it again")
+        line = versions[version]
+        if changed and any(found["name"] == changed["name"] and number != line for number, found in known):
+            raise UsageError(f"the dataset has another case with the name {changed['name']!r:.80}")
+        lines[line - 1] = "" if case is None else f"{json.dumps(case, ensure_ascii=False)}\n"
+        _write(path, "".join(lines))
+    except OSError as error:
+        raise ConfigurationError(f"{path.name} cannot be written: {error.strerror}") from None
+    return changed
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace the content of a file of cases.
+
+    Raises:
+        ConfigurationError: The content is too large.
+    """
+    content = text.encode()
+    if len(content) > MAX_BYTES:
+        raise ConfigurationError(f"{path.name} would be larger than {MAX_BYTES:,} bytes: use another dataset")
+    write_whole(path, content, keeps_rights=True)
 
 
 # --- evaluations -------------------------------------------------------------------------

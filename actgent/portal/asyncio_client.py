@@ -165,6 +165,8 @@ class AsyncPortalClient(AsyncProxy):
     datasets = AsyncioMethod(Client.datasets)
     dataset_cases = AsyncioMethod(Client.dataset_cases)
     add_dataset_case = AsyncioMethod(Client.add_dataset_case)
+    replace_dataset_case = AsyncioMethod(Client.replace_dataset_case)
+    remove_dataset_case = AsyncioMethod(Client.remove_dataset_case)
     evaluations = AsyncioMethod(Client.evaluations)
     evaluation = AsyncioMethod(Client.evaluation)
 

@@ -163,6 +163,8 @@ class PortalClient(Proxy):
     datasets = SyncMethod(Client.datasets)
     dataset_cases = SyncMethod(Client.dataset_cases)
     add_dataset_case = SyncMethod(Client.add_dataset_case)
+    replace_dataset_case = SyncMethod(Client.replace_dataset_case)
+    remove_dataset_case = SyncMethod(Client.remove_dataset_case)
     evaluations = SyncMethod(Client.evaluations)
     evaluation = SyncMethod(Client.evaluation)
 

@@ -1,7 +1,7 @@
 """`Gateway`, and the interfaces of parts of a gateway that other packages implement: datasets and interoperability protocols."""
 
 import abc
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from actgent.journal.journal_interface import Journal
@@ -117,6 +117,24 @@ class Datasets(abc.ABC):
         Raises:
             ConfigurationError: The session has no answer that can be expected, or the file has an invalid case.
             SessionExists: The dataset has a different case with the same name.
+        """
+
+    @abc.abstractmethod
+    async def replace_case(
+        self, name: str, case_name: str, version: str, case: Mapping[str, Any] | None
+    ) -> DatasetCase | None:
+        """Replace a case of a dataset, or remove it. Return the new case; None if the case was removed.
+
+        Args:
+            name: Name of the dataset.
+            case_name: Name of the case, as `cases` returns it.
+            version: Version of the case, as `cases` returns it.
+            case: New content of the case; None removes the case.
+
+        Raises:
+            LookupError: The dataset has no case with this name.
+            UsageError: The case has another version, or another case has the new name.
+            ConfigurationError: The new case or the file is invalid.
         """
 
     @abc.abstractmethod

@@ -1099,6 +1099,8 @@ class DatasetCase(TypedDict):
 
     name: str
     """Name of the case, or the beginning of its input."""
+    version: str
+    """Digest of the case, which changes with each edit. An edit names the version that it replaces."""
     case: JSONObject
     """The case as `actgent eval` reads it: input, expected answer and checks."""
 

@@ -1,6 +1,7 @@
 """Evaluation datasets over HTTP."""
 
 import pytest
+import trio
 
 from actgent import (
     BareAgent,
@@ -63,6 +64,73 @@ async def test_the_expected_answer_and_the_last_message_can_be_chosen(with_datas
             assert (await root.post(CASES, json={"session_id": "s1", **wrong})).status_code == 422
 
 
+async def test_a_case_is_replaced_and_removed(with_datasets):
+    """The other lines of the file stay as they are. An edit of an old version is rejected, and a retry has no further effect."""
+    served, folder = with_datasets
+    path = folder / "support.jsonl"
+    other = '{"name":  "other", "input": "Hi", "expected": "x"}\n'
+    path.write_text(
+        f'\n{other}{{"name": "a/b c", "input": "Hi", "expected": "x"}}\n{{"input": "Without a name", "expected": "x"}}'
+    )
+    target = f"{CASES}/a%2Fb%20c"
+    async with served.client("root") as root:
+        _, case, unnamed = (await root.get(CASES)).json()["items"]
+        body = {"version": case["version"], "case": {"name": "a/b", "input": ["Hi"], "expected": "Hello"}}
+        changed = await root.put(target, json=body)
+        assert (changed.status_code, changed.json()["case"]) == (200, body["case"])
+        assert (await root.put(target, json=body)).json() == changed.json()
+        assert (
+            await root.put(target, json={**body, "case": {"input": "x", "expected": "x"}})
+        ).status_code == 404
+        target = f"{CASES}/a%2Fb"
+        assert (
+            await root.put(target, json={**body, "case": {"input": "x", "expected": "x"}})
+        ).status_code == 409
+        body["version"] = changed.json()["version"]
+        renamed = await root.put(
+            target, json={**body, "case": {"name": "other", "input": "x", "expected": "x"}}
+        )
+        assert (renamed.status_code, "another case" in renamed.json()["detail"]) == (409, True)
+        for wrong in (
+            {"input": 5, "expected": "x"},
+            {"inputs": "x"},
+            {"input": "x", "matches": "("},
+            {"input": "x"},
+        ):
+            assert (await root.put(target, json={**body, "case": wrong})).status_code == 422
+        named = {"version": unnamed["version"], "case": {"name": "named", **unnamed["case"]}}
+        assert (await root.put(f"{CASES}/Without%20a%20name", json=named)).status_code == 200
+        assert (await root.delete(target)).status_code == 422
+        assert (await root.delete(target, params={"version": case["version"]})).status_code == 409
+        assert (await root.delete(target, params={"version": body["version"]})).status_code == 204
+        assert (await root.delete(target, params={"version": body["version"]})).status_code == 404
+        assert (await root.delete(f"/v1/datasets/none/cases/x?version={body['version']}")).status_code == 404
+    assert path.read_text() == f'\n{other}{{"name": "named", "input": "Without a name", "expected": "x"}}\n'
+
+
+async def test_two_edits_of_a_case_at_once(with_datasets):
+    """One edit is stored, and the other is rejected."""
+    served, folder = with_datasets
+    (folder / "support.jsonl").write_text('{"name": "a", "input": "Hi", "expected": "x"}\n')
+    async with connect(served.gateway.url, token=served.tokens["root"]) as client:
+        (case,) = await client.dataset_cases("support")
+        stored, rejected = [], []
+
+        async def edit(expected):
+            content = {**case["case"], "expected": expected}
+            try:
+                stored.append(await client.replace_dataset_case("support", case, content))
+            except UsageError as error:
+                rejected.append(str(error))
+
+        async with trio.open_nursery() as nursery:
+            for expected in ("Hello", "Good day"):
+                nursery.start_soon(edit, expected)
+        assert list(await client.dataset_cases("support")) == stored
+    (text,) = rejected
+    assert "case 'a' was changed meanwhile: read it again" in text
+
+
 async def test_evaluations_are_listed_and_compared(with_datasets):
     served, folder = with_datasets
     async with served.client("root") as root:
@@ -102,6 +170,14 @@ async def test_the_client_reads_and_extends_datasets(with_datasets):
         )
         stored = store_report(folder / "support.jsonl", report.to_json())
         assert await client.dataset_cases("support") == (made,)
+        changed = await client.replace_dataset_case("support", made, {**made["case"], "expected": "Hello"})
+        with pytest.raises(UsageError, match="was changed meanwhile"):
+            await client.remove_dataset_case("support", made)
+        await client.remove_dataset_case("support", changed)
+        await client.remove_dataset_case("support", changed)
+        assert await client.dataset_cases("support") == ()
+        with pytest.raises(UsageError, match="dataset 'support' has no case 's1'"):
+            await client.replace_dataset_case("support", changed, {"input": "x", "expected": "x"})
         (listed,) = await client.datasets()
         (summary,) = await client.evaluations("support")
         assert (listed["name"], listed["last"], summary["id"]) == ("support", summary, stored.stem)
@@ -117,8 +193,9 @@ async def test_the_client_reads_and_extends_datasets(with_datasets):
 async def test_datasets_need_the_scope_admin(with_datasets, endpoint):
     """The cases have the text of sessions of all owners."""
     served, folder = with_datasets
-    path = endpoint.path.format(d="support", evaluation="x")
-    more = {"json": {"session_id": "s1"}} if endpoint.verb == "POST" else {}
+    path = endpoint.path.format(d="support", evaluation="x", case="s1")
+    body = {"POST": {"session_id": "s1"}, "PUT": {"version": "x", "case": {"input": "x"}}}.get(endpoint.verb)
+    more = {} if body is None else {"json": body}
     for name in ("ada", "auditor", "service"):
         async with served.client(name) as client:
             assert (await client.request(endpoint.verb, f"/v1{path}", **more)).status_code == 403

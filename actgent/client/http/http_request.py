@@ -61,6 +61,8 @@ PATHS: Mapping[Operation, tuple[str, str]] = {
     "post_session": ("POST", "/sessions"),
     "put_mode": ("PUT", "/sessions/{session}/mode"),
     "put_session": ("PUT", "/sessions/{session}"),
+    "remove_dataset_case": ("DELETE", "/datasets/{dataset}/cases/{part}"),
+    "replace_dataset_case": ("PUT", "/datasets/{dataset}/cases/{part}"),
     "say": ("POST", "/sessions/{session}/messages"),
     "schedule": ("POST", "/sessions/{session}/schedules"),
     "send_dead_letter": ("POST", "/dead-letters/{part}/redelivery"),

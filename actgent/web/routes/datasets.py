@@ -1,6 +1,11 @@
 """Endpoints of evaluation datasets: files of cases, their evaluations, and sessions that become cases."""
 
-from actgent.errors import SessionExists
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+from actgent.errors import SessionExists, UsageError
 from actgent.web import json_response_types
 from actgent.web.gateway_interface import Datasets
 from actgent.web.problem_documents import Problem, missing
@@ -10,6 +15,12 @@ from .shared_schemas import LOCATION
 
 MAX_EXPECTED_CHARS = 1_000_000
 """Maximum length of an expected answer in characters."""
+_VERSION = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 100,
+    "description": "Version of the case that is changed, as the list of cases has it.",
+}
 
 
 async def list_datasets(call: HTTPCall) -> JSON[json_response_types.DatasetPage]:
@@ -44,11 +55,35 @@ async def add_dataset_case(call: HTTPCall) -> JSON[json_response_types.DatasetCa
         )
     except SessionExists:
         raise Problem(
-            "conflict", "the dataset has a different case with this name: edit the case in the dataset's file"
+            "conflict", "the dataset has a different case with this name: edit or remove that case"
         ) from None
     return JSON(
         case, status_code=201 if is_new else 200, headers={"Location": f"/v1/datasets/{call.path['d']}/cases"}
     )
+
+
+async def replace_dataset_case(call: HTTPCall) -> JSON[json_response_types.DatasetCase]:
+    """Replace the content of an evaluation case. The new content may change its name.
+
+    The status is 409 if the case was changed since `version` was read, or if another case has the new name.
+    """
+    return JSON(await _change_case(call, call.body["version"], call.body["case"]))
+
+
+async def remove_dataset_case(call: HTTPCall) -> Response:
+    """Remove an evaluation case from a dataset. The status is 409 if the case was changed since `version` was read."""
+    await _change_case(call, call.query["version"], None)
+    return Response(status_code=204)
+
+
+async def _change_case(call: HTTPCall, version: str, case: Mapping[str, Any] | None) -> Any:
+    """Replace or remove the case that the path names. Return the new case; None if it was removed."""
+    try:
+        return await _datasets_of(call).replace_case(call.path["d"], call.path["case"], version, case)
+    except LookupError:
+        raise missing() from None
+    except UsageError as error:
+        raise Problem("conflict", str(error)) from None
 
 
 async def list_evaluations(
@@ -118,6 +153,37 @@ ENDPOINTS = (
         },
         statuses=(201, 200),
         answer_headers=LOCATION,
+        forwarding=ANY_NODE,
+    ),
+    Endpoint(
+        verb="PUT",
+        path="/datasets/{d}/cases/{case}",
+        answer=replace_dataset_case,
+        scope="admin",
+        body={
+            "type": "object",
+            "properties": {
+                "version": {**_VERSION, "examples": ["0f3c5a1b2d4e6f70"]},
+                "case": {
+                    "type": "object",
+                    "additionalProperties": True,
+                    "description": "New content of the case, as `actgent eval` reads it.",
+                    "examples": [{"name": "greeting", "input": "Hi", "expected": "Hello"}],
+                },
+            },
+            "required": ["version", "case"],
+            "additionalProperties": False,
+        },
+        forwarding=ANY_NODE,
+    ),
+    Endpoint(
+        verb="DELETE",
+        path="/datasets/{d}/cases/{case}",
+        answer=remove_dataset_case,
+        scope="admin",
+        query={"version": _VERSION},
+        required_query=("version",),
+        statuses=(204, 409),
         forwarding=ANY_NODE,
     ),
     Endpoint(

@@ -28,6 +28,7 @@ _NO_BODY = {"type": "object", "properties": {}, "additionalProperties": False}
 _PATH_VARIABLES: Mapping[str, tuple[str, str]] = {
     "a": ("Name of the agent.", "support"),
     "call": ("Id of the call.", "9f2c41d0.order-17"),
+    "case": ("Name of the case, as the list of cases has it.", "greeting"),
     "d": ("Name of the dataset.", "support"),
     "evaluation": ("Id of the evaluation.", "20261127T090000.000000Z-1a2b"),
     "id": ("Id of the session.", "order-17"),

@@ -1,7 +1,7 @@
 // Shared components: texts for states, times and numbers, and the loading, empty and error states of a page.
 
 import { h } from "./vendor/preact.js";
-import { useEffect, useRef, useState } from "./vendor/hooks.js";
+import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.js";
 import htm from "./vendor/htm.js";
 import { hear, linkState } from "./live.js";
 
@@ -120,6 +120,13 @@ export function usePolled(load, inputs, { every = 5000, on = null } = {}) {
     };
   }, inputs);
   return { ...state, again: () => again.current() };
+}
+
+// A form field that gets the focus when it appears. Browsers apply the attribute autofocus only once per page, except in dialogs.
+export function FocusedField({ tag = "input", ...attributes }) {
+  const field = useRef(null);
+  useLayoutEffect(() => field.current.focus(), []);
+  return h(tag, { ref: field, ...attributes });
 }
 
 // Runs a request that changes something, and keeps its state: `busy` while it runs, and the `error` of the last one.

@@ -93,6 +93,16 @@ export class Client {
     return this.call("add_dataset_case", { path: { d: name }, body: session });
   }
 
+  /** Replace the content of a case that `datasetCases` returned. A changed name renames the case. Requires the scope admin. */
+  replaceDatasetCase(name: string, { name: id, version }: api.DatasetCase, content: api.DatasetCase["case"]): Promise<api.DatasetCase> {
+    return this.call("replace_dataset_case", { path: { d: name, case: id }, body: { version, case: content } });
+  }
+
+  /** Remove a case that `datasetCases` returned. Requires the scope admin. */
+  async removeDatasetCase(name: string, { name: id, version }: api.DatasetCase): Promise<void> {
+    await this.call("remove_dataset_case", { path: { d: name, case: id }, query: { version } });
+  }
+
   /** Return the evaluations of a dataset, the latest first. Requires the scope admin. */
   async evaluations(name: string): Promise<api.EvaluationSummary[]> {
     return (await this.call("list_evaluations", { path: { d: name } })).items;

@@ -549,6 +549,8 @@ export interface Dataset {
 export interface DatasetCase {
   /** Name of the case, or the beginning of its input. */
   name: string;
+  /** Digest of the case, which changes with each edit. An edit names the version that it replaces. */
+  version: string;
   /** The case as `actgent eval` reads it: input, expected answer and checks. */
   case: JSONObject;
 }
@@ -1719,6 +1721,13 @@ export interface RecordPage {
 export interface RedeliverBody {
   /** Ids from `failed`; all failed notifications if missing. */
   webhook_ids?: Array<string>;
+}
+
+export interface ReplaceDatasetCaseBody {
+  /** Version of the case that is changed, as the list of cases has it. */
+  version: string;
+  /** New content of the case, as `actgent eval` reads it. */
+  case: Record<string, JSONValue>;
 }
 
 /** An event on a page of events. */
@@ -3250,6 +3259,31 @@ export interface Operations {
     answer: DatasetCase;
     events: never;
   };
+  /** Replace the content of an evaluation case. The new content may change its name. */
+  replace_dataset_case: {
+    path: {
+      d: string;
+      case: string;
+    };
+    query: Record<string, never>;
+    body: ReplaceDatasetCaseBody;
+    answer: DatasetCase;
+    events: never;
+  };
+  /** Remove an evaluation case from a dataset. The status is 409 if the case was changed since `version` was read. */
+  remove_dataset_case: {
+    path: {
+      d: string;
+      case: string;
+    };
+    query: {
+      /** Version of the case that is changed, as the list of cases has it. */
+      version: string;
+    };
+    body: undefined;
+    answer: undefined;
+    events: never;
+  };
   /** List the evaluations of a dataset, the latest first. */
   list_evaluations: {
     path: {
@@ -3457,6 +3491,8 @@ export const OPERATIONS = {
   list_datasets: ["GET", "/v1/datasets", false],
   get_dataset_cases: ["GET", "/v1/datasets/{d}/cases", false],
   add_dataset_case: ["POST", "/v1/datasets/{d}/cases", false],
+  replace_dataset_case: ["PUT", "/v1/datasets/{d}/cases/{case}", false],
+  remove_dataset_case: ["DELETE", "/v1/datasets/{d}/cases/{case}", false],
   list_evaluations: ["GET", "/v1/datasets/{d}/evaluations", false],
   get_evaluation: ["GET", "/v1/datasets/{d}/evaluations/{evaluation}", false],
   get_dead_letters: ["GET", "/v1/dead-letters", false],

@@ -281,6 +281,12 @@ await run("a session is added to a dataset", async () => {
   equal([made.name, made.case.expected], [`${session.id}/${message_id}`, "Good day"]);
   equal(await root.datasetCases(name), [made]);
   equal((await root.datasets()).filter((each) => each.name === name).map((each) => each.cases), [1]);
+  const edited = await root.replaceDatasetCase(name, made, { ...made.case, expected: "Good evening" });
+  equal([edited.name, edited.case.expected], [made.name, "Good evening"]);
+  const conflict = await root.removeDatasetCase(name, made).catch((error) => error);
+  check(conflict instanceof ProblemError && conflict.kind === "conflict", String(conflict));
+  await root.removeDatasetCase(name, edited);
+  equal(await root.datasetCases(name), []);
   equal(await root.evaluations(name), []);
   const missing = await root.evaluation(name, "x").catch((error) => error);
   check(missing instanceof ProblemError && missing.kind === "not-found", String(missing));

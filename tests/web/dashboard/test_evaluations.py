@@ -157,6 +157,50 @@ async def test_cases_are_found_and_lead_to_their_sessions(evaluated, screen):
     await screen.until("document.querySelector('main h1').innerText === 's1'")
 
 
+async def test_cases_are_edited_and_removed_by_keys(evaluated, screen):
+    """A rejected edit keeps the input. An edit of a case that has changed meanwhile does not overwrite the change."""
+    served, folder = evaluated
+    path = write_cases(folder, CASES[:2])
+    await enter(served, screen, place="#/evaluations/support")
+    names = "[...document.querySelectorAll('.hit b')].map(each => each.innerText).join()"
+    await screen.until(f"{names} === 'greet,sum'")
+    area = "document.querySelector('.hit textarea')"
+    save, alert = ".hit form .main", "document.querySelector('.hit [role=alert]')?.innerText"
+    await follow(screen, ".hit .btn")
+    await screen.until(f"document.activeElement === {area}")
+    assert json.loads(await screen.run(f"{area}.value")) == CASES[0]
+    for content, reason in (
+        ("{", "not JSON"),
+        ("[]", "must be a JSON object"),
+        ('{"inputs": "x"}', "unknown key"),
+    ):
+        await screen.run(f"{area}.select()")
+        await screen.fill(".hit textarea", content)
+        await follow(screen, save)
+        await screen.until(f"{alert}?.includes({json.dumps(reason)})")
+        assert await screen.run(f"{area}.value") == content
+    changed = {**CASES[0], "name": IMAGE, "expected": "Hello"}
+    await screen.run(f"{area}.select()")
+    await screen.fill(".hit textarea", json.dumps(changed))
+    await follow(screen, save)
+    await screen.until(f"{names} === {json.dumps(IMAGE + ',sum')}")
+    assert [each["case"] for each in await DatasetFolder(folder).cases("support")] == [changed, CASES[1]]
+
+    await follow(screen, ".hit:last-child .btn")
+    await screen.until(f"document.activeElement === {area}")
+    path.write_text(path.read_text().replace('"four"', '"4"'))
+    await follow(screen, save)
+    await screen.until(f"{alert}?.includes('was changed meanwhile')")
+    assert '"4"' in path.read_text()
+
+    await follow(screen, ".hit .btn.bad")
+    await screen.until("document.activeElement.innerText === 'Cancel'")
+    await follow(screen, "dialog .btn.bad")
+    await screen.until(f"!document.querySelector('dialog') && {names} === 'sum'")
+    assert [each["name"] for each in await DatasetFolder(folder).cases("support")] == ["sum"]
+    screen.tab.complaints.clear()  # the browser logs the 422 and the 409
+
+
 async def test_a_turn_and_a_session_become_cases(evaluated, screen):
     """The dialog has the recorded answer. The name is chosen once. A rejected case keeps the input."""
     served, folder = evaluated

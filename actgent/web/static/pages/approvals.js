@@ -3,7 +3,7 @@
 import { useEffect, useLayoutEffect, useState } from "../vendor/hooks.js";
 import { ask, get, may, path } from "../api.js";
 import { Modal } from "../modal.js";
-import { Ago, Empty, Failed, Loading, counted, html, sessionLink } from "../parts.js";
+import { Ago, Empty, Failed, FocusedField, Loading, counted, html, sessionLink } from "../parts.js";
 import { FormFields, fieldsOf, valuesOf } from "../form.js";
 
 const BEFORE = 4; // messages that are read to find what was said before
@@ -118,7 +118,7 @@ export function Decision({ approval, onDone, keys = false }) {
     ${may("approve") && (way
       ? html`<form onSubmit=${send}>
           <label for="text-${approval.id}">${labels[way]}</label>
-          <textarea id="text-${approval.id}" rows=${way === "edit" ? 8 : 2} value=${text} onInput=${(event) => setText(event.target.value)} autofocus></textarea>
+          <${FocusedField} tag="textarea" id="text-${approval.id}" rows=${way === "edit" ? 8 : 2} value=${text} onInput=${(event) => setText(event.target.value)} />
           <div class="row"><button class="btn main" disabled=${state.busy}>${{ edit: "Approve with these", respond: "Answer", reject: "Reject" }[way]}</button>
             <button class="btn" type="button" onClick=${() => setWay("")}>Back</button></div>
         </form>`

@@ -1,8 +1,9 @@
 // Evaluations: the datasets of the server, the cases and evaluations of one, and the results of one evaluation. The address has the choices.
 
 import { useMemo, useState } from "../vendor/hooks.js";
-import { get, path } from "../api.js";
-import { Ago, Empty, Failed, Loading, count, counted, html, lasted, money, sessionLink, usePolled } from "../parts.js";
+import { ask, get, path } from "../api.js";
+import { Modal } from "../modal.js";
+import { Ago, Empty, Failed, FocusedField, Loading, count, counted, html, lasted, money, sessionLink, useChange, usePolled } from "../parts.js";
 import { NoDatasets, datasetLink } from "./add-to-dataset.js";
 import { LongText, Results, evaluationLink, momentOf, passed } from "./results.js";
 
@@ -92,18 +93,64 @@ const shown = (value) => (typeof value === "string" ? value : JSON.stringify(val
 
 const CHECKS = ["contains", "matches", "equals", "calls", "judge", "limits", "timeout"];
 
-function Case({ name, content }) {
+// The content of a case as JSON, which the server checks. A list that is loaded meanwhile does not change the version of the edit.
+function EditCase({ dataset, each: latest, onDone, onCancel }) {
+  const [each] = useState(latest);
+  const { busy, error, change } = useChange(onDone);
+  const [wrong, setWrong] = useState("");
+  const send = (event) => {
+    event.preventDefault();
+    let content;
+    try {
+      content = JSON.parse(new FormData(event.target).get("content"));
+    } catch (parseError) {
+      return setWrong(`not JSON: ${parseError.message}`);
+    }
+    if (content === null || typeof content !== "object" || Array.isArray(content)) return setWrong("the case must be a JSON object");
+    setWrong("");
+    change(() => ask("PUT", path("datasets", dataset, "cases", each.name), { body: { version: each.version, case: content } }));
+  };
+  const message = wrong || error?.message;
+  return html`<form class="stack tight" aria-label="Edit case ${each.name}" onSubmit=${send}>
+    <label>Case as JSON <${FocusedField} tag="textarea" class="mono" name="content" rows="14" required spellcheck="false" defaultValue=${JSON.stringify(each.case, null, 2)} /></label>
+    ${message && html`<p class="err" role="alert">It was not saved: ${message}</p>`}
+    <div class="row"><button class="btn main" disabled=${busy}>Save</button><button class="btn" type="button" onClick=${onCancel}>Cancel</button></div>
+  </form>`;
+}
+
+function RemoveCase({ dataset, each, onDone, onCancel }) {
+  const { busy, error, change } = useChange(onDone);
+  const remove = () => change(() => ask("DELETE", path("datasets", dataset, "cases", each.name), { query: { version: each.version } }));
+  return html`<${Modal} label="Remove a case" onClose=${onCancel}><div class="stack">
+    <h2>Remove this case?</h2>
+    <p class="listed snippet">${each.name}</p>
+    <p class="dim">Evaluations that have run keep their results.</p>
+    ${error && html`<p class="err" role="alert">It was not removed: ${error.message}</p>`}
+    <div class="row"><button class="btn bad" disabled=${busy} onClick=${remove}>Remove</button><button class="btn" autofocus onClick=${onCancel}>Cancel</button></div>
+  </div></${Modal}>`;
+}
+
+function Case({ dataset, each, again }) {
+  const { name, case: content } = each;
+  const [step, setStep] = useState("");
+  const cancel = () => setStep("");
+  const done = () => {
+    setStep("");
+    again();
+  };
   const source = content.session;
   const isLinked = typeof source?.id === "string" && typeof source?.agent === "string";
-  const checks = CHECKS.filter((each) => content[each] !== undefined && content[each] !== null);
+  const checks = CHECKS.filter((key) => content[key] !== undefined && content[key] !== null);
   return html`<li class="panel hit"><div><b>${name}</b>${listed(content.tags).map((tag) => html` <span class="tag flat">${shown(tag)}</span>`)}
-      <span class="sp"></span>${isLinked && html`<a href=${sessionLink(source)} aria-label="Session of ${source.agent}, case ${name}">Session of ${source.agent}</a>`}</div>
-    <dl class="kv keys case">
+      <span class="sp"></span>${isLinked && html`<a href=${sessionLink(source)} aria-label="Session of ${source.agent}, case ${name}">Session of ${source.agent}</a>`}
+      ${step !== "edit" && html`<button class="btn" aria-label="Edit case ${name}" onClick=${() => setStep("edit")}>Edit</button><button class="btn bad" aria-label="Remove case ${name}" onClick=${() => setStep("remove")}>Remove</button>`}</div>
+    ${step === "remove" && html`<${RemoveCase} dataset=${dataset} each=${each} onDone=${done} onCancel=${cancel} />`}
+    ${step === "edit" ? html`<${EditCase} dataset=${dataset} each=${each} onDone=${done} onCancel=${cancel} />` : html`<dl class="kv keys case">
       ${listed(content.input).length > 0 && html`<dt>Input</dt><dd>${listed(content.input).map((text) => html`<${LongText} text=${shown(text)} />`)}</dd>`}
       ${content.user && html`<dt>User</dt><dd><${LongText} text=${shown(content.user.goal || content.user)} /></dd>`}
       ${content.expected !== undefined && content.expected !== null && html`<dt>Expected</dt><dd><${LongText} text=${shown(content.expected)} /></dd>`}
-      ${checks.map((each) => html`<dt>${each[0].toUpperCase() + each.slice(1)}</dt><dd class="dim"><${LongText} text=${listed(content[each]).map(shown).join(", ") || "none"} /></dd>`)}
-    </dl></li>`;
+      ${checks.map((key) => html`<dt>${key[0].toUpperCase() + key.slice(1)}</dt><dd class="dim"><${LongText} text=${listed(content[key]).map(shown).join(", ") || "none"} /></dd>`)}
+    </dl>`}</li>`;
 }
 
 const placeOf = (name, query) => {
@@ -111,7 +158,7 @@ const placeOf = (name, query) => {
   return datasetLink(name) + (given && `?${given}`);
 };
 
-function Cases({ name, query, items }) {
+function Cases({ name, query, items, again }) {
   const [most, setMost] = useState(LIMIT);
   const tags = [...new Set(items.flatMap((each) => listed(each.case.tags).map(shown)))].sort();
   const words = (query.q || "").toLowerCase();
@@ -128,7 +175,7 @@ function Cases({ name, query, items }) {
       ${tags.length > 0 && html`<label>Tag <select name="tag"><option value="">any</option>${tags.map((each) => html`<option key=${each} value=${each} selected=${each === query.tag}>${each}</option>`)}</select></label>`}
       <button class="btn main">Find</button></form>`}
     ${found.length === 0 && html`<${Empty} title="No cases">${items.length ? "No case matches." : "The file has no cases."}</${Empty}>`}
-    <ul class="hits">${found.slice(0, most).map((each, place) => html`<${Case} key=${place + each.name} name=${each.name} content=${each.case} />`)}</ul>
+    <ul class="hits">${found.slice(0, most).map((each, place) => html`<${Case} key=${place + each.name} dataset=${name} each=${each} again=${again} />`)}</ul>
     ${found.length > most && html`<button class="btn" onClick=${() => setMost(most + LIMIT)}>Show more cases</button>`}`;
 }
 
@@ -142,7 +189,7 @@ function Dataset({ name, query }) {
     ${history.data?.items.length > 0 && html`<${History} name=${name} query=${query} list=${history.data.items} />`}
     ${cases.error && html`<${Failed} error=${cases.error} what="The list of cases" again=${cases.again} since=${cases.at} />`}
     ${!cases.data && !cases.error && html`<${Loading} what="cases" />`}
-    ${cases.data && html`<${Cases} key=${name} name=${name} query=${query} items=${cases.data.items} />`}`;
+    ${cases.data && html`<${Cases} key=${name} name=${name} query=${query} items=${cases.data.items} again=${cases.again} />`}`;
 }
 
 export function Evaluations({ parts, query }) {

@@ -2,7 +2,7 @@
 
 import { useState } from "../vendor/hooks.js";
 import { ask, may, path } from "../api.js";
-import { html } from "../parts.js";
+import { FocusedField, html } from "../parts.js";
 import { AddButton } from "./add-to-dataset.js";
 
 const GOOD = 0.5; // a score that is higher, of 0 to 1, is a good one
@@ -46,7 +46,7 @@ export function Feedback({ turn, session }) {
     ${state.score !== null && !state.busy && !state.error &&
     html`<form class="stack tight" onSubmit=${send}>
       <p class="dim" role="status">The rating is saved. A comment helps later readers.</p>
-      <label>Why <input name="comment" maxlength="10000" autofocus /></label>
+      <label>Why <${FocusedField} name="comment" maxlength="10000" /></label>
       <label>Correct answer <input name="expected" maxlength="10000" /></label>
       <div class="row"><button class="btn main">Save comment</button><button class="btn" type="button" onClick=${() => setState({ score: null, busy: false, error: null })}>Skip</button></div>
     </form>`}

@@ -2,7 +2,7 @@
 
 import { useState } from "../vendor/hooks.js";
 import { ask, get, may, path } from "../api.js";
-import { Ago, Empty, Failed, Loading, ONCE, Pages, count, counted, html, sessionLink, useChange, usePages, usePolled } from "../parts.js";
+import { Ago, Empty, Failed, FocusedField, Loading, ONCE, Pages, count, counted, html, sessionLink, useChange, usePages, usePolled } from "../parts.js";
 import { Modal } from "../modal.js";
 import { useRequestId } from "./compose.js";
 
@@ -27,7 +27,7 @@ function Edit({ memory, target, query, onDone, onCancel }) {
     change(() => ask("PATCH", target, { query, body, headers: { "idempotency-key": idOf(body) } }));
   };
   return html`<form class="stack tight" aria-label="Correct the memory" onSubmit=${send}>
-    <label>Text <textarea name="text" rows="3" required maxlength="8000" autofocus defaultValue=${memory.text}></textarea></label>
+    <label>Text <${FocusedField} tag="textarea" name="text" rows="3" required maxlength="8000" defaultValue=${memory.text} /></label>
     <fieldset class="fields"><legend class="hidden">Fields</legend>
       <label>Kind <input name="kind" required maxlength="200" defaultValue=${memory.kind} /></label>
       <label>Importance, 0 to 1 <input name="importance" type="number" min="0" max="1" step="any" required defaultValue=${memory.importance} /></label>
