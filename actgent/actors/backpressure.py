@@ -31,9 +31,9 @@ class InboxItem(typing.Protocol):
 
 
 M = TypeVar("M", bound=InboxItem)
-Place = tuple[float, int, M, float, int]
+InboxEntry = tuple[float, int, M, float, int]
 """Entry of a session's queue: sort position, serial number, message, key, bytes of the message. The first two are the sort
-order. A place can be reserved before its message is enqueued."""
+order. An entry can be reserved before its message is enqueued."""
 
 Bound = tuple[str | None, bool] | None
 """A bound that can be reached: (session id, whether it is the URGENT bound), `URGENT_BYTES`, or None for the whole inbox."""
@@ -59,7 +59,7 @@ LEVELS = len(Priority)
 class WaitingSender(FieldRepr, Generic[M]):
     """A task that waits for room for its message."""
 
-    place: Place[M]
+    entry: InboxEntry[M]
     task: trio.lowlevel.Task
     reserves: bool = False
     """True if the sender only reserves room in the inbox, and enqueues its message later."""
@@ -76,7 +76,7 @@ class BoundedInbox(typing.Protocol[M]):
         """Return the bound that keeps a message out, or `UNBOUNDED` if there is room."""
 
     def admit(self, sender: WaitingSender[M]) -> None:
-        """Enqueue the message of a sender, or reserve its place."""
+        """Enqueue the message of a sender, or reserve its entry."""
 
     def enter(
         self, rotation: FairQueue[WaitingSender[M]], sender: WaitingSender[M]
@@ -138,7 +138,7 @@ class WaitingSenders(Generic[M]):
 
     def _queue(self, sender: WaitingSender[M]) -> None:
         """Add a sender to the queue of the capacity that it lacks, or admit it if there is room."""
-        bound = self._inbox.reached_bound(sender.place[2])
+        bound = self._inbox.reached_bound(sender.entry[2])
         if bound is UNBOUNDED:
             self._inbox.admit(sender)
             trio.lowlevel.reschedule(sender.task)
@@ -160,6 +160,6 @@ class WaitingSenders(Generic[M]):
     def _fail_full(self, sender: WaitingSender[M]) -> trio.lowlevel.Abort:
         self._unqueue(sender)
         if sender.bound in INBOX_BOUNDS:
-            self.open((sender.place[2].session_id, sender.bound is not None))
+            self.open((sender.entry[2].session_id, sender.bound is not None))
             self._inbox.forget(sender)
         return trio.lowlevel.Abort.SUCCEEDED

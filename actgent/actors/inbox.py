@@ -18,8 +18,8 @@ while other messages wait, or run with all slots in use. So an owner that marks 
 the turns to others, and a third if the others always have messages. The flooded state ends when no URGENT message is left. A
 session with an endless series of URGENT messages releases its slot between two of them if others need it.
 
-A place in the queue can be reserved before its message is enqueued, for example while the journal writes the message. A
-reserved place counts as taken and keeps the position of the message.
+An entry of the queue can be reserved before its message is enqueued, for example while the journal writes the message. A
+reserved entry counts as taken and keeps the position of the message.
 
 A session with waiting or claimed messages has a queue object in one of four states:
 
@@ -62,15 +62,15 @@ from .backpressure import (
     UNBOUNDED,
     URGENT_BYTES,
     Bound,
+    InboxEntry,
     InboxItem,
     M,
-    Place,
     Unbounded,
     WaitingSender,
     WaitingSenders,
 )
 
-__all__ = ["DEFAULT_WAIT_SECONDS", "InboxItem", "InboxStatistics", "Place", "PriorityInbox"]
+__all__ = ["DEFAULT_WAIT_SECONDS", "InboxEntry", "InboxItem", "InboxStatistics", "PriorityInbox"]
 
 T = TypeVar("T")
 _FIRST = -1e300
@@ -117,11 +117,11 @@ class _SessionQueue(FieldRepr, Generic[M]):
 
     session_id: str
     state: _State = _WAITING
-    waiting: list[Place[M]] = attrs.field(factory=list)
+    waiting: list[InboxEntry[M]] = attrs.field(factory=list)
     urgent: int = 0
-    """Number of waiting URGENT messages, including those with a reserved place that are not enqueued yet."""
-    places: int = 0
-    """Number of other waiting messages, including those that only have a reserved place or wait for room in the whole inbox."""
+    """Number of waiting URGENT messages, including those with a reserved entry that are not enqueued yet."""
+    non_urgent: int = 0
+    """Number of other waiting messages, including those that only have a reserved entry or wait for room in the whole inbox."""
     followups: deque[M] | None = None
     is_urgent: bool = False
     """True if the message that the session is processing is URGENT."""
@@ -132,7 +132,7 @@ class _SessionQueue(FieldRepr, Generic[M]):
     @property
     def is_empty(self) -> bool:
         """True if no message waits and no turn runs. A parked turn does not count."""
-        return not (self.places or self.urgent or self.state is _CLAIMED or self.state is _LENT)
+        return not (self.non_urgent or self.urgent or self.state is _CLAIMED or self.state is _LENT)
 
 
 _make_queue = fast_constructor(_SessionQueue)
@@ -143,7 +143,7 @@ class _Urgency(FieldRepr):
     """Counters of URGENT messages and turns."""
 
     waiting: int = 0
-    """Number of waiting URGENT messages, including those with a reserved place that are not enqueued yet."""
+    """Number of waiting URGENT messages, including those with a reserved entry that are not enqueued yet."""
     bytes: int = 0
     """Bytes of the queued URGENT messages."""
     out: int = 0
@@ -277,9 +277,9 @@ class PriorityInbox(Generic[M]):
         """Owners with a ready session."""
         self._waiting = 0
         self._reserved = 0
-        """Number of reserved places among the waiting messages."""
+        """Number of reserved entries among the waiting messages."""
         self._bytes = 0
-        """Bytes of waiting messages and reserved places, URGENT ones excluded."""
+        """Bytes of waiting messages and reserved entries, URGENT ones excluded."""
         self._claimed = 0
         """Number of claimed sessions, lent ones excluded."""
         self._urgency = _Urgency()
@@ -291,7 +291,7 @@ class PriorityInbox(Generic[M]):
         self._put_batch, self._get_batch = _Batch(), _Batch()
 
     def __len__(self) -> int:
-        """Return the number of waiting messages, reserved places excluded."""
+        """Return the number of waiting messages, reserved entries excluded."""
         return self._waiting + self._urgency.waiting - self._reserved
 
     def __repr__(self) -> str:
@@ -367,8 +367,8 @@ class PriorityInbox(Generic[M]):
             return True
         if self.reached_bound(message) is not UNBOUNDED:
             return False
-        place = self._stamp(message, now, first=first)
-        self._push(self._count(place), place)
+        entry = self._stamp(message, now, first=first)
+        self._push(self._count(entry), entry)
         return True
 
     def try_claim(self, message: M) -> bool:
@@ -394,41 +394,41 @@ class PriorityInbox(Generic[M]):
             self._change_urgent(queue, 1)
         return True
 
-    def try_reserve(self, message: M, *, first: bool = False) -> Place[M] | None:
-        """Reserve a place for a message that `fill` enqueues later; return None if there is no room."""
+    def try_reserve(self, message: M, *, first: bool = False) -> InboxEntry[M] | None:
+        """Reserve an entry for a message that `enqueue_reserved` enqueues later; return None if there is no room."""
         if self.reached_bound(message) is not UNBOUNDED:
             return None
-        return self.reserve_beyond(message, first=first)
+        return self.reserve_over_capacity(message, first=first)
 
-    def reserve_beyond(self, message: M, *, first: bool = False) -> Place[M]:
-        """Reserve a place for a message even if the inbox is full, for messages that must not be rejected."""
-        place = self._stamp(message, trio.current_time(), first=first)
-        self._count(place)
+    def reserve_over_capacity(self, message: M, *, first: bool = False) -> InboxEntry[M]:
+        """Reserve an entry for a message even if the inbox is full, for messages that must not be rejected."""
+        entry = self._stamp(message, trio.current_time(), first=first)
+        self._count(entry)
         self._reserved += 1
-        return place
+        return entry
 
-    async def reserve(self, message: M, *, first: bool = False) -> Place[M]:
-        """Reserve a place, waiting for room until the deadline of the message. A cancelled call reserves nothing.
+    async def reserve(self, message: M, *, first: bool = False) -> InboxEntry[M]:
+        """Reserve an entry, waiting for room until the deadline of the message. A cancelled call reserves nothing.
 
         Raises:
             InboxFull: The inbox stayed full until the deadline.
         """
-        place = self.try_reserve(message, first=first)
-        if place is None:
+        entry = self.try_reserve(message, first=first)
+        if entry is None:
             return await self._put_when_room(message, first=first, reserves=True)
-        return place
+        return entry
 
-    def fill(self, place: Place[M]) -> None:
-        """Enqueue the message for which `place` was reserved."""
+    def enqueue_reserved(self, entry: InboxEntry[M]) -> None:
+        """Enqueue the message for which `entry` was reserved."""
         self._reserved -= 1
-        self._push(self._queues[place[2].session_id], place)
+        self._push(self._queues[entry[2].session_id], entry)
 
-    def claim_place(self, place: Place[M]) -> bool:
-        """Claim the session of the message with a reserved place, so that its turn can start. The effect is that of `fill` and `poll`.
+    def claim_reserved(self, entry: InboxEntry[M]) -> bool:
+        """Claim the session of a message with a reserved entry, so that its turn can start, without the queue.
 
         Return False if another message precedes it.
         """
-        queue = self._queues[place[2].session_id]
+        queue = self._queues[entry[2].session_id]
         if (
             self._ready.owners
             or queue.waiting
@@ -439,29 +439,29 @@ class PriorityInbox(Generic[M]):
         self._reserved -= 1
         self._claimed += 1
         queue.state = _CLAIMED
-        if place[2].priority == _URGENT:
+        if entry[2].priority == _URGENT:
             queue.is_urgent = True
             self._change_urgent(queue, 1)
-        self._free(queue, place)
+        self._free(queue, entry)
         return True
 
-    def give_back(self, place: Place[M]) -> None:
-        """Cancel the reservation of a place, so that other messages can use the room."""
-        queue = self._queues[place[2].session_id]
+    def cancel_reservation(self, entry: InboxEntry[M]) -> None:
+        """Cancel the reservation of an entry, so that other messages can use the room."""
+        queue = self._queues[entry[2].session_id]
         self._reserved -= 1
-        self._free(queue, place)
+        self._free(queue, entry)
         self._forget_if_empty(queue)
 
-    def take_out(self, place: Place[M]) -> None:
-        """Remove the waiting message that was enqueued at `place`."""
-        queue = self._queues[place[2].session_id]
-        queue.waiting.remove(place)
+    def remove(self, entry: InboxEntry[M]) -> None:
+        """Remove the waiting message that was enqueued as `entry`."""
+        queue = self._queues[entry[2].session_id]
+        queue.waiting.remove(entry)
         heapq.heapify(queue.waiting)
         if queue.listing is not None and queue.waiting:
             self._list(queue)
         else:
             self._unlist(queue)
-        self._free(queue, place)
+        self._free(queue, entry)
         self._forget_if_empty(queue)
 
     async def put(self, message: M, *, first: bool = False) -> None:
@@ -487,14 +487,14 @@ class PriorityInbox(Generic[M]):
         if self._put_batch.is_full(trio.current_time()):
             await trio.lowlevel.cancel_shielded_checkpoint()
 
-    def restore(self, message: M, *, now: float, first: bool = False) -> Place[M]:
-        """Enqueue a message without checking bounds, because its place was granted earlier, e.g. before a restart.
+    def restore(self, message: M, *, now: float, first: bool = False) -> InboxEntry[M]:
+        """Enqueue a message without checking bounds, because its entry was granted earlier, e.g. before a restart.
 
-        Return the place. `now` is the arrival time, by which messages are ordered.
+        Return the entry. `now` is the arrival time, by which messages are ordered.
         """
-        place = self._stamp(message, now, first=first)
-        self._push(self._count(place), place)
-        return place
+        entry = self._stamp(message, now, first=first)
+        self._push(self._count(entry), entry)
+        return entry
 
     def claim(self, session_id: str) -> None:
         """Claim a session without taking a message, to resume a turn that began before a restart."""
@@ -531,7 +531,7 @@ class PriorityInbox(Generic[M]):
                 return (message.session_id, True)
             if self._urgency.bytes and self._lacks_bytes(message, self._urgency.bytes):
                 return URGENT_BYTES
-        elif queue is not None and queue.places >= self.session_capacity:
+        elif queue is not None and queue.non_urgent >= self.session_capacity:
             return (message.session_id, False)
         elif self._waiting >= self.capacity or (self._bytes and self._lacks_bytes(message, self._bytes)):
             return None
@@ -545,7 +545,7 @@ class PriorityInbox(Generic[M]):
 
     def is_blocked(self, sender: WaitingSender[M]) -> bool:
         """Return True if the capacity that a waiting sender needs is still used up."""
-        message, bound = sender.place[2], sender.bound
+        message, bound = sender.entry[2], sender.bound
         if bound is None:
             return self._waiting >= self.capacity or self._lacks_bytes(message, self._bytes)
         if bound == URGENT_BYTES:
@@ -553,7 +553,7 @@ class PriorityInbox(Generic[M]):
         queue = self._queues.get(message.session_id)
         if queue is None:
             return False
-        return queue.urgent >= self.urgent_capacity if bound[1] else queue.places >= self.session_capacity
+        return queue.urgent >= self.urgent_capacity if bound[1] else queue.non_urgent >= self.session_capacity
 
     def _full(self, bound: Bound) -> InboxFull:
         if bound is None and self._waiting >= self.capacity:
@@ -567,19 +567,19 @@ class PriorityInbox(Generic[M]):
             return InboxFull(f"session {session_id} (URGENT)", self.urgent_capacity)
         return InboxFull(f"session {session_id}", self.session_capacity)
 
-    def _stamp(self, message: M, now: float, *, first: bool) -> Place[M]:
+    def _stamp(self, message: M, now: float, *, first: bool) -> InboxEntry[M]:
         key = now + self._delays[message.priority]
-        place = _FIRST if first and message.priority != _URGENT else key
+        position = _FIRST if first and message.priority != _URGENT else key
         return (
-            place,
+            position,
             next(self._serial),
             message,
             key,
             0 if self._size_of is None else self._size_of(message),
         )
 
-    def _count(self, entry: Place[M]) -> _SessionQueue[M]:
-        """Add a place to the counters of the inbox and of its session, and return the queue of the session.
+    def _count(self, entry: InboxEntry[M]) -> _SessionQueue[M]:
+        """Add an entry to the counters of the inbox and of its session, and return the queue of the session.
 
         URGENT messages have separate counters.
         """
@@ -589,12 +589,12 @@ class PriorityInbox(Generic[M]):
             self._urgency.waiting += 1
             self._urgency.bytes += entry[4]
         else:
-            queue.places += 1
+            queue.non_urgent += 1
             self._waiting += 1
             self._bytes += entry[4]
         return queue
 
-    def _push(self, queue: _SessionQueue[M], entry: Place[M]) -> None:
+    def _push(self, queue: _SessionQueue[M], entry: InboxEntry[M]) -> None:
         heapq.heappush(queue.waiting, entry)
         if queue.waiting[0] is entry and queue.state is _WAITING:
             self._list(queue)
@@ -627,10 +627,10 @@ class PriorityInbox(Generic[M]):
             self._wake_getter(None)
 
     def _add(
-        self, rotation: FairQueue[T], item: T, place: Place[M], queue: _SessionQueue[M]
+        self, rotation: FairQueue[T], item: T, entry: InboxEntry[M], queue: _SessionQueue[M]
     ) -> QueueEntry[T]:
-        """Add an item to a queue in which owners take turns; the item gets the priority and order of the message in `place`."""
-        _, serial, message, key, _ = place
+        """Add an item to a queue in which owners take turns; the item gets the priority and order of the message in `entry`."""
+        _, serial, message, key, _ = entry
         owner, turn = self._owner(queue), next(self._serial)
         return rotation.add(item, owner=owner, level=message.priority, key=key, serial=serial, turn=turn)
 
@@ -646,47 +646,47 @@ class PriorityInbox(Generic[M]):
 
     # --- waiting for room ----------------------------------------------------------------
 
-    async def _put_when_room(self, message: M, *, first: bool, reserves: bool = False) -> Place[M]:
-        place = self._stamp(message, trio.current_time(), first=first)
-        sender = WaitingSender(place, trio.lowlevel.current_task(), reserves)
+    async def _put_when_room(self, message: M, *, first: bool, reserves: bool = False) -> InboxEntry[M]:
+        entry = self._stamp(message, trio.current_time(), first=first)
+        sender = WaitingSender(entry, trio.lowlevel.current_task(), reserves)
         if not await self._senders.wait(
             sender, DEFAULT_WAIT_SECONDS if message.deadline is None else message.deadline
         ):
             raise self._full(sender.bound)
-        return place
+        return entry
 
     def admit(self, sender: WaitingSender[M]) -> None:
-        """Enqueue the message of a sender that waited, or reserve its place."""
-        queue = self._count(sender.place)
+        """Enqueue the message of a sender that waited, or reserve its entry."""
+        queue = self._count(sender.entry)
         if sender.reserves:
             self._reserved += 1
         else:
-            self._push(queue, sender.place)
+            self._push(queue, sender.entry)
 
     def enter(
         self, rotation: FairQueue[WaitingSender[M]], sender: WaitingSender[M]
     ) -> QueueEntry[WaitingSender[M]]:
         """Add a sender to the queue of its bound, in which owners take turns (`rotation`).
 
-        A sender that waits for the whole inbox already takes a place of its session.
+        A sender that waits for the whole inbox already counts against the capacity of its session.
         """
-        queue = self._queue_of(sender.place[2].session_id)
+        queue = self._queue_of(sender.entry[2].session_id)
         if sender.bound is None:
-            queue.places += 1
+            queue.non_urgent += 1
         elif sender.bound == URGENT_BYTES:
             queue.urgent += 1
-        return self._add(rotation, sender, sender.place, queue)
+        return self._add(rotation, sender, sender.entry, queue)
 
     def leave(self, sender: WaitingSender[M]) -> None:
-        """Remove a sender that stops waiting, and release the place that it took in `enter`."""
+        """Remove a sender that stops waiting, and release the capacity that it took in `enter`."""
         if sender.bound is None:
-            self._queues[sender.place[2].session_id].places -= 1
+            self._queues[sender.entry[2].session_id].non_urgent -= 1
         elif sender.bound == URGENT_BYTES:
-            self._queues[sender.place[2].session_id].urgent -= 1
+            self._queues[sender.entry[2].session_id].urgent -= 1
 
     def forget(self, sender: WaitingSender[M]) -> None:
         """Drop the session queue of a sender that gave up, if the queue is empty."""
-        self._forget_if_empty(self._queues[sender.place[2].session_id])
+        self._forget_if_empty(self._queues[sender.entry[2].session_id])
 
     def next_turn(self) -> int:
         """Return the next serial number. The owner with the lowest number is served next."""
@@ -909,7 +909,7 @@ class PriorityInbox(Generic[M]):
         elif queue.state is _PARKED:
             self._parked -= 1
             self._held.pop(session_id, None)
-        if not (queue.waiting or queue.places or queue.urgent):  # the common case
+        if not (queue.waiting or queue.non_urgent or queue.urgent):  # the common case
             del self._queues[session_id]
             if len(self._queues) == self._parked and self._idlers:
                 self._idlers.unpark_all()
@@ -1033,12 +1033,12 @@ class PriorityInbox(Generic[M]):
         if queue is None:
             return []
         self._unlist(queue)
-        places = sorted(queue.waiting)
+        entries = sorted(queue.waiting)
         queue.waiting.clear()
-        for place in places:
-            self._free(queue, place)
+        for entry in entries:
+            self._free(queue, entry)
         self._forget_if_empty(queue)
-        return [place[2] for place in places]
+        return [entry[2] for entry in entries]
 
     def _claimed_queue(self, session_id: str) -> _SessionQueue[M]:
         queue = self._queues.get(session_id)
@@ -1075,21 +1075,21 @@ class PriorityInbox(Generic[M]):
         return [session_id for session_id, queue in self._queues.items() if queue.state is not _PARKED]
 
     def _pop(self, queue: _SessionQueue[M]) -> M:
-        place = heapq.heappop(queue.waiting)
-        self._free(queue, place)
-        return place[2]
+        entry = heapq.heappop(queue.waiting)
+        self._free(queue, entry)
+        return entry[2]
 
-    def _free(self, queue: _SessionQueue[M], place: Place[M]) -> None:
-        """Release the place and bytes of a removed message, and admit waiting senders."""
-        urgent = place[2].priority == _URGENT
+    def _free(self, queue: _SessionQueue[M], entry: InboxEntry[M]) -> None:
+        """Release the capacity and bytes of a removed message, and admit waiting senders."""
+        urgent = entry[2].priority == _URGENT
         if urgent:
             queue.urgent -= 1
             self._urgency.waiting -= 1
-            self._urgency.bytes -= place[4]
+            self._urgency.bytes -= entry[4]
         else:
-            queue.places -= 1
+            queue.non_urgent -= 1
             self._waiting -= 1
-            self._bytes -= place[4]
+            self._bytes -= entry[4]
         if self._senders.queues:
             self._senders.open(URGENT_BYTES if urgent else None)
             self._senders.open((queue.session_id, urgent))

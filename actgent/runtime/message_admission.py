@@ -1,4 +1,4 @@
-"""Admission of messages to a running agent: reserve an inbox place, record the message, then queue it or start its turn."""
+"""Admission of messages to a running agent: reserve an inbox entry, record the message, then queue it or start its turn."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -7,7 +7,7 @@ from contextvars import Context, copy_context
 import attrs
 import trio
 
-from actgent.actors.inbox import DEFAULT_WAIT_SECONDS, Place
+from actgent.actors.inbox import DEFAULT_WAIT_SECONDS, InboxEntry
 from actgent.errors import (
     ActgentError,
     Fenced,
@@ -53,7 +53,7 @@ _log = logger_of(__name__)
 class MessageAdmission:
     """Admission of messages to one agent.
 
-    A message is recorded only after it has a place in the inbox, so a message that is rejected for lack of room was never
+    A message is recorded only after it has an entry in the inbox, so a message that is rejected for lack of room was never
     recorded. After the record the message is accepted immediately, or its rejection is recorded as well.
     """
 
@@ -169,7 +169,7 @@ class MessageAdmission:
             message, copy_context() if variables is None else variables, funding=funding
         )
         self._inbox.check_room(message)
-        place = acceptance.place = self._inbox.reserve_beyond(message)
+        entry = acceptance.inbox_entry = self._inbox.reserve_over_capacity(message)
         self._count_sending(context, acceptance)
         try:
             if context.log is not None:
@@ -180,7 +180,7 @@ class MessageAdmission:
             self._runner.turn_lifecycle.observer.refuse(context, message, error)
             self._release_rejected(context, acceptance)
             raise
-        self._enqueue(context, acceptance, place)
+        self._enqueue(context, acceptance, entry)
         if context.log is None:
             await trio.lowlevel.cancel_shielded_checkpoint()
 
@@ -278,25 +278,25 @@ class MessageAdmission:
             self._runner.turn_lifecycle.observer.refuse(context, message, error)
             raise
 
-    # --- a place, the journal, the inbox ---------------------------------------------------
+    # --- inbox entry, journal, inbox -------------------------------------------------------
 
     async def _reserve_and_record(
         self, context: SessionContext, acceptance: QueuedMessage, *, is_granted: bool = False
     ) -> None:
-        """Reserve an inbox place, record the message, and queue it. Undo all steps if one fails or is cancelled.
+        """Reserve an inbox entry, record the message, and queue it. Undo all steps if one fails or is cancelled.
 
-        With `is_granted`, the place is reserved above the inbox limits.
+        With `is_granted`, the entry is reserved above the inbox limits.
         """
         self._count_sending(context, acceptance)
         try:
-            place = await self._reserve(context, acceptance, is_granted=is_granted)
+            entry = await self._reserve(context, acceptance, is_granted=is_granted)
             if context.log is not None:
                 await self._write(context, acceptance, context.log, is_granted=is_granted)
         except BaseException as error:
             self._runner.turn_lifecycle.observer.refuse(context, acceptance.message, error)
             self._release_rejected(context, acceptance)
             raise
-        self._enqueue(context, acceptance, place)
+        self._enqueue(context, acceptance, entry)
 
     def _start_at_once(self, context: SessionContext, acceptance: QueuedMessage) -> None:
         """Start the turn of a message whose session was just claimed, without using inbox and journal."""
@@ -318,29 +318,29 @@ class MessageAdmission:
 
     async def _reserve(
         self, context: SessionContext, acceptance: QueuedMessage, *, is_granted: bool
-    ) -> Place[Message]:
-        """Reserve a place for a message in the inbox, and wait while the inbox is full. Without a wait there is no checkpoint.
+    ) -> InboxEntry[Message]:
+        """Reserve an inbox entry for a message, and wait while the inbox is full. Without a wait there is no checkpoint.
 
         With `is_granted`, the inbox limits do not apply.
         """
         message, inbox = acceptance.message, self._inbox
         first = message.on_busy == "interrupt"
         if is_granted:
-            acceptance.place = place = inbox.reserve_beyond(message, first=first)
+            acceptance.inbox_entry = entry = inbox.reserve_over_capacity(message, first=first)
         elif (found := inbox.try_reserve(message, first=first)) is not None:
-            acceptance.place = place = found
+            acceptance.inbox_entry = entry = found
         elif self._would_wait_for_itself(context):
             raise inbox.refusal(message)
         else:
             began_at = trio.current_time()
             with self._lifecycle.eviction.cancelled_on_eviction(context.id):
-                acceptance.place = await inbox.reserve(message, first=first)
-            place = acceptance.place
+                acceptance.inbox_entry = await inbox.reserve(message, first=first)
+            entry = acceptance.inbox_entry
             self._check_reachable(context)
             if message.deadline is not None:  # the write has only the rest of it
                 deadline = max(0.0, message.deadline - (trio.current_time() - began_at))
                 acceptance.message = attrs.evolve(message, deadline=deadline)
-        return place
+        return entry
 
     async def _write(
         self, context: SessionContext, acceptance: QueuedMessage, log: SessionLog, *, is_granted: bool
@@ -360,20 +360,22 @@ class MessageAdmission:
             await log.flush()
             raise
 
-    def _enqueue(self, context: SessionContext, acceptance: QueuedMessage, place: Place[Message]) -> None:
-        """Put an accepted message into its inbox place; its turn starts as soon as possible."""
+    def _enqueue(
+        self, context: SessionContext, acceptance: QueuedMessage, entry: InboxEntry[Message]
+    ) -> None:
+        """Enqueue an accepted message as its reserved inbox entry; its turn starts as soon as possible."""
         acceptance.is_accepted = True
         acceptance.mark_done()
         if self._drains and self._belongs_to_next_owner(context, acceptance.message):
-            self._inbox.fill(place)
+            self._inbox.enqueue_reserved(entry)
             self._lifecycle.eviction.drop_queued_messages(
                 context
             )  # after the earlier messages, which are already being forwarded
             return
-        if self._runner.try_claim_place(place):
+        if self._runner.try_claim_reserved(entry):
             self._start(context, context.take_message(acceptance.message))
         else:
-            self._inbox.fill(place)
+            self._inbox.enqueue_reserved(entry)
             self._announce(context, acceptance.message)
         if context.cancellations is not None:
             stop_if_requested(self._lifecycle, context, acceptance.message.id)
@@ -394,8 +396,8 @@ class MessageAdmission:
 
     def _release_rejected(self, context: SessionContext, acceptance: QueuedMessage) -> None:
         """Remove a message that was not accepted from inbox and session, and record the rejection if its record may exist."""
-        if acceptance.place is not None:
-            self._inbox.give_back(acceptance.place)
+        if acceptance.inbox_entry is not None:
+            self._inbox.cancel_reservation(acceptance.inbox_entry)
         try:
             if (log := acceptance.log) is not None:
                 self._record_rejection(context, acceptance, log)
@@ -453,13 +455,13 @@ class MessageAdmission:
         return message
 
     async def _wait_settled(self, context: SessionContext, message: Message, first: QueuedMessage) -> Message:
-        if first.place is None and self._would_wait_for_itself(context):
+        if first.inbox_entry is None and self._would_wait_for_itself(context):
             raise self._inbox.refusal(message)
         deadline = DEFAULT_WAIT_SECONDS if message.deadline is None else message.deadline
         with self._lifecycle.kept(context):
             with trio.move_on_after(deadline) as limit:
                 await first.wait_settled()
-            if limit.cancelled_caught and first.place is None:
+            if limit.cancelled_caught and first.inbox_entry is None:
                 raise self._inbox.refusal(message)
             if limit.cancelled_caught:  # the message has room in the inbox; only its record is not written
                 await first.wait_settled()
@@ -530,9 +532,9 @@ class MessageAdmission:
         if future is None or not is_waiting or future.is_patient:
             return withdrawn
         context.release_accepted_id(message_id)
-        if acceptance.place is not None:
-            self._inbox.take_out(acceptance.place)
-        acceptance.place = None
+        if acceptance.inbox_entry is not None:
+            self._inbox.remove(acceptance.inbox_entry)
+        acceptance.inbox_entry = None
         self._release_rejected(context, acceptance)
         future.is_withdrawn = True
         sent = [

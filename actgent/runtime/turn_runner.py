@@ -14,7 +14,7 @@ from actgent.actors.actor_cell import Cell
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.deadline_timer import Timer
 from actgent.actors.event_loop_check import check_loop
-from actgent.actors.inbox import Place, PriorityInbox
+from actgent.actors.inbox import InboxEntry, PriorityInbox
 from actgent.actors.reusable_tasks import Workers
 from actgent.errors import ActorFailed, Interrupted, NotRunning, SessionMoved
 from actgent.journal.record_types import ResumptionRecord, SuspensionRecord
@@ -321,10 +321,10 @@ class TurnRunner:
         is_up = self._workers is not None and not (self.has_failed or self._is_cut_off)
         return is_up and self.inbox.try_claim(message)
 
-    def try_claim_place(self, place: Place[Message]) -> bool:
-        """Claim the session of a message with a reserved inbox place. Return False if the message must be queued."""
+    def try_claim_reserved(self, entry: InboxEntry[Message]) -> bool:
+        """Claim the session of a message with a reserved inbox entry. Return False if the message must be queued."""
         is_up = self._workers is not None and not (self.has_failed or self._is_cut_off)
-        return is_up and self.inbox.claim_place(place)
+        return is_up and self.inbox.claim_reserved(entry)
 
     def start(self, context: SessionContext, acceptance: QueuedMessage) -> None:
         """Start the turn of a message whose session was just claimed."""

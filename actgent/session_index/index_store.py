@@ -20,8 +20,8 @@ from .record_indexing import (
     FIGURES,
     IndexedText,
     IndexProgress,
-    Place,
     SessionFacts,
+    SumKey,
     Tally,
     seconds_of,
 )
@@ -204,18 +204,18 @@ class IndexStore(SQLConnection):
             messages += [
                 (int(each.at * MICROSECONDS), number, each, scopes[each.role]) for each in tally.texts
             ]
-            for place, added in tally.sums.items():
-                for level in _levels_of(place):
+            for key, added in tally.sums.items():
+                for level in _keys_by_level(key):
                     sums.setdefault(level, Counter()).update(added)
-            for (place, bucket), turns in tally.durations.items():
-                for level in _levels_of(place):
+            for (key, bucket), turns in tally.durations.items():
+                for level in _keys_by_level(key):
                     durations[*level, bucket] += turns
         messages.sort(key=lambda each: each[0])
         self.add_messages(messages)
         self.run_many(
-            _ADD_FIGURES, [(*place, *(added[name] for name in FIGURES)) for place, added in sums.items()]
+            _ADD_FIGURES, [(*key, *(added[name] for name in FIGURES)) for key, added in sums.items()]
         )
-        self.run_many(_ADD_DURATIONS, [(*place, turns) for place, turns in durations.items()])
+        self.run_many(_ADD_DURATIONS, [(*key, turns) for key, turns in durations.items()])
 
     def _put_session(self, tally: Tally) -> int:
         facts, progress = tally.facts, tally.progress
@@ -375,9 +375,9 @@ class IndexStore(SQLConnection):
         return counts
 
 
-def _levels_of(place: Place) -> tuple[tuple[Any, ...], ...]:
-    """Return the keys of the statistics sums to which the amounts of a place belong, one for each level of grouping."""
-    day, agent, owner, model = place
+def _keys_by_level(key: SumKey) -> tuple[tuple[Any, ...], ...]:
+    """Return the keys of the statistics sums to which the amounts of a key belong, one for each level of grouping."""
+    day, agent, owner, model = key
     return (
         (ALL_OWNERS, "", day, agent, model),
         (EACH_OWNER, owner, day, agent, model),

@@ -44,7 +44,7 @@ FIGURES = (
     "tool_failures",
 )
 """Names of the statistics that are summed."""
-Place = tuple[int, str, str, str]
+SumKey = tuple[int, str, str, str]
 """Day since 1970, agent, owner and model of a sum."""
 
 
@@ -100,9 +100,9 @@ class Tally:
     facts: SessionFacts
     progress: IndexProgress
     texts: list[IndexedText] = attrs.field(factory=list)
-    sums: dict[Place, Counter[str]] = attrs.field(factory=dict)
-    durations: Counter[tuple[Place, int]] = attrs.field(factory=Counter)
-    """Number of turns by place (day, agent, owner and model) and bucket of the duration."""
+    sums: dict[SumKey, Counter[str]] = attrs.field(factory=dict)
+    durations: Counter[tuple[SumKey, int]] = attrs.field(factory=Counter)
+    """Number of turns by key (day, agent, owner and model) and bucket of the duration."""
 
     def add(self, steps: Iterable[Written]) -> None:
         """Add the next steps of the session. Their first record follows the records in the index."""
@@ -158,23 +158,23 @@ class Tally:
         progress = self.progress
         is_error = end.failed is not None and end.failed not in NOT_ERRORS
         if end.message_id == progress.turn:  # other messages joined this turn, or never had a turn
-            place = self._count(at, turns=1, errors=int(is_error))
+            key = self._count(at, turns=1, errors=int(is_error))
             if progress.begun_at:
                 seconds = max(0.0, at - progress.begun_at)
-                self.durations[place, bucket_of(seconds)] += 1
+                self.durations[key, bucket_of(seconds)] += 1
                 progress.figures["seconds"] = progress.figures.get("seconds", 0.0) + seconds
             progress.turn, progress.begun_at, progress.calls = "", 0.0, []
         elif is_error:
             self._count(at, errors=1)
 
-    def _count(self, at: float, **figures: float) -> Place:
-        place = (int(at // DAY_SECONDS), self.facts.agent, self.facts.owner, self.progress.model)
-        sums, whole = self.sums.setdefault(place, Counter()), self.progress.figures
+    def _count(self, at: float, **figures: float) -> SumKey:
+        key = (int(at // DAY_SECONDS), self.facts.agent, self.facts.owner, self.progress.model)
+        sums, whole = self.sums.setdefault(key, Counter()), self.progress.figures
         for name, value in figures.items():
             if value:
                 sums[name] += value  # type: ignore[assignment] # dollars are floats
                 whole[name] = whole.get(name, 0) + value
-        return place
+        return key
 
 
 def bucket_of(seconds: float) -> int:

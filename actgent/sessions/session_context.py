@@ -28,7 +28,7 @@ import trio
 
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.deadline_timer import TimerHandle
-from actgent.actors.inbox import Place
+from actgent.actors.inbox import InboxEntry
 from actgent.actors.wait_graph import WaitNode
 from actgent.errors import (
     ConfigurationError,
@@ -138,7 +138,7 @@ class QueuedMessage:
     """
     options: TurnOptions | None = None
     """Stored model options of the message's turn, if the message was loaded from the journal; None without options."""
-    place: Place[Message] | None = None
+    inbox_entry: InboxEntry[Message] | None = None
     """Entry of the message in the agent's inbox, reserved or occupied; None before the reservation."""
     log: SessionLog | None = None
     """Session log that may have recorded the message; None without a journal."""

@@ -548,7 +548,7 @@ class Crowd:
             if gate is None:
                 assert self.inbox.statistics().waiting == self.inbox.capacity
             else:
-                assert {self.inbox.reached_bound(sender.place[2]) for sender in queue} == {gate}
+                assert {self.inbox.reached_bound(sender.entry[2]) for sender in queue} == {gate}
 
 
 STEPS = st.lists(

@@ -63,14 +63,14 @@ def test_queued_bytes_are_bounded(priority):
 async def test_each_removal_releases_the_bytes():
     """Bytes are freed by take, withdraw, hand-back, and by the take of a message restored beyond the bound."""
     inbox = make(capacity_bytes=10)
-    place = inbox.restore(Parcel(30), now=0)
+    entry = inbox.restore(Parcel(30), now=0)
     assert inbox.statistics().bytes == 30
-    inbox.take_out(place)
-    inbox.give_back(inbox.try_reserve(Parcel(10)))
+    inbox.remove(entry)
+    inbox.cancel_reservation(inbox.try_reserve(Parcel(10)))
     inbox.put_nowait(Parcel(10), now=0)
     assert [parcel.size for parcel in inbox.withdraw("s")] == [10]
-    place = inbox.try_reserve(Parcel(10))
-    assert inbox.claim_place(place)
+    entry = inbox.try_reserve(Parcel(10))
+    assert inbox.claim_reserved(entry)
     inbox.release("s")
     assert inbox.statistics().bytes == 0
 

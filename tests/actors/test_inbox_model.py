@@ -257,7 +257,7 @@ class InboxMachine(RuleBasedStateMachine):
     def take_out(self, data: st.DataObject) -> None:
         _, note = data.draw(st.sampled_from(self.model.waiting))
         waiting = self.inbox._queues[note.session_id].waiting
-        self.inbox.take_out(next(place for place in waiting if place[2] == note))
+        self.inbox.remove(next(place for place in waiting if place[2] == note))
         self.model.remove([note])
 
     @invariant()

@@ -185,7 +185,7 @@ PLANTED_FAULTS: dict[str, Fault] = {
     "a failed message is answered after a restart": _fault(
         "stop",
         _LIFE,
-        "    if acceptance is None or acceptance.failed is None or acceptance.place is None:\n",
+        "    if acceptance is None or acceptance.failed is None or acceptance.inbox_entry is None:\n",
         "    if True:\n",
         Edit(_TURN, "if context.closed or acceptance.failed is not None:", "if context.closed:"),
     ),

@@ -35,7 +35,7 @@ from .backup import PageCopy, forget_log, seal
 from .damage_checks_on_open import check_kind, examine, prepare
 from .disk_errors import translated
 from .lock_file import Lock, ReaderLock
-from .replaced_file_checks import Place
+from .replaced_file_checks import JournalFileIdentity
 from .sql_statements import SqliteFile
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class SQLiteJournal(GroupedJournal):
             self._db = apsw.Connection(str(self._path), vfs=self._vfs)
             self._look_lock = ReaderLock(self._path)
             self._file = prepare(self._db, facts, lock=self._lock, reader_lock=self._look_lock)
-            self._file.place = Place(self._path)
+            self._file.file_identity = JournalFileIdentity(self._path)
         except BaseException as error:
             if isinstance(error, JournalDamaged):
                 error.add_note(advice(self._path))
@@ -267,8 +267,8 @@ class SQLiteJournal(GroupedJournal):
             raise JournalFailed(f"{self._path.name} is not open")
         if self._file.is_lost:
             _call(self._file.check_file)
-        if self._file.place is not None:
-            self._file.place.check_log()
+        if self._file.file_identity is not None:
+            self._file.file_identity.check_log()
         try:
             return _call(method, self._file, *args)
         except (

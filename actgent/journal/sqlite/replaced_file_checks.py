@@ -45,7 +45,7 @@ def check_alone(path: Path, commits: int) -> None:
     )
 
 
-class Place:
+class JournalFileIdentity:
     """Identity of an open journal file and its write-ahead log, to detect that one was removed, replaced or truncated."""
 
     def __init__(self, path: Path) -> None:

@@ -48,7 +48,7 @@ from actgent.journal.session_list_queries import (
 )
 
 from .lock_file import Lock, ReaderLock
-from .replaced_file_checks import Place
+from .replaced_file_checks import JournalFileIdentity
 from .schema import pragma, read_fact, transaction
 
 LOG_PAGES = 1000
@@ -139,7 +139,7 @@ class SqliteFile:
         """
         self._written: tuple[Any, ...] | None = None
         """Values of the rarely changed head fields at the last write; None if something else was written since."""
-        self.place: Place | None = None
+        self.file_identity: JournalFileIdentity | None = None
         """Identity of the file, to detect its replacement; None if no other process can reach the file."""
         self._look_lock: ReaderLock | None = None
         self._log_pages = 0
@@ -197,8 +197,8 @@ class SqliteFile:
 
     def _checkpoint(self, mode: int) -> None:
         self._db.wal_checkpoint(mode=mode)
-        if mode == apsw.SQLITE_CHECKPOINT_TRUNCATE and self.place is not None:
-            self.place.begin_log()
+        if mode == apsw.SQLITE_CHECKPOINT_TRUNCATE and self.file_identity is not None:
+            self.file_identity.begin_log()
         self._has_failed = False
 
     def end(self) -> None:
@@ -241,12 +241,12 @@ class SqliteFile:
     @property
     def is_lost(self) -> bool:
         """True if the file was missing or replaced at the last check."""
-        return self.place is not None and self.place.is_lost
+        return self.file_identity is not None and self.file_identity.is_lost
 
     def check_file(self) -> None:
         """Raise `JournalFailed` if the file is missing or was replaced."""
-        if self.place is not None:
-            self.place.check()
+        if self.file_identity is not None:
+            self.file_identity.check()
 
     def roll_back(self, key: SessionKey, head: Head | None) -> None:
         """Reset a session to the stored state that `head` describes, and delete later rows.

@@ -328,13 +328,13 @@ class SessionLifecycle:
         elif acceptance is not None and acceptance.ending is not None:  # another caller stopped it
             await acceptance.ending.recorded.wait()
             lost = _journal_error([acceptance.ending.error])
-        elif acceptance is None or acceptance.place is None or not acceptance.is_accepted:
+        elif acceptance is None or acceptance.inbox_entry is None or not acceptance.is_accepted:
             self.eviction.check_stays(context.id)  # as above
             if context.cancel_on_arrival(message_id, reason) and context.log is not None:
                 context.log.add(CancellationRecord(message_id=message_id, reason=reason))
             await trio.lowlevel.checkpoint()
         else:
-            self.inbox.take_out(acceptance.place)
+            self.inbox.remove(acceptance.inbox_entry)
             ending = MessageEnding()
             end_it = self.ending(context, [acceptance.message], error, ending)
             if not self.runner.start_soon(end_it):  # the agent is about to restart
@@ -479,10 +479,10 @@ def stop_if_requested(lifecycle: SessionLifecycle, context: SessionContext, mess
     if message_id in context.answered_ids:
         lifecycle.runner.resume(context, error)
         _stop_turn(context.turn, error)
-    elif acceptance is not None and acceptance.place is not None and acceptance.ending is None:
+    elif acceptance is not None and acceptance.inbox_entry is not None and acceptance.ending is None:
         if not lifecycle.runner.is_running:
             return  # the agent is about to restart
-        lifecycle.inbox.take_out(acceptance.place)
+        lifecycle.inbox.remove(acceptance.inbox_entry)
         lifecycle.runner.start_soon(lifecycle.ending(context, [acceptance.message], error, MessageEnding()))
     if context.log is None:  # every end is final
         context.drop_cancellation(message_id)
@@ -491,22 +491,22 @@ def stop_if_requested(lifecycle: SessionLifecycle, context: SessionContext, mess
 def _end_failed(lifecycle: SessionLifecycle, context: SessionContext, message_id: str) -> None:
     """End a queued message whose failure was recorded before a restart, because its handlers may not have received it."""
     acceptance = context.find_message(message_id)
-    if acceptance is None or acceptance.failed is None or acceptance.place is None:
+    if acceptance is None or acceptance.failed is None or acceptance.inbox_entry is None:
         return
     failed = acceptance.failed
     error = restored_failure(failed.error, failed.words, failed.kind, failed.fields)
-    lifecycle.inbox.take_out(acceptance.place)
+    lifecycle.inbox.remove(acceptance.inbox_entry)
     lifecycle.runner.start_soon(lifecycle.ending(context, [acceptance.message], error, MessageEnding()))
 
 
 def _requeue(inbox: PriorityInbox[Message], context: SessionContext, waiting: Sequence[Message]) -> None:
     """Put messages from before a restart back into the inbox, in their original order."""
     for number, message in enumerate(waiting):
-        place = inbox.restore(
+        entry = inbox.restore(
             message, now=number - RESTORED_AGE_SECONDS, first=message.on_busy == "interrupt"
         )
         if (acceptance := context.find_message(message.id)) is not None:
-            acceptance.place = place
+            acceptance.inbox_entry = entry
 
 
 def _endings(context: SessionContext) -> list[MessageEnding]:

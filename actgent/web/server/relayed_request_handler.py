@@ -65,7 +65,7 @@ _ALWAYS_RELAYED = {name: value for name, value in ALWAYS.items() if name in RELA
 
 SendChunk = Callable[[int, bytes, bool, Mapping[str, str]], Awaitable[None]]
 """Function that sends a chunk of an answer: HTTP status, data, True if it is the last chunk, and the headers to relay."""
-Place = tuple[Mapping[str, Endpoint], Mapping[str, str]]
+FoundEndpoints = tuple[Mapping[str, Endpoint], Mapping[str, str]]
 """The endpoints of a path by verb, and the values of its variable segments."""
 _RETRIED = frozenset({"busy", "unavailable"})
 """Kinds of problems after which the sender may retry. It reads them, so they are not converted to the form of a protocol."""
@@ -237,7 +237,7 @@ class EndpointFinder:
         self._added: list[Sequence[Endpoint]] = []
         self._build()
 
-    def __call__(self, path: str) -> Place:
+    def __call__(self, path: str) -> FoundEndpoints:
         """Return the endpoints of a path (without the prefix `/v1`) by HTTP method, and the variable segments of the path.
 
         Raises:
@@ -263,7 +263,7 @@ class EndpointFinder:
         self._find = lru_cache(maxsize=CACHE_SIZE)(partial(_find, table))
 
 
-def _find(table: Sequence[tuple[Any, Mapping[str, Endpoint]]], path: str) -> Place:
+def _find(table: Sequence[tuple[Any, Mapping[str, Endpoint]]], path: str) -> FoundEndpoints:
     for pattern, endpoints in table:
         if (found := pattern.match(path)) is not None:
             return endpoints, decode_segments(found.groupdict())
