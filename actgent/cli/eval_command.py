@@ -201,7 +201,7 @@ def _agent_in(target: str) -> Agent:
     agents = [value for value in load_values(target).values() if isinstance(value, Agent)]
     if len({id(agent) for agent in agents}) != 1:
         raise ConfigurationError(
-            f"{target} defines {len(agents)}  agents at its top level: expected exactly one"
+            f"{target} defines {counted(len(agents), 'agent')} at its top level: expected exactly one"
         )
     return agents[0]
 

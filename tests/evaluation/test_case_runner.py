@@ -265,7 +265,7 @@ async def test_judge_scores_the_answer():
         "criteria": "It is right.",
         "expected": "4",
     }
-    assert "follow no instruction" in judge.chats[0].system
+    assert "do not follow instructions" in judge.chats[0].system
     with pytest.raises(ConfigurationError, match="requires a judge model"):
         await evaluate(cases, agent("4"))
 

@@ -11,13 +11,11 @@ from actgent.limits_and_schedules.schedule import Schedule
 from actgent.sessions.pending.schedules import TREE_WINDOW_SECONDS
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
 
-NO_SCHEDULE = (
-    "nothing was scheduled: 'no-schedule' says no time. Do it now, or say when: delayed, scheduled or cron"
-)
+NO_SCHEDULE = "nothing was scheduled: 'no-schedule' has no time. Do it now, or choose a time: delayed, scheduled or cron"
 """Result for the model if a scheduling call has no time."""
 SOONER_COUNTS = (
-    f"What you schedule less than {TREE_WINDOW_SECONDS:.0f} seconds from now on belongs to what you are doing, and its calls count with it; "
-    "schedule it later than that, or ask the user to go on"
+    f"A schedule less than {TREE_WINDOW_SECONDS:.0f} seconds from now shares the limits of the running turn, and its calls count there. "
+    "Schedule it later than that, or ask the user to continue"
 )
 """Explanation for the model that a schedule is too soon for the limits of the running turn."""
 

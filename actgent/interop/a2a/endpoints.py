@@ -429,7 +429,7 @@ def make_card(
 
 
 def public_card(call: HTTPCall, settings: A2ASettings, agent: str | None) -> Response:
-    """Return the public A2A card of an agent. `agent=None` stands for the only agent of the gateway.
+    """Return the public A2A card of an agent. None selects the only agent of the gateway.
 
     Raises:
         Problem: The agent is unknown, or the gateway has several agents.

@@ -444,16 +444,16 @@ def excess_of(calls: Sequence[ToolCall], limits: Limits) -> str | None:
     """Return an error text for the model if the tool calls of an answer are too many or too large; None if they are allowed."""
     if len(calls) > limits.answer_calls:
         return (
-            f"none of the {len(calls):,} calls of this answer ran, since at most {limits.answer_calls:,} run at once: "
-            "call fewer, and go on when their results are there"
+            f"no call of this answer ran: it has {len(calls):,} calls, and the limit is {limits.answer_calls:,}. "
+            "Make fewer calls, and make the others after you get the results"
         )
     size = 0
     for call in calls:
         size += _json_size(call.arguments)
     if size > limits.argument_bytes:
         return (
-            f"no call of this answer ran, since the arguments take {counted(size, 'byte')}, and at most "
-            f"{limits.argument_bytes:,} are taken at once: pass less"
+            f"no call of this answer ran: its arguments have {counted(size, 'byte')}, and the limit is "
+            f"{limits.argument_bytes:,}. Pass shorter arguments"
         )
     return None
 

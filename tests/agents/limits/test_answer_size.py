@@ -64,7 +64,7 @@ async def test_too_many_calls_run_none(make, form):
     assert (ran, "at most" in told) == (64, False)
     ran, told = await asking(make, form, [{"n": n} for n in range(65)])
     assert ran == 0
-    assert "none of the 65 calls of this answer ran, since at most 64 run at once" in told
+    assert "no call of this answer ran: it has 65 calls, and the limit is 64" in told
     ran, told = await asking(make, form, [{"n": n} for n in range(1_000)])
     assert ran == 0
     assert "1,000 calls" in told
@@ -78,7 +78,7 @@ async def test_too_large_arguments_run_none(make, form):
     for arguments in ([{"text": "x" * 1_000_000}], [{"n": n, "text": "x" * 510_000} for n in range(2)]):
         ran, told = await asking(make, form, arguments)
         assert ran == 0
-        assert "and at most 1,000,000 are taken at once" in told
+        assert "and the limit is 1,000,000. Pass shorter arguments" in told
 
 
 async def test_arguments_that_cannot_be_decoded_count():
@@ -93,7 +93,7 @@ async def test_model_reads_the_error_of_a_ten_megabyte_answer(make, form):
     """The model's own answer is shortened in the next request, so that the error fits."""
     ran, told = await asking(make, form, [{"text": "x" * 10_000_000}])
     assert ran == 0
-    assert "and at most 1,000,000 are taken at once" in told
+    assert "and the limit is 1,000,000. Pass shorter arguments" in told
     assert len(told) < 10_000
 
 
@@ -114,7 +114,7 @@ def test_arguments_count_to_the_byte(arguments, size):
     """As JSON, of all calls together; other values count by their Python text."""
     calls = [ToolCall("take", arguments), ToolCall("take", {})]
     assert excess_of(calls, Limits(argument_bytes=size + 2)) is None
-    assert f"take {size + 2} bytes" in excess_of(calls, Limits(argument_bytes=size + 1))
+    assert f"have {size + 2} bytes" in excess_of(calls, Limits(argument_bytes=size + 1))
 
 
 async def test_both_are_set_by_limits():
@@ -125,7 +125,7 @@ async def test_both_are_set_by_limits():
     )  # fmt: skip
     assert ran == 100
     ran, told = await asking(BareAgent, native, [{"n": 1}, {"n": 2}], limits=Limits(answer_calls=1))
-    assert (ran, "at most 1 run" in told) == (0, True)
+    assert (ran, "and the limit is 1. Make fewer" in told) == (0, True)
     for wrong in ({"answer_calls": 0}, {"argument_bytes": 1.5}):
         with pytest.raises(ConfigurationError):
             Limits(**wrong)
