@@ -2,7 +2,8 @@
 
 Document: Message Flow Overview, Message Senders; Implementation Details, Common Message Types.
 
-Differs: Tool results have the sender kind `tool`, so that a program can distinguish results from answers: compare `message.sender.kind`.
+Differs: Tool results have the sender kind `tool`. A program can thus distinguish results from answers by
+`message.sender.kind`.
 """
 
 import trio

@@ -1,4 +1,5 @@
-"""The senders "agent" and "assistant" get the role "assistant" in a request to the model; the user and all others get "user".
+"""The senders "agent" and "assistant" get the role "assistant" in a request to the model. The user and all other senders
+get "user".
 
 Document: Message Flow Overview, Message Senders; Implementation Details, Role Determination.
 """

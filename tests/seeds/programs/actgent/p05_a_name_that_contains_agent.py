@@ -2,7 +2,8 @@
 
 Document: Implementation Details, Role Determination.
 
-Differs: A user may be named "agent-smith", so only the exact names count: pass another agent as `Sender("MyAgent", "agent")`.
+Differs: A user may be named "agent-smith", so only the exact names count. Pass another agent as `Sender("MyAgent",
+"agent")`.
 """
 
 import trio

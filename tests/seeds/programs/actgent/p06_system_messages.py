@@ -2,8 +2,8 @@
 
 Document: Message Flow Overview, Message Senders; Implementation Details, Role Determination.
 
-Differs: The system prompt must not change, since providers cache it, so a message of the system is a marked block in a message with the
-role user; the program sends it as `session.chat(text, Sender("system", "system"))`.
+Differs: Providers cache the system prompt, so it must not change. A message of the system is a marked block in a
+message with the role user. The program sends it as `session.chat(text, Sender("system", "system"))`.
 """
 
 import trio

@@ -1,4 +1,5 @@
-"""`session.createMessage(text)` has the owner as its sender, `createMessage(text, sender)` another one; `core.receive(message)` enqueues it.
+"""`session.createMessage(text)` creates a message of the owner, and `createMessage(text, sender)` a message of another
+sender. `core.receive(message)` enqueues a message.
 
 Document: Implementation Details, Message Creation; ReAct Message Flow, User/Application to Agent Flow.
 """

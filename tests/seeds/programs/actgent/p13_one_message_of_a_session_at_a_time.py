@@ -1,4 +1,4 @@
-"""The inbox processes a session's messages one at a time and in order; other sessions do not wait for them.
+"""The inbox processes a session's messages one at a time and in order. Other sessions do not wait for them.
 
 Document: Message Processing Pipeline, Message Processing.
 """

@@ -2,8 +2,8 @@
 
 Document: Message Flow Overview, Inbound Messages (LLM Responses).
 
-Differs: An answer is classified in the turn of its request, so other messages wait until then; `agent.on_message(fn)` receives answers
-and tool results like all other messages.
+Differs: The turn of a request also classifies the answer, so other messages wait until then. `agent.on_message(fn)`
+receives answers and tool results like all other messages.
 """
 
 import trio

@@ -2,8 +2,8 @@
 
 Document: Core Architecture, AgentCore; Message Processing Pipeline.
 
-Differs: The steps have other names: override `remember` and `act` for `processMessage`, `ask` for `promptLLM`, and `read` and `reply` for
-`handleLLMResponse`.
+Differs: The steps have other names. Override `remember` and `act` for `processMessage`, `ask` for `promptLLM`, and
+`read` and `reply` for `handleLLMResponse`.
 """
 
 import trio

@@ -2,7 +2,7 @@
 
 Document: Core Architecture, AgentCore; Tool Registration and Instruction Mapping, Direct Tool Access.
 
-Differs: Tools are in a registry that agents may share: write `agent.tools.add(tool)`, `agent.tools.get(name)` and
+Differs: Agents may share a registry of tools. Write `agent.tools.add(tool)`, `agent.tools.get(name)` and
 `agent.tools.remove(name)`.
 """
 

@@ -1,4 +1,5 @@
-"""A session calls all handlers of a kind in the order of their registration; one that raises does not stop the next.
+"""A session calls all handlers of a kind in the order of their registration. A handler that raises does not stop the
+next handler.
 
 Document: ReAct Message Flow, Handler Selection ("conversationHandlers.forEach").
 """

@@ -2,8 +2,8 @@
 
 Document: ReAct Message Flow, Handler Selection.
 
-Differs: One method serves all kinds, because the type of the value selects the handlers: `await session.inject(Reply(text=...))`, and the
-same with a `ToolResult`, `Event` or `Failure`.
+Differs: One method serves all kinds, because the type of the value selects the handlers. Write `await
+session.inject(Reply(text=...))`, or pass a `ToolResult`, `Event` or `Failure`.
 """
 
 import trio

@@ -2,8 +2,8 @@
 
 Document: Core Architecture, PromptManager.
 
-Differs: A user's message is sent to the model unchanged. `user_prompt=` is a template whose text follows it in each request and is not
-stored in the history.
+Differs: The model receives the user's message without a change. The text of the template `user_prompt=` follows the
+message in each request. The history does not store this text.
 """
 
 import trio

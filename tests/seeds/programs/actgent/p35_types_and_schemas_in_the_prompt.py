@@ -2,8 +2,8 @@
 
 Document: Instructions and Classification Types, Usage in Prompt Templates.
 
-Differs: Each schema is one line that shows the complete answer with its type, instead of a fenced block under the name. A custom template
-may render `profile.types` as the document does.
+Differs: Each schema is one line without a fence, and shows the complete answer with its type. A custom template may
+render `profile.types` as the document does.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A tool that an instruction names is removed from the list of functions; the unmapped tools stay there.
+"""A tool that an instruction names is removed from the list of functions. The unmapped tools stay in the list.
 
 Document: Tool Registration and Instruction Mapping, Function List Filtering.
 """

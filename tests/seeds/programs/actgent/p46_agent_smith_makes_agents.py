@@ -3,8 +3,8 @@ result.
 
 Document: Tool Registration and Instruction Mapping, How Tool Mapping Works and Design Rationale.
 
-Differs: The tool of an instruction is an argument, `tools=[AgentGenerator(folder)]`, so that the constructor of the agent finds a
-missing tool; other tools may also be added later.
+Differs: The tool of an instruction is an argument: `tools=[AgentGenerator(folder)]`. Therefore the constructor of the
+agent finds a missing tool. You can add other tools later.
 """
 
 import json

@@ -2,8 +2,8 @@
 
 Document: Instructions and Classification Types, Initial Configuration.
 
-Differs: `read_folder("host")` loads the files into an `AgentFolder`, which `AgentBuilder.from_folder` takes, also after the program changed
-it.
+Differs: `read_folder("host")` loads the files into an `AgentFolder`. `AgentBuilder.from_folder` takes an
+`AgentFolder`, also after the program changed it.
 """
 
 from pathlib import Path

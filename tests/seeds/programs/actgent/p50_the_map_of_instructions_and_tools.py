@@ -2,7 +2,8 @@
 
 Document: Instructions and Classification Types, AgentCore Integration.
 
-Differs: The map is part of the instructions: write `Instruction(name, tool="deliver")`; `agent.tools.mapped` has the names of mapped tools.
+Differs: The instructions contain the map. Write `Instruction(name, tool="deliver")`. `agent.tools.mapped` has the
+names of mapped tools.
 """
 
 from actgent import Instruction, ScriptedLLM, SimpleAgent, tool

@@ -1,4 +1,5 @@
-"""`new SchemaBuilder(instructions).build()` maps name to name, description to description, and schemaTemplate, as parsed JSON, to schema.
+"""`new SchemaBuilder(instructions).build()` copies the name and the description of each instruction. The schemaTemplate
+becomes the schema, as parsed JSON.
 
 Document: Instructions and Classification Types, Using SchemaBuilder.
 """

@@ -1,4 +1,5 @@
-"""Helper classes and direct types may be mixed: an agent of a builder takes written types, and an agent takes those of a SchemaBuilder.
+"""A program may mix helper classes and direct types: a builder's agent takes direct types, and an agent takes the types
+of a SchemaBuilder.
 
 Document: Helper Classes ("Mix approaches as needed").
 """

@@ -2,8 +2,8 @@
 
 Document: Progressive Complexity, Bare Implementation; Response Type Handling, Bare Implementation.
 
-Differs: The answer `{messageType, content}` is an object: read `reply.message_type` and `reply.text`; if an answer is only JSON with a
-`text` or `content`, the reply has that text, and `reply.data` has the JSON.
+Differs: The answer `{messageType, content}` is an object. Read `reply.message_type` and `reply.text`. If an answer is
+only JSON with a `text` or `content`, the reply has this text, and `reply.data` has the JSON.
 """
 
 import trio

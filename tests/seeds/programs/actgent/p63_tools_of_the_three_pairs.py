@@ -2,8 +2,8 @@
 
 Document: Implementation Patterns, Tool Integration.
 
-Differs: All pairs run native calls, because models call functions with any text format, and the document's own BareAgent with `tools`
-needs it; create an agent without tools to disable them.
+Differs: All pairs run native calls, because models call functions with any text format. The BareAgent of the document
+also needs this for its `tools`. An agent without tools runs no calls.
 """
 
 import json

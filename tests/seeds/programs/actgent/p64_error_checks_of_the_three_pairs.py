@@ -2,8 +2,8 @@
 
 Document: Implementation Patterns, Error Handling.
 
-Differs: All pairs handle an unreadable answer in one way: the request is retried with the reason (`Limits(output_retries=2)`), then
-`on_exception` receives the error; and Simple also checks schemas.
+Differs: All pairs handle an unreadable answer in one way. The request is retried with the reason
+(`Limits(output_retries=2)`), and then `on_exception` receives the error. Simple also checks schemas.
 """
 
 import json

@@ -2,8 +2,8 @@
 
 Document: How Pairs Work Together; Extensibility Model ("Compile-time verification").
 
-Differs: Python has no compile time: define `examples` in the template; the constructor of the agent raises an error if the classifier
-cannot read one of them.
+Differs: Python has no compile time. Define `examples` in the template. The constructor of the agent raises an error
+if the classifier cannot read one of the examples.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""A pair is swapped for another one without any other change: the same agent, tools, instructions and handlers work with each.
+"""A pair can be replaced by another pair without any other change. One agent, with its tools, instructions and handlers,
+works with each pair.
 
 Document: Core Design Principles, Pluggable Mini-Systems; Design Benefits.
 """

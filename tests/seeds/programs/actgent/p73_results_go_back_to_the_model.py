@@ -2,8 +2,8 @@
 
 Document: ReAct Message Flow, Tool Execution Flow and Result Processing; Tool Integration.
 
-Differs: The results of one answer are one message that the agent enqueues itself, before all other messages of the session, so no
-`createMessage(result, "system")` is written.
+Differs: The results of one answer are one message, which the agent enqueues before all other messages of the session.
+A program needs no `createMessage(result, "system")`.
 """
 
 import trio

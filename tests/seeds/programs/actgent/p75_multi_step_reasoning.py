@@ -1,4 +1,4 @@
-"""ReAct handles multi-step reasoning: several tools in succession, each with the result of the one before.
+"""ReAct handles multi-step reasoning: several tools in succession. Each tool gets the result of the previous tool.
 
 Document: ReAct Message Flow ("Handles multi-step reasoning"); Complex Reasoning Agent.
 """

@@ -2,8 +2,8 @@
 
 Document: Memory and Context Management.
 
-Differs: The prompt does not include the state by default, since each change would invalidate the provider's cache: show it with
-`user_prompt="{{ state }}"`, or read it in a tool.
+Differs: By default, the prompt does not include the state, because each change would invalidate the provider's cache.
+Show the state with `user_prompt="{{ state }}"`, or read the state in a tool.
 """
 
 import trio

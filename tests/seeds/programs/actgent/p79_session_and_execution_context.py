@@ -2,8 +2,8 @@
 
 Document: Memory and Context Management.
 
-Differs: Two owners would share one ExecutionContext, so a tool takes a `ToolContext`: `context.deps` is the dependency object of the
-agent, session or run, and `context.state` and `context.owner` belong to the session.
+Differs: Two owners would share one ExecutionContext, so a tool takes a `ToolContext`. `context.deps` is the
+dependency object of the agent, session or run. `context.state` and `context.owner` belong to the session.
 """
 
 import attrs

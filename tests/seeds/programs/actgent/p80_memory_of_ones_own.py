@@ -2,8 +2,8 @@
 
 Document: Message Processing; promptLLM; Extension Points (Custom Memory implementations).
 
-Differs: The context is kept between calls instead of being rebuilt: write `ModelView.add(message)` and `ModelView.messages()`. A plain
-function of the history is also a memory.
+Differs: The memory keeps the context between calls, and does not build it again. Write `ModelView.add(message)` and
+`ModelView.messages()`. A plain function of the history is also a memory.
 """
 
 import trio

@@ -1,4 +1,5 @@
-"""Tool execution errors have a handler and recovery: the result describes the error, and the model reads it and continues.
+"""Tool execution errors have a handler and recovery: the result describes the error. The model reads the result and
+continues.
 
 Document: Error Handling; Best Practices, Tool Integration ("Handle errors gracefully. Provide clear feedback").
 """

@@ -2,8 +2,8 @@
 
 Document: Appendix, ReAct Agent Implementation; Common Use Cases, Complex Reasoning Agent.
 
-Differs: `loadInstructions("brain.md")` is `read_folder("brain.md", tools=names).instructions`, which also checks that the tools of the
-instructions are among those names.
+Differs: `loadInstructions("brain.md")` is `read_folder("brain.md", tools=names).instructions`. The call also checks
+that `names` contains the tools of the instructions.
 """
 
 import json

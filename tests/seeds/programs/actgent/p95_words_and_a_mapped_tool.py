@@ -1,5 +1,5 @@
-"""If an answer of an instruction has a mapped tool and a text for the user, event handlers and conversation handlers receive it, and the
-tool runs.
+"""If an answer of an instruction has a mapped tool and a text for the user, event handlers and conversation handlers
+receive the answer. Then the tool runs.
 
 Document: Tool Registration and Instruction Mapping, Design Rationale ("Results are properly handled through instruction flow").
 """

@@ -2,7 +2,7 @@
 
 Document: High-Level Architecture; Data Flow, Standard Agent Run.
 
-Differs: the loop of acton is the class `StepsAgent`, and `run` is async, so that many runs share a thread; scripts write
+Differs: The class `StepsAgent` has the loop of acton. `run` is async, so that many runs share a thread. Scripts write
 `agent.run_sync(text)`.
 """
 

@@ -2,8 +2,8 @@
 
 Document: Core Components, 1. Agent (Conversation state).
 
-Differs: `agent.run` starts a new conversation each time, so that runs can share an agent; to keep the history, write `talk = await
-agent.open_conversation()` once and then `talk.run(text)`.
+Differs: `agent.run` starts a new conversation each time, so that runs can share an agent. To keep the history, write
+`talk = await agent.open_conversation()` once, and then `talk.run(text)`.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 Document: Core Components, 1. Agent (Iteration control); Error Handling Strategy.
 
-Differs: the error is named `LimitReached`, since it is the same error for all limits; write `except LimitReached`.
+Differs: All limits raise one error, `LimitReached`. Write `except LimitReached`.
 """
 
 import itertools

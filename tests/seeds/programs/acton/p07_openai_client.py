@@ -2,7 +2,7 @@
 
 Document: Core Components, 2. LLM Client, Built-in clients.
 
-Differs: the class is named `OpenAI`; write `OpenAI(model, api_key=..., base_url=...)`, or only `llm="openai:MODEL"`.
+Differs: The class is named `OpenAI`. Write `OpenAI(model, api_key=..., base_url=...)`, or only `llm="openai:MODEL"`.
 """
 
 import json

@@ -2,8 +2,8 @@
 
 Document: Core Components, 2. LLM Client, Built-in clients.
 
-Differs: the provider has no class, since it is a row in a table of compatible providers; write `llm="openrouter:MODEL"`, or
-`OpenAI(MODEL, base_url=..., extra_headers=...)` for the headers of your site.
+Differs: The provider has no class, because it is a row in a table of compatible providers. Write
+`llm="openrouter:MODEL"`. For the headers of your site, write `OpenAI(MODEL, base_url=..., extra_headers=...)`.
 """
 
 import json

@@ -2,8 +2,8 @@
 
 Document: Core Components, 3. Tools, Three implementation patterns.
 
-Differs: it is named `HTTPTool` with `url=`, `query=`, `headers=` and `body=`, and `allow=` must name an address that is not public, so
-that no model can reach the internal network; `create_api_tool` is `api_tool`.
+Differs: The class is named `HTTPTool`, with `url=`, `query=`, `headers=` and `body=`. `allow=` must name an address
+that is not public, so that no model can reach the internal network. `create_api_tool` is `api_tool`.
 """
 
 import json

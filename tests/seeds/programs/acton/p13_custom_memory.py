@@ -2,7 +2,8 @@
 
 Document: Core Components, 5. Memory Management; Extension Points, Custom Memory.
 
-Differs: no base class `AgentMemory` is needed; write the class without it, or a function of the history.
+Differs: The base class `AgentMemory` does not exist. Write the class without a base class, or a function of the
+history.
 """
 
 import json

@@ -2,8 +2,8 @@
 
 Document: Core Components, 5. Memory Management; Performance Considerations, 1. Memory Management.
 
-Differs: it is named `Truncation`, and is not the default; the default removes larger parts at once so that a provider can cache the
-prompt; write `memory=Truncation(max_tokens=8000)`.
+Differs: The class is named `Truncation`. The default memory removes larger parts at once, so that a provider can
+cache the prompt. Write `memory=Truncation(max_tokens=8000)`.
 """
 
 import json

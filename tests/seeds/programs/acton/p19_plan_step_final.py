@@ -1,4 +1,5 @@
-"""An answer of the model is an `AgentPlan`, an `AgentStep` or a `FinalResponse`; a plan and steps continue, a final response ends the run.
+"""An answer of the model is an `AgentPlan`, an `AgentStep` or a `FinalResponse`. After a plan or a step, the run
+continues. A final response ends the run.
 
 Document: Data Flow, Standard Agent Run, Parse Response.
 """

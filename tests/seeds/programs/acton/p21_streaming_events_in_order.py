@@ -2,8 +2,9 @@
 
 Document: Data Flow, Streaming Flow; Design Patterns, 5. Event-Driven Streaming.
 
-Differs: a `Token` has text of the final answer for the user, not the JSON of the model, and plans and steps grow as events with
-`complete=False`; write `async with agent.stream(text) as events`, or in synchronous code `portal.start(agent).stream(text)`.
+Differs: A `Token` has text of the final answer for the user, and not the JSON of the model. Partial plans and steps
+are events with `complete=False`. Write `async with agent.stream(text) as events`. In synchronous code, write
+`portal.start(agent).stream(text)`.
 """
 
 import json

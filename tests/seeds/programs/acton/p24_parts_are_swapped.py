@@ -1,4 +1,5 @@
-"""An agent is composed of its client, memory, retry settings and tools; each is swapped by an argument, without a subclass.
+"""An agent is composed of its client, memory, retry settings and tools. A program replaces each of these parts by an
+argument, without a subclass.
 
 Document: Design Patterns, 2. Composition Over Inheritance.
 """

@@ -2,8 +2,9 @@
 
 Document: Design Patterns, 3. Structured Data with Pydantic.
 
-Differs: messages are immutable attrs classes with `sender.kind` and `text` for `role` and `content`, to be fast at 10,000 sessions;
-pydantic models are accepted for your own data: `output=`, parameters and results of tools.
+Differs: Messages are immutable attrs classes, because these are fast at 10,000 sessions. `sender.kind` and `text`
+replace `role` and `content`. You can use pydantic models for your own data: `output=`, and parameters and results of
+tools.
 """
 
 import json

@@ -2,8 +2,8 @@
 
 Document: Design Patterns, 4. Retry Pattern with Tenacity; Performance Considerations, 2. Retry Logic.
 
-Differs: the clients for providers retry by themselves; for a client of your own write
-`llm=RetryingModel(client, Retry.exponential(3, multiplier=2, least=1, most=60))` in place of `retry_config=`.
+Differs: The built-in clients retry automatically. For a custom client, write `llm=RetryingModel(client,
+Retry.exponential(3, multiplier=2, least=1, most=60))` in place of `retry_config=`.
 """
 
 import json

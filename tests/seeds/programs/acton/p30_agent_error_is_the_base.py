@@ -2,7 +2,7 @@
 
 Document: Error Handling Strategy, Error Hierarchy.
 
-Differs: the base class is named `ActgentError`, like the package; write `except ActgentError`.
+Differs: The base class is named `ActgentError`, like the package. Write `except ActgentError`.
 """
 
 from actgent import (

@@ -2,7 +2,8 @@
 
 Document: Error Handling Strategy, LLMCallError.
 
-Differs: it is named `ModelError` and has subclasses such as `NotAuthorized` and `RateLimited`; write `except ModelError`.
+Differs: The error is named `ModelError`, and has subclasses such as `NotAuthorized` and `RateLimited`. Write `except
+ModelError`.
 """
 
 import trio

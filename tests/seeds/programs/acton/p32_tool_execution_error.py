@@ -2,8 +2,8 @@
 
 Document: Error Handling Strategy, ToolExecutionError; Data Flow, Execute Tools (Error handle).
 
-Differs: no class is raised, since the error stays inside the run; read `ToolResult.error` in the events, and raise `ToolError` in a tool
-to choose the text for the model.
+Differs: The run raises no exception, because the error stays inside the run. Read `ToolResult.error` in the events.
+Raise `ToolError` in a tool to choose the text for the model.
 """
 
 import json

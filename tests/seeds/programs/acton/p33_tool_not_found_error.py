@@ -2,7 +2,8 @@
 
 Document: Error Handling Strategy, ToolNotFoundError.
 
-Differs: it is named `ToolNotFound`, as other errors here have no `Error` at their end; write `except ToolNotFound`.
+Differs: The error is named `ToolNotFound`, because errors of actgent have no `Error` at the end of their names. Write
+`except ToolNotFound`.
 """
 
 import json

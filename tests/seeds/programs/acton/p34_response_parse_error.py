@@ -2,7 +2,8 @@
 
 Document: Error Handling Strategy, ResponseParseError.
 
-Differs: it is named `ParseError`, since every agent raises it; write `except ParseError`, whose `raw` is the answer.
+Differs: The error is named `ParseError`, because every agent raises it. Write `except ParseError`. `raw` of the error
+is the answer.
 """
 
 import json

@@ -2,7 +2,8 @@
 
 Document: Error Handling Strategy, InvalidToolSchemaError.
 
-Differs: it is named `InvalidToolSchema`, as other errors here have no `Error` at their end; write `except InvalidToolSchema`.
+Differs: The error is named `InvalidToolSchema`, because errors of actgent have no `Error` at the end of their names.
+Write `except InvalidToolSchema`.
 """
 
 from typing import Dict

@@ -2,8 +2,8 @@
 
 Document: Thread Safety.
 
-Differs: concurrent runs are isolated, because each run has its own session, so one agent serves many requests;
-to call it from threads, write `with open_portal() as portal: portal.start(agent).run(text)`.
+Differs: Each run has its own session, so one agent serves many concurrent requests. To call the agent from threads,
+write `with open_portal() as portal: portal.start(agent).run(text)`.
 """
 
 import json

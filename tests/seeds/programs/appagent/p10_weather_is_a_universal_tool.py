@@ -2,7 +2,7 @@
 
 Document: Mode-Based Tool Access Control, Universal Tools.
 
-Differs: The program chooses the weather service and the key, so the tool is one `HTTPTool(name, url)` in
+Differs: The program chooses the weather service and the key. Therefore the tool is one `HTTPTool(name, url)` in
 `Modes(universal=[...])`.
 """
 

@@ -2,8 +2,8 @@
 
 Document: Unified System Prompt Architecture, Comprehensive Tool Definitions and Complete Tool Knowledge.
 
-Differs: The system prompt has the names of the tools and their modes, and the `tools` of each request have their schemas, where
-providers expect them; the program needs no code for that.
+Differs: The system prompt has the names of the tools and their modes. The `tools` of each request have the schemas,
+where providers expect them. The program needs no code for this.
 """
 
 import trio

@@ -2,8 +2,8 @@
 
 Document: Directory Structure; Tool Implementation.
 
-Differs: Mode transitions and access are built in, so no `/utils` is written: `brain.md` is the prompt, `tools/*.py` has the tools, and the
-program adds `modes=Modes(...)`, which names the tools of each mode.
+Differs: Mode transitions and access are built in, so a program needs no `/utils`. `brain.md` is the prompt, and
+`tools/*.py` has the tools. The program adds `modes=Modes(...)`, which names the tools of each mode.
 """
 
 from pathlib import Path

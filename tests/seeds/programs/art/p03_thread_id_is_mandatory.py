@@ -2,8 +2,8 @@
 
 Document: Input (AgentProps).
 
-Differs: `session=` is optional: without it, `process` creates a thread and returns its id;
-to continue a thread, write `process(query, session=await agent.ensure_session(owner, thread_id))`.
+Differs: `session=` is optional. Without it, `process` creates a thread and returns its id. To continue a thread,
+write `process(query, session=await agent.ensure_session(owner, thread_id))`.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""Session id of the UI, user id and trace id are optional; they are stored with the messages, and a trace connects all steps of a request.
+"""Session id of the UI, user id and trace id are optional. They are stored with the messages. A trace connects all steps
+of a request.
 
 Document: Input (AgentProps).
 """

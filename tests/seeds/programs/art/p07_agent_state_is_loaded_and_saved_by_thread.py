@@ -1,4 +1,5 @@
-"""The state of a thread is loaded with it and saved after a change, also over a restart; each thread has a separate state.
+"""The state of a thread is loaded with the thread and saved after a change, also over a restart. Each thread has a
+separate state.
 
 Document: The 6 Stages of PES Execution, 1. Initiation and 6. Finalization.
 """

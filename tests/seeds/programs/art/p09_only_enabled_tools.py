@@ -2,8 +2,9 @@
 
 Document: The 6 Stages of PES Execution, 2. Planning Context Assembly.
 
-Differs: the prompt always has the schemas of all tools, so that a provider can cache it, and its end names the enabled tools;
-`agent.configure(thread, tools=[...])` sets them as before, and calls of the others are rejected.
+Differs: The prompt always has the schemas of all tools, so that a provider can cache the prompt. The end of the
+prompt names the enabled tools. `agent.configure(thread, tools=[...])` enables tools, and calls of other tools are
+rejected.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""Before a tool runs, the tool system verifies that it is enabled for the thread; tools are enabled and disabled by thread.
+"""Before a tool runs, the tool system verifies that the tool is enabled for the thread. A program enables and disables
+tools by thread.
 
 Document: The 6 Stages of PES Execution, 4. Tool Execution Phase.
 """

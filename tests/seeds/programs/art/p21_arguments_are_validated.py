@@ -1,4 +1,4 @@
-"""The planned arguments are validated against the tool's input schema; a tool does not run with invalid arguments.
+"""The planned arguments are validated against the tool's input schema. A tool does not run with invalid arguments.
 
 Document: The 6 Stages of PES Execution, 4. Tool Execution Phase.
 """

@@ -1,4 +1,4 @@
-"""A tool runs with a timeout; its result reports the timeout, and the model still writes the answer.
+"""A tool runs with a timeout. Its result reports the timeout, and the model still writes the answer.
 
 Document: The 6 Stages of PES Execution, 4. Tool Execution Phase.
 """

@@ -1,4 +1,4 @@
-"""The thoughts of the synthesis call are streamed as `THOUGHTS` observations; the answer has only the text for the user.
+"""The thoughts of the synthesis call are streamed as `THOUGHTS` observations. The answer has only the text for the user.
 
 Document: The 6 Stages of PES Execution, 5. Synthesis Call.
 """

@@ -1,4 +1,5 @@
-"""An API error or an unreadable answer of the synthesis call results in an `ERROR` observation; the results of tools are kept.
+"""An API error or an unreadable answer of the synthesis call results in an `ERROR` observation. The results of tools are
+kept.
 
 Document: The 6 Stages of PES Execution, 5. Synthesis Call; Error Handling, Synthesis Call.
 """

@@ -1,4 +1,5 @@
-"""The user's message and the final message are saved to the history of the thread; plans, thoughts and calls are not part of it.
+"""The user's message and the final message are saved to the history of the thread. Plans, thoughts and calls are not
+part of the history.
 
 Document: The 6 Stages of PES Execution, 6. Finalization and Response Delivery.
 """

@@ -2,8 +2,8 @@
 
 Document: The 6 Stages of PES Execution, 3. and 6. (ObservationRepository, ConversationRepository, StateRepository).
 
-Differs: one journal stores messages, observations and states together, so a program needs no repositories; choose it with
-`open_runtime(journal="memory:")`, `"sqlite:///agents.db"` or `"postgresql://HOST/DATABASE"`.
+Differs: One journal stores messages, observations and states together, so a program needs no repositories. Choose the
+journal with `open_runtime(journal="memory:")`, `"sqlite:///agents.db"` or `"postgresql://HOST/DATABASE"`.
 """
 
 import json

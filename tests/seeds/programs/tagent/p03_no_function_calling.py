@@ -2,8 +2,8 @@
 
 Document: Core Architecture Principles, Structured Output Integration (No Function Calling).
 
-Differs: a model whose client takes native tools also gets their schemas, since such models call them more reliably; decisions in JSON
-work with every model, and a model that is a function or has `call` gets text only.
+Differs: A model whose client takes native tools also gets the schemas of the tools, because such models call native
+tools more reliably. Decisions in JSON work with every model. A model that is a function or has `call` gets only text.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The state changes only through dispatched actions; a change of a copy in an action or a reader has no effect.
+"""The state changes only through dispatched actions. A change of a copy in an action or a reader has no effect.
 
 Document: Core Architecture Principles, Redux-Inspired State Management (Immutable Updates).
 """

@@ -1,4 +1,4 @@
-"""State transitions are deterministic: the same actions lead from the same state to the same state.
+"""State transitions are deterministic: equal actions lead from equal states to equal states.
 
 Document: Core Architecture Principles, Redux-Inspired State Management (Predictable Flow).
 """

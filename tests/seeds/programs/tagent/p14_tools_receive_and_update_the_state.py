@@ -1,5 +1,5 @@
-"""A tool `(state, args)` receives the state and the arguments of the decision, and its return value updates the state; None updates
-nothing.
+"""A tool `(state, args)` receives the state and the arguments of the decision. Its return value updates the state. None
+updates nothing.
 
 Document: Tool Integration; Core Architecture Principles (State Integration).
 """

@@ -2,7 +2,7 @@
 
 Document: Component Architecture, State Management; Action System (example_action).
 
-Differs: the store itself is a mapping that only actions can change; write `dict(store)` for `store.state.data`.
+Differs: The store itself is a mapping that only actions can change. Write `dict(store)` for `store.state.data`.
 """
 
 from typing import Any, Dict, Optional, Tuple

@@ -2,8 +2,8 @@
 
 Document: Component Architecture, State Management (Store.tools, Store.conversation_history).
 
-Differs: the store has only the state, so that it can be replayed; tools are `tools={name: func}` and `agent.tools.add(func)`, the
-conversation is `session.history` and `result.history`.
+Differs: The store has only the state, so that the state can be replayed. Tools are `tools={name: func}` and
+`agent.tools.add(func)`. The conversation is `session.history` and `result.history`.
 """
 
 import json

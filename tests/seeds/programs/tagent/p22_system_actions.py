@@ -1,9 +1,9 @@
-"""The loop has the system actions plan, execute, summarize and evaluate; the model chooses the next one.
+"""The loop has the system actions plan, execute, summarize and evaluate. The model chooses the next action.
 
 Document: Component Architecture, Action System (System Actions); Structured Output System (action).
 
-Differs: an evaluation is rejected before the first result or summary, so that no model can declare an untouched goal achieved; a run
-without tools takes `summarize` and then `evaluate`.
+Differs: An evaluation is rejected before the first result or summary. Therefore no model can declare an untouched
+goal achieved. A run without tools takes `summarize` and then `evaluate`.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""Custom actions with logic of the application are registered by name; the model can choose them, and they update the state.
+"""Custom actions with logic of the application are registered by name. The model can choose these actions, and they
+update the state.
 
 Document: Action System (Custom Actions); Extension Points, Custom Action Types (register_custom_action).
 """

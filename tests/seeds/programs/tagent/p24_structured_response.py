@@ -1,4 +1,4 @@
-"""A decision has an action, params and a reasoning; params and reasoning may be missing.
+"""A decision has an action, params and a reasoning. Params and reasoning may be missing.
 
 Document: Structured Output System (StructuredResponse).
 """

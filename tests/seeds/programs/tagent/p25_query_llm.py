@@ -2,8 +2,8 @@
 
 Document: Structured Output System (query_llm).
 
-Differs: agents call models, because they retry wrong answers and count tokens; write `BareAgent("query", llm=model).run_sync(prompt,
-output=StructuredResponse).data`.
+Differs: Agents call models, because agents retry wrong answers and count tokens. Write `BareAgent("query",
+llm=model).run_sync(prompt, output=StructuredResponse).data`.
 """
 
 from typing import Any, Dict

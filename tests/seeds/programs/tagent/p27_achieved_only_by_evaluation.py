@@ -1,4 +1,5 @@
-"""The goal counts as achieved only by an evaluation; a tool cannot set it, and a negative evaluation continues the loop.
+"""Only an evaluation decides that the goal is achieved. A tool cannot decide this, and a negative evaluation continues
+the loop.
 
 Document: Main Agent Loop (evaluate_goal_achievement, Goal Evaluation).
 """

@@ -2,8 +2,8 @@
 
 Document: Main Agent Loop (format_final_output); Extension Points, Output Format Handlers.
 
-Differs: the argument is named `output=`, as of every other run here, and it also takes dataclasses, TypedDicts and JSON Schemas;
-write `run_agent_sync(goal, model, output=CustomOutputFormat)`.
+Differs: The argument is named `output=`, as for every run of actgent. `output=` also takes dataclasses, TypedDicts
+and JSON Schemas. Write `run_agent_sync(goal, model, output=CustomOutputFormat)`.
 """
 
 import json

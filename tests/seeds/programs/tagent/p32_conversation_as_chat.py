@@ -2,8 +2,8 @@
 
 Document: Advanced Features, Conversation History Management.
 
-Differs: it is named `conversation_text`, has no emoji, and indents the further lines of an entry, so that no message can look like
-another one; write `conversation_text(history)` or `result.conversation`.
+Differs: The function is named `conversation_text`, and writes no emoji. It indents the further lines of an entry, so
+that no message can look like another entry. Write `conversation_text(history)` or `result.conversation`.
 """
 
 from actgent import conversation_text

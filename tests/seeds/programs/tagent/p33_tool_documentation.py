@@ -2,7 +2,8 @@
 
 Document: Advanced Features, Tool Introspection.
 
-Differs: it is named `tool_documentation`, as functions here have no `get_`; write `tool_documentation(tools)`.
+Differs: The function is named `tool_documentation`, because functions of actgent have no `get_`. Write
+`tool_documentation(tools)`.
 """
 
 from typing import Any, Dict, Optional, Tuple

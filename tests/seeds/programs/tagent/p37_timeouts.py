@@ -1,4 +1,4 @@
-"""Timeouts end long operations: the whole run, a tool, and the model; the result has the partial results.
+"""Timeouts end long operations: the whole run, a tool, and the model. The result has the partial results.
 
 Document: Production Considerations, Error Handling (Timeout Management).
 """

@@ -2,8 +2,8 @@
 
 Document: Extension Points, Model Integration.
 
-Differs: the function is named `register_provider`, and a model is then `"NAME:MODEL"`, so that one class serves all its models;
-write `register_provider("acme", AcmeClient)` and `run_agent_sync(goal, "acme:small")`.
+Differs: The function is named `register_provider`. A model is then `"NAME:MODEL"`, so that one class serves all its
+models. Write `register_provider("acme", AcmeClient)` and `run_agent_sync(goal, "acme:small")`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A reducer applies the return value of an action or a tool, and decides how a new value is combined with the old one.
+"""A reducer applies the return value of an action or a tool: it combines the new value with the old value.
 
 Document: Component Architecture, State Management (_apply_reducer); Main Agent Loop, State Update.
 """

@@ -2,7 +2,7 @@
 
 Document: Main Agent Loop (def run_agent).
 
-Differs: `run_agent` is async, so that many runs share a thread; scripts write `run_agent_sync` with the same arguments.
+Differs: `run_agent` is async, so that many runs share a thread. Scripts write `run_agent_sync` with equal arguments.
 """
 
 import json
