@@ -1,4 +1,4 @@
-"""Run actors without a model together with an agent. They use `tell` and `ask`, and the runtime supervises all of them.
+"""Run actors without a model together with an agent. The program uses `tell` and `ask`, and the runtime supervises all actors.
 
 The actor `Till` counts money. The tool of the agent `clerk` asks the till. The actor `Postman` sends letters to the
 clerk. A message that an actor cannot process becomes a dead letter, which the program lists and redelivers.

@@ -1,7 +1,7 @@
 """Approvals: a tool call waits for the decision of a person, also across a restart of the process.
 
-The first process requests approvals and exits. The second process, which could start a week later, lists the open
-approvals. A person approves one payment, edits another and rejects the third. Small payments need no approval.
+The first process requests approvals and exits. The second process could start a week later, and lists the open
+approvals. A person approves one payment, edits the second and rejects the third. Small payments need no approval.
 """
 
 import tempfile

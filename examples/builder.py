@@ -1,6 +1,6 @@
 """Create one agent in three ways: from a folder, with the builders, and with the constructor.
 
-The folder is `agent_folder`. `actgent check examples/agent_folder` validates it, and `actgent run` starts a conversation.
+The folder is `agent_folder`. `actgent check examples/agent_folder` validates the folder, and `actgent run` starts a conversation.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Hold a conversation: one agent, and one session, which remembers the earlier messages.
+"""Hold a conversation with one agent in one session. The session remembers the earlier messages.
 
-A script replaces the model, so the example needs no API key. With a key, write `llm="openai:gpt-5.2"` or
-`llm="anthropic:claude-sonnet-4-5"` instead; nothing else changes.
+A script replaces the model, so the example needs no API key. With a key, change only the argument `llm=`, for example to
+`llm="openai:gpt-5.2"` or `llm="anthropic:claude-sonnet-4-5"`.
 """
 
 import trio

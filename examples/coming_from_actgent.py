@@ -1,4 +1,4 @@
-"""Port a program of actgent (TypeScript): a ReAct agent from `brain.md`, a mapped and a direct tool, handlers of two sessions."""
+"""Migrate a program of actgent (TypeScript): a ReAct agent from `brain.md`, a mapped and a direct tool, handlers of two sessions."""
 
 import json
 import tempfile

@@ -1,4 +1,4 @@
-"""Port a program of acton-agent: a custom client, a class and a function as tools, a custom memory, events and errors."""
+"""Migrate a program of acton-agent: a custom client, a class and a function as tools, a custom memory, events and errors."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Port a program of AppAgent: four modes with their tools, a custom mode, state tools, an SQL database, refused transitions."""
+"""Migrate a program of AppAgent: four modes with their tools, a custom mode, state tools, an SQL database, refused transitions."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""Port a program of ART: a thread with its configuration, `process`, and observations during the turn.
+"""Migrate a program of ART: a thread with its configuration, `process`, and observations during the turn.
 
 The model plans three tool calls: one succeeds, one fails, and one tool is not enabled for the thread. The result has the
-status `partial`, and the answer names it. Then the model fails, and `process` returns a result with the status `error`.
+status `partial`, and the answer names this status. Then the model fails, and `process` returns a result with the status `error`.
 """
 
 import json

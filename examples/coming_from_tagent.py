@@ -1,4 +1,4 @@
-"""Port a program of TAgent: `run_agent` with tools from `tagent.tools.py`, a custom action, an output model and a replay.
+"""Migrate a program of TAgent: `run_agent` with tools from `tagent.tools.py`, a custom action, an output model and a replay.
 
 The tools file has the form that TAgent documents. After a failed tool and a loop of equal calls, all results are kept.
 """

@@ -1,7 +1,7 @@
 """Write a protocol: a template for the prompt, and a classifier that reads the answer.
 
 This protocol has two stages. First the model writes an outline as JSON. Then, with another prompt, the model writes
-the text. If the outline cannot be parsed, the protocol asks the model again, with the error.
+the text. If the outline cannot be parsed, the model is called again with the error.
 """
 
 from collections.abc import Sequence

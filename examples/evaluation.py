@@ -1,6 +1,6 @@
-"""Evaluation: run the same cases with two prompts, check the answers in Python, and print a table of the results.
+"""Evaluation: run cases with two prompts, check the answers in Python, and print a table of the results.
 
-`actgent eval examples/evaluation.py --runs 3 --html report.html` runs the same cases and writes an HTML report.
+`actgent eval examples/evaluation.py --runs 3 --html report.html` runs these cases and writes an HTML report.
 """
 
 import trio

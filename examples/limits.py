@@ -1,4 +1,4 @@
-"""Limits of a turn together with the agents that work for it, and of a whole session."""
+"""Limits: a turn with the work of its helper agents, and a whole session."""
 
 import trio
 

@@ -1,4 +1,4 @@
-"""Modes: the current mode of a session decides which tools may run. Rules decide which roles may switch the mode.
+"""Modes: only the tools of a session's current mode may run. Only permitted roles may switch the mode.
 
 The prompt always lists all tools. Therefore the prompt does not change, and the provider can cache it.
 """

@@ -1,4 +1,4 @@
-"""Write a loop of two models: a cheap model writes a draft, and a strong model reviews it until it accepts a draft.
+"""Write a loop of two models: a cheap model writes drafts, until a strong model accepts a draft.
 
 Each request names the role of its model, and `models=` maps roles to models. The loop stores its data in the state of the
 session, so with a journal the loop resumes after a crash.

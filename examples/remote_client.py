@@ -1,7 +1,7 @@
-"""Use an agent in another process with the same methods. The connection may break and is then restored.
+"""Use an agent of another process with the methods of a local agent. The client restores a broken connection.
 
-Run it with `.venv/bin/python examples/remote_client.py`. It needs no API key and no network.
-The program starts the server in its own process. `actgent serve` starts the same server as a command.
+Start the program with `.venv/bin/python examples/remote_client.py`. The program needs no API key and no network.
+The program starts the server in its own process. `actgent serve` starts such a server as a command.
 """
 
 from collections.abc import AsyncGenerator

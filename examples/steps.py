@@ -1,4 +1,4 @@
-"""Steps: an agent plans, calls tools and answers. The program receives the growing answer as one object.
+"""Steps: an agent plans, calls tools and answers. The program receives the partial answer as one object.
 
 The model is a script that streams a few characters at a time, as JSON. The program receives a plan, tool executions and
 an answer. Each object is marked as incomplete until its last update.

@@ -1,7 +1,7 @@
 """Streaming: receive an answer with its tool calls as typed events, while the model writes it.
 
-The model is a real OpenAI client. It sends its requests to a provider that `actgent.testing` runs on loopback. Your tests
-can use this provider as well.
+The model is a real OpenAI client, which sends its requests to a provider that `actgent.testing` runs on loopback. Your tests
+can also use this provider.
 """
 
 import trio

@@ -1,7 +1,7 @@
 """Structured output: pass a type, and get a value of this type or an error.
 
-The request contains the schema of the type, and the answer is validated. If the answer is invalid, the model is asked
-again with the error. In this example, the first answer has a negative price.
+The request contains the schema of the type, and actgent validates the answer. If the answer is invalid, the model is
+called again with the error. In this example, the first answer has a negative price.
 """
 
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""HTTP tool: the model asks a weather API, and passes the city in the query.
+"""HTTP tool: the model calls a weather API, and passes the city in the query.
 
 The example starts the server on loopback, so it needs no API key. For a real server, pass its URL, and the key as
 `auth=APIKey(key, query="appid")`. Loopback is not a public address, so `allow=` must permit it.

@@ -1,7 +1,7 @@
 """Run an agent on two nodes, and kill one node during conversations. Each message is answered exactly once.
 
-Run it with `.venv/bin/python examples/cluster`. It needs no API key, but a PostgreSQL server on this machine or at the
-URL in ACTGENT_JOURNAL. It creates a separate schema, and drops the schema at the end.
+Start the program with `.venv/bin/python examples/cluster`. The program needs no API key, but a PostgreSQL server on this
+machine or at the URL in ACTGENT_JOURNAL. The program creates a separate schema, and drops the schema at the end.
 """
 
 import math

@@ -1,7 +1,7 @@
 """A FastAPI service with users, sessions, server-sent events, approvals in another request, and HTTP statuses for errors.
 
-Run it with `uvicorn service:app --timeout-graceful-shutdown 5`, so that open event streams do not delay its end. The
-agents run on trio in a background thread, behind a portal. All state is in the journal, so a restarted service continues.
+Start the service with `uvicorn service:app --timeout-graceful-shutdown 5`, so that open event streams do not delay its end.
+The agents run on trio in a background thread, behind a portal. All state is in the journal, so a restarted service continues.
 """
 
 import json
