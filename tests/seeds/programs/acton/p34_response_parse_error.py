@@ -2,8 +2,8 @@
 
 Document: Error Handling Strategy, ResponseParseError.
 
-Differs: The error is named `ParseError`, because every agent raises it. Write `except ParseError`. `raw` of the error
-is the answer.
+Differs: The error is named `ParseError`, because every agent raises this error. Write `except ParseError`. The
+attribute `raw` of the error contains the answer.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""A query is answered in three phases: a plan by the first model call, its tool calls, and the answer by the second model call.
+"""A query is answered in three phases: the first model call makes a plan, the planned tool calls run, and the second model call
+writes the answer.
 
 Document: The Plan-Execute-Synthesize (PES) Pattern.
 """
