@@ -1,4 +1,4 @@
-"""What tests of agents share: an ear at every handler, and the shortest way to an agent."""
+"""Fixtures for tests of agents: listeners, agents with scripted models, and journals that crash."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,9 +27,9 @@ class StepCounter(trio.abc.Instrument):
 
 @pytest.fixture
 def cancelled_at() -> Callable[..., Any]:
-    """A function that cancels a call at the n-th step of any task, and says whether the call ended before, by itself.
+    """Return a function that cancels a call at the n-th step of any task.
 
-    Errors of actgent count as an end; the list `errors` collects them.
+    It returns whether the call ended before that. Errors of actgent count as an end; the list `errors` collects them.
     """
 
     async def run(steps: int, fn: Callable[[], Any], errors: list[Exception] | None = None) -> bool:
@@ -58,10 +58,13 @@ def cancelled_at() -> Callable[..., Any]:
 
 @pytest.fixture
 def listen() -> Callable[..., list[Any]]:
-    """`listen(session)` gives the growing list of all that its handlers hear, tokens only with `tokens=True`."""
+    """Return `listen(session)`, which returns the growing list of all deliveries to the session's handlers.
+
+    Tokens are included with `tokens=True`.
+    """
 
     def attach(session: Session, *, tokens: bool = False) -> list[Any]:
-        heard: list[Any] = []
+        received: list[Any] = []
         for register in (
             session.on_conversation,
             session.on_event,
@@ -69,17 +72,17 @@ def listen() -> Callable[..., list[Any]]:
             session.on_exception,
             session.on_routing,
         ):
-            register(heard.append)
+            register(received.append)
         if tokens:
-            session.on_token(heard.append)
-        return heard
+            session.on_token(received.append)
+        return received
 
     return attach
 
 
 @pytest.fixture
 def make() -> Callable[..., tuple[Agent, ScriptedLLM]]:
-    """`make(*answers, kind=BareAgent, **options)` gives an agent and the model that it asks."""
+    """Return `make(*answers, kind=BareAgent, **options)`, which returns an agent and its scripted model."""
 
     def build(*answers: Any, kind: type[Agent] = BareAgent, **options: Any) -> tuple[Agent, ScriptedLLM]:
         script = answers[0] if len(answers) == 1 and callable(answers[0]) else list(answers)
@@ -90,7 +93,7 @@ def make() -> Callable[..., tuple[Agent, ScriptedLLM]]:
 
 
 class MortalJournal(MemoryJournal):
-    """A journal whose process dies at its n-th step: that one is there, and nothing after it happens."""
+    """A journal whose process dies at its n-th step. That step is stored, and no later one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,5 +135,5 @@ class MortalJournal(MemoryJournal):
 
 @pytest.fixture
 def mortal() -> type[MortalJournal]:
-    """A journal for crashes: `await journal.live(life, steps=n)` runs `life(journal)` until its n-th step."""
+    """Return a journal for crashes: `await journal.live(life, steps=n)` runs `life(journal)` until its n-th step."""
     return MortalJournal

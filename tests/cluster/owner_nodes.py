@@ -32,13 +32,13 @@ class Slow(LLM):
         self.seconds, self.note = seconds, note
 
     async def complete(self, chat, on_text=None):
-        said = "".join(part.text for part in chat.messages[-1].parts if isinstance(part, Text))
-        self.note("CALL", said)
-        if said == "kill":
+        text = "".join(part.text for part in chat.messages[-1].parts if isinstance(part, Text))
+        self.note("CALL", text)
+        if text == "kill":
             signal.raise_signal(signal.SIGKILL)
         await trio.sleep(self.seconds)
-        self.note("DONE", said)
-        return ModelResponse(parts=(Text(f"you said: {said}"),), usage=Usage(input_tokens=1, output_tokens=1))
+        self.note("DONE", text)
+        return ModelResponse(parts=(Text(f"you said: {text}"),), usage=Usage(input_tokens=1, output_tokens=1))
 
 
 @asynccontextmanager

@@ -107,7 +107,7 @@ def crowd(sessions, seed, **call):
 
 
 @pytest.mark.parametrize("limit", [5, 20, 400])
-async def test_three_nodes_take_together_what_was_declared(virtual, autojump_clock, limit):
+async def test_three_nodes_share_the_declared_rate(virtual, autojump_clock, limit):
     """No window has more calls than one process could make.
 
     Under load the nodes use nearly all of the limit, though one of them is killed.
@@ -128,7 +128,7 @@ async def test_three_nodes_take_together_what_was_declared(virtual, autojump_clo
     assert all(node.calls for node in nodes)
 
 
-async def test_tokens_are_shared_as_they_were_used(virtual, autojump_clock):
+async def test_used_tokens_are_shared_between_nodes(virtual, autojump_clock):
     """All nodes pay for tokens beyond the estimate, and all nodes can use the tokens that an answer left over."""
     rate, capacity, seconds = 1000.0, 6000.0, 60
     nodes = [Node(f"n{each}", virtual, tokens_per_minute=60_000, max_wait=1e6) for each in range(3)]
@@ -143,7 +143,7 @@ async def test_tokens_are_shared_as_they_were_used(virtual, autojump_clock):
     assert total >= 0.9 * rate * seconds
 
 
-async def test_priority_holds_in_a_node(virtual, autojump_clock):
+async def test_urgent_call_precedes_waiting_calls_of_its_node(virtual, autojump_clock):
     """An urgent call precedes the waiting calls of its node."""
     node = Node("n0", virtual, requests_per_minute=60, burst=1 / 60, max_wait=1e6)
     done = []
@@ -165,7 +165,7 @@ async def test_priority_holds_in_a_node(virtual, autojump_clock):
     assert done.index("urgent") <= 2
 
 
-async def test_a_database_that_is_away_lends_nothing(virtual, autojump_clock):
+async def test_unreachable_database_leases_nothing(virtual, autojump_clock):
     """The node makes only the calls of its lease, and continues when the database is reachable."""
     is_away = False
 
@@ -208,7 +208,7 @@ async def test_call_with_a_short_deadline_fails_immediately(virtual, autojump_cl
         await nursery.start(node.live, talk)
 
 
-async def test_a_rate_limiter_has_its_limits_for_itself_again(virtual, autojump_clock):
+async def test_rate_limiter_uses_its_own_limits_after_its_runtime(virtual, autojump_clock):
     """After its runtime has ended, it starts with an empty bucket, because other nodes may have spent the units."""
     node, times = Node("n0", virtual, requests_per_minute=60, burst=1 / 60), []
 
@@ -240,8 +240,8 @@ async def test_leased_units_do_not_refill_the_bucket(virtual, autojump_clock):
     """The units return after the holder has spent them or the lease has expired, because they may be spent late."""
 
     async def lent(holder, **options):
-        args, given = asking(holder, **options)
-        return (await virtual(*args, **given)).lent
+        args, settings = asking(holder, **options)
+        return (await virtual(*args, **settings)).lent
 
     assert await lent("a") == 10
     await trio.sleep(1)
@@ -262,7 +262,7 @@ async def test_debt_is_charged_before_a_lease(virtual, autojump_clock):
     assert (found.lent, found.wait) == (0, pytest.approx(1.6))
 
 
-def test_a_share_lapses():
+def test_lease_expires_two_seconds_after_its_request():
     """The lease ends two seconds after its request, not after its arrival. The debt stays."""
     share = LeasedLimit(kind="requests", rate=1, capacity=10, waiting=lambda _: 5)
     call = Cost()
@@ -277,12 +277,12 @@ def test_a_share_lapses():
     assert share.lease_request(103.0).charge == 1
 
 
-async def test_statements_that_meet_lend_each_unit_once(postgres_url):
+async def test_concurrent_statements_lease_each_unit_once(postgres_url):
     """Many connections lease concurrently by the clock of the server.
 
     Leases that are never returned expire.
     """
-    begun, lent = trio.current_time(), 0.0
+    started, lent = trio.current_time(), 0.0
 
     async def borrow(number):
         nonlocal lent
@@ -306,10 +306,10 @@ async def test_statements_that_meet_lend_each_unit_once(postgres_url):
     async with trio.open_nursery() as nursery:
         for number in range(6):
             nursery.start_soon(borrow, number)
-    assert 50 <= lent <= 50 + 100 * (trio.current_time() - begun)
+    assert 50 <= lent <= 50 + 100 * (trio.current_time() - started)
 
 
-async def test_nodes_share_what_their_models_declare(open_cluster):
+async def test_nodes_share_limits_by_limiter_name(open_cluster):
     """The nodes share the limits by the name of the rate limiter.
 
     Units that one node uses are not available to others.
@@ -343,7 +343,7 @@ async def test_per_node_limit_is_logged_if_declared(caplog):
     own, plain = RateLimiter(concurrency=4, requests_per_minute=60), RateLimiter(requests_per_minute=60)
     for rate_limiter in (own, plain, own):
         rate_limiter.share(lender, "api.example.com")
-    (said,) = [each.getMessage() for each in caplog.records]
-    assert said.startswith(
+    (log_lines,) = [each.getMessage() for each in caplog.records]
+    assert log_lines.startswith(
         "RateLimiter(concurrency=4) of api.example.com applies to each node of the cluster"
     )

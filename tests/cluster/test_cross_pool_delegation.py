@@ -114,13 +114,13 @@ def writing(*, calls=None, wait=None):
     return BareAgent("writer", llm=ScriptedLLM(answer))
 
 
-async def taken_of(runtime, session, agent):
+async def paid_usage(runtime, session, agent):
     """Return the usage that the budget of a session has paid, according to the journal."""
     records = (await runtime.read_session(session.id, agent=agent))[1]
     return spent_in([each for each in records if isinstance(each, UsageRecord) and not each.turn])
 
 
-async def test_an_agent_of_another_pool_is_used_as_any_other():
+async def test_agent_of_another_pool_is_used_like_a_local_one():
     """The agent handles a run, a tool call, a delegated task and a pipeline step, each once.
 
     Its capabilities can be found.
@@ -133,18 +133,18 @@ async def test_an_agent_of_another_pool_is_used_as_any_other():
         async with node(editors, editor, pipeline) as runtime:
             assert (await writer.run("a letter")).text == "written: a letter"
             assert (await editor.run("a poem")).text == "editor got written: a poem"
-            session, heard = await editor.create_session("ada"), []
-            session.on_conversation(lambda reply: heard.append(reply.text))
+            session, received = await editor.create_session("ada"), []
+            session.on_conversation(lambda reply: received.append(reply.text))
             await session.delegate(writer.name, "a novel")
-            await until(lambda: heard)
-            assert "written: a novel" in heard[0]
+            await until(lambda: received)
+            assert "written: a novel" in received[0]
             assert (await pipeline.process({"topic": "rain"})).text == "written: rain"
             assert [card.name for card in runtime.agents.find("poems")] == [writer.name]
             assert writer.as_tool().name == "writer"
     assert calls == ["a letter", "a poem", "a novel", "rain"]
 
 
-async def test_a_form_of_answer_holds_in_the_other_pool():
+async def test_output_type_applies_in_the_other_pool():
     """The request includes the output type, and the answer has that type."""
 
     def answer(chat):
@@ -168,16 +168,16 @@ async def test_budgets_are_exact_over_pools():
             session = await editor.create_session("ada", limits=Limits(model_calls=9, tokens=100_000))
             for _ in range(2):
                 await editor.run("a poem", session=session)
-            taken = await taken_of(runtime, session, "editor")
+            taken = await paid_usage(runtime, session, "editor")
             assert (taken.model_calls, taken.tool_calls) == (6, 2)
             assert taken.tokens >= 24
             await editor.run("a poem", session=session)
             with pytest.raises(LimitReached):
                 await editor.run("a poem", session=session)
-            assert (await taken_of(runtime, session, "editor")).model_calls == 9
+            assert (await paid_usage(runtime, session, "editor")).model_calls == 9
 
 
-async def test_no_more_than_was_granted_is_taken_there():
+async def test_other_pool_does_not_exceed_the_grant():
     """The task reaches its limit in the other pool and fails. The parent gets the limit in the error."""
 
     def answer(chat):
@@ -199,7 +199,7 @@ async def test_no_more_than_was_granted_is_taken_there():
             text = (await editor.run("count", session=session)).text
             assert "failed (limit)" in text
             assert "3 model calls" in text
-            assert (await taken_of(runtime, session, "editor")).model_calls == 5
+            assert (await paid_usage(runtime, session, "editor")).model_calls == 5
 
 
 async def test_task_without_budget_is_not_sent():
@@ -215,7 +215,7 @@ async def test_task_without_budget_is_not_sent():
     assert calls == []
 
 
-async def test_a_task_is_stopped_from_above():
+async def test_parent_stops_its_task_in_the_other_pool():
     """An interrupt, a closed session and a cancelled task end the session in the other pool.
 
     The unused budget returns.
@@ -231,7 +231,7 @@ async def test_a_task_is_stopped_from_above():
                 await until(lambda count=number: len(calls) == count)
                 await stop()
                 await closed(there)
-            taken = await taken_of(runtime, session, "editor")
+            taken = await paid_usage(runtime, session, "editor")
             assert taken.model_calls == 4  # two model calls of the editor, and two that were interrupted
             session = await editor.create_session("ada")
             task = await session.delegate(writer.name, "a novel")
@@ -240,7 +240,7 @@ async def test_a_task_is_stopped_from_above():
             await closed(there)
 
 
-async def test_a_task_that_is_stopped_before_it_arrives_never_begins():
+async def test_task_cancelled_before_its_arrival_never_begins():
     """A cancellation before the request closes the session before it opens.
 
     A cancellation after the request gets the answer. Both requests can be repeated.
@@ -252,8 +252,8 @@ async def test_a_task_that_is_stopped_before_it_arrives_never_begins():
         node(editors, PoolAgent("writer", pool=writers.pool)) as runtime,
     ):
         mine = Message(session_id="x", sender=Sender("ada"), parts="a poem")
-        given = {"agent": "writer", "asker": "p/a/s", "owner": "a@p", "message": mine}
-        late, early = [PoolTask(session_id=each, **given) for each in ("late", "early")]
+        value = {"agent": "writer", "asker": "p/a/s", "owner": "a@p", "message": mine}
+        late, early = [PoolTask(session_id=each, **value) for each in ("late", "early")]
         links = runtime.delegation.pools
         for _ in range(2):
             assert (await links.cancel(writers.pool, late)).answered.failed == "stopped"
@@ -293,8 +293,8 @@ async def test_lost_stop_of_a_task_is_resent():
     calls, never = [], trio.Event()
     async with open_pools() as (editors, writers), writers.node(writing(calls=calls, wait=never)) as there:
         writer = PoolAgent("writer", pool=writers.pool)
-        editor, told = delegating("editor", [writer.as_tool()]), []
-        writer.on_session(told.append)
+        editor, received = delegating("editor", [writer.as_tool()]), []
+        writer.on_session(received.append)
         async with node(editors, editor) as runtime:
             session = await editor.create_session("ada")
             await session.chat("a poem")
@@ -302,7 +302,7 @@ async def test_lost_stop_of_a_task_is_resent():
             make_faulty(runtime, writers.pool, losses=3)
             await session.interrupt()
             await closed(there)
-            assert len(told) == 1  # one session for the task: the cancellation opens no session
+            assert len(received) == 1  # one session for the task: the cancellation opens no session
 
 
 async def test_unsent_stop_of_a_task_is_sent_by_the_next_node():
@@ -335,7 +335,7 @@ async def test_unsent_stop_of_a_task_is_sent_by_the_next_node():
     assert len(set(ids)) == 1
 
 
-async def test_a_deadline_goes_over_to_the_other_pool():
+async def test_deadline_applies_in_the_other_pool():
     """A task whose deadline has passed ends in the other pool, and its parent gets the error."""
     never = trio.Event()
     async with open_pools() as (editors, writers), writers.node(writing(wait=never)) as there:
@@ -365,7 +365,7 @@ async def test_unknown_pool_or_agent_is_a_clear_error():
             await runtime.start(PoolAgent("writer", pool="writers"))
 
 
-async def test_agents_that_ask_each_other_in_a_circle_come_to_an_end():
+async def test_nesting_limit_applies_across_pools():
     """The limit for nested agents counts across pools as in one process."""
     async with open_pools() as (editors, writers):
         to_editor = PoolAgent("editor", pool=editors.pool)
@@ -429,7 +429,7 @@ async def test_task_cannot_use_a_session_of_another_owner():
             assert session.status == "idle"
 
 
-async def test_agents_of_one_name_are_hosted_by_one_pool_of_a_schema():
+async def test_agent_name_is_hosted_by_one_pool_of_a_schema():
     """A second pool that hosts the name is rejected and starts no agent.
 
     Pools with separate schemas may share a name.
@@ -445,7 +445,7 @@ async def test_agents_of_one_name_are_hosted_by_one_pool_of_a_schema():
             assert "writer" in there.agents
 
 
-async def test_an_agent_changes_its_pool_with_its_sessions():
+async def test_agent_can_move_to_another_pool_with_its_sessions():
     """The other pool can host the agent after no node of the old pool hosts it and an operator has released it."""
     async with open_pools() as (editors, writers):
         async with editors.node(writing()), editors.connect() as client:

@@ -28,7 +28,7 @@ def make():
     return judge
 
 
-def test_a_killed_node_is_dead_at_the_second_look():
+def test_killed_node_is_dead_at_the_second_poll():
     """At the first poll the node may still be reconnecting."""
     judge = make()
     nodes = [seen("a"), seen("b", is_unlocked=True), seen("c")]
@@ -39,14 +39,14 @@ def test_a_killed_node_is_dead_at_the_second_look():
     assert not judge.is_in_doubt
 
 
-def test_a_node_that_came_back_is_not_dead():
+def test_reconnected_node_is_not_dead():
     """The node has a new connection at the second poll."""
     judge = make()
     judge.judge([seen("b", is_unlocked=True)], 0.1, "a")
     assert judge.judge([seen("b")], 0.13, "a") == frozenset()
 
 
-def test_a_hanging_node_is_dead_when_its_lease_is_over():
+def test_hanging_node_is_dead_when_its_lease_expires():
     """The connection of the hanging node still holds its lock."""
     judge = make()
     assert judge.judge([seen("b", age=NODE_TIMEOUT_SECONDS - 0.1)], 1.0, "a") == frozenset()
@@ -61,7 +61,7 @@ def test_no_node_removes_itself():
     assert judge.judge([seen("a", age=NODE_TIMEOUT_SECONDS + 1)], 1.1, "a") == frozenset()
 
 
-def test_a_node_that_lost_the_database_waits_for_the_others():
+def test_node_that_lost_the_database_waits_for_other_nodes():
     """A database restart breaks all connections at once."""
     judge = make()
     judge.note_connected(10.0, is_first=False, is_server_new=True)
@@ -79,7 +79,7 @@ def test_a_new_node_waits_only_if_the_server_is_new():
     assert make().may_judge_from < 0
 
 
-def test_a_node_that_hung_itself_waits():
+def test_node_that_hung_waits_before_it_counts_others_as_dead():
     """All nodes may have hung, for example because of a locked table.
 
     The other nodes then send heartbeats now.
@@ -151,7 +151,7 @@ async def test_a_wrong_clock_is_corrected_by_the_database(ahead, corrected, capl
     assert corrections[1:] == [0.0] * corrected
 
 
-async def test_a_look_reports_the_pool_and_what_is_pending():
+async def test_poll_reports_the_pool_and_pending_payloads():
     """The node reports each partition once, and ignores payloads of an unknown kind."""
     views, pending = [], []
     table = Table(0.0)

@@ -27,7 +27,7 @@ async def get(url, path, headers):
 
 
 @pytest.mark.parametrize("gateway", ["of the owner", "of another node"])
-async def test_a_request_for_a_held_session_waits_as_its_client_retries(open_cluster, gateway):
+async def test_request_for_a_held_session_waits_or_returns_retry_later(open_cluster, gateway):
     """A client that counts broken connections gets a response to retry later.
 
     For other clients the gateway waits.

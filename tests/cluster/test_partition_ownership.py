@@ -137,8 +137,8 @@ class World:
                 while node.todo:
                     node.do_one(0)
             if all(
-                row.owner == place and number in node_of(self, place).ownership.serving()
-                for number, place in enumerate(assign_partitions(COUNT, self.staying()))
+                row.owner == index and number in node_of(self, index).ownership.serving()
+                for number, index in enumerate(assign_partitions(COUNT, self.staying()))
                 for row in [self.owners.get(number, PartitionOwner(owner="", epoch=0, is_given_back=True))]
             ):
                 return
@@ -170,10 +170,10 @@ def test_each_partition_has_one_owner_in_every_order_of_events(steps):
     if not [each for each in world.alive() if not each.ownership.is_leaving]:
         world.start()
     world.settle()
-    for number, place in enumerate(assign_partitions(COUNT, world.staying())):
+    for number, index in enumerate(assign_partitions(COUNT, world.staying())):
         serving = [each.name for each in world.alive() if number in each.ownership.serving()]
-        assert serving == [place]
-        assert world.owners[number].owner == place
+        assert serving == [index]
+        assert world.owners[number].owner == index
     for node in world.alive():
         assert not node.ownership.is_leaving or node.ownership.has_left
 
@@ -192,7 +192,7 @@ def owned_by(name, epoch, *, given_back=False):
     return {0: PartitionOwner(owner=name, epoch=epoch, is_given_back=given_back)}
 
 
-def test_a_partition_of_a_live_node_is_not_taken():
+def test_partition_of_a_live_node_is_not_acquired():
     """A node does not acquire it even if it is assigned the partition. The live owner returns it first."""
     ownership = Ownership("a", 1)
     assert ownership.compare_owners(["a"], owned_by("b", 3), {"a", "b"}, 0.0) == []
@@ -201,7 +201,7 @@ def test_a_partition_of_a_live_node_is_not_taken():
     ]
 
 
-def test_a_partition_of_a_dead_node_is_taken():
+def test_partition_of_a_dead_node_is_acquired():
     """The node acquires it in the next epoch."""
     assert Ownership("a", 1).compare_owners(["a"], owned_by("b", 3), {"a"}, 0.0) == [
         PartitionCommand("acquire", 0, 3)
@@ -237,7 +237,7 @@ def test_a_misplaced_partition_with_running_turns_moves_later():
     assert ownership.compare_owners(*views, 6.0, list) == [PartitionCommand("drain", 0, 1)]
 
 
-def test_an_evicted_partition_is_taken_again_once_its_turns_ended():
+def test_evicted_partition_is_acquired_again_after_its_turns_ended():
     """Turns of two epochs never run concurrently in one process."""
     ownership = make()
     assert ownership.note_lost(0, 1) == [PartitionCommand("evict", 0, 1)]
@@ -259,7 +259,7 @@ def test_a_node_that_leaves_waits_for_the_count_of_deaths():
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_one_of_two_takers_is_too_late(is_first):
+def test_second_of_two_acquirers_is_rejected(is_first):
     """The node reads the owners again if the database rejects its acquisition."""
     ownership = Ownership("a", 1)
     ownership.compare_owners(["a"], {}, {"a"}, 0.0)

@@ -12,7 +12,7 @@ NAMES = strategies.sets(strategies.text(min_size=1, max_size=8), min_size=1, max
 
 
 @hypothesis.given(nodes=NAMES)
-def test_all_nodes_have_their_share(nodes):
+def test_nodes_have_equal_shares_of_partitions(nodes):
     """No node exceeds the rounded-up share, in any order of names."""
     places = assign_partitions(64, nodes)
     assert places == assign_partitions(64, sorted(nodes, reverse=True))
@@ -28,8 +28,7 @@ def test_few_partitions_move_when_a_node_leaves():
     assert len(moved) < 256 // 4
 
 
-def test_without_nodes_no_partition_has_a_place():
-    """Without nodes no partition is assigned."""
+def test_partitions_are_unassigned_without_nodes():
     assert assign_partitions(8, []) == []
 
 
@@ -44,6 +43,6 @@ def test_without_nodes_no_partition_has_a_place():
     ],
     ids=["same", "added", "renamed", "empty", "none"],
 )
-def test_nodes_that_host_less_than_another_one_own_nothing(agents, fit):
+def test_nodes_without_all_agents_own_no_partition(agents, fit):
     """A session of a new agent stays at a node that hosts the agent during a rolling upgrade."""
     assert find_eligible_nodes(agents) == fit

@@ -46,7 +46,7 @@ async def wait_forever(_):
     await trio.lowlevel.checkpoint()
 
 
-async def test_a_message_that_killed_three_nodes_is_given_up(open_cluster):
+async def test_message_that_killed_three_nodes_is_dead_lettered(open_cluster):
     """The message is dead-lettered without a model call, and the session answers other messages."""
     model = Echo()
     with trio.fail_after(PATIENCE):

@@ -52,7 +52,7 @@ def calm_seconds(directory):
         (row("b", is_leaving=True), owned("a"), owned("a"), False),
     ],
 )
-async def test_a_missing_node_is_a_death_unless_it_gave_its_partitions_back(
+async def test_missing_node_is_a_death_unless_it_released_its_partitions(
     autojump_clock, gone, before, after, is_death
 ):
     """The node itself acquires nothing. A view without a missing node changes nothing."""
@@ -78,7 +78,7 @@ async def test_a_first_view_shows_a_death_by_partitions_without_a_live_owner(aut
     assert directory.is_dead("b")
 
 
-async def test_a_node_that_comes_back_may_die_again(autojump_clock):
+async def test_returned_node_may_die_again(autojump_clock):
     """The node hung for longer than the timeout of its heartbeat."""
     directory = await make_directory()
     for _ in range(2):
@@ -93,7 +93,7 @@ async def test_a_node_that_comes_back_may_die_again(autojump_clock):
 @pytest.mark.parametrize("is_death", [True, False])
 @pytest.mark.parametrize("is_seen", [True, False])
 async def test_a_broken_connection_is_a_death_only_if_its_node_died(autojump_clock, is_death, is_seen):
-    """The death may be seen before the question or after it. A node that left as planned did not die."""
+    """The death may be detected before or after the query. A node that left as planned did not die."""
     directory = await make_directory()
     transport = NodeTransport(directory, key=b"key", now=trio.current_time)
     directory.update([row("a"), row("b", is_leaving=not is_death)], owned("a"))

@@ -70,7 +70,7 @@ def test_a_request_is_read_as_it_was_signed():
     ],
     ids=["verb", "path", "query", "scopes", "owner", "time", "header"],
 )
-def test_a_request_that_was_changed_is_refused(old, new):
+def test_changed_request_is_rejected(old, new):
     """Each changed part of the head is detected."""
     head = head_of(request())
     assert old in head
@@ -79,13 +79,13 @@ def test_a_request_that_was_changed_is_refused(old, new):
 
 
 @pytest.mark.parametrize("late", [VALID_SECONDS + 1, -VALID_SECONDS - 1])
-def test_a_request_of_another_time_is_refused(late):
+def test_request_with_an_old_time_is_rejected(late):
     """A recorded request cannot be replayed later."""
     with pytest.raises(MalformedMessage, match="compare the clocks"):
         decode_request(head_of(request()), key=KEY, now=NOW + late)
 
 
-def test_a_request_of_another_cluster_is_refused():
+def test_request_of_another_cluster_is_rejected():
     """The other cluster has a different key."""
     with pytest.raises(MalformedMessage, match="not made with the key of this cluster"):
         decode_request(head_of(request(key=b"x" * 32)), key=KEY, now=NOW)
@@ -94,7 +94,7 @@ def test_a_request_of_another_cluster_is_refused():
 @pytest.mark.parametrize(
     "head", [b"", b"GET / HTTP/1.1\r\nhost: x", b"\xff\xfe", b"a: b\r\nactgent-signature: "]
 )
-def test_a_head_without_a_signature_is_refused(head):
+def test_head_without_a_signature_is_rejected(head):
     """Cases: a request of a browser, of a port scanner, and data that is not HTTP."""
     with pytest.raises(MalformedMessage):
         decode_request(head, key=KEY, now=NOW)
@@ -112,12 +112,12 @@ class Pieces:
     def __init__(self, data):
         self._data = iter(data)
 
-    async def receive_some(self, most):
+    async def receive_some(self, maximum):
         await trio.lowlevel.checkpoint()
         return bytes(islice(self._data, 1))
 
 
-async def test_answers_are_read_in_whatever_pieces_they_come():
+async def test_responses_are_parsed_byte_by_byte():
     """Two responses arrive on one connection: one with a length, one in chunks."""
     whole = encode_answer(202, {"location": "/v1/x"}, b"abc")
     chunked = encode_answer(200, {}, None) + encode_chunk(b"de") + encode_chunk(b"")
@@ -132,7 +132,7 @@ async def test_answers_are_read_in_whatever_pieces_they_come():
 
 
 @pytest.mark.parametrize("data", [b"HTTP/1.1 200 -\r\n", b"x" * (MAX_HEAD_BYTES + 1)], ids=["cut", "long"])
-async def test_a_head_that_does_not_end_is_refused(data):
+async def test_endless_head_is_rejected(data):
     """The connection ends within the head, or the head is too long."""
     with pytest.raises(MalformedMessage):
         await MessageReader(Pieces(data)).read_head()
@@ -193,7 +193,7 @@ async def wait_closed(listener, count):
             await trio.sleep(0.01)
 
 
-async def test_idle_connections_are_used_again_and_closed_when_their_node_has_ended():
+async def test_idle_connections_are_reused_until_their_node_ends():
     """Otherwise each ended node would leave up to 64 open sockets, because no later request uses its address."""
     async with open_transport() as (transport, row, listener):
         await ask_at_once(transport, 3)
@@ -274,9 +274,7 @@ async def deliver_nothing(_):
 # --- no owner ----------------------------------------------------------------------------
 
 
-async def test_a_message_without_an_owner_is_acknowledged_and_answered_once_by_the_next_one(
-    open_cluster, monkeypatch
-):
+async def test_message_without_an_owner_is_answered_once_by_the_next_one(open_cluster, monkeypatch):
     """The next owner answers the message before later messages, also if the message was stored twice."""
     models = Echo(), Echo()
     with trio.fail_after(PATIENCE):

@@ -56,7 +56,7 @@ def leaving_node(journal):
     return node
 
 
-async def test_a_partition_is_given_back_when_the_database_answers(autojump_clock):
+async def test_partition_is_released_when_the_database_answers(autojump_clock):
     """The node retries for any time, because no other node can acquire the partition before."""
     journal = Journal(fails=5)
     node = leaving_node(journal)
@@ -115,7 +115,7 @@ async def deliver(partitions):
 
 
 @pytest.mark.parametrize("is_leaving", [False, True])
-async def test_deaths_are_counted_before_a_partition_is_served_or_given_back(autojump_clock, is_leaving):
+async def test_deaths_are_counted_before_a_partition_is_served_or_released(autojump_clock, is_leaving):
     """The next owner cannot learn of these deaths later. A node that leaves opens no session."""
     journal, runtime, counting = Journal(fails=0, count=2), Runtime(), Counting()
     journal.partition_of, journal.owned = lambda number: number, {0: 1, 1: 1}

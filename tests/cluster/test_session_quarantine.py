@@ -33,7 +33,7 @@ TAKEN = [Taken(partition=0, epoch=2, before="web-0", was_clean=False)]
 
 
 @pytest.fixture(autouse=True)
-def _told():
+def _flush_log_summaries():
     """Flush the summarised log records in this test and not in a later one."""
     yield
     summarise(all_of_them=True)
@@ -156,8 +156,8 @@ async def test_a_suspect_is_tried_until_the_database_answers(autojump_clock, fai
 
 
 @pytest.mark.parametrize("failing", ["load", "dead_letter", "commit", "note_survived", "resume_acquired"])
-async def test_only_the_message_that_kills_is_buried(autojump_clock, failing):
-    """The database fails at any step. Messages after the dead letter are answered."""
+async def test_only_the_killing_message_is_dead_lettered(autojump_clock, failing):
+    """The database fails at any step. Messages after the dead-lettered one are answered."""
     world = World(failing, alone=2)
     world.records = [accepted(1), accepted(2)]
     await try_suspect(world)
@@ -166,7 +166,7 @@ async def test_only_the_message_that_kills_is_buried(autojump_clock, failing):
     assert world.noted[-5:] == ["commit", "note_survived", "resume_acquired", "head", "clear"]
 
 
-async def test_a_suspect_that_another_node_has_by_now_is_not_tried_again(autojump_clock):
+async def test_suspect_of_another_owner_is_not_tried_again(autojump_clock):
     """Another node has acquired the partition during the outage of the database."""
     world = World("resume_acquired", left=10**9)
     quarantine = Quarantine(world)
@@ -181,7 +181,7 @@ async def test_a_suspect_that_another_node_has_by_now_is_not_tried_again(autojum
     assert world.noted == ["mark_watched"]
 
 
-async def test_a_suspect_that_is_damaged_is_left(autojump_clock):
+async def test_damaged_suspect_is_skipped(autojump_clock):
     """A retry would find the same damage."""
     world = World("resume_acquired", JournalDamaged("its checksum is wrong"), left=10**9)
     await try_suspect(world)
@@ -192,14 +192,14 @@ async def test_suspect_that_survives_probation_runs_normally(autojump_clock):
     """After three deaths the session is watched for a second. A longer run is no sign of poison."""
     world = World()
     world.head_of = types.SimpleNamespace(unfinished=True, suspended=False)
-    begun = trio.current_time()
+    started = trio.current_time()
     await try_suspect(world)
-    assert trio.current_time() - begun == WATCH_SECONDS
+    assert trio.current_time() - started == WATCH_SECONDS
     assert (world.noted[:2], world.noted[-1]) == (["mark_watched", "resume_acquired"], "note_survived")
 
 
 @pytest.mark.parametrize("dead", [("web-0",), ()], ids=["died", "left"])
-async def test_deaths_are_forgotten_whatever_became_of_the_node_that_counted_them(autojump_clock, dead):
+async def test_death_counts_are_removed_after_their_node_left(autojump_clock, dead):
     """A node that counted deaths and left cannot check whether their sessions have ended.
 
     The next owner does.
@@ -214,7 +214,7 @@ async def test_deaths_are_forgotten_whatever_became_of_the_node_that_counted_the
     assert world.looks_at_ended == TRIES
 
 
-async def test_a_session_that_was_withheld_is_named_when_it_may_be_opened(autojump_clock):
+async def test_released_session_is_reported(autojump_clock):
     """The pending messages of the named session can then be delivered."""
     world, released = World(), []
     quarantine = Quarantine(world, on_released=released.append)
@@ -245,7 +245,7 @@ def ids_of(group):
     return [each[0].key.session_id for each in group.trees]
 
 
-def test_a_tree_with_which_a_process_died_alone_is_opened_alone_again():
+def test_tree_with_a_single_suspect_is_opened_alone_again():
     """Other sessions are opened with those of the same number of deaths.
 
     Fewer than three deaths count as three.
@@ -266,7 +266,7 @@ def test_the_group_of_a_death_is_divided_further():
     assert sizes == {4: [1, 1, 1], 3: [3, 3, 3, 3]}
 
 
-async def test_the_group_with_more_deaths_is_opened_before_those_that_wait(autojump_clock):
+async def test_group_with_more_deaths_is_opened_first(autojump_clock):
     """The order is the same if the deaths are counted later.
 
     Each group is opened after the previous one has survived.
@@ -287,10 +287,10 @@ async def test_the_group_with_more_deaths_is_opened_before_those_that_wait(autoj
         async def resume_acquired(self, is_taken):
             await trio.lowlevel.checkpoint()
             opened.extend(
-                (each, trio.current_time() - begun) for each in "s1 s2 s3 s4".split() if is_taken(each)
+                (each, trio.current_time() - started) for each in "s1 s2 s3 s4".split() if is_taken(each)
             )
 
-    world, begun = Many(), trio.current_time()
+    world, started = Many(), trio.current_time()
     quarantine = Quarantine(world)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(quarantine.run, world)
@@ -350,17 +350,17 @@ async def test_suspects_of_one_tree_are_tried_together(autojump_clock, alone):
 @pytest.mark.parametrize(("waits", "is_told_more"), [(True, False), (False, False), (True, True)])
 async def test_parent_is_notified_of_a_dead_lettered_task(postgres_url, waits, is_told_more):
     """The notification is the result of the call, or a message, and the task's session is closed. A session with further work continues with it."""
-    begun, told = trio.Event(), []
+    started, received = trio.Event(), []
 
     async def dig(chat):
         if chat.messages[-1].parts[0] != Text("more"):
-            begun.set()
+            started.set()
             await trio.sleep_forever()
         return "no more"
 
     def ask(chat):
         last = chat.messages[-1]
-        told.append(last)
+        received.append(last)
         return ToolCall("digger", {"task": "dig"}) if last.parts[0] == Text("go") else "done"
 
     @asynccontextmanager
@@ -377,12 +377,12 @@ async def test_parent_is_notified_of_a_dead_lettered_task(postgres_url, waits, i
         async with node("one") as (_, journal, clerk, digger):
             session = await clerk.create_session("ada", session_id="s")
             await (session.chat("go") if waits else session.delegate("digger", "dig"))
-            await begun.wait()
+            await started.wait()
             if is_told_more:
                 (child,) = await journal.children("clerk", "s")
                 await (await digger.open_session(child.session_id)).chat("more")
             scope.cancel()
-    told.clear()
+    received.clear()
     with trio.fail_after(60):
         async with node("two") as (runtime, journal, clerk, _):
             (child,) = await journal.children("clerk", "s")
@@ -394,12 +394,12 @@ async def test_parent_is_notified_of_a_dead_lettered_task(postgres_url, waits, i
             assert session.history[-1].text == "done"
             while not (await journal.head(*child.key)).closed:  # noqa: ASYNC110 - the session closes later
                 await trio.sleep(0.01)
-            said = [
+            texts = [
                 each
                 for each in await journal.load(child.session_id, agent="digger")
                 if type(each) is AgentMessageRecord
             ]
-            assert [each.message.text for each in said] == ["no more"] * is_told_more
-    (heard,) = told
-    words = heard.parts[0].error if waits else heard.parts[0].text
-    assert "failed (poison): 5 processes died while it was worked on, 2 of them with it alone" in words
+            assert [each.message.text for each in texts] == ["no more"] * is_told_more
+    (message,) = received
+    text = message.parts[0].error if waits else message.parts[0].text
+    assert "failed (poison): 5 processes died while it was worked on, 2 of them with it alone" in text

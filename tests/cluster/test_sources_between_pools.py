@@ -38,14 +38,14 @@ def payer(name, asked, script=(), tools=()):
 
 async def test_a_task_carries_the_sources_of_the_caller():
     """The agent of the other pool needs an approval for its call."""
-    asked = []
-    async with open_pools() as (editors, writers), writers.node(payer("writer", asked)):
+    requests = []
+    async with open_pools() as (editors, writers), writers.node(payer("writer", requests)):
         writer = PoolAgent("writer", pool=writers.pool)
         script = [ToolCall("page", {}), ToolCall("writer", {"task": "pay"}), "ok"]
         editor = BareAgent("editor", llm=ScriptedLLM(script), tools=[page, writer.as_tool()])
         async with node(editors, editor):
             await editor.run("go", session=await editor.create_session("ada"))
-    assert asked == [Label({"page"})]
+    assert requests == [Label({"page"})]
 
 
 @pytest.mark.parametrize("is_read", [True, False])
@@ -54,7 +54,7 @@ async def test_an_answer_carries_the_sources_of_the_agent(is_read):
 
     The other agent has read a page, or a tool of it has called an agent that has.
     """
-    asked = []
+    requests = []
     reader = BareAgent("reader", llm=ScriptedLLM([ToolCall("page", {}), "read"], repeat=True), tools=[page])
 
     @tool
@@ -66,11 +66,11 @@ async def test_an_answer_carries_the_sources_of_the_agent(is_read):
     there = BareAgent("writer", llm=ScriptedLLM(script, repeat=True), tools=[page, consult])
     async with open_pools() as (editors, writers), writers.node(there, reader):
         writer = PoolAgent("writer", pool=writers.pool)
-        editor = payer("editor", asked, [ToolCall("writer", {"task": "read"})], [writer.as_tool()])
+        editor = payer("editor", requests, [ToolCall("writer", {"task": "read"})], [writer.as_tool()])
         async with node(editors, editor):
             session = await writer.create_session("ada")
             reply = await writer.run("read", session=session)
             assert (reply.text, reply.label) == ("It was read.", Label({"page"}))
             assert session.history[-1].label == Label({"page"})
             await editor.run("go", session=await editor.create_session("ada"))
-    assert asked == [Label({"page"})]
+    assert requests == [Label({"page"})]

@@ -62,7 +62,7 @@ async def test_sessions_of_a_killed_node_resume_at_another_node(postgres_url):
             assert node_of(a).statistics().takeovers["died"] >= RUNS
 
 
-async def test_a_hanging_node_is_replaced_and_comes_back(postgres_url):
+async def test_hanging_node_is_replaced_and_rejoins(postgres_url):
     """Later writes of the hanging node are rejected. Then the node gets its share again."""
     with trio.fail_after(120):
         async with open_owner(postgres_url, "a") as a, open_processes(postgres_url) as start:
@@ -76,7 +76,7 @@ async def test_a_hanging_node_is_replaced_and_comes_back(postgres_url):
             await b.wait_line("DONE hello")
 
 
-async def test_a_node_that_is_ended_hands_its_turns_over(postgres_url):
+async def test_ending_node_hands_over_its_turns(postgres_url):
     """A planned handover is not a death."""
     with trio.fail_after(120):
         async with open_owner(postgres_url, "a") as a, open_processes(postgres_url) as start:
@@ -104,7 +104,7 @@ async def wait_connected(runtime, before):
         await trio.sleep(0.01)
 
 
-async def test_a_lost_connection_costs_no_partition(postgres_url):
+async def test_lost_connection_loses_no_partition(postgres_url):
     """The node reconnects before other nodes count it as dead."""
     server = postgres_url.partition("?")[0]
     with trio.fail_after(120):
@@ -122,7 +122,7 @@ async def test_a_lost_connection_costs_no_partition(postgres_url):
             assert epochs_of(a, b) == before
 
 
-async def test_a_database_that_restarts_costs_no_partition(database):
+async def test_database_restart_loses_no_partition(database):
     """All connections break at once, and no node counts another one as dead."""
     with trio.fail_after(300):
         async with open_owner(database.url, "a") as a, open_owner(database.url, "b") as b:
@@ -154,7 +154,7 @@ async def test_nodes_that_cannot_write_their_heartbeats_are_not_dead(postgres_ur
             assert epochs_of(a, b) == before
 
 
-async def test_only_the_message_that_kills_is_given_up(postgres_url):
+async def test_only_the_killing_message_is_dead_lettered_in_a_cluster(postgres_url):
     """The message kills its nodes repeatedly. Messages of concurrent turns are answered."""
     with trio.fail_after(300):
         async with open_processes(postgres_url) as start:

@@ -56,8 +56,8 @@ class Writer:
         message = self.message(text)
         await self.commit(MessageAcceptedRecord(message=message))
         self.enqueue_write(MessageAppendedRecord(message_id=message.id))
-        said = AgentMessageRecord(message=self.message(answer, "assistant"))
-        await self.commit(said, MessageEndRecord(message_id=message.id))
+        record = AgentMessageRecord(message=self.message(answer, "assistant"))
+        await self.commit(record, MessageEndRecord(message_id=message.id))
 
     async def load(self):
         return await self.journal.load(self.session_id)

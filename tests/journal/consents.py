@@ -75,7 +75,7 @@ CALLS = ("pay", "look", "send", "store", "pay")
 
 
 def orders_of(session_id, number, done):
-    return [f"{session_id} {number} {done} {place}" for place in range(len(CALLS))]
+    return [f"{session_id} {number} {done} {index}" for index in range(len(CALLS))]
 
 
 @attrs.define
@@ -158,10 +158,10 @@ class Consents:
         def answer(chat):
             for problem in check_transcript(chat):
                 self.wrong.add("transcript", str(problem))
-            said = [message for message in chat.messages if message.role == "user"]
-            since = chat.messages[chat.messages.index(said[-1]) + 1 :]
+            messages = [message for message in chat.messages if message.role == "user"]
+            since = chat.messages[chat.messages.index(messages[-1]) + 1 :]
             done = sum(message.role == "tool" for message in since)
-            number = said[-1].parts[0].text.removeprefix("go ")
+            number = messages[-1].parts[0].text.removeprefix("go ")
             if done == ROUNDS:
                 return f"done {number}"
             orders = orders_of(chat.session, number, done)
@@ -226,7 +226,7 @@ class Consents:
 
     def _check_people(self, sessions):
         """Check that each reported approval was requested, and that each confirmed decision was applied once and as intended."""
-        asked = {
+        request = {
             each.approval.id: each.approval
             for s in sessions
             for each in s
@@ -239,10 +239,10 @@ class Consents:
         yield from (f"{approval_id} is decided twice" for approval_id in twice)
         known = {each.approval_id: each.decision for each in decided}
         yield from (
-            f"heard of {key}, which was not asked" for (key,) in self.asked.read() if key not in asked
+            f"heard of {key}, which was not asked" for (key,) in self.asked.read() if key not in request
         )
         yield from (f"{key} was confirmed and is lost" for (key,) in self.decided.read() if key not in known)
-        for key, approval in asked.items():
+        for key, approval in request.items():
             if known.get(key) != decision_of(approval):
                 yield f"{key} came to {known.get(key)}"
 
@@ -288,11 +288,11 @@ class Consents:
     def figures(self):
         """Return the numbers of events that the kills interrupted."""
         effects = [tuple(line) for line in self.effects.read()]
-        heard = [key for (key,) in self.asked.read()]
+        received = [key for (key,) in self.asked.read()]
         return {
             "effects": len(effects),
-            "asked": len(set(heard)),
-            "heard_again": len(heard) - len(set(heard)),
+            "asked": len(set(received)),
+            "heard_again": len(received) - len(set(received)),
         }
 
 

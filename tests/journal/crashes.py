@@ -163,9 +163,9 @@ class Work:
         """Return three calls in each round, and then the results of the message. Record any inconsistency in the chat."""
         for problem in check_transcript(chat):
             self.wrong.add("transcript", str(problem))
-        last = max(place for place, said in enumerate(chat.messages) if said.role == "user")
+        last = max(index for index, message in enumerate(chat.messages) if message.role == "user")
         text = chat.messages[last].parts[0].text
-        done = sum(said.role == "tool" for said in chat.messages[last:])
+        done = sum(message.role == "tool" for message in chat.messages[last:])
         if done == self.rounds:
             return f"done: {text}"
         return [ToolCall(name, {"order": f"{text}, round {done}"}) for name in _tools_of(done)]
@@ -193,16 +193,17 @@ class Work:
 
     def _check_conversation(self, session_id, written):
         """Check that each message exists once and ended well."""
-        wanted = [f"m{number}" for number in range(self.messages)]
+        expected = [f"m{number}" for number in range(self.messages)]
         accepted = [each.message.id for each in written if isinstance(each, MessageAcceptedRecord)]
         ended = [(each.message_id, each.failed) for each in written if isinstance(each, MessageEndRecord)]
-        if accepted != wanted:
+        if accepted != expected:
             yield f"{session_id} accepted {accepted}"
-        if ended != [(message_id, None) for message_id in wanted]:
+        if ended != [(message_id, None) for message_id in expected]:
             yield f"{session_id} ended {ended}"
-        said = [each.message for each in written if isinstance(each, AgentMessageRecord) and each.stop]
+        records = [each.message for each in written if isinstance(each, AgentMessageRecord) and each.stop]
         steps = [
-            message.text or [(c.name, c.arguments["order"]) for c in message.tool_calls] for message in said
+            message.text or [(c.name, c.arguments["order"]) for c in message.tool_calls]
+            for message in records
         ]
         if steps != [step for number in range(self.messages) for step in self._steps(session_id, number)]:
             yield f"{session_id} went {steps}"
@@ -232,19 +233,19 @@ class Work:
 
     def _check_heard(self, records):
         """Check that handlers received each recorded outcome under one id and with one status."""
-        heard = collections.defaultdict(set)
+        received = collections.defaultdict(set)
         for kind, session_id, what, *outcome in self.heard.read():
-            heard[kind, session_id, what].add(tuple(outcome))
-        yield from (f"{what} came to {told}" for what, told in heard.items() if len(told) > 1)
+            received[kind, session_id, what].add(tuple(outcome))
+        yield from (f"{what} came to {told}" for what, told in received.items() if len(told) > 1)
         for session_id, written in records.items():
             results = list(_results(written))
             if [each.call_id for each in results] != [call.id for call in _calls(written)]:
                 yield f"{session_id} has not one result for each call, in their order"
             for result in results:
-                if heard["result", session_id, result.call_id] != {(result.id, result.status)}:
-                    yield f"{session_id} {result.call_id} is {result.status}, heard was {heard['result', session_id, result.call_id]}"
+                if received["result", session_id, result.call_id] != {(result.id, result.status)}:
+                    yield f"{session_id} {result.call_id} is {result.status}, heard was {received['result', session_id, result.call_id]}"
             for number in range(self.messages):
-                if not heard["reply", session_id, f"done: {session_id} message {number}"]:
+                if not received["reply", session_id, f"done: {session_id} message {number}"]:
                     yield f"nobody heard the answer to {session_id} message {number}"
 
     def figures(self):
@@ -340,9 +341,9 @@ def run(options, start, *, share=0.5):
     problems, longest, kills = [], 0.0, 0
     while not problems and report["kills"] < options.kills:
         work = start(report["works"])
-        begun = time.monotonic()
+        started = time.monotonic()
         killed, problems = finish(work, moments, kills=kills, longest=longest)
-        longest = longest or (time.monotonic() - begun) * share
+        longest = longest or (time.monotonic() - started) * share
         report.update({"works": 1, "kills": killed, **work.figures()})
         kills = options.kills - report["kills"]
     return {**report, "problems": problems[:20]}

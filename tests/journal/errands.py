@@ -85,22 +85,22 @@ _RESULT = re.compile(r"\[(look|book|store)\] \(ID: [^)]*\)\n(.*)")
 
 def see(chat):
     """Read a chat, with native calls or calls in text."""
-    orders, asked, results, said = [], [], [], []
+    orders, requests, results, texts = [], [], [], []
     for message in chat.messages[:-1] if chat.messages[-1].role == "user" else chat.messages:
         text = "".join(getattr(part, "text", "") for part in message.parts)
         if message.role == "assistant":
-            said.append(text)
+            texts.append(text)
             native = [part for part in message.parts if isinstance(part, ToolCall)]
-            asked += [(call.name, call.arguments["order"]) for call in native] or _CALL.findall(text)
+            requests += [(call.name, call.arguments["order"]) for call in native] or _CALL.findall(text)
         elif message.role == "tool":
             results += [(part.tool_name, part.text) for part in message.parts]
         elif text.startswith("Tool results:"):
             results += _RESULT.findall(text)
         elif text.startswith("book "):
             orders += [word for word in text.split()[1:] if len(word) == 1]
-            said = []
-    done = [(name, order, result) for (name, order), (_, result) in zip(asked, results, strict=True)]
-    return Seen(tuple(orders), tuple(done), tuple(said), chat.messages[-1].parts[0].text)
+            texts = []
+    done = [(name, order, result) for (name, order), (_, result) in zip(requests, results, strict=True)]
+    return Seen(tuple(orders), tuple(done), tuple(texts), chat.messages[-1].parts[0].text)
 
 
 # --- how each loop says it --------------------------------------------------------------------
@@ -116,8 +116,10 @@ def steps_answer(seen, native):
     if calls := seen.calls(seen.orders):
         if native:
             return _native(calls)
-        wanted = [{"id": "call", "tool_name": name, "parameters": {"order": order}} for name, order in calls]
-        return json.dumps({"tool_thought": "the next step", "tool_calls": wanted})
+        expected = [
+            {"id": "call", "tool_name": name, "parameters": {"order": order}} for name, order in calls
+        ]
+        return json.dumps({"tool_thought": "the next step", "tool_calls": expected})
     return json.dumps({"final_answer": seen.answer, "thought": "all is booked"})
 
 
@@ -126,9 +128,9 @@ def plan_answer(seen, native):
         calls = seen.calls([item[1]])
         if calls and native:
             return _native(calls)
-        wanted = [{"toolName": name, "arguments": {"order": order}} for name, order in calls]
+        expected = [{"toolName": name, "arguments": {"order": order}} for name, order in calls]
         return json.dumps(
-            {"thoughts": "go on", "toolCalls": wanted} if calls else {"content": f"{item[1]} is booked"}
+            {"thoughts": "go on", "toolCalls": expected} if calls else {"content": f"{item[1]} is booked"}
         )
     if "Now answer the user" in seen.tail:
         return seen.answer
@@ -308,9 +310,9 @@ class Killed:
         if ended != [(f"m{number}", None) for number in range(len(MESSAGES))]:
             yield f"{session_id} ended {ended}"
         replies = [line[2:] for line in self.work.heard.read() if line[1] == session_id]
-        told = list({reply_id: text for reply_id, text, _ in replies}.values())
-        if told != ["booked: a, b", "booked: a, b, c"]:
-            yield f"{session_id} answered {told}"
+        received = list({reply_id: text for reply_id, text, _ in replies}.values())
+        if received != ["booked: a, b", "booked: a, b, c"]:
+            yield f"{session_id} answered {received}"
         results = [
             result
             for each in records
@@ -332,8 +334,8 @@ def run_errands(options):
     return run(options, start)
 
 
-def _pause(most):
-    return random.uniform(0, most)
+def _pause(maximum):
+    return random.uniform(0, maximum)
 
 
 if __name__ == "__main__":

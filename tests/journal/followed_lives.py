@@ -90,7 +90,7 @@ class Talk:
             await journal.acquire()
             for number, lines in enumerate(self.seen):
                 records = await journal.load(f"s{number % SESSIONS}", agent="clerk")
-                expected = [[place, type(record).__name__] for place, record in enumerate(records, 1)]
+                expected = [[index, type(record).__name__] for index, record in enumerate(records, 1)]
                 if (seen := lines.read()) != expected:
                     found.append(f"reader {number} saw {len(seen)} of {len(expected)} records, or others")
         return found

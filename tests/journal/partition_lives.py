@@ -15,8 +15,8 @@ from actgent.messages import Message, Sender, Text
 SESSIONS = [f"s{number}" for number in range(12)]
 
 
-def say(*words):
-    sys.stdout.write(" ".join(map(str, words)) + "\n")
+def say(*texts):
+    sys.stdout.write(" ".join(map(str, texts)) + "\n")
     sys.stdout.flush()
 
 

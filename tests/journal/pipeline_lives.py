@@ -133,8 +133,8 @@ class Run:
 
 def _answer(chat):
     """Read the state, book free orders, and read again if the state is unknown. The answer follows from the results."""
-    said = chat.messages[0].parts[0].text
-    words = json.loads(said) if said.startswith("{") else said.split()
+    text = chat.messages[0].parts[0].text
+    words = json.loads(text) if text.startswith("{") else text.split()
     order, n = (words["order"], words["n"]) if isinstance(words, dict) else (words[0], int(words[1]))
     if order == "doomed":
         raise ConnectionError("never")
@@ -147,7 +147,7 @@ def _answer(chat):
         return [*calls, ToolCall("store", {"order": order})] if order == "two" else calls
     if order == "flaky" and chat.session.endswith("/flaky"):
         raise ConnectionError("the first try fails behind its booking")
-    return json.dumps({"order": order, "n": n}) if chat.response_format else f"<{said}>"
+    return json.dumps({"order": order, "n": n}) if chat.response_format else f"<{text}>"
 
 
 def run_every_write(options):
@@ -155,7 +155,7 @@ def run_every_write(options):
     whole = Run(options.url, options.folder, "whole")
     report, moments = Counter(), random.Random(options.seed)
     problems = [f"a life {verdict}"] if (verdict := live_once(whole, kill_after=None)) else []
-    wanted = whole.results.read()
+    expected = whole.results.read()
     for write in itertools.count(options.first, options.every):
         run = Run(options.url, options.folder, f"w{write}")
         run.dies_at = write
@@ -170,7 +170,7 @@ def run_every_write(options):
         run.dies_at = 0
         problems += finish(run, moments, kills=0, longest=0.0)[1]
         problems += [f"a life {verdict}"] if verdict == "failed" else []
-        problems += [f"it came to {each}" for each in run.results.read() if [each] != wanted]
+        problems += [f"it came to {each}" for each in run.results.read() if [each] != expected]
         if problems or is_over:
             return {**report, "problems": [f"write {write}: {problem}" for problem in problems][:20]}
     raise AssertionError("the count has no end")

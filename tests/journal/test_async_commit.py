@@ -52,7 +52,7 @@ async def test_relaxed_commits_do_not_wait_for_the_disk(mock_clock):
         assert await _talk(journal, "full") > 2
 
 
-async def test_a_full_disk_refuses_the_next_message(autojump_clock):
+async def test_full_disk_rejects_the_next_message(autojump_clock):
     """Unwritten steps are kept, and are written before the next accepted message."""
     async with (
         FullJournal().running() as journal,
@@ -77,8 +77,7 @@ async def test_a_full_disk_refuses_the_next_message(autojump_clock):
         ) == 3
 
 
-async def test_another_word_is_refused():
-    """An unknown durability raises an error."""
+async def test_unknown_durability_is_rejected():
     with pytest.raises(ConfigurationError, match="'full' or 'relaxed'"):
         async with open_runtime(journal="memory:", durability="fast"):
             pass

@@ -83,7 +83,7 @@ async def numbers_in(path):
     return [[record.changes["n"] for record in each[1:]] for each in records]
 
 
-async def test_a_file_that_another_process_writes_is_copied_whole(tmp_path, write):
+async def test_file_that_another_process_writes_is_copied_completely(tmp_path, write):
     """The copy is one file with all steps confirmed before it began, and each session has no gap."""
     process, path = write(0.005)
     for number in range(3):
@@ -103,16 +103,19 @@ async def test_a_file_that_another_process_writes_is_copied_whole(tmp_path, writ
 
 
 async def test_a_backup_is_repeated_if_the_log_restarts(tmp_path, write, monkeypatch):
-    """If this never ends, no file is left, and the error names the owner process as the one that can copy."""
+    """If the log keeps restarting, the backup fails and leaves no file.
+
+    The error names the owner process as the one that can copy.
+    """
     process, path = write(0)
     process.stdout.readline()
     monkeypatch.setattr(backups, "TRIES", 2)
     rounds = iter(range(100))
     monkeypatch.setattr(backups, "_round_of", lambda _: (next(rounds),))
-    said = []
+    texts = []
     with pytest.raises(JournalFailed, match=r"runtime\.backup"):
-        back_up(path, tmp_path / "copy.db", say=said.append)
-    assert len(said) == 2
+        back_up(path, tmp_path / "copy.db", say=texts.append)
+    assert len(texts) == 2
     assert list(tmp_path.glob("copy*")) == []
 
 
@@ -186,8 +189,11 @@ async def journal_with_sessions(path):
         yield journal
 
 
-async def test_of_two_copies_with_one_name_one_is_refused(tmp_path):
-    """From inside or outside, both at once: the first is whole, and the second neither takes its draft nor its place."""
+async def test_second_copy_to_the_same_path_is_rejected(tmp_path):
+    """Two copies run concurrently, from inside or outside of the process.
+
+    The second changes neither the draft nor the target of the first.
+    """
     path, copy, other = tmp_path / "agents.db", tmp_path / "copy.db", tmp_path / "other.db"
     made, refused = [], []
 
@@ -217,8 +223,11 @@ async def test_of_two_copies_with_one_name_one_is_refused(tmp_path):
     ]
 
 
-async def test_a_name_is_taken_by_one_of_many_processes(tmp_path, lives):
-    """However they meet: one has made the copy, the others say why not, and nothing else is left; one that was killed is in nobody's way."""
+async def test_only_one_of_many_processes_copies_to_a_path(tmp_path, lives):
+    """One process makes the copy.
+
+    The others report why they did not, and no other file is left, also if a process was killed.
+    """
     path, copy = tmp_path / "agents.db", tmp_path / "copy.db"
     async with journal_with_sessions(path):
         pass
@@ -227,20 +236,20 @@ async def test_a_name_is_taken_by_one_of_many_processes(tmp_path, lives):
     program = "import sys; from actgent.cli.main import main; main(['journal', 'backup', *sys.argv[1:]])"
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     started = [lives.popen([sys.executable, "-c", program, path, copy], **streams) for _ in range(4)]
-    told = [await trio.to_thread.run_sync(each.communicate) for each in started]
-    assert sorted(each.returncode for each in started) == [0, 2, 2, 2], told
-    assert sum("3 sessions" in out for out, _ in told) == 1
-    assert sum("another process is writing" in err or "exists" in err for _, err in told) == 3
+    received = [await trio.to_thread.run_sync(each.communicate) for each in started]
+    assert sorted(each.returncode for each in started) == [0, 2, 2, 2], received
+    assert sum("3 sessions" in out for out, _ in received) == 1
+    assert sum("another process is writing" in err or "exists" in err for _, err in received) == 3
     assert sorted(each.name for each in tmp_path.glob("copy*")) == ["copy.db"]
     assert len(await numbers_in(copy)) == 3
 
 
-async def test_a_copy_that_is_cancelled_as_it_begins(tmp_path, monkeypatch):
-    """It is ended first: nothing is opened, and no file made, behind its end."""
-    begin, begun, goes_on = backups.PageCopy.__init__, threading.Event(), threading.Event()
+async def test_copy_cancelled_at_its_start_opens_no_file(tmp_path, monkeypatch):
+    """The copy ends before the call returns: no file is opened or made after its end."""
+    begin, started, goes_on = backups.PageCopy.__init__, threading.Event(), threading.Event()
 
     def begin_slowly(self, source, draft):
-        begun.set()
+        started.set()
         goes_on.wait()
         begin(self, source, draft)
 
@@ -248,16 +257,16 @@ async def test_a_copy_that_is_cancelled_as_it_begins(tmp_path, monkeypatch):
     async with journal_with_sessions(tmp_path / "agents.db") as journal:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(journal.backup, tmp_path / "copy.db")
-            await trio.to_thread.run_sync(begun.wait)
+            await trio.to_thread.run_sync(started.wait)
             nursery.cancel_scope.cancel()
-            nursery.start_soon(_set_behind, goes_on)
+            nursery.start_soon(_set_after_cancelled_tasks, goes_on)
         await journal.load("s0")  # behind whatever its thread was given
         assert list(tmp_path.glob("copy*")) == []
         assert not any("copy.db" in each for each in opened_files())
 
 
-async def _set_behind(event):
-    """Set it when all that was cancelled has had its turn."""
+async def _set_after_cancelled_tasks(event):
+    """Set the event after all cancelled tasks have run."""
     with trio.CancelScope(shield=True):
         await trio.testing.wait_all_tasks_blocked()
     event.set()
@@ -282,7 +291,7 @@ async def salvaged(path, copy):
 
 
 @pytest.mark.parametrize("make", [mark_untrusted, from_inside, salvaged])
-async def test_a_copy_that_its_disk_has_no_space_for(tmp_path, monkeypatch, make):
+async def test_copy_to_a_full_disk_is_removed(tmp_path, monkeypatch, make):
     """The error names the copy. No file remains, and no open file that occupies its space."""
     path, copy = tmp_path / "agents.db", tmp_path / "copy.db"
     async with open_runtime(journal=f"sqlite:///{path}") as runtime:

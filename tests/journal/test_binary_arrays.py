@@ -64,15 +64,15 @@ def test_no_value_is_an_empty_array(server, kind):
 
 
 @pytest.mark.parametrize("size", [1, 1000, 20_000_000])
-def test_long_values_come_whole(server, size):
-    """Long bytes and long texts with more bytes than characters are stored completely."""
+def test_long_values_are_stored_completely(server, size):
+    """Bytes and texts are long, and the texts have more bytes than characters."""
     data, text = bytes(range(256)) * (size // 256 + 1), "ü" * size
     assert read_back(server, "bytea", encode_array("bytea", [data, b""]))[0][3] == [data, b""]
     assert read_back(server, "text", encode_array("text", ["", text]))[0][3] == ["", text]
 
 
 def test_nan_is_stored_as_nan(server):
-    """NaN is stored as NaN, and zero keeps its sign."""
+    """Zero also keeps its sign."""
     values = [float("nan"), -0.0, float("inf")]
     ours, theirs = read_back(server, "float8", encode_array("float8", values), values)
     assert ours[:3] == theirs[:3] == ("double precision[]", "[1:3]", "{NaN,-0,Infinity}")
@@ -111,8 +111,7 @@ def test_a_group_without_rows_has_all_columns(server):
     ]
 
 
-def test_columns_are_those_of_the_things():
-    """The columns have the order of the names."""
+def test_arrays_have_the_order_of_the_column_names():
     heads = [Head("s1", "clerk", "ada"), Head("s2", "clerk", parent_id="s1", parent_agent="clerk")]
     columns = dict(
         zip(sql_statements.FIELD_TYPES, encode_columns(sql_statements.FIELD_TYPES, heads), strict=True)

@@ -40,7 +40,7 @@ def changed(number):
     return StateChangeRecord(changes={"n": number})
 
 
-async def test_an_exception_at_the_very_end_comes_out(autojump_clock):
+async def test_exception_at_the_end_of_the_close_is_raised(autojump_clock):
     """The block raises the exception, and the writer tasks have ended."""
 
     class Clinging(MemoryJournal):
@@ -52,7 +52,7 @@ async def test_an_exception_at_the_very_end_comes_out(autojump_clock):
             await journal.acquire()
 
 
-async def test_an_exception_while_it_closes_comes_out(autojump_clock):
+async def test_exception_during_the_close_is_raised(autojump_clock):
     """The block raises an exception of the close and ends."""
     journal = StubbornJournal()
     journal.error = OSError("the disk is gone")
@@ -75,15 +75,15 @@ async def test_the_error_of_the_block_comes_first(autojump_clock):
 async def test_an_unresponsive_storage_does_not_block_the_close(autojump_clock, caplog, make_writer, what):
     """After the timeout the log names the sessions with unwritten steps."""
     journal = StubbornJournal()
-    begun = trio.current_time()
+    started = trio.current_time()
     with trio.fail_after(60):
         async with journal.running():
             writer = make_writer(journal, await journal.acquire(), "adas")
             setattr(journal, what, 1e6)
             writer.enqueue_write(changed(1))
-    assert trio.current_time() - begun <= CLOSE_TIMEOUT_SECONDS + 1
-    told = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
-    assert any("1 step of 1 session unwritten" in each and "adas" in each for each in told) is (
+    assert trio.current_time() - started <= CLOSE_TIMEOUT_SECONDS + 1
+    log_lines = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+    assert any("1 step of 1 session unwritten" in each and "adas" in each for each in log_lines) is (
         what == "writing"
     )
 
@@ -107,8 +107,8 @@ async def test_a_step_that_is_accepted_during_the_close_is_written(make_writer, 
     assert sum(len(rows) for rows in journal._stored_rows.values()) == 1 + len(accepted)
 
 
-async def test_a_write_in_doubt_is_named(autojump_clock, caplog, make_writer):
-    """The log names a write with unknown outcome, also if its waiting task was cancelled."""
+async def test_write_with_unknown_outcome_is_logged(autojump_clock, caplog, make_writer):
+    """The log names the write, also if its waiting task was cancelled."""
     journal = StubbornJournal()
     async with journal.running():
         writer = make_writer(journal, await journal.acquire(), "bobs")
@@ -230,7 +230,7 @@ async def _cancel_after(steps, scope):
     scope.cancel()
 
 
-async def test_a_journal_in_memory_is_entered_again(autojump_clock):
+async def test_memory_journal_can_be_opened_again(autojump_clock):
     """New sessions are not mixed with sessions of the first block."""
     journal = MemoryJournal()
     for session_id in ("first", "second"):

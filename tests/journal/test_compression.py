@@ -22,13 +22,13 @@ def bodies(path):
         return [body for (body,) in db.execute("SELECT body FROM steps ORDER BY series, first")]
 
 
-async def converse(path, *words):
+async def converse(path, *texts):
     """Send messages in a session and return the texts of its history."""
-    model = ScriptedLLM([f"You said: {each}" for each in words])
+    model = ScriptedLLM([f"You said: {each}" for each in texts])
     async with open_runtime(journal=f"sqlite:///{path}") as runtime:
         agent = await runtime.start(BareAgent("a", llm=model))
         session = await agent.ensure_session("ada", "talk")
-        for each in words:
+        for each in texts:
             await agent.run(each, session=session)
         return [message.text for message in session.history]
 
@@ -52,8 +52,8 @@ def test_short_body_is_not_compressed():
     assert compress(short) == short == expand(short)
 
 
-def test_the_dictionary_is_that_of_the_journals_on_disk():
-    """The dictionary never changes, because stored bodies need it."""
+def test_compression_dictionary_never_changes():
+    """Bytes that are stored on disk need the dictionary that compressed them."""
     assert zlib.crc32(row_format._NAMES) == CRC
     stored = bytes.fromhex(STORED)
     assert (
@@ -83,7 +83,7 @@ async def test_rows_without_compression_are_read_and_continued(tmp_path, monkeyp
     assert {body[0] for body in bodies(path)} == {1, COMPRESSED}
 
 
-def test_a_version_that_does_not_know_compression_refuses_the_body():
+def test_version_without_compression_rejects_a_compressed_body():
     """The first byte of a compressed body is above every version of plain bodies."""
     with pytest.raises(JournalVersion):
         row_format._decode(compress(b"\x01" + b"a" * SHORTEST_BYTES))

@@ -1,4 +1,4 @@
-"""What every journal promises."""
+"""The contract that every kind of journal fulfils."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ from actgent.messages import File, Priority, Sender
 
 
 async def test_committed_records_are_loaded(writer):
-    """In order, equal, across several steps."""
+    """The loaded records of several steps equal the committed ones, in their order."""
     await writer.open()
     await writer.turn()
     await writer.turn("more", "yes")
@@ -43,7 +43,7 @@ async def test_committed_records_are_loaded(writer):
 
 
 async def test_an_unknown_session_has_no_records(writer):
-    """It is no error."""
+    """Loading an unknown session raises no error."""
     assert await writer.load() == ()
 
 
@@ -62,7 +62,7 @@ async def test_load_includes_enqueued_steps(writer):
 
 
 async def test_enqueued_steps_are_written_soon(writer):
-    """Within about 50 ms, without a further call."""
+    """Enqueued steps are written within about 50 ms, without a further call."""
     await writer.open()
     before = writer.journal.statistics.steps
     writer.enqueue_write(StateChangeRecord(changes={"n": 1}))
@@ -72,7 +72,7 @@ async def test_enqueued_steps_are_written_soon(writer):
 
 
 async def test_closing_the_journal_writes_queued_steps(lasting_url, make_writer):
-    """Also steps without a waiting caller."""
+    """This includes steps without a waiting caller."""
     async with open_journal(lasting_url) as journal:
         writer = make_writer(journal, await journal.acquire())
         writer.enqueue_write(StateChangeRecord(changes={"n": 1}))
@@ -81,8 +81,8 @@ async def test_closing_the_journal_writes_queued_steps(lasting_url, make_writer)
         assert await journal.load("s") == writer.confirmed
 
 
-async def test_an_entry_without_records_waits_for_the_earlier_ones(writer):
-    """And leaves nothing behind of its own."""
+async def test_entry_without_records_waits_for_earlier_entries(writer):
+    """The entry itself writes nothing."""
     writer.enqueue_write(SessionClosedRecord())
     await writer.commit()
     assert writer.journal.statistics.steps == 1
@@ -90,7 +90,7 @@ async def test_an_entry_without_records_waits_for_the_earlier_ones(writer):
 
 
 async def test_large_records_are_restored(writer):
-    """A file of 20 MB in a message."""
+    """A message contains a file of 20 MB."""
     message = writer.message("look")
     part = File(media_type="application/pdf", data=bytes(range(256)) * 80_000)
     await writer.commit(AgentMessageRecord(message=message), StateChangeRecord(changes={"file": part.data}))
@@ -98,8 +98,7 @@ async def test_large_records_are_restored(writer):
 
 
 @pytest.mark.parametrize("name", ["", "Ünïcode 会议", "a'b\"c;--", "x" * 5000, "a/b\\c\n"])
-async def test_any_text_names_a_session(journal, make_writer, name):
-    """Whatever a program calls them."""
+async def test_any_text_is_a_valid_session_id(journal, make_writer, name):
     writer = make_writer(journal, await journal.acquire(), name or "''", agent=name)
     await writer.turn()
     assert await writer.load() == writer.confirmed
@@ -124,7 +123,7 @@ async def test_unserializable_values_are_rejected_at_once(writer):
 
 
 async def test_sessions_do_not_mix(journal, make_writer):
-    """A hundred at once, each with its own records in its own order."""
+    """A hundred concurrent sessions each keep their own records in their own order."""
     epoch = await journal.acquire()
     writers = [make_writer(journal, epoch, f"s{number}") for number in range(100)]
 
@@ -141,7 +140,7 @@ async def test_sessions_do_not_mix(journal, make_writer):
 
 
 async def test_a_hundred_sessions_share_their_commits(journal, make_writer):
-    """At least ten turns go into one commit."""
+    """At least ten turns are written by one commit."""
     epoch = await journal.acquire()
     turns = 5
 
@@ -156,10 +155,8 @@ async def test_a_hundred_sessions_share_their_commits(journal, make_writer):
     assert 100 * turns / (journal.statistics.commits - before) >= 10
 
 
-async def test_unfinished_sessions_are_those_with_an_accepted_message_that_has_not_ended(
-    journal, make_writer
-):
-    """Of one agent, the oldest first."""
+async def test_sessions_with_an_accepted_message_are_listed_until_it_ends(journal, make_writer):
+    """The list contains the unfinished sessions of one agent, the oldest first."""
     epoch = await journal.acquire()
     for number, agent in enumerate(["a", "a", "b", "a"]):
         writer = make_writer(journal, epoch, f"s{number}", agent)
@@ -180,7 +177,10 @@ async def test_unfinished_sessions_are_those_with_an_accepted_message_that_has_n
 
 
 async def test_suspended_sessions_are_not_listed_as_unfinished(journal, make_writer):
-    """A start would open them for nothing; once resumed they are listed again, and a summary tells."""
+    """A start would load them in vain.
+
+    Resumed sessions are listed again, and the session summary shows the suspension.
+    """
     writer = make_writer(journal, await journal.acquire())
     message = writer.message("1")
     await writer.commit(
@@ -196,7 +196,7 @@ async def test_suspended_sessions_are_not_listed_as_unfinished(journal, make_wri
 
 
 async def test_suspended_sessions_are_listed_page_by_page(journal, make_writer):
-    """Of one agent, in the order of their ids; neither those that go on, nor those that are closed."""
+    """Pages contain suspended sessions of one agent, in the order of their ids, without resumed and closed sessions."""
     epoch = await journal.acquire()
     for number in range(8):
         writer = make_writer(journal, epoch, f"s{number}", "b" if number == 3 else "a")
@@ -213,7 +213,7 @@ async def test_suspended_sessions_are_listed_page_by_page(journal, make_writer):
 
 
 async def test_an_urgent_message_ends_a_suspension(journal, make_writer):
-    """It does not wait for what the turn waits for, so the next start has to see it."""
+    """An urgent message does not wait for the suspended turn, so the next start has to load the session."""
     writer = make_writer(journal, await journal.acquire())
     await writer.commit(
         MessageAcceptedRecord(message=writer.message("1")),
@@ -226,8 +226,11 @@ async def test_an_urgent_message_ends_a_suspension(journal, make_writer):
     assert await journal.unfinished("a") == ["s"]
 
 
-async def test_sessions_that_are_due_are_listed_without_reading_them(journal, make_writer):
-    """Of one agent, the earliest first; neither those that have no date any more, nor those that are closed."""
+async def test_due_sessions_are_listed_from_their_heads(journal, make_writer):
+    """The list contains sessions of one agent, the earliest first.
+
+    Closed sessions and sessions without a date are not listed.
+    """
     epoch = await journal.acquire()
     for number, due in enumerate([30.5, 10.0, 20.0, 40.0, 5.0]):
         writer = make_writer(journal, epoch, f"s{number}", "b" if number == 3 else "a")
@@ -243,7 +246,7 @@ async def test_sessions_that_are_due_are_listed_without_reading_them(journal, ma
 
 
 async def test_dates_and_suspensions_are_durable(lasting_url, make_writer):
-    """It stands in what is stored, under its checksum, and goes on from there."""
+    """They are part of the stored head and its checksum, and exist after a restart."""
     async with open_journal(lasting_url) as journal:
         writer = make_writer(journal, await journal.acquire())
         await writer.commit(
@@ -260,7 +263,7 @@ async def test_dates_and_suspensions_are_durable(lasting_url, make_writer):
 
 
 async def test_head_returns_the_summary_of_a_session(writer):
-    """Owner, parent, times and counts, without reading records."""
+    """The summary has the owner, the parent, times and counts. No records are read."""
     await writer.commit(SessionCreatedRecord(owner=Sender("ada"), parent_id="p", created_at=5))
     await writer.commit(MessageAcceptedRecord(message=writer.message("hi")))
     (summary,) = await writer.journal.sessions()
@@ -271,8 +274,8 @@ async def test_head_returns_the_summary_of_a_session(writer):
     assert await writer.journal.sessions("b") == []
 
 
-async def test_a_deleted_session_is_gone(journal, make_writer):
-    """With all that was queued for it; others stay, and its id can be used again."""
+async def test_deleting_a_session_removes_its_queued_steps(journal, make_writer):
+    """Other sessions are unchanged, and the id of the deleted one can be used again."""
     epoch = await journal.acquire()
     gone, stays = make_writer(journal, epoch, "gone"), make_writer(journal, epoch, "stays")
     await gone.turn()
@@ -289,8 +292,8 @@ async def test_a_deleted_session_is_gone(journal, make_writer):
 # --- owners ------------------------------------------------------------------------------
 
 
-async def test_the_epoch_of_any_session_is_that_of_the_journal(journal, make_writer):
-    """One process owns all of it: who asks for the epoch of a session writes under it."""
+async def test_sessions_have_the_epoch_of_the_journal(journal, make_writer):
+    """One process owns all sessions, so it writes each of them in the same epoch."""
     first = await journal.acquire()
     assert journal.epoch_of("s") == journal.epoch_of("another") == first
     second = await journal.acquire()
@@ -298,8 +301,8 @@ async def test_the_epoch_of_any_session_is_that_of_the_journal(journal, make_wri
     await make_writer(journal, journal.epoch_of("s")).turn()
 
 
-async def test_a_former_epoch_writes_nothing(journal, make_writer):
-    """Neither at once nor soon; the new one goes on with the same numbers."""
+async def test_steps_of_a_former_epoch_are_rejected(journal, make_writer):
+    """Committed and enqueued steps are rejected. The new epoch continues with the next record number."""
     old = make_writer(journal, await journal.acquire())
     await old.turn()
     new = make_writer(journal, await journal.acquire())
@@ -312,8 +315,8 @@ async def test_a_former_epoch_writes_nothing(journal, make_writer):
     assert await new.load() == old.confirmed + new.confirmed
 
 
-async def test_epochs_grow_from_block_to_block(lasting_url, make_writer):
-    """And a session goes on where it was."""
+async def test_each_open_of_a_journal_has_a_higher_epoch(lasting_url, make_writer):
+    """A session continues after its last record."""
     confirmed, epochs = (), []
     for _ in range(3):
         async with open_journal(lasting_url) as journal:
@@ -325,8 +328,11 @@ async def test_epochs_grow_from_block_to_block(lasting_url, make_writer):
     assert epochs == sorted(set(epochs))
 
 
-async def test_two_journals_never_own_the_same(lasting_url):
-    """The second is refused within a second, names the process of the first with a remedy, and can have it later."""
+async def test_second_owner_of_a_journal_is_rejected(lasting_url):
+    """The error comes within a second and names the process of the owner with a remedy.
+
+    The second journal acquires it after the first has closed.
+    """
     async with open_journal(lasting_url) as first, open_journal(lasting_url) as second:
         await first.acquire()
         with (
@@ -339,8 +345,8 @@ async def test_two_journals_never_own_the_same(lasting_url):
         await third.acquire()
 
 
-async def test_another_process_never_owns_the_same(lasting_url):
-    """It is refused with a typed error that names this one."""
+async def test_owner_in_another_process_is_rejected(lasting_url):
+    """The other process gets a typed error that names this process."""
     code = """
         import sys, trio
         from actgent import Fenced
@@ -371,7 +377,7 @@ async def test_an_owner_reconnects_or_is_fenced(postgres_url, make_writer):
         assert await writer.load() == writer.confirmed
         journal._connection.close()
         async with open_journal(postgres_url) as other:
-            await _acquire_at_last(other)
+            await _acquire_with_retries(other)
             with pytest.raises(Fenced, match="is running"):
                 await writer.commit(SessionClosedRecord())
         with pytest.raises(Fenced, match="no longer owns"):
@@ -381,8 +387,8 @@ async def test_an_owner_reconnects_or_is_fenced(postgres_url, make_writer):
         assert await again.load() == writer.confirmed + again.confirmed
 
 
-async def _acquire_at_last(journal):
-    """A server with much to do finds out about a lost connection later than an owner waits for that."""
+async def _acquire_with_retries(journal):
+    """Acquire the journal, with retries. A busy server detects a lost connection later than an owner waits for it."""
     with trio.fail_after(30):
         while True:
             with contextlib.suppress(Fenced):
@@ -397,8 +403,8 @@ async def test_closing_releases_the_lock_at_once(postgres_url, monkeypatch):
             await journal.acquire()
 
 
-async def test_a_journal_is_acquired_before_it_is_used(url):
-    """And not used after its block."""
+async def test_journal_cannot_be_used_outside_of_its_block(url):
+    """The journal raises an error before it is acquired and after its block."""
     entry = Entry(session_id="s", agent="a", records=(SessionClosedRecord(),))
     async with open_journal(url) as journal:
         with pytest.raises(UsageError, match="acquire"):
@@ -437,8 +443,7 @@ async def test_other_files_are_not_changed(tmp_path, monkeypatch, name):
     assert sorted(tmp_path.iterdir()) == before
 
 
-async def test_a_folder_that_is_not_there_is_named(tmp_path):
-    """With what to do about it."""
+async def test_missing_folder_raises_an_error_with_a_remedy(tmp_path):
     with pytest.raises(
         JournalFailed, match=r"cannot write a lock file into the folder of the journal a.db .*: create it"
     ):
@@ -450,8 +455,8 @@ async def test_a_folder_that_is_not_there_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("steps", range(12))
-async def test_a_cancelled_commit_is_there_whole_or_not_at_all(writer, steps):
-    """Cancelled after each number of steps of the scheduler; the journal works on."""
+async def test_cancelled_commit_is_stored_completely_or_not_at_all(writer, steps):
+    """The commit is cancelled after each number of scheduler steps. The journal remains usable."""
     await writer.open()
     message = writer.message("hi")
     pair = (MessageAcceptedRecord(message=message), MessageAppendedRecord(message_id=message.id))
@@ -467,7 +472,7 @@ async def test_a_cancelled_commit_is_there_whole_or_not_at_all(writer, steps):
 
 @pytest.mark.parametrize("steps", range(8))
 async def test_a_cancelled_load_leaves_the_journal_usable(writer, steps):
-    """The next call is answered."""
+    """The next call returns its result."""
     await writer.turn()
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
@@ -499,8 +504,8 @@ async def _cancel_after(steps, scope):
     scope.cancel()
 
 
-async def test_a_step_that_need_not_be_durable_is_written_soon(journal, make_writer, mock_clock):
-    """It is confirmed at once, and there within 50 ms, behind what was queued before."""
+async def test_non_durable_step_is_written_soon(journal, make_writer, mock_clock):
+    """The step is confirmed at once, and is written within 50 ms, after the steps that were queued before."""
     writer = make_writer(journal, await journal.acquire())
     await writer.turn()
     commits = journal.statistics.commits
@@ -516,7 +521,7 @@ async def test_a_step_that_need_not_be_durable_is_written_soon(journal, make_wri
 
 
 async def test_a_non_durable_step_waits_if_the_queue_is_full(journal, make_writer, mock_clock):
-    """From the bound on, such a step is written before it is confirmed."""
+    """When the queue has reached its bound, a non-durable step is written before it is confirmed."""
     writer = make_writer(journal, await journal.acquire())
     for number in range(GROUP_STEPS):
         await _confirm(writer, StateChangeRecord(changes={"n": number}))
@@ -526,8 +531,8 @@ async def test_a_non_durable_step_waits_if_the_queue_is_full(journal, make_write
     assert await writer.load() == writer.confirmed
 
 
-async def test_relaxed_a_tool_call_is_durable_before_it_starts(journal, make_writer, mock_clock):
-    """A journal in relaxed durability writes what may have an effect, and all before it, before it goes on."""
+async def test_relaxed_journal_writes_a_tool_call_before_it_starts(journal, make_writer, mock_clock):
+    """A relaxed journal writes records that may have effects, with all earlier records, before the commit returns."""
     writer = make_writer(AsyncCommitJournal(journal), await journal.acquire())
     await writer.commit(StateChangeRecord(changes={"n": 1}))
     assert journal.statistics.commits == 0

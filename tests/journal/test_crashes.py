@@ -1,4 +1,4 @@
-"""Real processes, killed with SIGKILL: nothing accepted is lost, nothing that counts is done twice."""
+"""Real processes that are killed with SIGKILL: no accepted message is lost, and no effect occurs twice."""
 
 import json
 import sys
@@ -23,7 +23,10 @@ def shared_url(request, tmp_path):
 
 @pytest.fixture
 def run_crashes(lives):
-    """`run_crashes(url, folder, **figures)` gives the report of a script, and shows its problems if there are any."""
+    """Return a function `run_crashes(url, folder, **figures)` that runs a script and returns its report.
+
+    It fails if the report has problems.
+    """
 
     def run(url, folder, *, script=CRASHES, **figures):
         flags = [word for name, value in figures.items() for word in (f"--{name}", str(value))]
@@ -36,9 +39,9 @@ def run_crashes(lives):
 
 
 def test_kills_lose_and_repeat_nothing(shared_url, tmp_path, times, run_crashes):
-    """100 sessions of 10 steps end whenever their process is killed, and the kills hit calls that ran.
+    """100 sessions of 10 steps end correctly although processes are killed at any moment, also during calls.
 
-    With both journals these are 30 kills in the tests, and 300 with the soak switch.
+    This takes 30 kills for both journals, or 300 if ACTGENT_SOAK is set.
     """
     kills = times(15, 150)
     report = run_crashes(shared_url, tmp_path, **FULL, kills=kills, seed=kills)
@@ -49,7 +52,7 @@ def test_kills_lose_and_repeat_nothing(shared_url, tmp_path, times, run_crashes)
 
 
 def test_a_kill_after_each_write_loses_and_repeats_nothing(shared_url, tmp_path, times, run_crashes):
-    """5 sessions of 3 steps end correctly whichever journal write their process dies after."""
+    """5 sessions of 3 steps end correctly if a process is killed after any of its journal writes."""
     every = times(5, 1)
     report = run_crashes(shared_url, tmp_path, sessions=5, messages=1, rounds=3, every=every)
     assert report["problems"] == []
@@ -58,27 +61,27 @@ def test_a_kill_after_each_write_loses_and_repeats_nothing(shared_url, tmp_path,
 
 
 def test_kills_of_short_lives_lose_and_repeat_nothing(shared_url, tmp_path, times, run_crashes):
-    """The same where a process has little to do, and dies while it starts or ends."""
+    """Processes with little work are killed during their start or end."""
     report = run_crashes(shared_url, tmp_path, **SHORT, kills=times(5, 50), seed=1)
     assert report["problems"] == []
 
 
-def test_kills_of_sessions_that_sleep_lose_and_repeat_nothing(shared_url, tmp_path, times, run_crashes):
-    """The same where idle sessions leave memory, and come back with their next message."""
+def test_kills_with_evicted_sessions_lose_and_repeat_nothing(shared_url, tmp_path, times, run_crashes):
+    """Idle sessions are evicted and return with their next message."""
     figures = {"sessions": 30, "messages": 4, "rounds": 1, "awake": 2}
     report = run_crashes(shared_url, tmp_path, **figures, kills=times(5, 50), seed=2)
     assert report["problems"] == []
 
 
-def test_kills_of_relaxed_processes_lose_the_last_moments_only(shared_url, tmp_path, times, run_crashes):
-    """What is left of each session, and of all together, is a beginning of what happened; no tool runs twice."""
+def test_kills_of_relaxed_processes_lose_only_the_last_records(shared_url, tmp_path, times, run_crashes):
+    """Each session, and all sessions together, keep a prefix of their events. No tool runs twice."""
     report = run_crashes(shared_url, tmp_path, script=RELAXED, kills=times(3, 50), seed=3)
     assert report["problems"] == []
     assert report["lost"] < report["accepted"] / 2
 
 
-def test_kills_keep_no_record_from_a_follower_and_repeat_none(shared_url, tmp_path, times, run_crashes):
-    """20 readers of 5 sessions leave at random and come back by their cursors, also in the life after a kill."""
+def test_followers_miss_and_repeat_no_record_after_kills(shared_url, tmp_path, times, run_crashes):
+    """20 readers of 5 sessions leave at random and resume by their cursors, also in the process after a kill."""
     figures = {"kills": times(3, 10), "readers": 20, "messages": times(500, 1000), "seed": 4}
     report = run_crashes(shared_url, tmp_path, script=FOLLOWED, **figures)
     assert report["problems"] == []

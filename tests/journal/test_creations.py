@@ -67,7 +67,7 @@ async def test_creation_detects_a_session_that_was_not_read_yet(lasting_url):
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
-async def test_nothing_is_written_of_one_that_was_refused(journal, is_stored):
+async def test_rejected_creation_writes_no_step(journal, is_stored):
     """No queued step of the rejected session is written, before or after its error; the existing session continues."""
     epoch, creation = await journal.acquire(), Creation()
     journal.enqueue_write(step(first("ada")), epoch=epoch)
@@ -83,8 +83,11 @@ async def test_nothing_is_written_of_one_that_was_refused(journal, is_stored):
 
 
 @pytest.mark.parametrize("is_retried", [True, False])
-async def test_a_session_that_is_kept_for_want_of_space_is_there(journal, monkeypatch, is_retried):
-    """A creation that waits for disk space without a caller is written later; one that is not kept frees its id."""
+async def test_creation_waits_for_disk_space(journal, monkeypatch, is_retried):
+    """A creation without a waiting caller is written when the disk has space.
+
+    A creation that is not kept frees its id.
+    """
     epoch, write = await journal.acquire(), journal._write
 
     async def fail(*_):
@@ -123,7 +126,7 @@ async def test_erasing_a_session_drops_its_failed_steps(journal, monkeypatch, er
     assert await journal.load("s") == (first("bob"),)
 
 
-async def test_an_owner_of_partitions_refuses_a_second_session(postgres_url):
+async def test_owner_of_partitions_rejects_a_second_creation(postgres_url):
     """The owner of a partition rejects it as the owner of a whole journal does."""
     pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
     from actgent.journal.postgres import PartitionedJournal

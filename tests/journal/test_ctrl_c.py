@@ -45,8 +45,8 @@ def press(monkeypatch):
     signal.signal(signal.SIGINT, before)
 
 
-def test_a_turn_that_ends_ends_whole(press, monkeypatch, tmp_path):
-    """Otherwise the next message of the session would be answered, and answered again at the next start."""
+def test_ctrl_c_during_the_end_of_a_turn_writes_the_end(press, monkeypatch, tmp_path):
+    """Without the end, the next start would answer a message of the session again."""
     url = f"sqlite:///{tmp_path}/a.db"
     release = TurnRunner._release
 
@@ -86,8 +86,11 @@ def test_a_turn_that_ends_ends_whole(press, monkeypatch, tmp_path):
     ]
 
 
-async def begun(journal):
-    """Return the log of a session whose first record is written. A journal rejects further records of a session without it."""
+async def open_log(journal):
+    """Return the log of a session whose first record is written.
+
+    A journal rejects further records of a session without it.
+    """
     log = SessionLog("s", "clerk", journal, await journal.acquire())
     log.record_creation(SessionCreatedRecord(owner=Sender("ada"), created_at=1.0))
     await log.flush()
@@ -101,7 +104,7 @@ def test_accepted_steps_are_written_after_ctrl_c(press, write):
 
     async def live():
         async with MemoryJournal().running() as journal:
-            log = await begun(journal)
+            log = await open_log(journal)
             log.add(first)
             press(SessionLog, "_entry")
             with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - at the next pause at the latest
@@ -123,7 +126,7 @@ def test_a_date_or_state_change_is_written_despite_ctrl_c(press, is_date):
 
     async def live():
         async with MemoryJournal().running() as journal:
-            log = await begun(journal)
+            log = await open_log(journal)
             if is_date:
                 log.set_timer(5.0)
             press(SessionLog, "_entry")
@@ -225,8 +228,8 @@ def _awaited(hear):
 
 
 @pytest.mark.parametrize("made", [_plain, _awaited])
-def test_a_handler_at_the_end_of_a_turn_is_within_reach(made):
-    """Ctrl-C interrupts a user's handler, which may run forever."""
+def test_ctrl_c_interrupts_a_handler_at_the_end_of_a_turn(made):
+    """The handler of the user may run forever."""
     went_on = []
 
     def hear():

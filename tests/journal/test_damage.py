@@ -28,7 +28,7 @@ LOG = "-wal"
 
 @pytest.fixture(autouse=True)
 def _plain_rows(monkeypatch):
-    """Rows without compression, so that damage hits them and their texts are found in the file."""
+    """Turn off compression, so that damage hits the rows and their texts are found in the file."""
     monkeypatch.setattr(row_format, "compress", lambda body: body)
 
 
@@ -95,7 +95,7 @@ def judge(make_writer):
                 epoch = await journal.acquire()
             except JournalDamaged:
                 return 0
-            whole = [each for each in confirmed if await _is_whole(journal, each, confirmed[each])]
+            whole = [each for each in confirmed if await _is_intact(journal, each, confirmed[each])]
             for session_id in whole:
                 writer = make_writer(journal, epoch, session_id)
                 await writer.turn()
@@ -105,7 +105,7 @@ def judge(make_writer):
     return decide
 
 
-async def _is_whole(journal, session_id, confirmed):
+async def _is_intact(journal, session_id, confirmed):
     try:
         loaded = await journal.load(session_id)
     except JournalDamaged as damage:
@@ -119,10 +119,10 @@ async def _is_whole(journal, session_id, confirmed):
 @pytest.mark.parametrize("place", ["file", "log"])
 @pytest.mark.parametrize("harm", [flip, zero, truncate])
 async def test_damage_is_named_and_other_sessions_run(judge, image, times, harm, place):
-    """Bit flips, zeroed pages and truncation: 300 images with the soak switch, and 48 without.
+    """Bits are flipped, pages zeroed and files truncated in 48 images, or 300 with the soak switch.
 
-    A check finds the damage wherever a session is rejected. A log without its end rejects all sessions, because nothing shows which
-    of them lost confirmed steps.
+    A check finds the damage if a session is rejected. A log without its end rejects all sessions, because nothing shows
+    which of them lost confirmed steps.
     """
     path, confirmed = image
     harmed = path.with_name("harmed.db")
@@ -142,8 +142,7 @@ async def test_damage_is_named_and_other_sessions_run(judge, image, times, harm,
         assert harm is truncate or any(0 < count < SESSIONS for count in refused)
 
 
-async def test_a_bit_in_a_record_harms_its_session_only(judge, image):
-    """All other sessions are intact."""
+async def test_flipped_bit_damages_only_its_session(judge, image):
     path, confirmed = image
     data = path.read_bytes()
     place = data.index(b"question question")
@@ -154,8 +153,7 @@ async def test_a_bit_in_a_record_harms_its_session_only(judge, image):
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "foreign"])
-async def test_another_log_than_its_own_is_refused(image, tmp_path, make_writer, kind):
-    """A missing, an empty and a foreign log raise an error."""
+async def test_missing_empty_or_foreign_log_is_rejected(image, tmp_path, make_writer, kind):
     path, _ = image
     async with open_journal(f"sqlite:///{tmp_path}/other.db") as journal:
         await make_writer(journal, await journal.acquire(), "session 1").turn("foreign")
@@ -165,7 +163,7 @@ async def test_another_log_than_its_own_is_refused(image, tmp_path, make_writer,
             await journal.acquire()
 
 
-async def test_a_first_page_torn_by_a_power_cut_is_in_the_log(judge, tmp_path, make_writer):
+async def test_torn_first_page_is_restored_from_the_log(judge, tmp_path, make_writer):
     """A power cut during a checkpoint may tear any page of the file; only a foreign log loses data."""
     live, path, other = tmp_path / "live.db", tmp_path / "torn.db", tmp_path / "other.db"
     async with open_journal(f"sqlite:///{live}") as journal:
@@ -188,7 +186,7 @@ async def test_a_first_page_torn_by_a_power_cut_is_in_the_log(judge, tmp_path, m
             await journal.acquire()
 
 
-async def test_a_look_by_another_program_after_a_crash_is_no_damage(judge, image):
+async def test_reading_with_another_program_after_a_crash_is_no_damage(judge, image):
     """SQLite's shell copies the log into the file and removes it. Without the lock file the error names both cases."""
     path, confirmed = image
     with contextlib.closing(sqlite3.connect(path)) as database:
@@ -208,7 +206,7 @@ async def test_a_look_by_another_program_after_a_crash_is_no_damage(judge, image
     assert recover_file(without, path.with_name("saved.db")).losses == ()
 
 
-async def test_a_newer_schema_is_refused_and_nothing_is_changed(image):
+async def test_newer_schema_is_rejected_without_a_change(image):
     """The error names both versions."""
     path, _ = image
     db = apsw.Connection(str(path))
@@ -221,15 +219,14 @@ async def test_a_newer_schema_is_refused_and_nothing_is_changed(image):
     assert path.read_bytes() == before
 
 
-async def test_a_good_file_has_no_problems(image):
-    """A check of a good file finds nothing and changes nothing."""
+async def test_check_of_a_good_file_finds_and_changes_nothing(image):
     path, _ = image
     before = path.read_bytes()
     assert find_problems(path) == []
     assert path.read_bytes() == before
 
 
-async def test_dates_and_suspensions_are_salvaged_and_travel(tmp_path, make_writer):
+async def test_copies_have_schedules_and_suspensions(tmp_path, make_writer):
     """Schedules and suspensions are derived from the records, so copies of the records have them."""
     url = f"sqlite:///{tmp_path}/a.db"
     async with open_journal(url) as journal:
@@ -277,10 +274,10 @@ async def saved_file(tmp_path, make_writer):
             writer = make_writer(journal, epoch, name, "clerk")
             for number in range(60):
                 await writer.turn(f"question {number} of {name} " * 3)
-            said = Message(
+            message = Message(
                 session_id=name, sender=Sender("clerk", "assistant"), parts=(Text(f"last of {name}"),)
             )
-            await writer.commit(AgentMessageRecord(message=said, stop="end"))
+            await writer.commit(AgentMessageRecord(message=message, stop="end"))
     return path
 
 

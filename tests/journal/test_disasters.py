@@ -41,7 +41,7 @@ WRITER = textwrap.dedent("""
 """)
 
 
-async def test_kill_9_loses_nothing_that_was_confirmed(lasting_url, times, lives):
+async def test_kill_9_loses_no_confirmed_record(lasting_url, times, lives):
     """After each of many kills in one journal the record numbers of each session have no gap and no repeat."""
     dice = random.Random(4)
     confirmed = {}
@@ -139,8 +139,8 @@ FAILURES = [(apsw.FullError("disk full"), JournalFull), (apsw.IOError("input or 
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=["full", "broken"])
-async def test_each_write_may_fail(tmp_path, make_disk, make_writer, failure):
-    """Each of the first hundred writes fails once: a typed error, no confirmed record lost, and work continues when the disk works."""
+async def test_failed_write_loses_no_confirmed_record(tmp_path, make_disk, make_writer, failure):
+    """Each of the first hundred writes fails once with a typed error. Work continues when the disk works again."""
     error, expected = failure
     disk = make_disk(error)
     for number in range(100):
@@ -161,8 +161,8 @@ async def test_each_write_may_fail(tmp_path, make_disk, make_writer, failure):
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=["full", "broken"])
-async def test_each_write_of_an_opening_may_fail(tmp_path, make_disk, make_writer, failure):
-    """For a new and an existing file: a typed error, and the next attempt succeeds."""
+async def test_failed_write_of_an_opening_raises_a_typed_error(tmp_path, make_disk, make_writer, failure):
+    """A new and an existing file fail at each write. The next attempt succeeds."""
     error, _ = failure
     disk = make_disk(error)
     for number in range(40):
@@ -191,8 +191,8 @@ class ReadOnlyDisk(apsw.VFS):
         return super().xOpen(name, flags)
 
 
-async def test_a_file_that_cannot_be_written_is_named_so(tmp_path):
-    """The error names the file, and the file is unchanged."""
+async def test_error_names_a_file_that_cannot_be_written(tmp_path):
+    """The file is unchanged."""
     path = tmp_path / "a.db"
     async with open_journal(f"sqlite:///{path}") as journal:
         await journal.acquire()
@@ -232,7 +232,7 @@ async def test_steps_without_a_waiting_caller_are_retried_after_disk_failures(
 # --- power cuts --------------------------------------------------------------------------
 
 
-async def test_a_power_cut_loses_nothing_that_was_confirmed(tmp_path, make_disk, make_writer, times):
+async def test_power_cut_loses_no_confirmed_record(tmp_path, make_disk, make_writer, times):
     """Unsynced writes are lost, torn or stored in any order; each file is intact."""
     dice, hits, cuts = random.Random(7), 0, times(20, 200)
     for number in range(cuts):
@@ -244,7 +244,7 @@ async def test_a_power_cut_loses_nothing_that_was_confirmed(tmp_path, make_disk,
             disk.fails_after = dice.randrange(1, (30, 120, 120, 120, 4000)[number % 5])
             with contextlib.suppress(JournalError):
                 epoch = await journal.acquire()
-                writers = [make_writer(journal, epoch, f"s{place}") for place in range(3)]
+                writers = [make_writer(journal, epoch, f"s{index}") for index in range(3)]
             async with trio.open_nursery() as nursery:
                 for writer in writers:
                     nursery.start_soon(_write_until_it_fails, writer)

@@ -41,16 +41,16 @@ def agent_of():
     return BareAgent("clerk", llm=ScriptedLLM(["yes"], repeat=True))
 
 
-async def say(url, words, session_id="s"):
+async def say(url, text, session_id="s"):
     """Send a message in a new process. Return all messages of the session."""
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(agent_of())
         session = await agent.ensure_session("ada", session_id)
-        await agent.run(words, session=session)
+        await agent.run(text, session=session)
         return [message.text for message in session.history]
 
 
-def bytes_beside(path):
+def bytes_of_all_files(path):
     return b"".join(each.read_bytes() for each in path.parent.iterdir() if each.is_file())
 
 
@@ -60,18 +60,18 @@ def path(tmp_path):
 
 
 async def test_encrypted_records_are_readable_and_not_stored_in_plain(lasting_url, keys, tmp_path):
-    """In every storage, across restarts."""
+    """Every storage encrypts records, and they can be read after restarts."""
     keys(k1=1)
     assert await say(lasting_url, SECRET) == [SECRET, "yes"]
     assert await say(lasting_url, "more") == [SECRET, "yes", "more", "yes"]
-    assert SECRET.encode() not in bytes_beside(tmp_path / "any")
+    assert SECRET.encode() not in bytes_of_all_files(tmp_path / "any")
     keys()
     with pytest.raises(JournalKeyError, match="'k1'"):
         await say(lasting_url, "plain")
 
 
-async def test_keys_are_changed_by_putting_another_in_front(path, keys):
-    """The first key encrypts and all keys decrypt; the error names a missing key and no other."""
+async def test_first_key_encrypts_and_all_keys_decrypt(path, keys):
+    """A key is changed by a new one in front. The error names only the missing key."""
     url = f"sqlite:///{path}"
     await say(url, "plain", "p")
     keys(old=1)
@@ -101,8 +101,8 @@ async def test_wrong_key_with_a_known_id_is_an_error_without_the_key(path, keys)
     assert key(2) not in repr(raised.value)
 
 
-async def test_a_row_is_good_at_its_place_only(keys, make_writer):
-    """A row that was moved within the journal is rejected, even with a correct checksum."""
+async def test_moved_row_is_rejected(keys, make_writer):
+    """The row was moved within the journal, and has a correct checksum."""
     keys(k1=1)
     async with MemoryJournal().running() as journal:
         epoch = await journal.acquire()
@@ -131,7 +131,7 @@ async def test_commands_work_with_the_keys(path, keys, tmp_path, capsys):
     back_up(path, tmp_path / "backup.db")
     assert find_problems(tmp_path / "backup.db") == []
     assert recover_file(path, tmp_path / "new.db").losses == ()
-    assert SECRET.encode() not in bytes_beside(path)
+    assert SECRET.encode() not in bytes_of_all_files(path)
     keys(new=2)
     assert await say(f"sqlite:///{tmp_path}/new.db", "last") == [SECRET, "yes", "more", "yes", "last", "yes"]
     assert [type(problem) for problem in find_problems(path)] == [JournalKeyError]
@@ -141,8 +141,7 @@ async def test_commands_work_with_the_keys(path, keys, tmp_path, capsys):
         recover_file(path, tmp_path / "third.db")
 
 
-def test_commands_read_and_carry_over(path, keys, tmp_path, capsys):
-    """An export is plain, and the import encrypts it again."""
+def test_export_is_plain_and_import_encrypts(path, keys, tmp_path, capsys):
     keys(k1=1)
     trio.run(say, f"sqlite:///{path}", SECRET)
     exported, other = str(tmp_path / "out.sessions"), str(tmp_path / "other.db")
@@ -157,7 +156,7 @@ def test_commands_read_and_carry_over(path, keys, tmp_path, capsys):
         assert ended.value.code == 0, arguments
     assert SECRET in capsys.readouterr().out
     (tmp_path / "out.sessions").unlink()
-    assert SECRET.encode() not in bytes_beside(path)
+    assert SECRET.encode() not in bytes_of_all_files(path)
     keys()
     with pytest.raises(SystemExit) as ended:
         main(["inspect", other, "s"])
@@ -186,8 +185,8 @@ async def test_invalid_keys_are_rejected_without_quoting_them(monkeypatch, text,
     assert key(2) not in str(raised.value)
 
 
-async def test_urlsafe_keys_are_taken(monkeypatch):
-    """Keys of `openssl rand -base64 32` and `secrets.token_urlsafe` are accepted, with padding."""
+async def test_urlsafe_keys_are_accepted(monkeypatch):
+    """Keys of `openssl rand -base64 32` and `secrets.token_urlsafe` are accepted, with and without padding."""
     raw = bytes([251, 255] * 16)
     monkeypatch.setenv(
         VARIABLE, f"a:{base64.b64encode(raw).decode()},b:{base64.urlsafe_b64encode(raw).decode()}"
@@ -196,7 +195,7 @@ async def test_urlsafe_keys_are_taken(monkeypatch):
         assert repr(journal._keys) == "Keys(a, b)"
 
 
-async def test_a_torn_row_is_damage_and_no_wrong_key(path, keys):
+async def test_torn_row_is_reported_as_damage(path, keys):
     """The checksum covers the stored bytes, so it is checked before the decryption."""
     keys(k1=1)
     await say(f"sqlite:///{path}", SECRET)

@@ -28,8 +28,8 @@ async def talked(*session_ids):
         return await read_sessions(journal)
 
 
-async def test_sessions_travel_by_a_file(tmp_path):
-    """Exported sessions are imported into another journal, where the agent resumes them."""
+async def test_exported_sessions_can_be_imported(tmp_path):
+    """The agent resumes the sessions in another journal."""
     sessions = await talked("one", "two")
     save_sessions(tmp_path / "x", sessions)
     assert load_sessions(tmp_path / "x") == sessions
@@ -46,8 +46,8 @@ async def test_sessions_travel_by_a_file(tmp_path):
             assert [message.text for message in session.history] == ["hello \ud800", "hi", "and?", "again"]
 
 
-async def test_nothing_is_written_over(tmp_path):
-    """Neither an existing file nor an existing session is overwritten."""
+async def test_export_and_import_overwrite_nothing(tmp_path):
+    """An existing file and an existing session are unchanged."""
     sessions = await talked("one", "two")
     save_sessions(tmp_path / "x", sessions)
     with pytest.raises(ConfigurationError, match="exists"):
@@ -60,7 +60,7 @@ async def test_nothing_is_written_over(tmp_path):
         assert [summary.session_id for summary in await journal.sessions()] == ["two"]
 
 
-async def test_a_damaged_file_is_refused(tmp_path):
+async def test_damaged_export_is_rejected(tmp_path):
     """Each altered, missing or added byte after the first line raises an error."""
     save_sessions(tmp_path / "x", await talked("one"))
     data = (tmp_path / "x").read_bytes()
@@ -76,7 +76,7 @@ async def test_a_damaged_file_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("levels", [500, 20_000])
-def test_a_file_with_extensions_in_one_another_is_an_error(tmp_path, levels):
+def test_file_with_nested_extensions_raises_an_error(tmp_path, levels):
     """Such a file with a correct checksum once ended the interpreter with SIGSEGV."""
     value = b"\xc0"
     for _ in range(levels):

@@ -52,7 +52,7 @@ CALLS = (
 
 @contextlib.contextmanager
 def expected():
-    """A block that may raise the errors of the journal."""
+    """Return a context that suppresses the errors of the journal."""
     try:
         yield
     except* EXPECTED:

@@ -34,10 +34,10 @@ def changed(number):
 
 def numbered(steps):
     """Return `(number, record)` of all published records."""
-    return [(step.first + place, record) for step in steps for place, record in enumerate(step.records)]
+    return [(step.first + index, record) for step in steps for index, record in enumerate(step.records)]
 
 
-async def told(reader, count):
+async def first_steps(reader, count):
     """Return the first published steps that hold the given number of records."""
     steps = []
     with trio.fail_after(60):
@@ -50,7 +50,7 @@ async def told(reader, count):
 
 
 async def test_the_feed_delivers_steps_with_record_numbers(journal, make_writer):
-    """Of all sessions or of one, including steps without a waiting caller."""
+    """The feed covers all sessions or one session, including steps without a waiting caller."""
     epoch = await journal.acquire()
     one, other = (make_writer(journal, epoch, name) for name in ("s", "t"))
     async with journal.feed() as everything, journal.feed(SessionKey("a", "t")) as alone:
@@ -59,8 +59,8 @@ async def test_the_feed_delivers_steps_with_record_numbers(journal, make_writer)
         await other.turn("x", "y")
         one.enqueue_write(changed(1), changed(2))
         await one.commit()
-        steps = await told(everything, 11)
-        of_other = await told(alone, 4)
+        steps = await first_steps(everything, 11)
+        of_other = await first_steps(alone, 4)
     of_one = [step for step in steps if step.session_id == "s"]
     assert numbered(of_one) == list(enumerate(await one.load(), 1))
     assert numbered(of_other) == list(enumerate(await other.load(), 1))
@@ -71,15 +71,15 @@ async def test_the_feed_delivers_steps_with_record_numbers(journal, make_writer)
 
 
 async def test_read_steps_equals_the_feed(journal, make_writer):
-    """With times; a page that starts in the middle of a step contains the rest of the step."""
+    """Steps have their times. A page that starts in the middle of a step contains the rest of the step."""
     writer = make_writer(journal, await journal.acquire())
     result = ToolResult(call_id="c1", tool_name="f", status="success", content="42")
-    said = AgentMessageRecord(message=Message(session_id="s", sender=Sender("a", "agent"), parts=(result,)))
+    record = AgentMessageRecord(message=Message(session_id="s", sender=Sender("a", "agent"), parts=(result,)))
     async with journal.feed() as reader:
         await writer.turn()
         await writer.commit(CallFinishedRecord(result=result), changed(1))
-        await writer.commit(refer(said), changed(2), changed(3))
-        steps = tuple(await told(reader, 9))
+        await writer.commit(refer(record), changed(2), changed(3))
+        steps = tuple(await first_steps(reader, 9))
     assert await journal.read_steps("s", agent="a") == await journal.read_steps("s") == steps
     (last,) = await journal.read_steps("s", agent="a", after=7)
     assert (last.first, last.count, last.records) == (8, 2, (changed(2), changed(3)))
@@ -121,12 +121,12 @@ async def test_the_feed_resolves_references_to_earlier_steps(journal, make_write
     """The journal stores results once; a reader gets the same records as `read`."""
     writer = make_writer(journal, await journal.acquire())
     result = ToolResult(call_id="c1", tool_name="f", status="success", content="42")
-    said = AgentMessageRecord(message=Message(session_id="s", sender=Sender("a", "agent"), parts=(result,)))
+    record = AgentMessageRecord(message=Message(session_id="s", sender=Sender("a", "agent"), parts=(result,)))
     await writer.commit(CallsStartedRecord(call_ids=("c1",)), CallFinishedRecord(result=result))
     async with journal.feed() as reader:
-        await writer.commit(refer(said))
-        (step,) = await told(reader, 1)
-    assert step.records == await journal.read("s", agent="a", after=2) == (said,)
+        await writer.commit(refer(record))
+        (step,) = await first_steps(reader, 1)
+    assert step.records == await journal.read("s", agent="a", after=2) == (record,)
 
 
 async def test_a_slow_reader_gets_one_lag_error(journal, make_writer):
@@ -137,8 +137,8 @@ async def test_a_slow_reader_gets_one_lag_error(journal, make_writer):
             await writer.commit(changed(number))
         with pytest.raises(FeedLagged, match="8 journal steps") as caught:
             await slow.receive()
-        rest = await told(slow, 5)
-        everything = await told(fast, 13)
+        rest = await first_steps(slow, 5)
+        everything = await first_steps(fast, 13)
     assert caught.value.lost == 8
     assert numbered(rest) == [(number + 1, changed(number)) for number in range(8, 13)]
     assert len(numbered(everything)) == 13
@@ -150,7 +150,7 @@ async def test_a_reader_of_numbers_alone_gets_no_records(journal, make_writer):
     writer = make_writer(journal, await journal.acquire())
     async with journal.feed(records=False) as reader:
         await writer.commit(changed(1), changed(2))
-        (step,) = await told(reader, 2)
+        (step,) = await first_steps(reader, 2)
     assert (step.first, step.last, step.records) == (1, 2, ())
 
 
@@ -164,9 +164,9 @@ async def test_feed_reports_erased_sessions(journal, make_writer):
         await writer.open()
         await journal.erase_trees([SessionKey("a", "s")])
         with trio.fail_after(60):
-            heard = [await reader.receive() for _ in range(3)]
-    assert [heard[0], heard[2]] == [Erased(session_id="s", agent="a")] * 2
-    assert heard[1].first == 1
+            received = [await reader.receive() for _ in range(3)]
+    assert [received[0], received[2]] == [Erased(session_id="s", agent="a")] * 2
+    assert received[1].first == 1
 
 
 async def test_readers_end_with_the_journal(url, make_writer):
@@ -198,7 +198,7 @@ async def test_a_former_owner_publishes_no_steps(lasting_url, make_writer, monke
                 await first.commit(changed(2))
             second = make_writer(journal, epoch)
             await second.commit(changed(3))
-            steps = await told(reader, 2)
+            steps = await first_steps(reader, 2)
     assert numbered(steps) == [(1, changed(1)), (2, changed(3))]
 
 
@@ -250,7 +250,7 @@ async def test_failed_steps_are_not_published(brittle, make_writer):
         with pytest.raises(JournalFailed):
             await writer.commit(changed(1))
         await writer.commit(changed(2))
-        steps = await told(reader, 1)
+        steps = await first_steps(reader, 1)
     assert numbered(steps) == [(1, changed(2))]
 
 
@@ -261,7 +261,7 @@ async def test_a_step_with_lost_confirmation_is_published_once(brittle, make_wri
         brittle.after = JournalFailed("the connection broke behind the commit")
         await writer.commit(changed(1))
         await writer.commit(changed(2))
-        steps = await told(reader, 2)
+        steps = await first_steps(reader, 2)
     assert numbered(steps) == [(1, changed(1)), (2, changed(2))]
 
 
@@ -275,7 +275,7 @@ async def test_an_uncertain_step_is_published_after_the_rewrite(brittle, make_wr
             await writer.commit(changed(1))
         brittle.is_blind = False
         await writer.commit(changed(2))
-        steps = await told(reader, 2)
+        steps = await first_steps(reader, 2)
     assert numbered(steps) == [(1, changed(0)), (2, changed(2))]
     assert await brittle.load("s") == (changed(0), changed(2))
 
@@ -297,7 +297,7 @@ async def test_a_relaxed_step_is_published_when_durable(make_writer):
             with trio.move_on_after(0.2) as waiting:
                 await reader.receive()
             gate.set()
-            steps = await told(reader, 1)
+            steps = await first_steps(reader, 1)
     assert waiting.cancelled_caught
     assert numbered(steps) == [(1, changed(1))]
 
@@ -309,7 +309,7 @@ async def test_feed_readers_get_redacted_records(make_writer):
         writer = make_writer(journal, await journal.acquire())
         async with journal.feed() as reader:
             await writer.commit(AgentMessageRecord(message=writer.message("pay with 4111")))
-            (step,) = await told(reader, 1)
+            (step,) = await first_steps(reader, 1)
     assert step.records[0].message.parts == (Text("pay with ****"),)
 
 
@@ -320,19 +320,19 @@ async def test_a_cancelled_reader_loses_nothing(brittle, make_writer):
     """A step that a cancelled `receive` was about to return is returned by the next one."""
     writer = make_writer(brittle, await brittle.acquire())
     result = ToolResult(call_id="c1", tool_name="f", status="success", content="42")
-    said = AgentMessageRecord(message=Message(session_id="s", sender=Sender("a", "agent"), parts=(result,)))
+    record = AgentMessageRecord(message=Message(session_id="s", sender=Sender("a", "agent"), parts=(result,)))
     await writer.commit(CallFinishedRecord(result=result))
     async with brittle.feed() as reader:
-        await writer.commit(refer(said))
+        await writer.commit(refer(record))
         with trio.CancelScope() as scope:
             scope.cancel()
             await reader.receive()
         async with brittle._storage:  # so that the result cannot be read
             with trio.move_on_after(0.1) as waiting:
                 await reader.receive()
-        (step,) = await told(reader, 1)
+        (step,) = await first_steps(reader, 1)
     assert waiting.cancelled_caught
-    assert step.records == (said,)
+    assert step.records == (record,)
 
 
 def incompressible(size):
@@ -349,9 +349,9 @@ async def test_the_backlog_of_a_reader_is_bounded_in_bytes(brittle, make_writer,
             await writer.commit(StateChangeRecord(changes={"text": incompressible(800)}))
         with pytest.raises(FeedLagged, match="2 journal steps"):
             await reader.receive()
-        await told(reader, 1)
+        await first_steps(reader, 1)
         await writer.commit(StateChangeRecord(changes={"text": incompressible(6000)}))
-        assert (await told(reader, 1))[0].first == 4
+        assert (await first_steps(reader, 1))[0].first == 4
 
 
 async def test_a_closed_reader_receives_nothing(brittle):
@@ -389,19 +389,19 @@ async def test_the_feed_delivers_values_as_they_were_written(journal, make_write
     """A late reader gets the written values too. Immutable values are published without a copy."""
     writer = make_writer(journal, await journal.acquire())
     changes, metadata = {"list": [1]}, {"list": [1]}
-    begun, ended = MessageAppendedRecord(message_id="m"), MessageEndRecord(message_id="m")
+    started, ended = MessageAppendedRecord(message_id="m"), MessageEndRecord(message_id="m")
     async with journal.feed(SessionKey("a", "s")) as reader:
         await writer.open()
         await writer.commit(StateChangeRecord(changes=changes))
         await writer.commit(accepted("one", metadata))
-        await writer.commit(accepted("two", NO_METADATA), begun, ended)
+        await writer.commit(accepted("two", NO_METADATA), started, ended)
         changes["list"].append(2)
         metadata["list"].append(2)
-        records = [record for _, record in numbered(await told(reader, 6))][1:]
+        records = [record for _, record in numbered(await first_steps(reader, 6))][1:]
     assert records == list(await writer.load())[1:]
     assert records[0].changes == records[1].message.metadata == {"list": [1]}
     assert records[2].message.text == "two"
-    assert records[3:] == [begun, ended]
+    assert records[3:] == [started, ended]
 
 
 async def test_a_reader_is_woken_by_matching_steps(journal, make_writer):

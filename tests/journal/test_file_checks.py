@@ -53,7 +53,7 @@ async def numbers_in(path):
     [("-wal -lock", True), ("-wal -lock", False), ("-wal", True), ("-wal", False), ("-lock", True)],
 )
 async def test_a_missing_file_with_a_log_is_an_error(killed, is_there, beside):
-    """For a missing and an empty file: the error names the files, nothing is changed, and a restored file is intact."""
+    """The file is missing or empty. The error names the files, nothing is changed, and a restored file is intact."""
     saved = killed.with_name("saved")
     shutil.copy(killed, saved)
     for suffix in {"-wal", "-lock"} - set(beside.split()):
@@ -90,8 +90,7 @@ async def test_journal_without_its_files_is_recreated_with_a_warning(killed, cap
     assert caplog.messages == [warning]
 
 
-async def test_a_new_start_is_one_move_away(killed):
-    """Following the remedy of the error is enough."""
+async def test_remedy_of_the_error_allows_a_new_start(killed):
     killed.unlink()
     for suffix in ("-wal", "-lock"):
         _rename(f"{killed}{suffix}", f"{killed}{suffix}.old")
@@ -157,7 +156,7 @@ async def _three_open(path, make_writer):
     "harm",
     [_remove, _move, _replace, _remove_log, _replace_log, _remove_folder, _cut, _empty_log, _cut_log],
 )
-async def test_a_file_that_is_taken_away_confirms_nothing_more(tmp_path, make_writer, harm):
+async def test_commits_fail_after_the_file_was_removed(tmp_path, make_writer, harm):
     """Each further commit of any session fails with the reason. A new file at the path is not changed."""
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -204,8 +203,7 @@ async def test_a_restored_file_is_used_again(tmp_path, make_writer):
         assert await journal.load("s", agent="a") == writer.confirmed
 
 
-async def test_a_relative_path_outlives_a_change_of_folder(tmp_path, monkeypatch, make_writer):
-    """The file stays where it was opened."""
+async def test_change_of_the_working_directory_keeps_the_file(tmp_path, monkeypatch, make_writer):
     monkeypatch.chdir(tmp_path)
     async with open_journal("sqlite:///a.db") as journal:
         writer = make_writer(journal, await journal.acquire())
@@ -230,10 +228,13 @@ FORBIDDEN = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         (FORBIDDEN, JournalFailed, "or move the journal"),
     ],
 )
-async def test_a_disk_that_refuses_a_start_is_named(tmp_path, monkeypatch, call, refusal):
-    """Full, read-only or forbidden, at each system call: a typed error with a remedy; a later start succeeds."""
+async def test_disk_error_at_the_start_is_named(tmp_path, monkeypatch, call, refusal):
+    """The disk is full, read-only or forbidden at each system call.
+
+    The error is typed and has a remedy, and a later start succeeds.
+    """
     url = f"sqlite:///{tmp_path}/a.db"
-    error, expected, words = refusal
+    error, expected, text = refusal
     async with open_journal(url) as journal:
         await journal.acquire()
 
@@ -243,7 +244,7 @@ async def test_a_disk_that_refuses_a_start_is_named(tmp_path, monkeypatch, call,
     async with open_journal(url) as journal:
         with monkeypatch.context() as patch:
             patch.setattr(os, call, fail)
-            with pytest.raises(expected, match=words):
+            with pytest.raises(expected, match=text):
                 await journal.acquire()
         await journal.acquire()
 
@@ -268,7 +269,7 @@ async def test_a_full_file_system_is_named_at_the_start(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["missing/a.db", "file/a.db", "folder"])
-async def test_a_wrong_place_is_named(tmp_path, place):
+async def test_wrong_path_raises_an_error(tmp_path, place):
     """A missing folder, a file in place of a folder, and a folder in place of a file raise an error."""
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()

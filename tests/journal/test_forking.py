@@ -34,7 +34,7 @@ def session(session_id="s", **opened):
     return ExportedSession(session_id, "clerk", records)
 
 
-def test_a_fork_spends_from_its_original_and_from_those_above():
+def test_fork_spends_the_budget_of_its_original_and_its_ancestors():
     """A fork has no separate budget. The spending of the original stays with the original, and a fork of the fork spends there too."""
     fork = forked(session(limits={"model_calls": 5.0}, within=(ABOVE,)), "f", "clerk")
     payers = (AccountKey(session_id="s", agent="clerk"), ABOVE)

@@ -69,18 +69,18 @@ async def die(inner, effects, writes):
     return dying.is_dead
 
 
-async def test_a_crash_at_each_write():
-    """Each task is carried out once, and the run ends as without a crash."""
+async def test_tasks_run_once_after_a_crash_at_each_write():
+    """The run ends as without a crash."""
     effects = {}
     async with MemoryJournal().running() as journal:
-        wanted = await live(journal, effects)
-    assert (wanted[0], list(effects.values())) == ("completed", ["a", "7 b"])
-    assert [status for _, status, _, _ in wanted[1]] == ["completed", "failed", "completed"]
+        expected = await live(journal, effects)
+    assert (expected[0], list(effects.values())) == ("completed", ["a", "7 b"])
+    assert [status for _, status, _, _ in expected[1]] == ["completed", "failed", "completed"]
     for writes in itertools.count(1):
         effects = {}
         async with MemoryJournal().running() as inner:
             has_died = await die(inner, effects, writes)
-            assert await live(inner, effects) == wanted, writes
+            assert await live(inner, effects) == expected, writes
         assert sorted(effects.values()) == ["7 b", "a"], writes
         if not has_died:
             break

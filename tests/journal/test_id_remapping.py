@@ -24,7 +24,7 @@ def message(session_id):
     return Message(session_id=session_id, sender=Sender("ada"), parts="hello")
 
 
-def test_families_stay_together():
+def test_copied_children_reference_copied_parents():
     """Parents that are copied with their children get new ids in the references; other references stay."""
 
     def session(session_id, parent_id):
@@ -42,7 +42,7 @@ def test_families_stay_together():
     assert one.records[2] == SessionClosedRecord()
 
 
-def test_families_pay_for_each_other():
+def test_copied_sessions_keep_their_budget_reference():
     """The budget of a copied session is found under its new id in sessions, queued messages and schedules."""
     keys = (AccountKey(session_id="p", agent="a"), AccountKey(session_id="else", turn="m", agent="b"))
     opened = SessionCreatedRecord(owner=Sender("ada"), within=keys, created_at=1.0)
@@ -56,7 +56,7 @@ def test_families_pay_for_each_other():
         assert [key.turn for key in record.within] == ["", "m"]
 
 
-def test_approvals_are_genuine_in_the_copy():
+def test_approvals_can_be_decided_in_the_copy():
     """A pending approval can be decided in the copy by its new id, and by no other id."""
     old = approval_id("s", "c1", "pay", {"sum": 3}, "Pay?")
     approval = Approval(

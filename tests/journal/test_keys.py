@@ -46,7 +46,7 @@ async def test_sessions_of_two_agents_with_one_id_do_not_mix(journal, two):
 
 
 async def test_an_id_without_agent_is_accepted_if_unique(journal, two):
-    """If several agents have the id, the error names them."""
+    """If several agents have the id, the error names all of them."""
     a, b = await two()
     await a.commit(opened())
     assert await journal.load("s") == a.confirmed
@@ -60,8 +60,8 @@ async def test_an_id_without_agent_is_accepted_if_unique(journal, two):
     assert await journal.head("a", "s") is None
 
 
-async def test_keys_outlive_the_block(lasting_url, make_writer):
-    """New steps of each session follow its own earlier steps."""
+async def test_steps_follow_earlier_steps_after_reopening(lasting_url, make_writer):
+    """New steps of each session follow the earlier steps of that session."""
     confirmed = {}
     for _ in range(3):
         async with open_journal(lasting_url) as journal:
@@ -73,8 +73,8 @@ async def test_keys_outlive_the_block(lasting_url, make_writer):
                 assert await journal.load("s", agent=agent) == confirmed[agent]
 
 
-async def test_a_session_that_begins_again_has_nothing_of_the_erased_one(journal, two):
-    """It has neither the rows nor the place in lists of the erased session."""
+async def test_recreated_session_has_no_data_of_the_erased_one(journal, two):
+    """The session has neither the rows nor the list position of the erased session."""
     a, b = await two()
     await a.turn()
     await b.turn()
@@ -84,8 +84,8 @@ async def test_a_session_that_begins_again_has_nothing_of_the_erased_one(journal
     assert await journal.load("s", agent="b") == b.confirmed
 
 
-async def test_a_row_of_another_agents_session_is_no_good_row(tmp_path, make_writer):
-    """A row of another agent's session is rejected, although both have the same id, number and length."""
+async def test_row_of_another_agents_session_is_rejected(tmp_path, make_writer):
+    """Both sessions have the same id, and both rows the same number and length."""
     apsw = pytest.importorskip("apsw")
     path = tmp_path / "a.db"
     async with open_journal(f"sqlite:///{path}") as journal:
@@ -106,8 +106,8 @@ async def test_a_row_of_another_agents_session_is_no_good_row(tmp_path, make_wri
                 await journal.load("s", agent=agent)
 
 
-async def test_a_head_knows_the_root_of_its_tree(journal, make_writer):
-    """Also below a session of another agent with the same id, in the same step or later."""
+async def test_head_names_the_root_of_its_tree(journal, make_writer):
+    """The parent may belong to another agent with the same id, and may be written in the same step or earlier."""
     epoch = await journal.acquire()
     root, child, grandchild = (make_writer(journal, epoch, "s", agent) for agent in "abc")
     journal.enqueue_write(root.entry(opened()), epoch=epoch)
@@ -127,7 +127,7 @@ async def test_a_head_knows_the_root_of_its_tree(journal, make_writer):
     assert await journal.children_of([]) == []
 
 
-async def test_a_wrapper_passes_everything_on():
+async def test_wrapper_forwards_unchanged_methods():
     """A method that the wrapper does not change returns the result of the inner journal."""
     async with MemoryJournal().running() as inner:
         journal = AsyncCommitJournal(WrappedJournal(inner))

@@ -71,10 +71,8 @@ async def test_a_process_that_cannot_read_the_format_is_rejected(postgres_url):
         assert len(await new.take([0])) == 1
 
 
-async def test_a_schema_of_a_newer_release_is_open_as_long_as_the_pool_writes_the_old_form(
-    postgres_url, make_writer
-):
-    """Also to a process that reconnects; once the pool writes a newer format, the schema is closed to it."""
+async def test_newer_schema_is_accepted_while_the_pool_writes_the_old_format(postgres_url, make_writer):
+    """A process that reconnects is accepted too. When the pool writes a newer format, the process is rejected."""
     async with open_node(postgres_url, "old") as old:
         await old.take([0])
         writer = make_writer(old, old.owned[0], in_partition(0))
@@ -93,10 +91,8 @@ async def test_a_schema_of_a_newer_release_is_open_as_long_as_the_pool_writes_th
 
 
 @pytest.mark.parametrize(("before", "after"), [(8, 32), (8, 2)])
-async def test_another_number_of_partitions_ends_all_that_were_owned(
-    postgres_url, make_writer, before, after
-):
-    """A process that hung writes nothing more. Sessions keep their ids and continue in their new partitions."""
+async def test_changed_partition_count_ends_all_ownership(postgres_url, make_writer, before, after):
+    """A process that hung writes no further step. Sessions keep their ids and continue in their new partitions."""
     ids = [in_partition(number, before) for number in (0, before - 1)]
     async with open_node(postgres_url, "hung", partitions=before) as hung:
         await hung.take(range(before))
@@ -133,8 +129,8 @@ async def test_another_number_of_partitions_ends_all_that_were_owned(
             await hung_writers[1].turn()
 
 
-async def test_no_partition_has_an_epoch_twice(postgres_url):
-    """Also after the number of partitions was lower in between: an epoch is never reused."""
+async def test_epochs_are_never_reused(postgres_url):
+    """This also holds if the number of partitions was lower in between."""
     seen = set()
     for count in (2, 8, 16, 1):
         async with open_node(postgres_url, f"before {count}") as node:
@@ -146,8 +142,8 @@ async def test_no_partition_has_an_epoch_twice(postgres_url):
         await end_move(postgres_url, "default", new.generation)
 
 
-async def test_as_many_partitions_as_there_are_change_nothing(postgres_url):
-    """Setting the current number changes nothing. The number of a pool that never ran cannot be changed."""
+async def test_setting_the_current_partition_count_changes_nothing(postgres_url):
+    """The number of a pool that never ran cannot be changed."""
     with pytest.raises(ConfigurationError):
         await begin_move(postgres_url, "default", 8)
     async with open_node(postgres_url, "a") as a:

@@ -11,7 +11,7 @@ class Outdated(MemoryJournal):
         return ["deleted", *(head.session_id for head in await self._list_heads(agent))]
 
 
-async def test_sessions_that_ended_since_they_were_listed_are_passed_over(autojump_clock):
+async def test_sessions_that_ended_after_the_listing_are_skipped(autojump_clock):
     """An agent that started earlier may have ended a session of this agent; the start continues."""
     async with Outdated().running() as journal:
         async with open_runtime(journal=journal) as runtime:

@@ -37,7 +37,7 @@ def jobs(monkeypatch):
     return found
 
 
-async def test_a_lone_step_takes_one_round(tmp_path, make_writer):
+async def test_single_step_takes_one_pass_of_the_event_loop(tmp_path, make_writer):
     """The caller of the step is resumed at its end, and the writer task is not involved."""
     async with open_journal(f"sqlite:///{tmp_path}/journal.db") as journal:
         writer = make_writer(journal, await journal.acquire())
@@ -54,7 +54,7 @@ async def test_a_lone_step_takes_one_round(tmp_path, make_writer):
 
 @pytest.fixture
 def slow_disk(monkeypatch):
-    """A storage that starts no job before it is released."""
+    """Hold back all jobs of the storage until they are released."""
     let = threading.Event()
     work = SQLiteJournal._work
     monkeypatch.setattr(SQLiteJournal, "_work", lambda *args: let.wait(10) and work(*args))
@@ -102,7 +102,7 @@ async def test_a_new_session_is_written_by_one_job(tmp_path, make_writer, jobs):
         assert head.root.session_id == "parent"
 
 
-async def test_a_session_that_begins_again_is_refused(tmp_path, make_writer):
+async def test_second_creation_of_a_stored_session_is_rejected(tmp_path, make_writer):
     """The session exists in the storage and is unknown to this process: nothing is overwritten, and concurrent new sessions are written."""
     url = f"sqlite:///{tmp_path}/journal.db"
     async with open_journal(url) as journal:

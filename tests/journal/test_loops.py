@@ -58,11 +58,11 @@ async def die(inner, work, writes):
 async def outcome(journal, work, session_id):
     """Return the result according to the journal and to the handlers of all processes."""
     rebuilt = await rebuild(await journal.load(session_id))
-    places = {message.id: place for place, message in enumerate(rebuilt.history)}
-    heard = {line[2]: line[3:] for line in work.heard.read() if line[1] == session_id}
+    places = {message.id: index for index, message in enumerate(rebuilt.history)}
+    received = {line[2]: line[3:] for line in work.heard.read() if line[1] == session_id}
     results = [result for message in rebuilt.history for result in message.tool_results]
     return Run(
-        replies=list(heard.values()),
+        replies=list(received.values()),
         texts=[message.text or [c.arguments for c in message.tool_calls] for message in rebuilt.history],
         state=_without_ids(rebuilt.state, places),
         unknown=sum(result.status == "outcome_unknown" for result in results),
@@ -92,8 +92,8 @@ async def test_a_crash_at_every_write_ends_in_the_same_answer(loop, native, tmp_
     session_id = f"{loop}-0"
     async with MemoryJournal().running() as journal:
         await live(journal, whole := begin("whole"))
-        wanted = await outcome(journal, whole, session_id)
-    assert len(wanted.replies) == len(errands.MESSAGES)
+        expected = await outcome(journal, whole, session_id)
+    assert len(expected.replies) == len(errands.MESSAGES)
     crashes = 0
     for writes in itertools.count(1):
         work = begin(f"crash-{writes}")
@@ -108,14 +108,14 @@ async def test_a_crash_at_every_write_ends_in_the_same_answer(loop, native, tmp_
             found = await outcome(journal, work, session_id)
             answers = errands.answers_in(await journal.load(session_id))
         assert work.wrong.read() == [], writes
-        assert found.replies == wanted.replies, writes
+        assert found.replies == expected.replies, writes
         assert sorted(effects_of(work, "book")) == ["a", "b", "c"], writes
         again = {line[3].split("/", 1)[1] for line in work.effects.read()[len(effects) :]}
         assert not again & errands.results_in(at_death), writes
         assert len(work.asked.read()) - asked == answers - errands.answers_in(at_death), writes
         if not found.unknown:
-            assert found.texts == wanted.texts, writes
-            assert found.state == wanted.state, writes
+            assert found.texts == expected.texts, writes
+            assert found.state == expected.state, writes
     assert crashes > 25
 
 

@@ -41,14 +41,14 @@ class Keeper:
         entry = Entry(session_id=session_id, agent=agent, records=records)
         await self.journal.commit(entry, epoch=self.epoch)
 
-    async def ids(self, limit=100, after=None, **wanted):
-        page = await self.journal.page(SessionFilter(**wanted), after=after, limit=limit)
+    async def ids(self, limit=100, after=None, **expected):
+        page = await self.journal.page(SessionFilter(**expected), after=after, limit=limit)
         return [each.session_id for each in page]
 
-    async def walk(self, limit, **wanted):
+    async def walk(self, limit, **expected):
         """Return all matching ids, read in pages of `limit`."""
         found, after = [], None
-        while page := await self.journal.page(SessionFilter(**wanted), after=after, limit=limit):
+        while page := await self.journal.page(SessionFilter(**expected), after=after, limit=limit):
             assert len(page) <= limit
             found += [each.session_id for each in page]
             after = page[-1].cursor
@@ -117,7 +117,7 @@ async def test_unstorable_names_match_no_session(keeper, name):
     assert {each for each, count in read.items() if count} == {f"s{number}" for number in range(20)}
 
 
-async def test_the_newest_change_comes_first(keeper):
+async def test_most_recently_changed_session_is_listed_first(keeper):
     """A session that changes moves to the front of the next page that is read."""
     for number in range(5):
         await keeper.begin(f"s{number}")
@@ -132,8 +132,8 @@ async def test_the_newest_change_comes_first(keeper):
 
 
 @pytest.mark.parametrize("oldest_first", [True, False])
-async def test_pages_show_everything_once(keeper, oldest_first):
-    """Also sessions that were written in one step at the same time."""
+async def test_pages_contain_each_session_once(keeper, oldest_first):
+    """This includes sessions that were written in one step at the same time."""
     for number in range(23):
         entry = Entry(session_id=f"s{number:02}", agent="ab"[number % 2], records=(opened("ada"),))
         keeper.journal.enqueue_write(entry, epoch=keeper.epoch)
@@ -143,8 +143,8 @@ async def test_pages_show_everything_once(keeper, oldest_first):
         assert await keeper.walk(limit, oldest_first=oldest_first) == whole
 
 
-async def test_filters_go_together(keeper):
-    """Agent, owner, state, parent, root, id prefix and time can be combined."""
+async def test_filters_can_be_combined(keeper):
+    """The filters are agent, owner, state, parent, root, id prefix and time."""
     for number in range(6):
         await keeper.begin(f"s{number}", "ab"[number % 2], f"owner {number % 3}")
     await keeper.begin("child", "b", "agent a", parent=("a", "s0"))
@@ -188,7 +188,7 @@ async def test_states_are_listed_and_counted(keeper):
     assert await journal.counts("nobody") == {"idle": 0, "working": 0, "suspended": 0, "closed": 0}
 
 
-async def test_an_erased_session_is_in_no_list(keeper):
+async def test_erased_session_is_not_listed(keeper):
     """A session created again with its id is listed as the new one only."""
     for session_id in "ab":
         await keeper.begin(session_id, parent=("a", "root"))
@@ -201,8 +201,8 @@ async def test_an_erased_session_is_in_no_list(keeper):
     assert await keeper.ids(owner="ada") == ["a"]
 
 
-async def test_lists_outlive_the_block(lasting_url):
-    """Also changes after the last page of the former block."""
+async def test_lists_are_unchanged_after_reopening(lasting_url):
+    """This includes changes after the last page of the former block."""
     async with open_journal(lasting_url) as journal:
         keeper = Keeper(journal, await journal.acquire())
         for session_id in "abc":
@@ -218,7 +218,7 @@ async def test_lists_outlive_the_block(lasting_url):
 
 
 async def test_head_counts_queued_steps(keeper):
-    """It is None for a missing session."""
+    """The head is None for a missing session."""
     assert await keeper.journal.head("a", "s") is None
     entry = Entry(session_id="s", agent="a", records=(opened("ada", ("b", "p")), SessionClosedRecord()))
     keeper.journal.enqueue_write(entry, epoch=keeper.epoch)
@@ -305,12 +305,12 @@ WANTED = [
 ]
 
 
-async def test_pages_of_many_sessions(full):
-    """Pages are correct, also far from the first one, and no list of all sessions is built."""
-    for wanted, count in WANTED:
-        first = await full.ids(50, **wanted)
-        assert len(first) == count, wanted
-        walked = await full.walk(2500, **wanted)
+async def test_pages_of_many_sessions_build_no_full_list(full):
+    """Pages are correct, also far from the first one."""
+    for query, count in WANTED:
+        first = await full.ids(50, **query)
+        assert len(first) == count, query
+        walked = await full.walk(2500, **query)
         assert len(walked) == len(set(walked))
         assert walked[:count] == first
     head = await full.journal.head("b", "s7777")
@@ -332,9 +332,9 @@ PLANS = [
 ]
 
 
-@pytest.mark.parametrize("wanted", PLANS)
+@pytest.mark.parametrize("expected", PLANS)
 @pytest.mark.parametrize("is_first", [True, False])
-async def test_no_page_of_sqlite_looks_through_a_table(tmp_path, wanted, is_first):
+async def test_sqlite_pages_use_an_index(tmp_path, expected, is_first):
     """Each page uses an index from its beginning, and sorts only a few rows."""
     apsw = pytest.importorskip("apsw")
     from actgent.journal.session_list_queries import Cursor, page_query
@@ -343,12 +343,12 @@ async def test_no_page_of_sqlite_looks_through_a_table(tmp_path, wanted, is_firs
         await journal.acquire()
     database = apsw.Connection(f"{tmp_path}/a.db")
     after = None if is_first else Cursor(1.0, "a", "s")
-    sql, values = page_query(["session_id"], wanted, after, 50)
+    sql, values = page_query(["session_id"], expected, after, 50)
     plan = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
     scans = [line for line in plan if line.startswith("SCAN")]
     assert scans in ([], ["SCAN listing USING COVERING INDEX by_change"])
     sorts = any("ORDER BY" in line for line in plan)
-    assert sorts == (wanted.parent is not None or wanted.root is not None or bool(wanted.prefix))
+    assert sorts == (expected.parent is not None or expected.root is not None or bool(expected.prefix))
     database.close()
 
 
@@ -375,7 +375,7 @@ class Failing(MemoryJournal):
         return sorted(key for key in self._stored_heads if key not in self.order and key > after)[:limit]
 
 
-async def test_a_page_that_failed_forgets_nothing():
+async def test_next_page_includes_sessions_of_a_failed_page():
     """The next page contains the sessions of the failed one."""
     async with Failing().running() as journal:
         keeper = Keeper(journal, await journal.acquire())
@@ -390,7 +390,7 @@ async def test_a_page_that_failed_forgets_nothing():
         assert journal.order == [("a", "a"), ("a", "b")]
 
 
-async def test_pages_that_are_asked_for_together_are_all_up_to_date(keeper):
+async def test_concurrent_pages_are_up_to_date(keeper):
     """The second page waits until the first has applied the changes."""
     for number in range(30):
         await keeper.begin(f"s{number}")

@@ -51,7 +51,7 @@ def test_the_slot_of_a_session_never_changes():
 
 
 @hypothesis.given(session_id=strategies.text(max_size=20), below=strategies.text(max_size=20))
-def test_a_tree_lives_in_one_partition(session_id, below):
+def test_tree_is_stored_in_one_partition(session_id, below):
     """The part of an id after the first `/` does not change the slot."""
     assert slot_of(f"{session_id}/{below}") == slot_of(session_id)
     assert 0 <= slot_of(session_id) < SLOTS
@@ -116,8 +116,8 @@ def message_for(session_id):
     return Message(session_id=session_id, sender=Sender("ada"), parts=(Text("hi"),))
 
 
-async def test_each_writes_to_its_own(postgres_url, writer_in, make_writer):
-    """Processes write to their own partitions concurrently, and read all partitions."""
+async def test_processes_write_to_their_own_partitions(postgres_url, writer_in, make_writer):
+    """Processes write concurrently, and read all partitions."""
     async with open_node(postgres_url, "a", take=[0, 1]) as a, open_node(postgres_url, "b", take=[2]) as b:
         writers = [writer_in(a, 0), writer_in(a, 1), writer_in(b, 2)]
         async with trio.open_nursery() as nursery:
@@ -133,11 +133,11 @@ async def test_each_writes_to_its_own(postgres_url, writer_in, make_writer):
         assert await b.load(in_partition(2), agent="a") == writers[2].confirmed
 
 
-async def test_taking_a_partition_makes_the_process_its_owner(postgres_url, writer_in):
+async def test_acquiring_a_partition_fences_the_former_owner(postgres_url, writer_in):
     """The next write of the former owner fails and is not stored; its other partitions keep working."""
-    heard = []
+    received = []
     async with (
-        open_node(postgres_url, "a", take=[0, 1], on_lost=heard.append) as a,
+        open_node(postgres_url, "a", take=[0, 1], on_lost=received.append) as a,
         open_node(postgres_url, "b") as b,
     ):
         lost, kept = writer_in(a, 0), writer_in(a, 1)
@@ -161,13 +161,13 @@ async def test_taking_a_partition_makes_the_process_its_owner(postgres_url, writ
             await trio.lowlevel.checkpoint()
             await a._storage.acquire()
         assert failed == [(0,)]
-        assert heard == [{0: lost.epoch}]
+        assert received == [{0: lost.epoch}]
         assert sorted(a.owned) == [1]
         assert await a.load(kept.session_id, agent="a") == kept.confirmed
         assert await b.load(lost.session_id, agent="a") == lost.confirmed
 
 
-async def test_a_partition_that_was_taken_back_continues_after_the_other_owner(postgres_url, writer_in):
+async def test_reacquired_partition_continues_after_the_other_owner(postgres_url, writer_in):
     """The returning owner reads the heads of its sessions again."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         first = writer_in(a, 0)
@@ -223,7 +223,7 @@ class Interrupted(PartitionedJournal):
         await super()._flush(key)
 
 
-async def test_a_partition_that_was_taken_again_is_not_released(postgres_url):
+async def test_release_skips_a_partition_acquired_again(postgres_url):
     """A new ownership began in between, and its sessions are active."""
     async with (
         Interrupted(postgres_url, node="a").running() as a,
@@ -266,25 +266,25 @@ async def test_a_partition_that_could_not_be_released_is_still_owned(postgres_ur
 
 
 async def test_look_detects_lost_partitions(postgres_url):
-    """`look` detects lost partitions without a write."""
-    heard = []
+    """The check needs no write."""
+    received = []
     async with (
-        open_node(postgres_url, "a", take=[0, 1, 2], on_lost=heard.append) as a,
+        open_node(postgres_url, "a", take=[0, 1, 2], on_lost=received.append) as a,
         open_node(postgres_url, "b", take=[1]),
     ):
         assert await a.look() == [1]
         assert await a.look() == []
-        assert heard == [{1: 1}]
+        assert received == [{1: 1}]
         assert sorted(a.owned) == [0, 2]
 
 
 @pytest.mark.parametrize("is_new", [True, False], ids=["made anew", "put back"])
 @pytest.mark.parametrize("is_looked_at", [True, False], ids=["look", "write"])
-async def test_an_epoch_that_is_given_twice_has_one_owner(postgres_url, writer_in, is_new, is_looked_at):
+async def test_equal_epoch_has_one_owner(postgres_url, writer_in, is_new, is_looked_at):
     """After the schema is recreated, or a stale replica takes over, the earlier owner of an equal epoch loses it."""
     server, _, schema = postgres_url.partition("?schema=")
-    heard = []
-    async with open_node(postgres_url, "a", take=[0], on_lost=heard.append) as a:
+    received = []
+    async with open_node(postgres_url, "a", take=[0], on_lost=received.append) as a:
         writer = writer_in(a, 0)
         await writer.turn()
         with psycopg.connect(server, autocommit=True) as other:
@@ -295,7 +295,7 @@ async def test_an_epoch_that_is_given_twice_has_one_owner(postgres_url, writer_i
                 assert await a.look() == [0]
             with pytest.raises(PartitionsLost):
                 await writer.turn()
-            assert (heard, a.owned) == ([{0: 1}], {})
+            assert (received, a.owned) == ([{0: 1}], {})
             assert len(await b.sessions()) == (0 if is_new else 1)
             if is_new:
                 with pytest.raises(Fenced, match="cannot acquire partitions of the pool"):
@@ -306,9 +306,9 @@ async def test_an_epoch_that_is_given_twice_has_one_owner(postgres_url, writer_i
 @pytest.mark.parametrize("has_written", [True, False])
 async def test_a_step_is_not_written_under_a_later_epoch(postgres_url, writer_in, monkeypatch, has_written):
     """The partition is lost and acquired again while the head of the session is read; the other process may have written there."""
-    heard = []
+    received = []
     async with (
-        open_node(postgres_url, "a", take=[0], on_lost=heard.append) as a,
+        open_node(postgres_url, "a", take=[0], on_lost=received.append) as a,
         open_node(postgres_url, "b") as b,
     ):
         writer = writer_in(a, 0)
@@ -328,7 +328,7 @@ async def test_a_step_is_not_written_under_a_later_epoch(postgres_url, writer_in
         a._heads.by_key.clear()
         with pytest.raises(PartitionsLost):
             await writer.commit(StateChangeRecord(changes={"of": "a"}))
-        assert (heard, a.owned, a.fenced) == ([{0: 1}], {0: 3}, 1)
+        assert (received, a.owned, a.fenced) == ([{0: 1}], {0: 3}, 1)
         again = writer_in(a, 0)
         before = await again.load()
         assert len(before) == 1 + has_written
@@ -336,7 +336,7 @@ async def test_a_step_is_not_written_under_a_later_epoch(postgres_url, writer_in
         assert await again.load() == (*before, *again.confirmed)
 
 
-async def test_a_pool_that_is_gone_is_named(postgres_url):
+async def test_missing_pool_is_reported(postgres_url):
     """A node reports the missing pool at each look, and keeps running."""
     server, _, schema = postgres_url.partition("?schema=")
     async with open_node(postgres_url, "a", take=[0]) as a:
@@ -481,7 +481,7 @@ async def test_a_write_delayed_by_a_takeover_is_fenced(postgres_url, writer_in):
             assert taker.execute(f"SELECT count(*) FROM {schema}.steps").fetchone() == (1,)
 
 
-async def test_a_write_whose_connection_is_lost_is_there_once(link, postgres_url, writer_in):
+async def test_write_with_a_lost_connection_is_stored_once(link, postgres_url, writer_in):
     """The server may still execute the write, so its process is ended before the outcome is read."""
     link, url = link
     server, _, schema = postgres_url.partition("?schema=")
@@ -508,7 +508,7 @@ async def test_a_write_whose_connection_is_lost_is_there_once(link, postgres_url
             assert await a.load(each.session_id, agent="a") == each.confirmed
 
 
-async def test_one_owner_of_all_and_owners_of_parts_keep_each_other_out(postgres_url, writer_in, make_writer):
+async def test_owner_of_all_and_owners_of_partitions_exclude_each_other(postgres_url, writer_in, make_writer):
     """Each finds the records of the other, and no cached head of a former ownership is used."""
     async with open_node(postgres_url, "a", take=[0]) as a:
         writer = writer_in(a, 0)
@@ -537,7 +537,7 @@ async def test_one_owner_of_all_and_owners_of_parts_keep_each_other_out(postgres
         assert await a.unfinished("a") == [in_partition(0, nth=1)]  # its slot was filled in
 
 
-async def test_all_processes_have_as_many_partitions(postgres_url):
+async def test_all_processes_have_the_same_partition_count(postgres_url):
     """Only a new pool accepts another number; a number that is no power of two is rejected."""
     async with (
         open_node(postgres_url, "a", partitions=8),
@@ -577,11 +577,11 @@ class Life:
                 self.note(line.split())
         self.process.wait()
 
-    def note(self, words):
-        if words[0] == "wrote":
-            self.wrote[words[1]] = int(words[2])
-        elif words[0] == "lost":
-            self.lost.add(words[1])
+    def note(self, text):
+        if text[0] == "wrote":
+            self.wrote[text[1]] = int(text[2])
+        elif text[0] == "lost":
+            self.lost.add(text[1])
 
     def end(self):
         self.process.kill()
@@ -602,7 +602,7 @@ def start_life():
         life.end()
 
 
-async def test_another_process_takes_over_from_one_that_was_killed(postgres_url, start_life):
+async def test_another_process_takes_over_from_a_killed_one(postgres_url, start_life):
     """All confirmed records exist, and unfinished sessions are on the work list."""
     life = start_life(postgres_url, "a")
     await life.read(until=lambda: len(life.wrote) == 12 and min(life.wrote.values()) > 4)
@@ -618,7 +618,7 @@ async def test_another_process_takes_over_from_one_that_was_killed(postgres_url,
             assert [each.changes["n"] for each in records[2:]] == list(range(2, len(records)))
 
 
-async def test_a_process_that_wakes_up_writes_nothing(postgres_url, start_life):
+async def test_resumed_process_writes_nothing(postgres_url, start_life):
     """A suspended process holds no lock; after it continues, it learns that its partitions have a new owner."""
     life = start_life(postgres_url, "a")
     await life.read(until=lambda: len(life.wrote) == 12 and min(life.wrote.values()) > 4)
@@ -638,7 +638,7 @@ async def test_a_process_that_wakes_up_writes_nothing(postgres_url, start_life):
             assert len(records) - 1 >= life.wrote[session_id]
 
 
-async def test_the_tables_of_an_older_release_are_named_so(postgres_url):
+async def test_tables_of_an_older_release_are_reported(postgres_url):
     """Nodes of an older release run during an upgrade, and operators query them."""
     async with open_node(postgres_url, "a"):
         assert await read_dead(postgres_url) == ()
@@ -650,7 +650,7 @@ async def test_the_tables_of_an_older_release_are_named_so(postgres_url):
 
 
 async def test_ownership_queries_are_retried_while_the_server_starts(link, nursery):
-    """For a joining node, for a node that reconnects, and for queries of the agents' hosts."""
+    """This holds for a joining node, for a node that reconnects, and for queries of the agents' hosts."""
     link, url = link
     await nursery.start(link.start_up)
     journal = PartitionedJournal(url, node="n1", partitions=4, on_lost=print)
@@ -741,8 +741,8 @@ async def test_only_sessions_that_were_opened_again_are_counted(postgres_url, wr
         assert await die(a, b, *keys) == {keys[0]: (4, 0), keys[1]: (3, 0)}
 
 
-async def test_a_death_with_a_session_alone_counts_for_that_one(postgres_url, writer_in):
-    """Regardless of other open sessions of the same node."""
+async def test_death_with_a_single_suspect_counts_for_that_session(postgres_url, writer_in):
+    """The node may have other open sessions."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         keys = [await begin_message(writer_in(a, 0, nth=number)) for number in range(2)]
         for _ in range(2):
@@ -788,9 +788,7 @@ async def test_deaths_of_several_nodes_need_more_evidence(
         assert (found.alone, found.shared) == (0, 0)
 
 
-async def test_a_death_counts_for_watched_sessions_and_those_that_are_no_suspects_yet(
-    postgres_url, writer_in
-):
+async def test_death_counts_for_watched_and_new_sessions(postgres_url, writer_in):
     """A suspect that survived is not counted again. A new session may be the cause."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         keys = [await begin_message(writer_in(a, 0, nth=number)) for number in range(3)]
@@ -804,7 +802,7 @@ async def test_a_death_counts_for_watched_sessions_and_those_that_are_no_suspect
         assert await die(a, b, keys[2]) == counted
 
 
-async def test_a_message_that_is_to_be_dead_lettered_explains_the_deaths_of_others(postgres_url, writer_in):
+async def test_dead_lettered_message_lowers_the_counts_of_other_suspects(postgres_url, writer_in):
     """The other suspects return to three deaths, and keep that count at the next death."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         keys = [await begin_message(writer_in(a, 0, nth=number)) for number in range(2)]
@@ -847,8 +845,8 @@ async def test_a_late_count_does_not_change_the_counts_of_the_next_owner(postgre
         assert await die(b, a) == {key: (4, 1)}
 
 
-async def test_messages_for_owners_of_before_are_stored_together(postgres_url, monkeypatch):
-    """Few statements store the messages, in order for each session; none is stored for a partition acquired since."""
+async def test_messages_for_former_owners_are_stored_in_few_statements(postgres_url, monkeypatch):
+    """Messages are stored in order for each session. None is stored for a partition acquired since."""
     async with open_node(postgres_url, "a", take=range(4)) as a, open_node(postgres_url, "b", take=[0]) as b:
         ids = {part: in_partition(part) for part in range(4)}
         table, select, statements, stored = a.pending_messages, a._table.select, [], {}

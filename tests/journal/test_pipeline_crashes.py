@@ -17,7 +17,7 @@ def shared_url(request, tmp_path):
     return request.getfixturevalue("postgres_url")
 
 
-def test_a_pipeline_ends_the_same_after_kills_at_each_write(shared_url, tmp_path, times, lives):
+def test_pipeline_output_is_unchanged_by_kills_at_each_write(shared_url, tmp_path, times, lives):
     """Twelve steps, killed twice; with the soak switch the first time after each journal write."""
     every = times(29, 1)
     flags = ["--every", str(every), "--first", str(min(every, 3))]

@@ -75,7 +75,7 @@ IGNORES = "ignore_startup_parameters = options"
     "lines", [(), (ONE,), (TURNS,), (IGNORES,)], ids=["default", "one", "turns", "ignores"]
 )
 @pytest.mark.parametrize("mode", ["transaction", "statement"])
-async def test_a_pooler_that_keeps_no_session_is_refused(postgres_url, tmp_path, mode, lines):
+async def test_pooler_in_transaction_mode_is_rejected(postgres_url, tmp_path, mode, lines):
     """The error names the address and the remedy, and the owner keeps the journal."""
     with pooled(postgres_url, tmp_path, mode, *lines) as address:
         async with open_runtime(journal=postgres_url) as runtime:
@@ -87,8 +87,8 @@ async def test_a_pooler_that_keeps_no_session_is_refused(postgres_url, tmp_path,
             assert str(await clerk.run("Hello")) == "Yes."
 
 
-async def test_a_busy_pooler_in_transaction_mode_is_refused(postgres_url, tmp_path):
-    """Other clients of the pooler run transactions meanwhile."""
+async def test_busy_pooler_in_transaction_mode_is_rejected(postgres_url, tmp_path):
+    """Other clients of the pooler run transactions at the same time."""
     import psycopg
 
     with pooled(postgres_url, tmp_path, "transaction", TURNS) as address, contextlib.ExitStack() as others:
@@ -140,7 +140,7 @@ async def test_a_second_process_is_fenced_through_a_pooler_in_session_mode(postg
             assert str(await clerk.run("Hello")) == "Yes."
 
 
-async def test_a_partitioned_journal_refuses_a_pooler_in_transaction_mode(postgres_url, tmp_path):
+async def test_partitioned_journal_rejects_a_pooler_in_transaction_mode(postgres_url, tmp_path):
     """A node of a cluster is rejected as well."""
     with pooled(postgres_url, tmp_path, "transaction") as address:
         journal = PartitionedJournal(address, node="n", on_lost=lambda *_: None)
@@ -149,8 +149,8 @@ async def test_a_partitioned_journal_refuses_a_pooler_in_transaction_mode(postgr
                 await journal.take([0])
 
 
-async def test_a_direct_connection_is_not_checked_by_a_second_one(postgres_url, monkeypatch):
-    """A server reports its own process id, so a journal without a pooler opens no second connection."""
+async def test_direct_connection_opens_no_second_connection(postgres_url, monkeypatch):
+    """A server reports its own process id, so no pooler has to be detected."""
     from actgent.journal.postgres import connections
 
     def refuse(*_):

@@ -96,7 +96,10 @@ async def _updates(database, expected):
 
 
 async def test_most_updates_of_messages_are_hot(postgres_url, database):
-    """Also if each message arrives in a separate minute: the first update of a message writes indexes, and the last does not."""
+    """Each message may arrive in a separate minute.
+
+    The first update of a message writes indexes, and the last does not.
+    """
     agent = BareAgent("clerk", llm=ScriptedLLM(["done"], repeat=True))
     moved = 0
     async with open_runtime(journal=postgres_url) as runtime:
@@ -127,7 +130,7 @@ async def test_updates_within_a_minute_are_hot(postgres_url, database):
 # --- the flag `active` ---------------------------------------------------------------------
 
 
-async def test_a_flag_names_sessions_that_may_be_unfinished(sessions, database):
+async def test_flag_marks_sessions_that_may_be_unfinished(sessions, database):
     """The flag stays for some time after the message, so the end of a message writes no index. Clearing it later is cheap."""
     await sessions.begin("s")
     assert not is_active(database, "s")
@@ -236,9 +239,9 @@ async def test_no_query_reads_all_sessions(sessions, database):
     """Lists, also after a cursor, and the queries of recovery, timers and retention use an index."""
     fill(database)
     asked = [(name, sql, values, index) for name, sql, values, index in QUERIES]
-    for name, wanted, index in LISTS:
+    for name, query, index in LISTS:
         for after in (None, Cursor(9000.5, "clerk", "s9000")):
-            sql, values = session_page_query(["session_id"], wanted, after, 50)
+            sql, values = session_page_query(["session_id"], query, after, 50)
             asked.append((f"{name} {after is not None}", sql, values, index))
     for name, sql, values, index in asked:
         plan = "\n".join(explain(database, sql, values))
@@ -252,8 +255,8 @@ async def test_no_query_reads_all_sessions(sessions, database):
 async def test_lists_read_few_rows(sessions, database):
     """Pages of all sessions and of an owner sort little more than the sessions of one minute."""
     fill(database)
-    for wanted in (SessionFilter(), SessionFilter(owner="owner 7"), SessionFilter(oldest_first=True)):
-        sql, values = session_page_query(["session_id"], wanted, Cursor(9000.5, "clerk", "s9000"), 50)
+    for query in (SessionFilter(), SessionFilter(owner="owner 7"), SessionFilter(oldest_first=True)):
+        sql, values = session_page_query(["session_id"], query, Cursor(9000.5, "clerk", "s9000"), 50)
         lines = explain(database, sql, values, "(ANALYZE, TIMING OFF)")
         read = [float(line.split("(actual rows=")[1].split()[0]) for line in lines if "Scan" in line]
         assert max(read) <= 250, lines
@@ -263,21 +266,21 @@ async def test_lists_are_exact_within_and_across_minutes(sessions, database):
     """The order follows the exact time, page by page, for each filter, in both directions."""
     fill(database)
     journal = sessions.journal
-    for wanted in (
+    for query in (
         SessionFilter(owner="owner 7"),
         SessionFilter(owner="owner 0", state="closed"),
         SessionFilter(owner="owner 7", oldest_first=True),
         SessionFilter(state="suspended", changed_before=15_003.5),
     ):
         walked, after = [], None
-        while page := await journal.page(wanted, after=after, limit=17):
+        while page := await journal.page(query, after=after, limit=17):
             walked += page
             after = page[-1].cursor
         ids = [each.session_id for each in walked]
         assert len(ids) == len(set(ids)) >= 15
         times = [each.updated_at for each in walked]
-        assert times == sorted(times, reverse=not wanted.oldest_first)
-        assert all(wanted.takes(each) for each in walked)
+        assert times == sorted(times, reverse=not query.oldest_first)
+        assert all(query.takes(each) for each in walked)
 
 
 # --- migration -----------------------------------------------------------------------------

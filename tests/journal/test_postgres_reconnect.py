@@ -23,7 +23,9 @@ def make(kind, url, node):
     return kind(url) if kind is PostgresJournal else kind(url, node=node)
 
 
-async def test_a_server_that_keeps_a_lost_connection_is_waited_for(postgres_url, make_writer, monkeypatch):
+async def test_reconnect_waits_for_a_server_that_keeps_the_lost_connection(
+    postgres_url, make_writer, monkeypatch
+):
     """The wait equals that for an absent server, because a suspended server process ends later."""
     own_again, end_backend, tries = PartitionedJournal._reacquire_ownership, sql_statements.END_BACKEND, []
 
@@ -80,8 +82,8 @@ async def test_a_reconnected_owner_does_not_write_to_a_replaced_journal(
 
 
 @pytest.mark.parametrize("kind", [PostgresJournal, PartitionedJournal])
-async def test_a_connection_that_is_lost_as_one_comes_in(postgres_url, kind, monkeypatch):
-    """Nothing was replaced, and the error does not claim so; the next attempt connects."""
+async def test_connection_lost_during_a_reconnect_is_retried(postgres_url, kind, monkeypatch):
+    """The journal was not replaced, and the error does not claim so."""
     begin_epoch = kind._begin_epoch
 
     def lose_before(self, connection):
@@ -121,13 +123,13 @@ async def test_callers_that_wait_for_a_server_get_an_error_when_the_journal_clos
     """Callers get an error of the journal instead of an error of its internal pipe."""
     link, url = link
     monkeypatch.setattr(group, "CLOSE_TIMEOUT_SECONDS", 0.1)
-    journal, told = PartitionedJournal(url, node="n"), []
+    journal, received = PartitionedJournal(url, node="n"), []
 
     async def call_it():
         try:
             await (journal.load("s") if call == "load" else journal.look())
         except JournalFailed as error:
-            told.append(str(error))
+            received.append(str(error))
 
     async with trio.open_nursery() as nursery, journal.running():
         await journal.acquire()
@@ -135,13 +137,11 @@ async def test_callers_that_wait_for_a_server_get_an_error_when_the_journal_clos
         link.flows = trio.Event()
         nursery.start_soon(call_it)
         await trio.testing.wait_all_tasks_blocked(0.01)
-    assert told == ["the journal was closed during the call"]
+    assert received == ["the journal was closed during the call"]
     link.flows.set()
 
 
-async def test_a_tree_that_is_erased_as_the_connection_is_lost_is_gone(
-    postgres_url, make_writer, monkeypatch
-):
+async def test_erasure_with_a_lost_connection_is_complete(postgres_url, make_writer, monkeypatch):
     """The next attempt finds no session of the tree; one of its ids is then created again."""
     delete_trees, lost = PostgresJournal._delete_trees, []
 

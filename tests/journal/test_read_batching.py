@@ -45,7 +45,7 @@ async def load_all(journal, session_ids):
     return found
 
 
-async def test_a_crowd_is_read_in_few_calls(journal, make_writer, counted):
+async def test_many_sessions_are_read_in_few_calls(journal, make_writer, counted):
     """Each request gets its own records in order; a missing session has none."""
     epoch = await journal.acquire()
     writers = [make_writer(journal, epoch, f"s{number}") for number in range(SESSIONS)]
@@ -59,7 +59,7 @@ async def test_a_crowd_is_read_in_few_calls(journal, make_writer, counted):
 
 
 async def test_long_sessions_are_read_one_by_one(journal, make_writer, counted):
-    """Writers need not wait for all of them."""
+    """Writers need not wait until all of them are read."""
     epoch = await journal.acquire()
     writers = [make_writer(journal, epoch, f"s{number}") for number in range(4)]
     for writer in writers:
@@ -69,7 +69,7 @@ async def test_long_sessions_are_read_one_by_one(journal, make_writer, counted):
     assert counted["_read_some"] == [1] * 4
 
 
-async def test_a_session_that_was_loaded_is_not_read_again_to_be_written(lasting_url, make_writer):
+async def test_write_after_a_load_reads_no_head(lasting_url, make_writer):
     """Its head is cached from the load."""
     async with open_journal(lasting_url) as journal:
         writer = make_writer(journal, await journal.acquire())
@@ -125,13 +125,13 @@ async def read_all(readings, by, session_ids):
 
 @pytest.mark.parametrize("is_vague", [False, True])
 async def test_a_damaged_session_fails_only_its_own_read(is_vague):
-    """Also if the storage cannot say which session is damaged."""
+    """This holds even if the storage cannot say which session is damaged."""
     storage = Storage("b", "d", is_vague=is_vague)
     got = await read_all(ReadBatcher(trio.Lock()), storage.read_some, "abcde")
     assert got == {"a": ("a",), "b": JournalDamaged, "c": ("c",), "d": JournalDamaged, "e": ("e",)}
 
 
-async def test_a_storage_that_fails_fails_for_everyone():
+async def test_failing_storage_fails_each_request():
     """Each request is retried alone, and no caller is left waiting."""
 
     async def fail(session_ids):
@@ -143,7 +143,7 @@ async def test_a_storage_that_fails_fails_for_everyone():
 
 @pytest.mark.parametrize("cancelled", range(4))
 async def test_a_cancelled_read_blocks_no_other_read(cancelled, autojump_clock):
-    """Neither for the reading task, nor for tasks it reads for, nor for later tasks."""
+    """The cancelled task blocks neither the reading task, nor tasks it reads for, nor later tasks."""
     storage = Storage()
     storage.may_read = trio.Event()
     readings = ReadBatcher(trio.Lock())
@@ -165,7 +165,7 @@ async def test_a_cancelled_read_blocks_no_other_read(cancelled, autojump_clock):
 
 
 async def test_requests_during_a_read_form_the_next_batch():
-    """The first of these tasks reads for all."""
+    """The first of the waiting tasks reads for all."""
     storage = Storage()
     storage.may_read = trio.Event()
     readings = ReadBatcher(trio.Lock())
@@ -180,7 +180,7 @@ async def test_requests_during_a_read_form_the_next_batch():
 
 
 async def test_requests_of_one_kind_are_read_together():
-    """Also if requests of another kind arrived in between; those are read next."""
+    """Requests of another kind may arrive in between; those are read next."""
     heads, pages = Storage(), Storage()
     heads.may_read = trio.Event()
     readings = ReadBatcher(trio.Lock())

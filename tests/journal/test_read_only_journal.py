@@ -128,7 +128,7 @@ async def test_reads_during_fast_writes_are_consistent(url, owned, times):
                     number += 1
 
 
-async def test_a_look_that_takes_long_is_not_overtaken(tmp_path, owned):
+async def test_long_read_is_consistent(tmp_path, owned):
     """The owner's log grows beyond its bound, and restarts as soon as no reader is active."""
     url, log = f"sqlite:///{tmp_path}/journal.db", tmp_path / "journal.db-wal"
     with owned(url, sessions=2) as owner:
@@ -145,10 +145,10 @@ async def test_a_look_that_takes_long_is_not_overtaken(tmp_path, owned):
             assert await journal._run(look) == heads[-1]
             assert len(heads) <= 2  # the first may come too soon after a change of the file itself
             assert log.stat().st_size > 1.2 * 4096 * sql_statements.LOG_PAGES
-            begun = log.read_bytes()[:32]
+            started = log.read_bytes()[:32]
             for _ in range(sql_statements.LOG_STEP):
                 await trio.to_thread.run_sync(write_step, owner)
-            assert log.read_bytes()[:32] != begun
+            assert log.read_bytes()[:32] != started
             records = sum(each.records for each in await journal.sessions())
             assert records == await trio.to_thread.run_sync(write_step, owner) + 1
 
@@ -190,7 +190,7 @@ async def test_a_permanent_reader_does_not_let_the_log_grow_without_bound(tmp_pa
         assert len(await journal.load("s")) == 201
 
 
-async def test_an_owner_does_not_notice(url, owned):
+async def test_reader_does_not_disturb_the_owner(url, owned):
     """The owner writes while a reader is open, and the next owner starts while one is open."""
     with owned(url) as owner:
         async with open_journal(url, read_only=True) as journal:
@@ -246,9 +246,9 @@ async def test_lists_are_those_of_the_owner(url):
             SessionCreatedRecord(owner=Sender("bob"), created_at=3.0),
             SessionClosedRecord(erase=True),
         )
-        wanted = await lists(journal)
+        expected = await lists(journal)
     async with open_journal(url, read_only=True) as journal:
-        assert await lists(journal) == wanted
+        assert await lists(journal) == expected
         assert await journal.load("nobody") == ()
 
 
@@ -273,8 +273,7 @@ async def lists(journal):
     ]
 
 
-async def test_wrong_addresses(url, tmp_path):
-    """A missing journal is not created."""
+async def test_wrong_address_creates_no_journal(url, tmp_path):
     with pytest.raises(ConfigurationError, match=r"no such file|no journal"):
         async with open_journal(url, read_only=True):
             pass
@@ -301,7 +300,7 @@ async def path(tmp_path):
 
 
 async def test_reading_writes_and_creates_no_file(path):
-    """Neither in a folder without write permission nor next to the file."""
+    """No file is created in a folder without write permission or next to the journal file."""
     path.with_name("journal.db-lock").unlink()
     before = {each.name: (each.read_bytes(), each.stat().st_mtime_ns) for each in path.parent.iterdir()}
     path.chmod(0o400)
@@ -333,7 +332,7 @@ async def test_a_file_whose_owner_died_is_read_with_its_log(tmp_path, owned):
     assert "recover" in raised.value.__notes__[0]
 
 
-async def test_this_process_asks_its_runtime(path):
+async def test_owner_process_cannot_open_a_read_only_journal(path):
     """A second open file would drop the locks of the process when it is closed."""
     async with open_journal(f"sqlite:///{path}") as journal:
         await journal.acquire()
@@ -342,7 +341,7 @@ async def test_this_process_asks_its_runtime(path):
                 pass
 
 
-async def test_another_version_is_not_brought_up_to_date(path):
+async def test_reader_does_not_migrate_another_version(path):
     """The error of an older version says how to read it; nothing is changed."""
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA user_version = 2")
@@ -353,8 +352,7 @@ async def test_another_version_is_not_brought_up_to_date(path):
         assert database.execute("PRAGMA user_version").fetchone() == (2,)
 
 
-async def test_damage_is_named(path):
-    """The error equals that of an owner."""
+async def test_reader_reports_damage_as_the_owner_does(path):
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("UPDATE steps SET body = x'00'")
         database.commit()

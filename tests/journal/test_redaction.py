@@ -59,7 +59,7 @@ async def until(journal, agent, event, content="go"):
             await trio.sleep_forever()
 
 
-async def go_on(journal, agent):
+async def resume(journal, agent):
     """Run the next process. Return the session when it is idle."""
     async with open_runtime(journal=journal, redact=redact) as runtime:
         await runtime.start(agent)
@@ -86,7 +86,7 @@ async def test_arguments_of_several_calls_in_text_are_redacted(autojump_clock):
 
 
 async def test_records_are_redacted_and_the_running_session_is_not(autojump_clock):
-    """Messages, answers, calls, results, states, failures, approvals, decisions and schedules."""
+    """Redacted are messages, answers, calls, results, states, failures, approvals, decisions and schedules."""
     wrote = []
     answers = [WRITE, ToolCall("write", {"to": ["bob"], "note": "n"}), f"done, {SECRET}"]
     async with MemoryJournal().running() as journal:
@@ -123,48 +123,48 @@ async def test_a_restarted_session_has_redacted_text(autojump_clock):
         return "yes"
 
     async with MemoryJournal().running() as journal:
-        for words in (f"I am {SECRET}", "who am I?"):
+        for text in (f"I am {SECRET}", "who am I?"):
             async with open_runtime(journal=journal, redact=redact) as runtime:
                 agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(answer)))
                 session = await agent.ensure_session("ada", "s")
-                await agent.run(words, session=session)
+                await agent.run(text, session=session)
     assert seen == [[f"I am {SECRET}"], ["I am (mail)", "yes", "who am I?"]]
 
 
 @pytest.mark.parametrize("effect", ["once", "idempotent", "pure"])
 @pytest.mark.parametrize("kind", [BareAgent, ReActAgent])
-async def test_a_begun_call_whose_arguments_are_redacted_never_runs_again(autojump_clock, effect, kind):
+async def test_started_call_with_redacted_arguments_never_runs_again(autojump_clock, effect, kind):
     """Its tool would get other arguments. The result of the call is unknown."""
-    begun, wrote = trio.Event(), []
+    started, wrote = trio.Event(), []
     said = WRITE if kind is BareAgent else REACT_WRITE
     async with MemoryJournal().running() as journal:
-        tools = [writing([], hang=begun, effect=effect)]
-        await until(journal, kind("a", llm=ScriptedLLM([said]), tools=tools), begun)
+        tools = [writing([], hang=started, effect=effect)]
+        await until(journal, kind("a", llm=ScriptedLLM([said]), tools=tools), started)
         tools = [writing(wrote, effect=effect)]
         done = json.dumps(
             {"primary_action": {"response_purpose": "DIRECT_RESPONSE", "response_content": "done"}}
         )
         llm = ScriptedLLM([done])
-        history = await go_on(journal, kind("a", llm=llm, tools=tools))
+        history = await resume(journal, kind("a", llm=llm, tools=tools))
     assert wrote == []
     assert len(llm.chats) == 1
     results = [result for message in history for result in message.tool_results]
-    told = [message.text for message in history if message.sender.kind == "system"]
+    texts = [message.text for message in history if message.sender.kind == "system"]
     if kind is BareAgent:
         assert [result.status for result in results] == ["error" if effect == "pure" else "outcome_unknown"]
     else:
-        assert "not known" in told[0]
+        assert "not known" in texts[0]
 
 
 async def test_an_approved_call_whose_arguments_are_redacted_does_not_run(autojump_clock):
-    """Also if the approval itself is passed, which has other arguments in the journal."""
-    wrote, asked = [], trio.Event()
+    """The call does not run either if the decision passes the approval, whose arguments the journal redacted."""
+    wrote, requested = [], trio.Event()
     async with MemoryJournal().running() as journal:
         agent = BareAgent("a", llm=ScriptedLLM([WRITE]), tools=[writing(wrote, approval=True)])
-        agent.on_session(lambda session: session.on_approval(lambda _: asked.set()))
-        await until(journal, agent, asked)
+        agent.on_session(lambda session: session.on_approval(lambda _: requested.set()))
+        await until(journal, agent, requested)
         agent = BareAgent("a", llm=ScriptedLLM(["done"]), tools=[writing(wrote, approval=True)])
-        history = await go_on(journal, agent)
+        history = await resume(journal, agent)
     assert wrote == []
     assert [result.status for message in history for result in message.tool_results] == ["error"]
 
@@ -186,9 +186,7 @@ async def test_texts_that_cannot_be_redacted_are_not_written(autojump_clock, cap
     assert SECRET not in caplog.text
 
 
-async def test_redact_has_to_be_a_function():
-    """An async function is rejected."""
-
+async def test_async_redact_function_is_rejected():
     async def waits(text):
         return text
 

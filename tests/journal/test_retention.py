@@ -16,7 +16,7 @@ async def ids_in(journal):
     return {each.session_id for each in await journal.sessions()}
 
 
-async def test_retention_in_every_storage(lasting_url):
+async def test_retention_erases_old_sessions_in_every_storage(lasting_url):
     """Sessions from before the start are erased as well."""
     async with open_runtime(journal=lasting_url) as runtime:
         agent = await runtime.start(agent_of())

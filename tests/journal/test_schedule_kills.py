@@ -64,7 +64,7 @@ async def test_kills_around_firing_lose_and_repeat_nothing(tmp_path, times, live
                     fired = sorted(
                         text.removeprefix("Running scheduled task: ") for text in texts if text != "done"
                     )
-                    assert fired == [f"{number} {place}" for place in range(EACH)]
+                    assert fired == [f"{number} {index}" for index in range(EACH)]
                     assert texts.count("done") == EACH
             assert await runtime.journal.unfinished("a") == []
             assert await runtime.journal.due("a") == []
@@ -104,7 +104,7 @@ def live_until(lives, url, calls):
         process.send_signal(signal.SIGKILL)
 
 
-async def test_kills_in_the_middle_of_a_crowd_lose_and_repeat_nothing(tmp_path, times, lives):
+async def test_kills_with_many_due_sessions_lose_and_repeat_nothing(tmp_path, times, lives):
     """A thousand evicted sessions are due at the same time: over all processes each fires once and answers once."""
     dice = random.Random(7)
     for run in range(times(1, 10)):

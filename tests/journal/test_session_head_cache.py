@@ -21,7 +21,7 @@ def opened(name: str, parent: str | None = None):
     return encode_entry(Entry(session_id=name, agent="a", records=(first,)))
 
 
-def test_heads_that_were_written_longest_ago_are_forgotten():
+def test_least_recently_written_heads_are_evicted():
     """A head that is written again stays, and a journal that is only read caches none."""
     known = HeadCache(bound=2)
     for name in ("old", "middle", "old", "new"):
@@ -32,7 +32,7 @@ def test_heads_that_were_written_longest_ago_are_forgotten():
     assert not none.by_key
 
 
-def test_a_session_in_doubt_is_known_again_once_it_was_taken_back():
+def test_head_of_an_uncertain_session_is_cached_after_the_rollback():
     """Until then the cache keeps the head before the step, None for a session that began with it."""
     known = HeadCache()
     known.put(heads_of("s", "other"))
@@ -58,7 +58,7 @@ def test_new_sessions_get_row_numbers_and_the_root_of_their_parent():
     assert not known.by_key
 
 
-def test_a_write_is_a_change_of_the_lists_until_they_are_unknown():
+def test_writes_change_the_lists_until_counts_are_unknown():
     """An erased or rolled back session makes the counts unknown, and a rolled back one also the changes."""
     known, key = HeadCache(), SessionKey("a", "s")
     known.changed, known.states = set(), Counter()

@@ -65,8 +65,7 @@ async def path(tmp_path):
     return path
 
 
-async def test_a_good_file_with_a_snapshot_has_no_problems(path):
-    """A check changes nothing."""
+async def test_check_of_a_file_with_a_snapshot_finds_and_changes_nothing(path):
     before = path.read_bytes()
     assert find_problems(path) == []
     assert path.read_bytes() == before
@@ -103,7 +102,7 @@ async def test_diverging_copies_do_not_share_snapshots(path, tmp_path):
     assert tail == SessionTail(records=records)
 
 
-async def test_salvage_carries_the_records_over_and_no_snapshot(path, tmp_path):
+async def test_salvage_copies_records_without_snapshots(path, tmp_path):
     """All records are copied, also those that the snapshot covers; the new file gets a new snapshot."""
     _, records = await load(f"sqlite:///{path}")
     saved = tmp_path / "saved.db"
@@ -118,8 +117,11 @@ async def test_salvage_carries_the_records_over_and_no_snapshot(path, tmp_path):
 
 
 @pytest.mark.parametrize("behind", [False, True])
-async def test_a_session_whose_records_are_damaged_below_a_snapshot(path, tmp_path, behind):
-    """A check names it for damage before or after the snapshot; salvage keeps the records before the damage."""
+async def test_damage_below_a_snapshot_is_reported_and_salvaged(path, tmp_path, behind):
+    """A check names the session for damage before or after the snapshot.
+
+    Salvage keeps the records before the damage.
+    """
     tail, records = await load(f"sqlite:///{path}")
     covered = tail.snapshot.records
     (tmp_path / "journal.db-lock").unlink()
@@ -141,7 +143,7 @@ async def test_a_session_whose_records_are_damaged_below_a_snapshot(path, tmp_pa
     assert found == (SessionTail(records=records[: first - 1]), records[: first - 1])
 
 
-async def test_a_table_of_snapshots_that_cannot_be_read_costs_no_records(path, tmp_path):
+async def test_unreadable_snapshot_table_loses_no_records(path, tmp_path):
     """A page of the table is destroyed: sessions open from their records, a check names the file, and salvage copies all records."""
     _, records = await load(f"sqlite:///{path}")
     (tmp_path / "journal.db-lock").unlink()
@@ -183,7 +185,7 @@ async def test_an_export_has_all_records_and_no_snapshot(path, tmp_path, other_u
         assert tail.records == records[tail.snapshot.records :]
 
 
-async def test_an_import_takes_no_place_of_a_session_that_was_erased(path, tmp_path):
+async def test_import_after_an_erasure_loads_all_records(path, tmp_path):
     """The snapshot was erased too, so the imported session loads all its records."""
     url = f"sqlite:///{path}"
     async with open_journal(url) as journal:
@@ -215,7 +217,7 @@ def columns(psycopg, url):
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_a_journal_of_version_5_keeps_snapshots_once_it_is_migrated(kind, tmp_path, request):
+async def test_migrated_journal_of_version_5_stores_snapshots(kind, tmp_path, request):
     """Snapshots of its old records are durable; all records exist, and its tables equal those of a new journal."""
     stored = json.loads(Path(__file__).with_name("version_5.json").read_text())[kind]
     if kind == "sqlite":

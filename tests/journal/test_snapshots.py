@@ -40,7 +40,7 @@ async def load_tail(writer):
 # --- over all journals -------------------------------------------------------------------
 
 
-async def test_a_session_without_a_snapshot_is_loaded_whole(writer):
+async def test_session_without_a_snapshot_is_loaded_completely(writer):
     """Its tail has all records, and a missing session has none."""
     await writer.open()
     await writer.turn()
@@ -49,8 +49,8 @@ async def test_a_session_without_a_snapshot_is_loaded_whole(writer):
     assert await writer.journal.find_snapshot("s", agent="a") is None
 
 
-async def test_a_session_is_loaded_from_its_snapshot_on(writer):
-    """At any record within a step; all records still exist."""
+async def test_session_is_loaded_from_its_snapshot(writer):
+    """The snapshot may cover any record within a step. All records still exist."""
     await writer.open()
     for _ in range(3):
         await writer.turn()
@@ -73,7 +73,7 @@ async def test_a_snapshot_ahead_of_the_records_is_rejected(writer):
     assert (await load_tail(writer)).snapshot is None
 
 
-async def test_a_snapshot_leaves_with_its_session(writer):
+async def test_erasing_a_session_removes_its_snapshot(writer):
     """`delete` and `erase_trees` remove it; a new session with the same id has none."""
     for erase in ("delete", "erase_trees"):
         writer.confirmed = ()
@@ -99,7 +99,7 @@ async def test_snapshots_can_be_dropped(writer):
     assert await load_tail(writer) == SessionTail(records=writer.confirmed)
 
 
-async def test_a_session_that_is_taken_back_has_no_snapshot_of_more(writer):
+async def test_rolled_back_session_drops_newer_snapshots(writer):
     """A rolled-back step may be written again with other records."""
     await writer.open()
     await writer.commit(StateChangeRecord(changes={"n": 1}))
@@ -115,8 +115,7 @@ async def test_a_session_that_is_taken_back_has_no_snapshot_of_more(writer):
     assert (await load_tail(writer)).snapshot is None
 
 
-async def test_a_snapshot_belongs_to_the_rows_that_it_was_made_of(writer):
-    """A snapshot is invalid if the last row differs."""
+async def test_snapshot_is_invalid_if_the_last_row_differs(writer):
     await writer.open()
     await writer.commit(StateChangeRecord(changes={"n": 1}))
     await keep(writer, snapshot(2))
@@ -130,8 +129,8 @@ async def test_a_snapshot_belongs_to_the_rows_that_it_was_made_of(writer):
     assert await journal.find_snapshot("s", agent="a") is None
 
 
-async def test_an_owner_of_before_keeps_no_snapshot(journal, make_writer):
-    """The epoch of a former owner has ended."""
+async def test_former_owner_stores_no_snapshot(journal, make_writer):
+    """The epoch of the former owner has ended."""
     writer = make_writer(journal, await journal.acquire())
     await writer.open()
     await journal.acquire()
@@ -139,7 +138,7 @@ async def test_an_owner_of_before_keeps_no_snapshot(journal, make_writer):
         await keep(writer, snapshot(1))
 
 
-async def test_journals_round_others_pass_snapshots_on(writer):
+async def test_wrapped_journals_forward_snapshots(writer):
     """Wrapped journals pass snapshots and pages in both directions."""
     outer = AsyncCommitJournal(writer.journal)
     await writer.open()
@@ -179,17 +178,17 @@ async def test_a_page_has_results_that_were_written_before_it(writer):
     await writer.commit(CallFinishedRecord(result=result))
     for number in range(30):
         await writer.commit(StateChangeRecord(changes={"n": number}))
-    said = AgentMessageRecord(message=attrs.evolve(writer.message("", "tool"), parts=(result,)))
-    await writer.commit(refer(said))
+    record = AgentMessageRecord(message=attrs.evolve(writer.message("", "tool"), parts=(result,)))
+    await writer.commit(refer(record))
     before = len(writer.confirmed) - 1
-    assert await writer.journal.read("s", agent="a", after=before, limit=3) == (said,)
-    assert writer.journal.read_blocking("s", agent="a", after=before, limit=3) == (said,)
+    assert await writer.journal.read("s", agent="a", after=before, limit=3) == (record,)
+    assert writer.journal.read_blocking("s", agent="a", after=before, limit=3) == (record,)
 
 
 # --- storages that outlive their process ---------------------------------------------------
 
 
-async def test_a_snapshot_is_there_after_a_restart(lasting_url, make_writer):
+async def test_snapshot_exists_after_a_restart(lasting_url, make_writer):
     """A snapshot is as durable as the records."""
     async with open_journal(lasting_url) as journal:
         writer = make_writer(journal, await journal.acquire())
@@ -259,7 +258,7 @@ async def damaged(tmp_path, make_writer):
         *(f"UPDATE snapshots SET body = x'{b'body'[:n].hex()}ff{b'body'[n + 1 :].hex()}'" for n in range(4)),
     ],
 )
-async def test_a_snapshot_that_is_altered_does_not_count(damaged, sql):
+async def test_altered_snapshot_is_ignored(damaged, sql):
     """After a change of any part the session is loaded from its records."""
     found, confirmed = await damaged(sql)
     assert found == SessionTail(records=confirmed)

@@ -34,7 +34,7 @@ def changes_in(records):
 
 
 async def test_values_are_restored_after_restarts(lasting_url):
-    """In order, for changes of any process."""
+    """The values of all changes are restored in order, also for changes of different processes."""
     await changed_session(lasting_url, range(100))
     records = await changed_session(lasting_url, range(100, CHANGES))
     assert changes_in(records) == [value(number) for number in range(CHANGES)]
@@ -43,7 +43,7 @@ async def test_values_are_restored_after_restarts(lasting_url):
 
 
 @pytest.mark.parametrize("place", [1, 7, 150, 255, 256, 257, 299])
-async def test_a_page_may_begin_anywhere(url, place):
+async def test_page_may_begin_at_any_difference(url, place):
     """The journal reads back as far as the first full value."""
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))

@@ -68,8 +68,8 @@ class Program:
             return "paid"
 
         def dig(chat):
-            self.dug.append(_said(chat))
-            return f"dug {_said(chat)}"
+            self.dug.append(_reply(chat))
+            return f"dug {_reply(chat)}"
 
         lead = BareAgent("lead", llm=ScriptedLLM(_answer), tools=[look])
         lead.on_session(lambda session: session.on_conversation(lambda _: self.replied[session.id].set()))
@@ -80,13 +80,13 @@ class Program:
         )
 
 
-def _said(chat):
+def _reply(chat):
     part = chat.messages[-1].parts[0]
     return getattr(part, "text", None) or part.content
 
 
 def _answer(chat):
-    return f"re: {_said(chat)}"
+    return f"re: {_reply(chat)}"
 
 
 async def _start(runtime, program):
@@ -94,7 +94,7 @@ async def _start(runtime, program):
         return [await runtime.start(agent) for agent in program.agents()]
 
 
-async def test_its_sessions_are_as_they_were(old_url):
+async def test_old_sessions_are_unchanged(old_url):
     """Agents, owners, states and records are unchanged, also after a second open."""
     for _ in range(2):
         async with open_journal(old_url) as journal:
@@ -113,7 +113,7 @@ async def test_its_sessions_are_as_they_were(old_url):
                 assert len(await journal.load(name, agent=each.agent)) == each.records
 
 
-async def test_its_records_keep_their_numbers_and_have_no_time(old_url):
+async def test_old_records_keep_their_numbers_and_have_no_time(old_url):
     """A cursor from before the upgrade is valid; new records have a time."""
     async with open_journal(old_url) as journal:
         epoch = await journal.acquire()
@@ -126,12 +126,12 @@ async def test_its_records_keep_their_numbers_and_have_no_time(old_url):
             await journal.commit(
                 Entry(session_id="talk", agent="lead", records=(NextTimerRecord(at=0),)), epoch=epoch
             )
-            told = await reader.receive()
+            received = await reader.receive()
     async with open_journal(old_url) as journal:
         await journal.acquire()
-        assert await journal.read_steps("talk", agent="lead", after=len(records)) == (told,)
-    assert told.first == len(records) + 1
-    assert told.at > 1.7e9
+        assert await journal.read_steps("talk", agent="lead", after=len(records)) == (received,)
+    assert received.first == len(records) + 1
+    assert received.at > 1.7e9
 
 
 async def test_unfinished_work_of_an_older_journal_resumes(old_url):

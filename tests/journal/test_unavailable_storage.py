@@ -39,20 +39,20 @@ def clerk(asked, **options):
 
 async def seconds_of(fn, *args, **options):
     """Return the duration of a call and its error."""
-    begun = trio.current_time()
+    started = trio.current_time()
     try:
         await fn(*args, **options)
     except JournalFailed as error:
-        return trio.current_time() - begun, error
-    return trio.current_time() - begun, None
+        return trio.current_time() - started, error
+    return trio.current_time() - started, None
 
 
 @pytest.mark.parametrize("again", [True, False])
-async def test_a_chat_waits_no_longer_than_its_deadline_for_the_journal(autojump_clock, again):
+async def test_chat_waits_for_the_journal_until_its_deadline(autojump_clock, again):
     """The message is then rejected and never runs; the same id may be sent again and is answered once."""
-    asked = []
+    requests = []
     async with FrozenJournal().running() as journal, open_runtime(journal=journal) as runtime:
-        agent = await runtime.start(clerk(asked))
+        agent = await runtime.start(clerk(requests))
         session = await agent.create_session("ada", session_id="s")
         journal.gate = trio.Event()
         took, error = await seconds_of(session.chat, "hi", enqueue_timeout=5, message_id="m")
@@ -66,13 +66,13 @@ async def test_a_chat_waits_no_longer_than_its_deadline_for_the_journal(autojump
                 journal.gate.set()
         journal.gate.set()
         await session.wait_idle()
-    assert asked == ["hi"] * again
+    assert requests == ["hi"] * again
     async with journal.running(), open_runtime(journal=journal) as runtime:
-        agent = await runtime.start(clerk(asked))
+        agent = await runtime.start(clerk(requests))
         session = await agent.open_session("s")
         await session.wait_idle()
         assert [message.text for message in session.history] == ["hi", "ok"] * again
-    assert asked == ["hi"] * again
+    assert requests == ["hi"] * again
 
 
 async def test_chat_waits_no_longer_than_its_deadline_for_room_and_the_journal_together(autojump_clock):
@@ -97,26 +97,26 @@ async def test_chat_waits_no_longer_than_its_deadline_for_room_and_the_journal_t
 
 
 async def test_a_cancelled_caller_does_not_wait_for_the_journal(autojump_clock):
-    """Also if the write has begun or is queued after another one; none of the messages runs."""
-    asked = []
+    """The write may have begun or be queued after another one. None of the messages runs."""
+    requests = []
     async with FrozenJournal().running() as journal, open_runtime(journal=journal) as runtime:
-        agent = await runtime.start(clerk(asked))
+        agent = await runtime.start(clerk(requests))
         sessions = [await agent.create_session("ada") for _ in range(3)]
         journal.gate = trio.Event()
-        begun = trio.current_time()
+        started = trio.current_time()
         async with trio.open_nursery() as nursery:
             for session in sessions:
                 nursery.start_soon(session.chat, "hi")
                 await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
-        assert trio.current_time() == begun
+        assert trio.current_time() == started
         journal.gate.set()
         for session in sessions:
             await session.wait_idle()
-    assert asked == []
+    assert requests == []
 
 
-async def test_a_step_that_cannot_be_written_is_tried_again_by_itself(autojump_clock, make_writer):
+async def test_journal_retries_a_failed_step_without_a_caller(autojump_clock, make_writer):
     """The journal retries as soon as the storage works, without further messages in the session."""
 
     class Full(MemoryJournal):
@@ -168,9 +168,9 @@ async def test_turns_survive_lost_connections(link):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cut_often, link, went_on := trio.lowlevel.ParkingLot())
             async with trio.open_nursery() as talking:
-                for place, session in enumerate(sessions):
+                for index, session in enumerate(sessions):
                     session.on_exception(failures.append)
-                    talking.start_soon(_talk, session, place, link, went_on)
+                    talking.start_soon(_talk, session, index, link, went_on)
             nursery.cancel_scope.cancel()
         assert failures == []
         assert sorted(COUNTED) == sorted(SAID)
@@ -198,7 +198,7 @@ async def _cut_often(link, went_on):
         await went_on.park()
 
 
-async def test_a_commit_whose_answer_is_cut_off_is_there_once(link, make_writer):
+async def test_commit_with_an_interrupted_response_is_stored_once(link, make_writer):
     """The server has the commit and was unreachable for a moment: no caller gets an error."""
     link, url = link
     async with open_journal(url) as journal, trio.open_nursery() as nursery:
@@ -221,23 +221,23 @@ async def test_an_unresponsive_server_blocks_no_caller(link, monkeypatch):
     """A chat fails in time, a cancelled chat returns at once, and work continues on a new connection."""
     link, url = link
     monkeypatch.setattr("actgent.journal.postgres.journal.WRITE_TIMEOUT_SECONDS", 2.0)
-    asked = []
+    requests = []
     async with open_runtime(journal=url) as runtime:
-        agent = await runtime.start(clerk(asked))
+        agent = await runtime.start(clerk(requests))
         session = await agent.create_session("ada")
         link.flows = trio.Event()
         took, error = await seconds_of(session.chat, "one", enqueue_timeout=1)
         assert 1 <= took < 2
         assert isinstance(error, JournalSlow)
-        begun = trio.current_time()
+        started = trio.current_time()
         with trio.move_on_after(0.2):
             await session.chat("two")
-        assert trio.current_time() - begun < 1
+        assert trio.current_time() - started < 1
         await trio.sleep(2)  # the connection is dropped
         link.flows.set()
         await session.chat("three")
         await session.wait_idle()
-    assert asked == ["three"]
+    assert requests == ["three"]
 
 
 async def test_a_process_that_stops_in_the_middle_of_a_commit_leaves_no_transaction(
@@ -345,7 +345,7 @@ async def test_a_server_outage_of_half_a_minute_raises_no_error(
         assert await writer.load() == writer.confirmed
 
 
-async def test_a_server_that_became_a_standby_is_left_for_the_one_that_writes(postgres_url, make_writer):
+async def test_journal_leaves_a_server_that_became_a_standby(postgres_url, make_writer):
     """A read-only connection is replaced, and the step is stored once."""
 
     def demote(connection):

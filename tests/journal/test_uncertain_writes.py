@@ -77,14 +77,14 @@ async def numbers(writer):
 @pytest.mark.parametrize("place", ["with the others", "behind another"])
 async def test_waiting_callers_get_an_unexpected_error(make_writer, autojump_clock, place):
     """A bug in a storage ends the block, and a shielded task that waits for its step is resumed."""
-    heard = []
+    received = []
 
     async def commit(writer, number):
         with trio.CancelScope(shield=True):
             try:
                 await writer.commit(changed(number))
             except JournalFailed as error:
-                heard.append(str(error))
+                received.append(str(error))
 
     with trio.fail_after(5), pytest.raises((ExceptionGroup, ZeroDivisionError)):  # noqa: PT012 - the block fails
         async with BrittleJournal().running() as journal, trio.open_nursery() as nursery:
@@ -102,8 +102,8 @@ async def test_waiting_callers_get_an_unexpected_error(make_writer, autojump_clo
                 await trio.sleep(0.01)
             journal.error = ZeroDivisionError()
             journal.gate.set()
-    assert len(heard) == (3 if place == "with the others" else 2)
-    assert "ZeroDivisionError" in heard[0]
+    assert len(received) == (3 if place == "with the others" else 2)
+    assert "ZeroDivisionError" in received[0]
 
 
 async def test_a_cancelled_wait_leaves_no_step(make_writer, autojump_clock):
@@ -135,11 +135,11 @@ async def test_a_cancelled_step_that_cannot_be_written_is_kept(make_writer, auto
         if not is_first:
             nursery.start_soon(_refused, other)
             await trio.testing.wait_all_tasks_blocked()
-        begun = trio.current_time()
+        started = trio.current_time()
         with trio.move_on_after(0.5) as scope:
             await writer.commit(changed(1))
         assert scope.cancelled_caught
-        assert trio.current_time() - begun == 0.5
+        assert trio.current_time() - started == 0.5
         journal.gate.set()
         await trio.sleep(0.5)
         journal.error = None
@@ -154,7 +154,7 @@ async def _refused(writer):
 
 @pytest.mark.parametrize("is_new", [True, False])
 async def test_a_retried_step_is_stored_once(make_writer, autojump_clock, is_new):
-    """Also if the first write succeeded and its outcome was unknown."""
+    """The first write may have succeeded with an unknown outcome."""
     async with BrittleJournal().running() as journal:
         writer = make_writer(journal, await journal.acquire())
         if not is_new:
@@ -169,8 +169,8 @@ async def test_a_retried_step_is_stored_once(make_writer, autojump_clock, is_new
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-async def test_every_storage_takes_back_a_step_in_doubt(journal, writer, is_new):
-    """For a stored and a missing step, and for a new and an existing session."""
+async def test_every_storage_rolls_back_an_uncertain_step(journal, writer, is_new):
+    """The step is stored or missing, of a new or an existing session."""
     for is_there in (True, False):
         if not is_new:
             await writer.commit(changed(0))
@@ -279,7 +279,10 @@ async def test_steps_that_become_uncertain_during_a_page_are_not_on_it(make_writ
 
 @pytest.mark.parametrize("is_erased", [True, False])
 async def test_erasing_a_session_drops_only_its_failed_steps(make_writer, autojump_clock, is_erased):
-    """Also if the outcome of the erasure is unknown: the session continues unchanged, or does not begin without its first record."""
+    """This holds if the outcome of the erasure is unknown.
+
+    The session continues unchanged, or does not begin without its first record.
+    """
     async with BrittleJournal().running() as journal:
         writer = make_writer(journal, await journal.acquire())
         await writer.commit(changed(0))
@@ -296,8 +299,8 @@ async def test_erasing_a_session_drops_only_its_failed_steps(make_writer, autoju
         assert sum((await journal.counts()).values()) == (not is_erased)
 
 
-async def test_a_damaged_session_of_which_something_is_kept_fails_alone(make_writer, autojump_clock):
-    """Also if another session was perhaps erased, so that the storage is asked for existing sessions first."""
+async def test_damaged_session_with_kept_steps_fails_alone(make_writer, autojump_clock):
+    """Another session was perhaps erased, so the storage is queried for existing sessions first."""
     async with BrittleJournal().running() as journal:
         epoch = await journal.acquire()
         writer, other = make_writer(journal, epoch), make_writer(journal, epoch, "other")
@@ -355,7 +358,7 @@ async def test_a_fork_does_not_hold_the_journal_of_its_dead_parent(tmp_path):
 # --- PostgreSQL ------------------------------------------------------------------------------
 
 
-async def test_a_commit_whose_answer_is_lost_is_there_once(link, make_writer, monkeypatch):
+async def test_commit_with_a_lost_response_is_stored_once(link, make_writer, monkeypatch):
     """The server committed and was then unreachable: a retry does not store the step twice."""
     monkeypatch.setattr("actgent.journal.postgres.connections.RECONNECT_SECONDS", 1.0)
     link, url = link
@@ -373,8 +376,10 @@ async def test_a_commit_whose_answer_is_lost_is_there_once(link, make_writer, mo
         assert await numbers(writer) == [0, 1, 2]
 
 
-async def test_a_lock_of_the_lost_connection_is_no_other_owner(postgres_url, make_writer, monkeypatch):
-    """No other process owns the journal: the error says so, and the next attempt after the server noticed succeeds."""
+async def test_lock_of_a_lost_connection_is_not_reported_as_another_owner(
+    postgres_url, make_writer, monkeypatch
+):
+    """The error says that no other process owns the journal. The next attempt succeeds after the server noticed."""
     monkeypatch.setattr("actgent.journal.postgres.connections.RECONNECT_SECONDS", 1.0)
     async with open_journal(postgres_url) as journal:
         writer = make_writer(journal, await journal.acquire())
@@ -405,7 +410,7 @@ async def test_tools_that_block_all_threads_do_not_hold_up_the_journal(postgres_
         assert await numbers(writer) == [0]
 
 
-async def test_a_server_finds_out_soon_that_its_client_is_gone(postgres_url):
+async def test_server_detects_a_lost_client_within_a_minute(postgres_url):
     """The lock of a machine without power is released within a minute instead of the system's two hours."""
     async with open_journal(postgres_url) as journal:
         await journal.acquire()

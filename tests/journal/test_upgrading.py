@@ -1,9 +1,9 @@
-"""A journal that version 3 left in the middle of things goes on, with all that is in it.
+"""A journal that version 3 left with unfinished work is resumed with all its contents.
 
 `version_3.json` holds the rows, and the export, of a process of that version that was killed. In it are, of agents that
-share one journal: `lead` with a conversation `talk`, sessions `below` (of `helper`) and `deeper` under it, a closed `over`,
-and `d`, which gave `helper` a task `t` and has a schedule; `boss` with `s`, in which it waits for `helper` as its tool; and
-`clerk` with `asks`, in which a call that runs once waits for a person.
+share one journal: `lead` with a conversation `talk`, sessions `below` (of `helper`) and `deeper` under it, a closed
+`over`, and `d`, which gave `helper` a task `t` and has a schedule; `boss` with `s`, in which it waits for `helper` as
+its tool; and `clerk` with `asks`, in which a call that runs once waits for an approver.
 """
 
 import json
@@ -122,7 +122,7 @@ def _result(chat):
 
 
 async def test_an_upgraded_journal_lists_its_sessions(old_url):
-    """Owner, tree and order, unchanged when the journal is opened again."""
+    """Owner, tree and order are unchanged, also when the journal is opened again."""
     for _ in range(2):
         async with open_journal(old_url) as journal:
             await journal.acquire()
@@ -164,7 +164,7 @@ async def test_an_upgraded_journal_lists_its_sessions(old_url):
 
 
 async def test_unfinished_turns_resume_after_the_upgrade(old_url):
-    """A turn that waits for an agent, a task, and an approval: each once, with its old id."""
+    """A turn that waits for an agent, a task, and an approval each resume once, with their old ids."""
     crew = Crew()
     async with open_runtime(journal=old_url) as runtime:
         agents = crew.agents()
@@ -202,18 +202,18 @@ async def test_new_sessions_with_old_ids_are_separate(old_url):
             async with runtime.starting():
                 for name in ("helper", "boss", "lead", "clerk"):
                     await runtime.start(agents[name])
-            told = trio.Event()
-            agents["clerk"].on_message(lambda _: told.set())
+            notified = trio.Event()
+            agents["clerk"].on_message(lambda _: notified.set())
             mine = await agents["clerk"].create_session("bob", session_id="d")
             assert await mine.delegate("helper", "a wall", task_id="t") == "t"
             await crew.heard.wait()
-            await told.wait()
+            await notified.wait()
             assert mine.history[0].text == "Task t was done by agent 'helper':\ndid a wall"
             lead = await agents["lead"].open_session("d")
             assert "did a hole" in lead.history[0].text
 
 
-async def test_its_exports_are_imported(stored, tmp_path):
+async def test_old_exports_are_imported(stored, tmp_path):
     """Parents are found, roots are known, and unfinished work resumes."""
     (tmp_path / "old.sessions").write_bytes(bytes.fromhex(stored["exported"]))
     async with MemoryJournal().running() as journal:
@@ -263,7 +263,7 @@ async def test_a_tree_with_a_gap_or_a_circle_migrates(tmp_path, stored):
         assert (known["deeper"], known["over"], len(known)) == (("lead", "deeper"), ("lead", "over"), 8)
 
 
-async def test_a_migration_that_breaks_off_changes_nothing(tmp_path, stored, monkeypatch):
+async def test_interrupted_migration_changes_nothing(tmp_path, stored, monkeypatch):
     """The next start runs the whole migration."""
     url = write_sqlite(tmp_path / "old.db", stored)
     whole = sqlite_schema.MIGRATIONS

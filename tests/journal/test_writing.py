@@ -46,8 +46,8 @@ def row_of(head):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_heads_are_as_they_were_written(file, seed):
-    """After random steps of one or two sessions, alone and in groups, with rollbacks and erasures."""
+def test_heads_are_restored_as_written(file, seed):
+    """Random steps of one or two sessions are written alone and in groups, with rollbacks and erasures."""
     rng = random.Random(seed)
     heads = {name: head_of(name) for name in ("s", "t")}
     for _ in range(300):

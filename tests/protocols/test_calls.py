@@ -109,7 +109,7 @@ def test_an_empty_text_is_no_arguments(text):
 
 @pytest.mark.parametrize("key", ARGUMENTS)
 @pytest.mark.parametrize("form", FORMS)
-def test_no_key_is_passed_over(form, key):
+def test_no_argument_key_is_ignored(form, key):
     """For each key, the call has its arguments, or the answer is rejected."""
     try:
         calls = form({key: TO})
@@ -120,8 +120,8 @@ def test_no_key_is_passed_over(form, key):
 
 @pytest.mark.parametrize(("one", "other"), list(itertools.combinations(USUAL, 2)))
 @pytest.mark.parametrize("form", FORMS)
-def test_two_that_differ_are_an_error(form, one, other):
-    """Two different argument objects are an error. Two equal objects are read as one."""
+def test_two_different_argument_objects_are_an_error(form, one, other):
+    """Two equal objects are read as one."""
     for different in ({"to": ["bob@x.org"], "n": 1}, {"to": ["ann@x.org"], "n": True}, {}, {**TO, "n": 1.0}):
         with pytest.raises(ParseError):
             form({one: TO, other: different})
@@ -269,7 +269,7 @@ def test_answer_without_content_is_the_arguments():
 
 
 @pytest.mark.parametrize("key", ["Arguments", "parameters", "To", "**Payload**"])
-def test_arguments_between_the_lines_of_an_action(key):
+def test_argument_line_between_action_lines_is_an_error(key):
     """An argument line between the action and its empty input is an error. A thought line is accepted."""
     lines = "Thought: t\nAction: send\n{}: {}\nAction Input: {}"
     with pytest.raises(ParseError, match=key.strip("*")):
@@ -279,14 +279,14 @@ def test_arguments_between_the_lines_of_an_action(key):
         assert call.arguments == {}
 
 
-def test_an_action_in_lines_of_windows():
+def test_action_line_may_end_with_a_carriage_return():
     """A carriage return at the end of the line is not part of the tool's name."""
     (call,) = of(ReAct(), 'Thought: t\r\nAction: `send`\r\nAction Input: {"a": 1}\r\n')
     assert (call.name, call.arguments) == ("send", {"a": 1})
 
 
 @pytest.mark.parametrize("key", IDS)
-def test_ids_are_known(key):
+def test_id_next_to_a_call_is_accepted(key):
     """All forms accept an id next to a call."""
     assert [call.provider_id for call in steps({"id": None, key: "c1", "args": TO})] == ["c1"]
     (call,) = simple({key: "c1", "args": TO})
@@ -306,7 +306,7 @@ def test_arguments_that_are_no_object_run_nothing(form, arguments):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_names_stay_as_they_are(form):
+def test_tool_names_are_not_corrected(form):
     """A name with a trailing space is not corrected, so it matches no tool."""
     for key in ("name", "tool_name", "toolName", "tool"):
         try:
@@ -325,7 +325,7 @@ def test_a_custom_action_keeps_its_params():
         reader.read('{"action": "note", "text": "milk"}', needs_params=False)
 
 
-def test_a_list_of_calls_in_two_spellings():
+def test_two_lists_of_calls_in_two_spellings_are_an_error():
     """Two different lists under two spellings of the key are an error."""
     one, other = [{"toolName": "a"}], [{"toolName": "b"}]
     with pytest.raises(ParseError, match="two spellings"):
@@ -338,7 +338,7 @@ def test_a_list_of_calls_in_two_spellings():
         st.sampled_from([*ARGUMENTS, *IDS, "type", "x", "to"]), st.sampled_from([TO, {}, "s", None])
     ),
 )
-def test_each_argument_arrives_or_the_call_does_not(form, call):
+def test_call_has_all_of_its_arguments_or_is_rejected(form, call):
     """For each combination of keys, a call has all of its arguments, or the answer is rejected."""
     given_objects = [value for key, value in call.items() if key not in (*IDS, "type") and value]
     try:
@@ -350,6 +350,6 @@ def test_each_argument_arrives_or_the_call_does_not(form, call):
 
 
 @pytest.mark.parametrize("nothing", ["", None, {}])
-def test_calls_of_servers_without_arguments(nothing):
+def test_missing_arguments_are_an_empty_object(nothing):
     """Missing arguments are read as an empty object, which a tool without parameters accepts."""
     assert [call.arguments for call in encoded({"arguments": nothing})] == [{}]

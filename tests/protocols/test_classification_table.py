@@ -72,7 +72,7 @@ def calls(outcomes):
         (1, "{oops}", "{oops}"),
     ],
 )
-def test_bare_says(row, text, shown):
+def test_bare_returns_one_conversation(row, text, shown):
     """Bare returns one conversation with the first classification type."""
     (reply,) = read(BARE, text)
     assert (reply.text, reply.message_type) == (shown, "greeting"), row
@@ -110,7 +110,7 @@ def test_bare_says(row, text, shown):
         )
     ],
 )
-def test_exception(row, protocol, text):
+def test_unreadable_answer_reaches_the_exception_handlers(row, protocol, text):
     """The answer is passed to the exception handlers."""
     with pytest.raises(ParseError):
         read(protocol, text)
@@ -155,7 +155,7 @@ def test_text_calls_are_marked_as_such(protocol):
     assert outcome.calls == [ToolCall("add", {}, id="", provider_id="theirs", native=False, mapped=False)]
 
 
-def test_row_14_simple_and_router():
+def test_row_14_simple_returns_text_and_router_an_event():
     """Simple returns one conversation. The router returns an event."""
     (reply,) = read(SIMPLE, GREETING)
     assert (reply.text, reply.message_type) == ("hi", "greeting")
@@ -168,22 +168,21 @@ def test_row_15_router_reports_unknown_types():
 
 
 @pytest.mark.parametrize("protocol", [SIMPLE, ROUTER])
-def test_row_16_mapped_type_with_words(protocol):
+def test_row_16_mapped_type_with_text_runs_no_tool(protocol):
     """The outcomes are an event, a conversation and the tool's call. Text does not match the schema, so the call never runs."""
     event, reply, tools = read(protocol, '{"messageType":"creation","content":"x"}')
     assert (event, reply.text) == (Event(name="creation", data="x"), "x")
     assert tools.calls == [ToolCall("AgentGenerator", "x", native=False, mapped=True)]
 
 
-def test_row_17_simple_tool_call():
+def test_row_17_simple_reads_a_tool_call():
     """TOOL_INVOCATION is read as a call with its parameters."""
     text = '{"messageType":"TOOL_INVOCATION","content":{"name":"add","parameters":{"a":1}}}'
     assert calls(read(SIMPLE, text)) == [("add", {"a": 1})]
     assert calls(read(BARE, text)) == []
 
 
-def test_row_18_fenced():
-    """A fence does not change the outcomes."""
+def test_row_18_fence_does_not_change_the_outcomes():
     fenced = f"```json\n{GREETING}\n```"
     assert read(SIMPLE, fenced) == read(SIMPLE, GREETING)
     assert read(ROUTER, fenced) == read(ROUTER, GREETING)
@@ -191,7 +190,7 @@ def test_row_18_fenced():
 
 @pytest.mark.parametrize("protocol", ALL)
 @pytest.mark.parametrize("length", range(14, len(GREETING)))
-def test_row_19_cut_off(protocol, length):
+def test_row_19_cut_answer_is_truncated(protocol, length):
     """Each protocol reports a cut answer as truncated."""
     with pytest.raises(AnswerError, match="truncated"):
         read(protocol, GREETING[:length])
@@ -205,12 +204,11 @@ def test_row_19_cut_off(protocol, length):
         (0, [{"name": "add"}, {"name": "sub", "parameters": {"b": 1}}], [("add", {}), ("sub", {"b": 1})]),
     ],
 )
-def test_rows_20_21_react_tool_calls(row, content, expected):
-    """One call is read, or a list of parallel calls."""
+def test_rows_20_21_react_reads_one_call_or_parallel_calls(row, content, expected):
     assert calls(read(REACT, action("TOOL_INVOCATION", response_content=content))) == expected, row
 
 
-def test_row_22_direct_with_a_known_type():
+def test_row_22_direct_answer_with_a_known_type_is_a_conversation():
     """The outcome is one conversation with the description as its text."""
     (reply,) = read(
         REACT, action("DIRECT_RESPONSE", response_content={"content": "hi"}, response_description="desc")
@@ -220,7 +218,7 @@ def test_row_22_direct_with_a_known_type():
     )
 
 
-def test_row_23_direct_with_a_mapped_type():
+def test_row_23_direct_answer_with_a_mapped_type_runs_its_tool():
     """The outcomes are an event, a conversation, and the call of the instruction's tool with the validated structure."""
     named = {"messageType": "creation", **CREATION}
     outcomes = read(REACT, action("DIRECT_RESPONSE", response_content=named, response_description="desc"))
@@ -235,14 +233,14 @@ def test_row_23_a_mapped_type_without_its_name_is_asked_again():
         read(REACT, action("DIRECT_RESPONSE", response_content=CREATION, response_description="desc"))
 
 
-def test_row_24_no_match():
+def test_row_24_empty_list_matches_no_type():
     """An empty list matches no type, so the content is unchanged and no tool runs."""
     content = CREATION | {"caps": []}
     outcomes = read(REACT, action("DIRECT_RESPONSE", response_content=content, response_description="desc"))
     assert outcomes == [SendReply(text="desc", data=content, reasoning=REASONED)]
 
 
-def test_rows_26_27_router():
+def test_rows_26_27_router_reads_intents_and_actions():
     """The intent of a conversation is read in any case. An action is a route with its text."""
     assert read(ROUTER, "hello") == [SendReply(text="hello")]
     assert read(ROUTER, '{"top_level_intent":"conversation","response":"hey"}') == [SendReply(text="hey")]

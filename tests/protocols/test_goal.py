@@ -110,7 +110,7 @@ def test_invalid_decision_is_retried(text):
         read(text, at("initial"))
 
 
-def test_two_different_decisions_are_none():
+def test_two_different_decisions_are_rejected():
     """Two different plans are rejected because a choice would be a guess. Params under both names are also rejected."""
     two = decided("plan", {"steps": ["a"]}) + "\n" + decided("plan", {"steps": ["b"]})
     with pytest.raises(ParseError, match="2 different"):
@@ -139,23 +139,23 @@ def test_two_different_decisions_are_none():
         ("evaluate", {"achieved": False, "feedback": 3}, "must be text"),
     ],
 )
-def test_params_have_a_form(action, params, reason):
+def test_invalid_params_are_retried(action, params, reason):
     """Invalid params are retried with the reason."""
     with pytest.raises(ParseError, match=reason):
         read(decided(action, params), at(PHASE_OF[action]))
 
 
-def test_calls_side_by_side():
+def test_execute_accepts_concurrent_calls():
     """`execute` accepts several calls, also in the provider's form as text."""
-    wanted = {"calls": [{"tool": "ok", "args": {"n": 1}}, {"tool": "ok", "args": {"n": 2}}]}
-    *_, calls = read(decided("execute", wanted), at("planning"))
+    expected = {"calls": [{"tool": "ok", "args": {"n": 1}}, {"tool": "ok", "args": {"n": 2}}]}
+    *_, calls = read(decided("execute", expected), at("planning"))
     assert calls.calls == [ToolCall("ok", {"n": 1}, native=False), ToolCall("ok", {"n": 2}, native=False)]
     encoded = '[{"id": "c1", "type": "function", "function": {"name": "ok", "arguments": "{\\"n\\": 1}"}}]'
     *_, calls = read(encoded, at("planning"))
     assert [call.name for call in calls.calls] == ["ok"]
 
 
-def test_encoded_calls_run_as_ours():
+def test_provider_calls_run_like_protocol_calls():
     """Calls in the provider's form run like calls in the protocol's form, also before a plan. After the limit no call runs."""
     encoded = '[{"id": "c1", "type": "function", "function": {"name": "ok", "arguments": "{}"}}]'
     assert isinstance(read(encoded, at("initial"))[-1], CallTools)
@@ -187,7 +187,7 @@ def malformed():
             yield seen, text
 
 
-def test_malformed_answers_come_to_nothing():
+def test_malformed_goal_answers_have_no_effect():
     """More than a hundred malformed answers produce no plan, no action and no success."""
     answers = list(malformed())
     assert len(answers) > 100
@@ -197,7 +197,7 @@ def test_malformed_answers_come_to_nothing():
 
 
 @pytest.mark.parametrize("action", ["plan", "execute", "summarize"])
-def test_further_keys_mean_nothing(action):
+def test_unknown_keys_of_a_decision_have_no_effect(action):
     """`achieved` outside of the evaluation's params has no effect. Next to a call it is rejected."""
     seen = at(PHASE_OF[action])
     extra = {"achieved": True, "status": "completed", "goal_achieved": True}
@@ -211,7 +211,7 @@ def test_further_keys_mean_nothing(action):
 # --- the table -----------------------------------------------------------------------------
 
 
-def test_the_table():
+def test_each_phase_offers_its_actions():
     """Each phase offers its actions after a result was found."""
     progress = Progress(turn="t", goal="g", start=0, mark=0, found=1)
     rows = {
@@ -226,7 +226,7 @@ def test_the_table():
     }
 
 
-def test_nothing_is_judged_that_is_not_there():
+def test_no_evaluation_is_offered_before_the_first_action():
     """Case 15 of the seed's document: before the first action neither a summary nor an evaluation is offered."""
     progress = Progress(turn="t", goal="g", start=0, mark=0, phase="executing")
     assert offered_actions(progress, has_tools=True) == ["execute"]
@@ -238,7 +238,7 @@ def test_nothing_is_judged_that_is_not_there():
     assert "evaluate" in offered_actions(attrs.evolve(progress, summary="s"), has_tools=True)
 
 
-def test_no_action_is_offered_twice_where_nothing_new_came():
+def test_no_action_is_offered_again_without_new_results():
     """Cases 16, 17, 19: without new results, no second summary or evaluation is offered. A plan can follow a failed evaluation."""
     progress = Progress(turn="t", goal="g", start=0, mark=0, phase="summarizing", found=2, summary="s")
     assert offered_actions(progress, has_tools=True) == ["evaluate"]
@@ -255,7 +255,7 @@ def test_a_failed_tool_may_change_the_plan():
     assert rejection_reason("plan", progress, has_tools=True) is None
 
 
-def test_without_tools_the_model_knows_all():
+def test_goal_without_tools_is_summarized_and_evaluated():
     """A goal without tools is planned, summarized and evaluated."""
     progress = Progress(turn="t", goal="g", start=0, mark=0, phase="planning")
     assert offered_actions(progress, has_tools=False) == ["summarize"]
@@ -297,7 +297,7 @@ def test_the_order_of_the_example_is_accepted():
         ("evaluate", {}),
     ],
 )
-def test_no_progress_ends_it(action, fields):
+def test_sixth_decision_without_progress_ends_the_loop(action, fields):
     """The sixth consecutive decision without progress is not executed. The loop ends with the reason."""
     call = ToolCall("ok", {"n": 1})
     fresh = Progress(turn="t", goal="g", start=0, mark=0)
@@ -329,7 +329,7 @@ def test_new_call_or_result_is_progress():
     assert progress.stalled == 0
 
 
-def test_a_progress_of_an_earlier_version():
+def test_progress_of_an_earlier_version_is_read():
     """Progress that an earlier version stored is read. Counters with a changed meaning start at zero."""
     old = {
         "turn": "t",
@@ -344,7 +344,7 @@ def test_a_progress_of_an_earlier_version():
     assert (progress.iterations, progress.actions, progress.stalled) == (4, ["a"], 0)
 
 
-def test_an_unknown_action_is_asked_again():
+def test_unknown_action_is_retried():
     """Weakness 8: an unknown action is retried and not read as an evaluation."""
     with pytest.raises(ParseError, match="unknown action 'finalize'"):
         read(decided("finalize"), at("executing"))
@@ -363,12 +363,11 @@ def test_an_unknown_action_is_asked_again():
         ("finalizing", "finalizer"),
     ],
 )
-def test_the_role_of_each_call(phase, role):
-    """Each stage calls the model of its role."""
+def test_each_stage_calls_the_model_of_its_role(phase, role):
     assert Goal(output={"answer": "<the answer>"}).request(at(phase)).model == role
 
 
-def test_a_single_choice_is_asked_alone():
+def test_prompt_names_only_the_possible_action():
     """If one action is possible, the prompt names only that action. The last call asks for an evaluation with an answer."""
     tail = Goal().request(at("summarizing")).tail
     assert "this action, and no other:\n- evaluate" in tail
@@ -379,7 +378,7 @@ def test_a_single_choice_is_asked_alone():
     assert "achieved or not" in closing.tail
 
 
-def test_an_action_without_params_is_asked_of_its_role():
+def test_missing_params_are_supplied_by_the_model_of_the_role():
     """An action without params is kept, and the model of its role supplies the params."""
     seen = at("executing")
     outcomes = read(decided("summarize"), seen)
@@ -403,11 +402,16 @@ def test_feedback_stays_until_the_goal_is_reached():
     profile = Profile(tools=[ToolSpec(name, "", {}) for name in ("ok", "more")])
     seen = at("executing", profile=profile, evaluation=evaluation, used_tools=["ok"])
     tail = Goal().request(seen).tail
-    for words in ("not achieved. too thin", "Missing: b.", "Suggestions: use more.", "not used yet: more."):
-        assert words in tail
+    for expected in (
+        "not achieved. too thin",
+        "Missing: b.",
+        "Suggestions: use more.",
+        "not used yet: more.",
+    ):
+        assert expected in tail
 
 
-def test_circles_are_named():
+def test_prompt_contains_a_hint_during_a_cycle():
     """The prompt contains a hint while the last actions are a cycle."""
     assert "in circles" in Goal().request(at("executing", actions=["a", "a"])).tail
     assert "in circles" not in Goal().request(at("executing", actions=["a", "b"])).tail
@@ -428,7 +432,7 @@ def test_circles_are_named():
         (["a", "a", "b"], False),
     ],
 )
-def test_loop_detection(recent, loops):
+def test_cycles_of_actions_are_detected(recent, loops):
     """Case 11: cycles are detected, including the alternation that the seed missed."""
     assert detect_action_loop(recent) is loops
     assert detect_action_loop(recent_actions=recent, max_recent=3) is loops
@@ -437,7 +441,7 @@ def test_loop_detection(recent, loops):
     )  # three equal actions without an alternation
 
 
-def test_the_system_prompt_never_moves():
+def test_goal_system_prompt_never_changes():
     """The system prompt names the tools. Changing text is at the end of the conversation."""
     prompt = PromptManager(Goal(), attrs.evolve(TOOLS, name="ada")).system_prompt()
     assert "- ok(): Gives one." in prompt
@@ -454,7 +458,7 @@ def said(sender, *parts):
 MODEL, TOOL = Sender("tutor", "assistant"), Sender("tools", "tool")
 
 
-def test_native_calls_count_like_ours():
+def test_native_calls_count_like_protocol_calls():
     """The core reads native calls. Their results are read from the record once."""
     record = [
         said(MODEL, ToolCall("ok", {"n": 1}, "c1"), ToolCall("no", {}, "c2")),
@@ -471,13 +475,13 @@ def test_native_calls_count_like_ours():
     assert again == progress
 
 
-def test_a_native_call_does_not_undo_the_end():
+def test_native_call_does_not_undo_an_achieved_goal():
     """An achieved goal that waits for its final form remains achieved after another lookup."""
     record = [said(TOOL, ToolResult(call_id="c1", tool_name="ok", content="1"))]
     assert progress_of(at("finalizing", record=record, achieved=True)).phase == "finalizing"
 
 
-def test_an_end_whose_form_is_not_known_any_more():
+def test_restarted_turn_without_its_output_type_ends_with_text():
     """After a restart, a turn with `run(output=)` ends with text and without data."""
     seen = at("finalizing", achieved=True, summary="v is 1")
     assert Goal().request(seen).model == "finalizer"
@@ -485,7 +489,7 @@ def test_an_end_whose_form_is_not_known_any_more():
     assert (said.text, said.data, said.message_type) == ("v is 1", None, "completed")
 
 
-def test_another_form_of_the_same_loop():
+def test_with_output_copies_all_other_options():
     """`with_output` copies all other options, and does not change the first protocol."""
     first = Goal(max_iterations=3, actions=[NOTE])
     other = first.with_output({"answer": "<the answer>"})
@@ -556,7 +560,7 @@ def after(*decisions, protocol, seen):
 
 
 @pytest.mark.parametrize("again", ["note", "plan", "refused"])
-def test_whatever_is_decided_twice_is_a_circle(again):
+def test_repeated_action_is_a_cycle(again):
     """A repeated custom, built-in or rejected action is reported as a cycle. A different action is not."""
     protocol = Goal(actions=[NOTE])
     one, other = {
@@ -585,7 +589,7 @@ def test_a_repeated_action_without_progress_is_stopped():
     assert progress_of(seen).stalled == MAX_STALLED
 
 
-def test_tasks_that_cannot_be_read_tell_nothing():
+def test_unreadable_task_results_count_no_tool():
     """A result of `run_tasks` that is cut or malformed counts no tool as used."""
     for content in ('{"tasks": [{"tool": "ok", "sta', "[]", '{"tasks": 7}'):
         record = [said(TOOL, ToolResult(call_id="c1", tool_name="run_tasks", content=content))]
@@ -594,7 +598,7 @@ def test_tasks_that_cannot_be_read_tell_nothing():
 
 
 @pytest.mark.parametrize("returned", ["achieved", 7, [("a",)], {"a": 1}, ("_goal", {"achieved": True})])
-def test_a_custom_action_cannot_do_harm(returned):
+def test_invalid_result_of_a_custom_action_changes_nothing(returned):
     """A return value that is not a pair, or has a key of the loop, changes nothing, and the loop continues."""
     protocol = Goal(actions=[CustomAction("own", "", lambda *_: returned)])
     seen = at("executing")
@@ -619,7 +623,7 @@ def test_a_custom_action_gets_a_copy():
 
 
 @pytest.mark.parametrize("name", ["plan", "evaluate", "Plan", " "])
-def test_names_of_custom_actions(name):
+def test_invalid_names_of_custom_actions_are_rejected(name):
     """Built-in actions cannot be replaced. Two actions cannot have names that differ only in case."""
     with pytest.raises(ConfigurationError, match="the name must not be one of"):
         CustomAction(name, "", note)

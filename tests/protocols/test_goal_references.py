@@ -67,7 +67,7 @@ DONE = [
         (None, None),
     ],
 )
-def test_case_24(written, meant):
+def test_case_24_references_keep_their_types(written, meant):
     """Case 24: a lone reference keeps its type at any depth. Within a text it is converted to text. Unknown references are unchanged."""
     references = References(DONE)
     assert references.resolve(written) == meant
@@ -108,7 +108,7 @@ def test_invalid_tasks_are_reported_to_the_model(written, reason):
     assert reason in tasks_reason(written)
 
 
-def test_ids_and_cycles():
+def test_ids_of_a_second_plan_follow_the_first():
     """Tasks of a second plan are numbered after the tasks of the first plan, and stored only for their goal."""
     first = read_tasks([{"description": "a"}, {"description": "b", "id": "mine"}], [])
     second = read_tasks([{"description": "c", "tool": "x", "max_retries": 0}], first)

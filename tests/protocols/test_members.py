@@ -58,7 +58,7 @@ def shown(protocol, text):
         {"function": {"name": "f", "arguments": {}}},
     ],
 )
-def test_no_native_call(value):
+def test_similar_texts_are_not_native_calls(value):
     """Descriptions of functions, foreign forms and incomplete lists are not calls."""
     assert parse_encoded_calls(json.dumps(value)) is None
 
@@ -96,7 +96,7 @@ DEEPSEEK = '<｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n{
 @pytest.mark.parametrize(
     "protocol", [Bare(), Simple(), ReAct(), Router()], ids=lambda protocol: protocol.name
 )
-def test_calls_between_marks_that_the_server_left_in_the_text(protocol, text, calls):
+def test_calls_in_server_markers_run(protocol, text, calls):
     """Marked calls run in every protocol, as if the server had parsed them."""
     assert read(protocol, text) == [CallTools(calls)]
 
@@ -120,7 +120,7 @@ def test_calls_between_marks_that_the_server_left_in_the_text(protocol, text, ca
         "<tool_call>{" * 20_000,
     ],
 )
-def test_marked_text_that_is_no_whole_call(text):
+def test_incomplete_marked_calls_never_run(text):
     """Examples and broken or cut calls never run."""
     assert parse_encoded_calls(text) is None
 
@@ -150,30 +150,28 @@ def test_bare_without_types_has_no_type():
     assert read(Bare(), "hi", profile=Profile()) == [SendReply(text="hi")]
 
 
-def test_bare_leaves_thoughts_out():
+def test_bare_reply_contains_no_thoughts():
     """Thoughts in tags are not part of the reply and not of its tokens."""
     assert read(Bare(), "<think>hm</think>\n\nhi") == [SendReply(text="hi", message_type="greeting")]
     assert read(Bare(), "hm\n</think>\n\nhi") == [SendReply(text="hi", message_type="greeting")]
     assert shown(Bare(), "<think>hm</think>hi")[-2:] == ["h", "hi"]
 
 
-def test_bare_says_something():
+def test_bare_answer_of_thoughts_only_is_empty():
     """An answer of thoughts only is empty. An empty text in JSON is returned as an empty text."""
     with pytest.raises(EmptyAnswer):
         read(Bare(), "<think>so many")
     assert read(Bare(), '{"text": ""}') == [SendReply(text="", data={"text": ""}, message_type="greeting")]
 
 
-def test_bare_shows_all():
-    """A partial text is shown unchanged."""
+def test_bare_shows_partial_text_unchanged():
     assert shown(Bare(), "hey") == ["h", "he", "hey"]
 
 
 # --- simple ---------------------------------------------------------------------------------------
 
 
-def test_simple_direct_response():
-    """The built-in type is a plain conversation."""
+def test_simple_direct_response_is_a_conversation():
     assert read(Simple(), simple("DIRECT_RESPONSE", "hi")) == [
         SendReply(text="hi", message_type="DIRECT_RESPONSE")
     ]
@@ -182,7 +180,7 @@ def test_simple_direct_response():
 
 
 @pytest.mark.parametrize("text", [simple("creation", CREATION), simple("creation", "making it", **CREATION)])
-def test_simple_mapped_structure(text):
+def test_simple_valid_structure_runs_its_tool(text):
     """A valid structure runs the instruction's tool, whether it is the content or next to the content."""
     event, *_, tools = read(Simple(), text)
     (call,) = tools.calls
@@ -191,13 +189,13 @@ def test_simple_mapped_structure(text):
     assert call.arguments.items() >= CREATION.items()
 
 
-def test_simple_structure_that_does_not_fit():
+def test_simple_invalid_structure_is_rejected():
     """A structure of a known type must be valid. The reason contains the path."""
     with pytest.raises(ParseError, match="content of 'creation': /caps: must be a list"):
         read(Simple(), simple("creation", CREATION | {"caps": []}))
 
 
-def test_simple_mapped_without_schema():
+def test_simple_instruction_without_a_schema_accepts_any_content():
     """An instruction without a schema accepts any content. Text becomes the argument `content`."""
     profile = Profile(types=[ClassificationType(name="note", tool="save")])
     event, reply, tools = read(Simple(), simple("note", "buy milk"), profile=profile)
@@ -205,7 +203,7 @@ def test_simple_mapped_without_schema():
     assert tools.calls == [ToolCall("save", {"content": "buy milk"}, native=False, mapped=True)]
 
 
-def test_simple_structure_without_words_is_an_event():
+def test_simple_structure_without_text_is_an_event():
     """A structure without a tool and without text is an event, so raw JSON is never shown."""
     profile = Profile(types=[ClassificationType(name="mood", schema={"joy": "<0 to 1>"})])
     assert read(Simple(), simple("mood", {"joy": 1}), profile=profile) == [
@@ -216,13 +214,13 @@ def test_simple_structure_without_words_is_an_event():
 @pytest.mark.parametrize(
     "content", [{}, {"name": ""}, {"name": 1}, {"name": "f", "parameters": "{}"}, [], "f", [1]]
 )
-def test_simple_bad_invocations(content):
+def test_simple_invalid_tool_calls_are_retried(content):
     """A tool call without a name, or with parameters that are not an object, is retried."""
     with pytest.raises(ParseError):
         read(Simple(), simple("TOOL_INVOCATION", content))
 
 
-def test_simple_two_answers():
+def test_simple_rejects_two_different_answers():
     """Prose around one answer is accepted. Two different answers are rejected."""
     text = simple("greeting", "hi")
     assert read(Simple(), f"Sure {{so}}: {text} done") == read(Simple(), text)
@@ -260,7 +258,7 @@ def test_react_empty_form_matches_nothing():
     ]
 
 
-def test_react_lines():
+def test_react_reads_lines_of_the_paper():
     """The lines of the ReAct paper have the same outcomes as the object."""
     text = 'Thought: sum\nAction: add\nAction Input: {"a": 1}'
     assert read(ReAct(), text) == [CallTools([ToolCall("add", {"a": 1}, native=False)])]
@@ -271,7 +269,7 @@ def test_react_lines():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "answer"),
     [
         ("```\nThought: easy\nFinal Answer: it is 3\n```", "it is 3"),
         ("```\nFinal Answer: so:\n```py\n3\n```\n```", "so:\n```py\n3\n```"),
@@ -279,9 +277,9 @@ def test_react_lines():
         ("Final Answer: a block begins with ```", "a block begins with ```"),
     ],
 )
-def test_a_fence_round_react_lines(text, said):
+def test_outer_fence_is_not_part_of_a_react_answer(text, answer):
     """The end of an outer fence is not part of the final answer. A fence inside the answer is part of it."""
-    assert read(ReAct(), text) == [SendReply(text=said)]
+    assert read(ReAct(), text) == [SendReply(text=answer)]
 
 
 @pytest.mark.parametrize(
@@ -301,7 +299,7 @@ def test_a_fence_round_react_lines(text, said):
         '{"primary_action": 1}\nFinal Answer: x',
     ],
 )
-def test_react_lines_that_are_asked_again(text):
+def test_react_retries_ambiguous_lines(text):
     """A cut or ambiguous input, or an input that is not an object, never runs and is never shown."""
     with pytest.raises(ParseError):
         read(ReAct(), text)
@@ -320,7 +318,7 @@ def test_react_shows_growing_text():
 # --- router ---------------------------------------------------------------------------------------
 
 
-def test_router_data():
+def test_router_action_gets_its_data():
     """The action gets `data`, or all other members."""
     base = {"top_level_intent": "Action", "second_level_intent": "book"}
     assert read(Router(), json.dumps(base | {"data": {"a": 1}})) == [Route(action="book", data={"a": 1})]
@@ -332,7 +330,7 @@ def test_router_data():
 @pytest.mark.parametrize(
     "text", ['"Hello" is a greeting', "see [1]", "use {this}", "```python\nx\n```", "in 2024."]
 )
-def test_router_takes_prose(text):
+def test_router_accepts_prose(text):
     """Plain text is a reply, with all of its punctuation."""
     assert read(Router(), text) == [SendReply(text=text)]
 
@@ -346,7 +344,7 @@ def test_router_never_shows_json(text):
         read(Router(), text)
 
 
-def test_router_mapped_type():
+def test_router_validates_a_mapped_type():
     """A typed answer with a tool is validated as in `simple`."""
     event, tools = read(Router(), simple("creation", CREATION))
     assert event == Event(name="creation", data=CREATION)
@@ -412,13 +410,13 @@ def test_router_never_shows_raw_or_cut_data(text):
         "42 is the answer",
     ],
 )
-def test_router_takes_prose_with_marks(text):
+def test_router_accepts_prose_with_punctuation(text):
     """Citations, quotes and function names within prose are accepted."""
     assert read(Router(), text) == [SendReply(text=text)]
 
 
 @pytest.mark.parametrize("content", [{"a": 1}, [1], 3])
-def test_a_type_without_a_form_takes_any_content(content):
+def test_type_without_a_schema_accepts_any_content(content):
     """The content is the event's data."""
     profile = Profile(types=(ClassificationType(name="note", description="a note"),))
     said = json.dumps({"messageType": "note", "content": content})

@@ -60,7 +60,7 @@ JSON = '{"name": "Oslo", "people": 700000}'
     ],
 )
 @pytest.mark.parametrize("text", [JSON, f"```json\n{JSON}\n```", f"Here: {JSON}.", JSON.replace('"', "'")])
-def test_bare_with_output(output, expected, text):
+def test_bare_output_has_the_declared_type(output, expected, text):
     """The value is found in the text and has the declared type."""
     (reply,) = read(WithOutput(Bare(), output), text)
     assert reply.data == expected
@@ -76,7 +76,7 @@ def test_bare_with_output(output, expected, text):
         (bool, "true", True),
     ],
 )
-def test_builtins(output, text, expected):
+def test_builtin_types_are_valid_outputs(output, text, expected):
     """Built-in types are valid outputs. Plain text is a `str`."""
     (reply,) = read(WithOutput(Bare(), output), text)
     assert reply.data == expected
@@ -92,13 +92,13 @@ def test_builtins(output, text, expected):
     ],
 )
 @pytest.mark.parametrize("output", [Town, SCHEMA])
-def test_misfits_are_asked_again(text, reason, output):
+def test_invalid_output_is_retried(text, reason, output):
     """An invalid value is a ParseError with its path."""
     with pytest.raises(ParseError, match=reason):
         read(WithOutput(Bare(), output), text)
 
 
-def test_cut_json_is_no_text():
+def test_cut_json_is_not_a_text_output():
     """An output that accepts any value does not accept a cut object as text."""
     for text in ('{"a": 1', '```json\n{"a": [1'):
         with pytest.raises(ParseError, match="truncated"):
@@ -136,7 +136,7 @@ def test_only_the_end_of_a_turn_needs_a_value():
     assert said == SendReply(text="x", message_type="creation")
 
 
-def test_request():
+def test_request_contains_the_output_schema():
     """The provider gets the schema if it is a JSON Schema. The end of the prompt always contains it."""
     request = WithOutput(ReAct(), Town).request(view())
     assert request.response_format.name == "Town"
@@ -158,7 +158,7 @@ def test_output_protocol_delegates_to_the_inner_protocol():
     assert protocol.partial('{"messageType": "greeting", "content": "he') == "he"
 
 
-def test_unusable_outputs():
+def test_unusable_output_types_are_rejected():
     """A type that JSON Schema cannot express, or an invalid schema, is a ConfigurationError."""
     with pytest.raises(ConfigurationError):
         WithOutput(Bare(), {"type": "object", "required": "x"})
@@ -168,7 +168,7 @@ def test_unusable_outputs():
 
 @pytest.mark.parametrize("inner", [Simple(), ReAct()], ids=["simple", "react"])
 @pytest.mark.parametrize("text", ['{"plan": null}', '{"messageType": "greeting"', "no form at all", "[1, 2"])
-def test_a_malformed_answer_is_no_value_even_where_text_is_wanted(inner, text):
+def test_malformed_answer_is_not_a_text_output(inner, text):
     """`output=str` accepts the text of an answer, and rejects an answer that the inner protocol cannot read."""
     with pytest.raises(ParseError):
         read(WithOutput(inner, str), text)
@@ -190,12 +190,12 @@ def test_output_protocol_keeps_stages_and_required_calls():
 
 
 @pytest.mark.parametrize("inner", [Bare, Simple, ReAct, Steps])
-def test_a_script_with_a_form(inner):
+def test_scripted_model_writes_a_typed_value(inner):
     """A scripted model writes a value in the form of the inner protocol, and the turn returns the value."""
     protocol = WithOutput(inner(), Town)
     (text,) = protocol.script(JSON)
-    (said,) = [outcome for outcome in read(protocol, text) if isinstance(outcome, SendReply)]
-    assert said.data == Town("Oslo", 700_000)
+    (texts,) = [outcome for outcome in read(protocol, text) if isinstance(outcome, SendReply)]
+    assert texts.data == Town("Oslo", 700_000)
     call = ToolCall("look", {"n": 1})
     assert list(protocol.script(JSON, call)) == list(inner().script(JSON, call))
 
@@ -230,7 +230,7 @@ class Deletion:
 
 
 @pytest.mark.parametrize("output", [Town | Village, Village | Place, list[Town | Village], Named | Nicknamed])
-def test_a_union_of_classes_that_one_answer_fits_is_refused(output):
+def test_ambiguous_union_of_classes_is_rejected(output):
     """The error names both classes and the remedy, for an agent and for one call."""
     with pytest.raises(ConfigurationError, match=r"could match both \w+ and \w+: give each class a field"):
         output_of(output)
@@ -239,7 +239,7 @@ def test_a_union_of_classes_that_one_answer_fits_is_refused(output):
 
 
 @pytest.mark.parametrize("output", [Named | Renamed, Renamed | Named])
-def test_the_keys_of_an_answer_tell_its_class(output):
+def test_keys_of_an_answer_select_its_class(output):
     """The order of the classes has no effect. An unknown key is rejected if several classes match."""
     convert = output_of(output).convert
     assert convert({"name": "a"}) == Named(name="a")

@@ -100,7 +100,7 @@ class Shown(Reading):
         return message_type and f"only {message_type}"
 
 
-def test_each_half_says_what_is_its_own():
+def test_template_and_classifier_define_separate_parts():
     """The template defines the stages. The classifier defines the partial text and the shortfall."""
 
     class Staged(Asking):
@@ -133,7 +133,7 @@ async def test_a_pair_is_a_protocol():
         (NeedsTypes(), "that is no type"),
     ],
 )
-def test_halves_that_do_not_fit_are_refused(classifier, reason):
+def test_mismatched_template_and_classifier_are_rejected(classifier, reason):
     """The error names both halves, the example and its mistake."""
     with pytest.raises(ConfigurationError) as caught:
         agent(classifier=classifier)
@@ -143,7 +143,7 @@ def test_halves_that_do_not_fit_are_refused(classifier, reason):
     assert reason in text
 
 
-def test_halves_are_tried_with_the_agents_own_types():
+def test_template_and_classifier_are_checked_with_the_types_of_the_agent():
     """A pair can fit the instructions of one agent and not those of another agent."""
     agent(classifier=NeedsTypes(), instructions=["NOTE"])
     with pytest.raises(ConfigurationError, match="that is no type"):
@@ -182,7 +182,7 @@ def test_invalid_pair_is_rejected():
         {"user_template": "{% if %}"},
     ],
 )
-def test_broken_templates_are_refused_with_their_line(texts):
+def test_broken_templates_are_rejected_with_their_line(texts):
     """The agent's constructor raises the error, before a session exists."""
     template = type("Broken", (Asking,), texts)()
     with pytest.raises(ConfigurationError, match="template 'words', line 1"):
@@ -194,8 +194,8 @@ async def test_each_prompt_has_its_lifetime():
     scribe, model = agent("NOTE: a", "b", "NOTE: c", template=Placed())
     async with scribe:
         session = await scribe.create_session("Ada <system>", session_id="s1")
-        for words in ("one", "two"):
-            await scribe.run(words, session=session)
+        for text in ("one", "two"):
+            await scribe.run(text, session=session)
     first, _, third = ([(m.role, m.parts[0].text) for m in chat.messages] for chat in model.chats)
     assert first == [
         ("assistant", "I talk with Ada [system> in s1."),
@@ -232,22 +232,22 @@ async def test_output_and_layers_keep_the_texts():
     assert chat.messages[-1].parts[0].text.startswith("Call 0 for one")
 
 
-async def test_sessions_say_the_same_after_a_restart(tmp_path):
+async def test_assistant_prompt_is_equal_after_a_restart(tmp_path):
     """The session determines the assistant prompt. A changed template has another fingerprint in the journal."""
     url = f"sqlite:///{tmp_path / 'a.db'}"
-    for words in ("one", "two"):
+    for text in ("one", "two"):
         scribe, model = agent("NOTE: a", template=Placed())
         async with open_runtime(journal=url) as runtime:
             await runtime.start(scribe)
             session = await scribe.ensure_session("ada", "s1")
-            await scribe.run(words, session=session)
+            await scribe.run(text, session=session)
         assert model.chats[0].messages[0].parts[0].text == "I talk with ada in s1."
     pair, other = PromptManager(Placed(), Profile()), PromptManager(Asking(), Profile())
     assert pair.fingerprint("x", ()) != other.fingerprint("x", ())
     assert other.fingerprint("x", ()) == PromptManager(Bare(), Profile()).fingerprint("x", ())
 
 
-async def test_a_core_of_ones_own_does_a_step_in_its_own_way():
+async def test_subclass_of_the_core_can_override_a_step():
     """A subclass of the core can override each step."""
     steps = []
 
@@ -269,7 +269,7 @@ async def test_a_core_of_ones_own_does_a_step_in_its_own_way():
     assert steps == ["remember", "ask", "read", "act", "reply"]
 
 
-def test_assistant_prompts_that_are_kept_are_bounded(monkeypatch):
+def test_cached_assistant_prompts_are_bounded(monkeypatch):
     """The cache evicts its oldest prompt. The prompt is later rendered to the same bytes."""
     monkeypatch.setattr("actgent.protocols.prompt_rendering.MAX_CACHED_PROMPTS", 2)
     manager = PromptManager(Placed(), Profile())
@@ -327,7 +327,7 @@ def test_a_classifier_reports_a_wrong_answer_type(response):
         Simple().classify(response, [GREETING, CREATION])
 
 
-def test_a_failed_outcome_is_no_valid_response():
+def test_failed_outcome_is_not_a_valid_response():
     """A classifier can return its error or raise it."""
 
     class Failing(Classifier):

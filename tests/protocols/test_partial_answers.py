@@ -69,30 +69,30 @@ def shuffled(chance, members):
     return dict(chance.sample(list(members.items()), len(members)))
 
 
-def objects(chance, said):
+def objects(chance, text):
     """Return an answer of each protocol with object answers."""
-    yield {"messageType": chance.choice(["DIRECT_RESPONSE", "greeting", "TOOL_INVOCATION"]), "content": said}
-    action = {"response_purpose": "DIRECT_RESPONSE", "response_description": said, "response_content": said}
+    yield {"messageType": chance.choice(["DIRECT_RESPONSE", "greeting", "TOOL_INVOCATION"]), "content": text}
+    action = {"response_purpose": "DIRECT_RESPONSE", "response_description": text, "response_content": text}
     yield {"context": filler(chance), "primary_action": shuffled(chance, action), "more": filler(chance)}
-    yield {"top_level_intent": chance.choice(["CONVERSATION", "ACTION"]), "response": said}
-    yield {"final_answer": said, "thought": words(chance)}
-    yield {"plan": said}
-    yield {"tool_thought": said, "tool_calls": [{"tool_name": "x", "parameters": filler(chance)}]}
+    yield {"top_level_intent": chance.choice(["CONVERSATION", "ACTION"]), "response": text}
+    yield {"final_answer": text, "thought": words(chance)}
+    yield {"plan": text}
+    yield {"tool_thought": text, "tool_calls": [{"tool_name": "x", "parameters": filler(chance)}]}
 
 
-def prose(chance, said):
-    yield said
-    yield f"<think>{words(chance)}</think>\n{said}"
+def prose(chance, text):
+    yield text
+    yield f"<think>{words(chance)}</think>\n{text}"
     yield f"<thinking>{words(chance)}"
-    yield f"Thought: {words(chance)}\nFinal Answer: {said}"
-    yield f"Thought: x\nFinal Answer: {said}\nThought: {said}"
+    yield f"Thought: {words(chance)}\nFinal Answer: {text}"
+    yield f"Thought: x\nFinal Answer: {text}\nThought: {text}"
 
 
 def answers(chance):
     """Return answers of all protocols: whole, fenced, after prose, and with an extra character."""
-    said = words(chance, 200)
-    texts = [*prose(chance, said)]
-    for value in objects(chance, said):
+    content = words(chance, 200)
+    texts = [*prose(chance, content)]
+    for value in objects(chance, content):
         members = shuffled(chance, value)
         text = json.dumps(members, ensure_ascii=chance.random() < 0.5, indent=chance.choice([None, 2]))
         texts += [text, f"```json\n{text}\n```", f"Sure: {text} Bye", text.replace("\\n", "\n")]
@@ -103,10 +103,10 @@ def answers(chance):
     return texts
 
 
-def split(chance, text, most):
+def split(chance, text, maximum):
     pieces = []
     while text:
-        size = chance.randrange(1, most + 1)
+        size = chance.randrange(1, maximum + 1)
         pieces.append(text[:size])
         text = text[size:]
     return pieces
@@ -114,7 +114,7 @@ def split(chance, text, most):
 
 @pytest.mark.parametrize("seed", range(15))
 @pytest.mark.parametrize("kind", PROTOCOLS)
-def test_the_same_is_shown_of_each_piece(kind, seed):
+def test_incremental_reading_shows_equal_pieces(kind, seed):
     """For short answers of any kind and in any pieces, both methods show the same pieces."""
     chance, protocol = random.Random(seed), kind()
     for text in answers(chance):
@@ -124,19 +124,19 @@ def test_the_same_is_shown_of_each_piece(kind, seed):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", PROTOCOLS)
-def test_the_same_is_shown_of_long_answers(kind, seed):
+def test_incremental_reading_shows_equal_text_of_long_answers(kind, seed):
     """The total shown text is equal. If a read is skipped, a later read shows its text."""
     chance, protocol = random.Random(seed), kind()
-    said = "".join(words(chance) for _ in range(300))
-    *may_be_shown, taken_back = prose(chance, said)
-    for text in (*may_be_shown, *(json.dumps(shuffled(chance, v)) for v in objects(chance, said))):
+    content = "".join(words(chance) for _ in range(300))
+    *may_be_shown, taken_back = prose(chance, content)
+    for text in (*may_be_shown, *(json.dumps(shuffled(chance, v)) for v in objects(chance, content))):
         pieces = split(chance, text, 40)
         assert "".join(grown(protocol, pieces)) == "".join(naive(protocol, pieces))
     pieces = split(chance, taken_back, 40)
     assert "".join(naive(protocol, pieces)).startswith("".join(grown(protocol, pieces)))
 
 
-def test_with_a_declared_output_the_same_is_shown():
+def test_declared_output_does_not_change_the_shown_text():
     """A wrapper delegates to its inner protocol."""
     for kind in PROTOCOLS:
         protocol = kind().with_output({"type": "object"})
@@ -170,35 +170,35 @@ def looked_at(kind, text, monkeypatch, size=4):
     return sum(read), shown
 
 
-def forms(said):
+def forms(text):
     """Yield answers with a long text inside, before or after the shown text."""
-    describe = {"response_purpose": "DIRECT_RESPONSE", "response_description": said, "response_content": "x"}
-    yield Bare, said
-    yield Bare, f"<think>{said}</think>hi"
-    yield Simple, json.dumps({"messageType": "greeting", "content": said})
-    yield Simple, json.dumps({"content": said, "messageType": "greeting"})
+    describe = {"response_purpose": "DIRECT_RESPONSE", "response_description": text, "response_content": "x"}
+    yield Bare, text
+    yield Bare, f"<think>{text}</think>hi"
+    yield Simple, json.dumps({"messageType": "greeting", "content": text})
+    yield Simple, json.dumps({"content": text, "messageType": "greeting"})
     yield (
         Simple,
-        json.dumps({"messageType": "TOOL_INVOCATION", "content": {"name": "x", "parameters": {"a": said}}}),
+        json.dumps({"messageType": "TOOL_INVOCATION", "content": {"name": "x", "parameters": {"a": text}}}),
     )
     yield ReAct, json.dumps({"context": "x", "primary_action": describe})
-    yield ReAct, json.dumps({"context": said, "primary_action": describe | {"response_description": "x"}})
-    yield ReAct, f"Thought: I know\nFinal Answer: {said}"
-    yield Router, json.dumps({"top_level_intent": "CONVERSATION", "response": said})
-    yield Steps, json.dumps({"final_answer": said, "thought": "x"})
-    yield Steps, json.dumps({"plan": said})
-    yield Planning, said
-    yield Planning, json.dumps({"plan": said})
-    yield Goal, json.dumps({"action": "plan", "params": {"steps": [said]}})
-    yield Own, f"> {said}"
+    yield ReAct, json.dumps({"context": text, "primary_action": describe | {"response_description": "x"}})
+    yield ReAct, f"Thought: I know\nFinal Answer: {text}"
+    yield Router, json.dumps({"top_level_intent": "CONVERSATION", "response": text})
+    yield Steps, json.dumps({"final_answer": text, "thought": "x"})
+    yield Steps, json.dumps({"plan": text})
+    yield Planning, text
+    yield Planning, json.dumps({"plan": text})
+    yield Goal, json.dumps({"action": "plan", "params": {"steps": [text]}})
+    yield Own, f"> {text}"
 
 
 @pytest.mark.parametrize("number", range(len(list(forms("")))))
-@pytest.mark.parametrize("said", ["word ", 'é"\\\n', "\u20ac😀"], ids=["words", "escapes", "wide"])
-def test_looks_read_so_many_times_the_text_however_long_it_is(number, said, monkeypatch):
+@pytest.mark.parametrize("answer", ["word ", 'é"\\\n', "\u20ac😀"], ids=["words", "escapes", "wide"])
+def test_partial_reads_take_linear_time(number, answer, monkeypatch):
     """In pieces of four characters, the number of characters read grows linearly with the text."""
     for length in (10_000, 40_000):
-        kind, text = list(forms(said * (length // len(said))))[number]
+        kind, text = list(forms(answer * (length // len(answer))))[number]
         read, shown = looked_at(kind, text, monkeypatch)
         assert read < 4 * GROWTH_DIVISOR * len(text) + SHORT_TEXT_CHARS**2
     assert "".join(shown) == "".join(naive(kind(), [text]))
@@ -235,7 +235,7 @@ def test_overridden_partial_is_used(kind):
     assert grown(kind().with_output({"type": "object"}), text) == ["o", "n", "e"]
 
 
-def test_whoever_says_both_how_an_answer_grows_and_what_of_it_may_be_shown_is_asked_for_both():
+def test_growth_is_used_if_partial_is_overridden_with_it():
     """Only an override of `partial` alone replaces an inherited `growth`."""
 
     class Shouting(Simple):

@@ -32,7 +32,7 @@ PROFILE = Profile(
 @pytest.mark.parametrize(
     "protocol", [Bare(), Simple(), ReAct(), Router()], ids=lambda protocol: protocol.name
 )
-def test_every_protocol_renders(protocol):
+def test_every_protocol_renders_its_prompt(protocol):
     """The prompt contains the profile unescaped. Two renderings have the same bytes."""
     prompt = PromptManager(protocol, PROFILE).system_prompt()
     for part in ("tutor", "maths tutor", "help with sums", "arithmetic", "Be <kind> & brief."):
@@ -79,7 +79,7 @@ def test_data_is_never_a_template():
         ("a\nb\n{{ 1 / 0 }}", 3),
     ],
 )
-def test_broken_templates(template, line):
+def test_broken_templates_raise_with_their_line(template, line):
     """A broken template is a ConfigurationError that names the line. The sandbox prevents access from the template."""
     with pytest.raises(ConfigurationError, match=f"template 'mine', line {line}: "):
         render(template, PROFILE, name="mine")
@@ -89,7 +89,7 @@ def test_broken_templates(template, line):
 @pytest.mark.parametrize("goal", ["", "win", "Your goals: many.\n"])
 @pytest.mark.parametrize("capabilities", ["", "sums"])
 @pytest.mark.parametrize("body", ["", "a\n\n{{ b }}\n"])
-def test_the_description_of_an_agent_is_that_of_its_template(role, goal, capabilities, body):
+def test_agent_description_equals_its_template(role, goal, capabilities, body):
     """The template `WHO` is rendered without jinja2, to the same bytes as with jinja2."""
     profile = Profile(name="tutor", role=role, goal=goal, capabilities=capabilities, body=body)
     by_jinja = render(f"{WHO}\n", profile, name="mine")

@@ -52,9 +52,9 @@ def test_parsing_time_is_linear(reader, text):
     assert time.process_time() - begin < MOST_SECONDS
 
 
-def test_thoughts_in_tags():
+def test_thought_ends_at_the_first_closing_tag():
     """A thought ends at the first closing tag. An unclosed tag is not a thought."""
-    said = "It is<think>a<think>b</think> done</think>.<thinking>c</thinking> Well<think>d"
-    thoughts, rest = split_thoughts(said)
+    text = "It is<think>a<think>b</think> done</think>.<thinking>c</thinking> Well<think>d"
+    thoughts, rest = split_thoughts(text)
     assert thoughts == "a<think>b\nc"
     assert rest == "It is done</think>. Well<think>d"

@@ -46,7 +46,7 @@ def test_no_bad_output_becomes_a_call(protocol, recorded_rows):
     assert called == [], f"{len(called)} of {len(rows)} became a call"
 
 
-def test_real_outputs_are_read_right(recorded_rows):
+def test_real_outputs_are_read_correctly(recorded_rows):
     """At least 96 % of the real outputs with a value are read as that value."""
     rows = [
         row
@@ -70,7 +70,7 @@ def test_truncated_is_never_completed(recorded_rows):
     assert completed == {}, f"{len(completed)} of {len(rows)} were completed"
 
 
-def test_library_cases(recorded_rows):
+def test_cases_of_other_libraries_are_read(recorded_rows):
     """Cases of other libraries: all strict cases are read, and most cases with prose. Repairs that guess are rejected."""
     counts = collections.Counter()
     for row in recorded_rows("json_outputs.jsonl"):
@@ -81,7 +81,7 @@ def test_library_cases(recorded_rows):
     assert counts["repair", True] >= 0.3 * (counts["repair", True] + counts["repair", False]), counts
 
 
-def test_several_values(recorded_rows):
+def test_first_of_several_values_is_read(recorded_rows):
     """The first of several values is read. Code that would act on a value rejects several values."""
     rows = [row for row in recorded_rows("json_outputs.jsonl") if "all_of" in row["expect"]]
     for row in rows:
@@ -103,7 +103,7 @@ def react(text):
     return outcome
 
 
-def test_react_lines_of_real_models(recorded_rows):
+def test_react_reads_lines_of_real_models(recorded_rows):
     """Each real `Action` with a JSON object is read as that call. Each real `Final Answer` is read as that text."""
     rows = [row for row in recorded_rows("react_outputs.jsonl") if "derived" in row]
     misread = []
@@ -127,7 +127,7 @@ def test_react_lines_of_real_models(recorded_rows):
     assert misread == [], f"{len(misread)} of {len(rows)} misread"
 
 
-def test_react_lines_of_other_libraries(recorded_rows):
+def test_react_reads_lines_of_other_libraries(recorded_rows):
     """Final answers are read. An input that is not a JSON object, or two inputs, are retried."""
     rows = [row for row in recorded_rows("react_outputs.jsonl") if "expect" in row]
     for row in rows:
@@ -159,7 +159,7 @@ def _first(values):
     return value
 
 
-def test_expected_calls_come_through(recorded_rows):
+def test_published_calls_are_read_in_each_protocol(recorded_rows):
     """A published call in each protocol's form is read as that call and matches its function."""
     read_calls = 0
     for row in recorded_rows("function_calls.jsonl"):
@@ -191,14 +191,14 @@ def written(expected):
     yield Router(), json.dumps({"tool_calls": native})
 
 
-def test_types_of_the_table_do_not_swallow_foreign_objects(recorded_rows):
+def test_types_of_the_table_match_no_foreign_object(recorded_rows):
     """No foreign object of the recordings matches the form of an instruction."""
     check = schema_check(TYPES[1].schema)
     values = [row["expect"].get("value") for row in recorded_rows("json_outputs.jsonl")]
     assert [value for value in values if check(value) is None] == []
 
 
-def test_router_shows_words_only(recorded_rows):
+def test_router_shows_no_json_or_calls(recorded_rows):
     """The router shows no text that contains JSON, a call, or a piece of either."""
     shown = []
     for row in recorded_rows("json_outputs.jsonl"):

@@ -18,7 +18,7 @@ from .conftest import read
         'second_level_intent": "refund", "data": {',
     ],
 )
-def test_the_form_is_no_prose(before, form):
+def test_unreadable_form_is_not_prose(before, form):
     """The form in an unreadable spelling is retried and never shown."""
     with pytest.raises(ParseError):
         read(Router(), before + form)

@@ -52,7 +52,7 @@ def planned(found):
         '{"final_answer": "The answer is 42", "tool_calls": [], "plan": null, "mood": "good"}',
     ],
 )
-def test_final_answer(text):
+def test_final_answer_is_found_and_ends_the_turn(text):
     """1, 4, 6, 7, 8, 10: a final answer is found in fences, prose and thoughts, and ends the turn."""
     assert outcomes(text) == SAID
 
@@ -73,7 +73,7 @@ def test_nested_fence_is_kept():
 
 
 @pytest.mark.parametrize("value", [{"sum": 8}, 8, [1, 2], True, {"é": "ß"}])
-def test_other_values_as_final_answer(value):
+def test_structured_final_answer_is_shown_as_json(value):
     """14: an answer that is not text is shown as JSON, and is the reply's data."""
     (said,) = outcomes(json.dumps({"final_answer": value}))
     assert json.loads(said.text) == said.data == value
@@ -90,14 +90,14 @@ def test_other_values_as_final_answer(value):
         (["Do", "Say"], "Do\nSay"),
     ],
 )
-def test_plan(plan, kept):
+def test_plan_is_stored_and_the_turn_continues(plan, kept):
     """2, 13: a plan is stored in the session's state, and the turn continues."""
     found = outcomes(f"```json\n{json.dumps({'plan': plan})}\n```")
     assert found[1:] == [Continue(STEP)]
     assert found[0].action({}) == (PLAN_KEY, kept)
 
 
-def test_first_of_plan_and_step():
+def test_plan_precedes_a_step_in_one_answer():
     """20: if an answer has a plan and a step, the plan is read. The step can be taken next."""
     found = outcomes(f'```json\n{{"plan": "add"}}\n```\nThen:\n```json\n{STEP_TEXT}\n```')
     assert (planned(found), found[1:]) == ("add", [Continue(STEP)])
@@ -106,7 +106,7 @@ def test_first_of_plan_and_step():
 # --- steps ---------------------------------------------------------------------------------------
 
 
-def test_step():
+def test_step_runs_its_calls():
     """3: a step with calls runs the calls."""
     assert outcomes(f"```json\n{STEP_TEXT}\n```") == [CallTools((CALL,), STEP)]
 
@@ -119,24 +119,24 @@ def test_step():
         {"final_answer": "It is 8"},  # 18: it was written before the result
     ],
 )
-def test_step_with_more(more):
+def test_additional_content_drops_no_call(more):
     """18, 19, 21: additional content in the answer drops no call."""
     assert outcomes(json.dumps({"tool_calls": [ADD]} | more)) == [CallTools((CALL,), STEP)]
 
 
-def test_step_that_carries_its_plan():
+def test_step_with_its_plan_reads_both():
     """17: a plan and calls in one object are both read."""
     found = outcomes(json.dumps({"plan": "add them", "tool_calls": [ADD]}))
     assert (planned(found), found[1:]) == ("add them", [CallTools((CALL,), STEP)])
 
 
-def test_final_answer_that_carries_its_plan():
+def test_final_answer_with_its_plan_stores_the_plan():
     """A plan next to the answer is stored. The answer ends the turn."""
     found = outcomes(json.dumps({"plan": "say it", "final_answer": "The answer is 42"}))
     assert (planned(found), found[1:]) == ("say it", SAID)
 
 
-def test_answer_after_a_step_is_a_guess():
+def test_answer_after_a_step_is_ignored():
     """A final answer after a step in the same text is ignored, because the model wrote it without the step's results."""
     assert outcomes(f"{STEP_TEXT}\n{FINAL}") == [CallTools((CALL,), STEP)]
 
@@ -151,12 +151,12 @@ def test_answer_after_a_step_is_a_guess():
         ({"tool_name": "add", "parameters": "a=5"}, ToolCall("add", '"a=5"', native=False)),
     ],
 )
-def test_odd_calls(call, read_as):
+def test_calls_with_invalid_parameters_never_run(call, read_as):
     """16: an id is optional. Parameters that are not an object stay text, and text never runs."""
     assert outcomes(json.dumps({"tool_calls": [call]})) == [CallTools((read_as,), STEP)]
 
 
-def test_calls_in_the_form_of_a_provider():
+def test_provider_calls_in_text_are_read():
     """Native calls that the model wrote as text are read as calls."""
     call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 5, "b": 3}'}}
     assert (
@@ -258,14 +258,14 @@ ODD = [
 
 
 @pytest.mark.parametrize("text", ODD)
-def test_odd_answers_are_asked_again(text):
+def test_malformed_answers_are_retried(text):
     """5, 11 to 16: a malformed answer is retried, and is never read as a plan, step or answer."""
     with pytest.raises((ParseError, EmptyAnswer)):
         outcomes(text)
 
 
 @pytest.mark.parametrize("text", CUT)
-def test_cut_answers_are_asked_again(text):
+def test_cut_answers_are_retried(text):
     """9: a cut answer is never completed and never shown."""
     with pytest.raises(ParseError):
         outcomes(text)
@@ -284,7 +284,7 @@ JSON = st.recursive(
 
 
 @given(JSON, st.sampled_from(["{}", "```json\n{}\n```", "Well: {} OK?"]))
-def test_whatever_is_found_was_said(value, shape):
+def test_outcomes_are_contained_in_the_object(value, shape):
     """Each plan, call or answer is in the object. Only ParseError and EmptyAnswer are raised."""
     text = shape.replace("{}", json.dumps(value))
     try:
@@ -306,7 +306,7 @@ def test_whatever_is_found_was_said(value, shape):
 
 
 @pytest.mark.parametrize("key", ["Plan", "TOOL_CALLS", "Final_Answer"])
-def test_a_key_in_another_case_is_named(key):
+def test_key_in_another_case_is_an_error(key):
     """A key in another case is an error, because its content would be lost."""
     known = {"plan": ["a"]} if key != "Plan" else {"final_answer": "yes"}
     with pytest.raises(ParseError, match=f"write '{key.lower()}', not '{key}'"):
@@ -367,7 +367,7 @@ def test_time_is_at_the_end_of_the_request():
 
 
 @pytest.mark.parametrize("name", ["Nope", "", "../etc/passwd", "Europe", "/etc/localtime", "a\0b"])
-def test_unknown_timezone(name):
+def test_unknown_timezone_is_rejected(name):
     """28: a ValueError names the unknown zone, and the former zone remains."""
     protocol = Steps(timezone="Asia/Tokyo")
     with pytest.raises(ValueError, match="timezone"):
@@ -401,7 +401,7 @@ def shown(text):
     return [part for length in range(len(text) + 1) if (part := Steps().partial(text[:length]))]
 
 
-def test_the_final_answer_is_shown_as_it_grows():
+def test_partial_final_answer_is_shown():
     """32: each shown text begins with the previous one, and the last one is the answer."""
     parts = shown(
         '```json\n{"thought": "hm", "plan": "", "tool_calls": [], "final_answer": "The \\"answer\\" is 42"}\n```'
@@ -413,7 +413,7 @@ def test_the_final_answer_is_shown_as_it_grows():
 @pytest.mark.parametrize(
     "text", [STEP_TEXT, '{"plan": "x", "tool_calls": []}', "Prose", '{"final_answer": {"a": 1}}']
 )
-def test_nothing_else_is_shown(text):
+def test_partial_plans_and_calls_are_not_shown(text):
     """Plans, calls, structures and prose that can still become JSON are not shown to the user."""
     assert shown(text) == []
 

@@ -32,12 +32,12 @@ def message(*parts, **fields):
         ("", "direct"),
     ],
 )
-def test_keywords(text, mode):
+def test_matching_keywords_select_the_mode(text, mode):
     """The weights of the matching patterns in English and Chinese are compared with the threshold."""
     assert KeywordStrategy().choose(view(text)) == mode
 
 
-def test_keywords_of_ones_own():
+def test_keyword_patterns_can_be_customized():
     """Patterns, languages and threshold are arguments. Each pattern counts once."""
     strategy = KeywordStrategy({"de": [("warum", 1.0), ("vergleiche", 1.0)]}, languages=["de"])
     assert strategy.score("Warum? WARUM?") == 1
@@ -45,14 +45,14 @@ def test_keywords_of_ones_own():
     assert KeywordStrategy(threshold=9).choose(view(HARD)) == "direct"
 
 
-def test_all_passes_of_a_turn_choose_alike():
+def test_mode_is_chosen_once_per_turn():
     """The first message of the turn determines the mode. The tool results after it have no effect."""
     begin = message(Text(HARD))
     results = message(ToolResult(call_id="c", tool_name="t", content="ok"), correlation_id=begin.id)
     assert KeywordStrategy().choose(view(message=results, record=[begin, results])) == "react"
 
 
-def test_auto_switching():
+def test_session_with_many_tool_results_keeps_react():
     """A session with many tool results keeps the mode `react`."""
     plain = message(Text(PLAIN))
     results = message(*(ToolResult(call_id=str(n), tool_name="t") for n in range(3)))
@@ -61,7 +61,7 @@ def test_auto_switching():
     assert AutoSwitching(window=1).choose(view(message=plain, record=[results, plain])) == "direct"
 
 
-def test_how_far_back_a_strategy_looks():
+def test_strategy_declares_how_many_messages_it_reads():
     """A reopened session loads as many messages as the inner strategy and the window need."""
 
     class Everything(Strategy):
@@ -74,14 +74,14 @@ def test_how_far_back_a_strategy_looks():
     assert AutoSwitching(AutoSwitching(window=9), window=5).lookback == 9
 
 
-def test_user_preference():
+def test_mode_in_the_state_has_priority():
     """A mode in the session's state has priority."""
     assert UserPreference().choose(view(PLAIN, state={"mode": "react"})) == "react"
     assert UserPreference(key="style").choose(view(HARD, state={"style": "direct"})) == "direct"
     assert UserPreference().choose(view(HARD, state={"mode": "whatever"})) == "react"
 
 
-def test_the_choice_goes_into_the_tail():
+def test_mode_changes_only_the_end_of_the_prompt():
     """The mode changes the end of the prompt and never the system prompt."""
 
     class Always(Strategy):

@@ -23,7 +23,7 @@ A = TodoItem(id="a", description="first")
 B = TodoItem(id="b", description="second", dependencies=["a"])
 
 
-def test_case_29_added_and_removed():
+def test_case_29_added_and_removed_items_are_listed():
     """Compared with no plan, all items are added. A removed item is listed with its former fields."""
     diff = diff_todo([], [A, B])
     assert diff.changes == (TodoChange("added", A), TodoChange("added", B))
@@ -34,8 +34,7 @@ def test_case_29_added_and_removed():
 @pytest.mark.parametrize(
     "change", [{"description": "else"}, {"status": "completed"}, {"dependencies": ["b"]}, {"result": "r"}]
 )
-def test_case_29_modified(change):
-    """The change names the fields."""
+def test_case_29_changed_fields_are_named(change):
     new = attrs.evolve(A, **change)
     assert diff_todo([A], [new]).changes == (TodoChange("modified", new, tuple(change)),)
 
@@ -45,7 +44,7 @@ def test_case_29_time_alone_is_no_change():
     assert diff_todo([A], [attrs.evolve(A, updated_at=9.0, created_at=8.0, begun_after="m")]).changes == ()
 
 
-def test_case_29_a_mix():
+def test_case_29_changes_are_in_the_order_of_the_new_list():
     """Changes are in the order of the new list, with the removed items at the end."""
     done, new = attrs.evolve(A, status="completed"), TodoItem(id="c", description="third")
     diff = diff_todo([A, B], [new, done])
@@ -59,7 +58,7 @@ def test_case_29_a_mix():
     assert diff_text(diff) == "+ c: third\n~ a: status: completed\n- b: second"
 
 
-def test_the_next_item():
+def test_next_item_is_the_first_unblocked_one():
     """The next item is the first pending item with completed dependencies."""
     assert next_item(Plan(items=[B, A])) == A
     assert next_item(Plan(items=[B, attrs.evolve(A, status="completed")])) == B
@@ -88,14 +87,14 @@ def test_only_completed_items_are_a_success(status):
     assert other == ("suspended" if status == "waiting" else "partial")
 
 
-def test_warnings_and_missing_tools_are_no_success():
+def test_warnings_and_failed_validations_make_the_run_partial():
     """A dropped item or a failed validation makes the run partial."""
     done = attrs.evolve(A, status="completed")
     assert run_status(Plan(items=[done], warnings=["todo item 2 was left out"])) == "partial"
     assert run_status(Plan(items=[attrs.evolve(done, validation="failed")])) == "partial"
 
 
-def test_plain_text():
+def test_plain_text_has_one_line_per_item():
     """Each item is a line, with its result in one line below. Markup is rendered as text."""
     done = attrs.evolve(A, status="completed", result="[red]so\nit is[/]")
     plan = Plan(title="Trip", outline="go", items=[done, B], warnings=["todo item 3 was left out"])
@@ -116,7 +115,7 @@ def test_long_texts_are_shortened():
     assert clipped("x" * 20, 10) == "xxxxxxx..."
 
 
-def test_a_refined_item_is_as_old_as_the_one_that_it_replaces():
+def test_refined_item_keeps_its_creation_time():
     """A replaced item keeps its creation time. A new item has its own."""
     old = Plan(items=(attrs.evolve(A, created_at=5.0),))
     new = Plan(items=(attrs.evolve(A, description="else", created_at=9.0), attrs.evolve(B, created_at=9.0)))

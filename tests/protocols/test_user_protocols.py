@@ -55,8 +55,7 @@ class Drafted(Protocol):
         return None if isinstance(points, list) and points else 'give {"points": [...]}'
 
 
-def test_a_pair_of_ones_own():
-    """A custom protocol needs only a template and a classifier."""
+def test_custom_protocol_needs_template_and_classifier():
     assert (
         PromptManager(Haiku(), Profile(name="poet")).system_prompt()
         == "You are poet. Answer with three lines."
@@ -66,7 +65,7 @@ def test_a_pair_of_ones_own():
         read(Haiku(), "a\nb")
 
 
-def test_two_stages():
+def test_first_stage_starts_a_second_call():
     """The first answer starts a second call with another prompt. The second answer ends the turn."""
     protocol = Drafted()
     first = view("Tell me of Oslo")
@@ -85,7 +84,6 @@ def test_two_stages():
     ]
 
 
-def test_a_bad_first_stage_is_asked_again():
-    """Each stage retries its own errors."""
+def test_each_stage_retries_its_own_errors():
     with pytest.raises(ParseError, match="points"):
         read(Drafted(), '{"points": []}')

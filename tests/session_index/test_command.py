@@ -42,7 +42,7 @@ def test_messages_are_printed_newest_first(journal, capsys):
     ]
 
 
-def test_filters_and_limit(journal, capsys):
+def test_search_command_applies_filters_and_limit(journal, capsys):
     assert search(journal, "parcel", "--owner", "ada") == 0
     assert "of-bob" not in capsys.readouterr().out
     assert search(journal, "parcel", "--limit", "1") == 0
@@ -51,7 +51,7 @@ def test_filters_and_limit(journal, capsys):
     assert search(journal, "parcel", "--agent", "other") == 1
 
 
-def test_a_journal_without_an_index_names_the_remedy(tmp_path, capsys):
+def test_error_of_a_journal_without_an_index_has_the_remedy(tmp_path, capsys):
     async def fill():
         async with open_runtime(journal=f"sqlite:///{tmp_path}/journal.db"):
             pass

@@ -62,12 +62,12 @@ async def test_a_cancelled_search_leaves_the_index_usable(tmp_path):
 
 async def test_a_cancelled_start_closes_the_index(tmp_path, monkeypatch):
     """The start is cancelled while the database does not answer. The connection is closed after the answer."""
-    begun, answered, closed = trio.Event(), threading.Event(), threading.Event()
+    started, answered, closed = trio.Event(), threading.Event(), threading.Event()
     token = trio.lowlevel.current_trio_token()
     prepare, close = SQLiteIndexStore._prepare, SQLiteIndexStore.close
 
     def prepare_slowly(store):
-        token.run_sync_soon(begun.set)
+        token.run_sync_soon(started.set)
         answered.wait(20)
         prepare(store)
 
@@ -84,15 +84,15 @@ async def test_a_cancelled_start_closes_the_index(tmp_path, monkeypatch):
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(start)
-        await begun.wait()
+        await started.wait()
         nursery.cancel_scope.cancel()
     assert not closed.is_set()
     answered.set()
     assert await trio.to_thread.run_sync(closed.wait, 20)
 
 
-async def test_concurrent_turns_searches_and_erasures(tmp_path):
-    """At the end exactly the sessions that are in the journal are found."""
+async def test_index_is_consistent_after_concurrent_changes(tmp_path):
+    """After concurrent turns, searches and erasures exactly the sessions that are in the journal are found."""
     async with open_runtime(journal=f"sqlite:///{tmp_path}/journal.db", index=True) as runtime:
         agent = await runtime.start(agent_of())
 

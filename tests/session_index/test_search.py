@@ -16,9 +16,9 @@ async def say(agent, owner, text, session_id):
     return session
 
 
-async def found(runtime, query, **wanted):
+async def found(runtime, query, **expected):
     await runtime.index.wait_filled()
-    page = await runtime.search(query, SearchFilter(**wanted))
+    page = await runtime.search(query, SearchFilter(**expected))
     return [(hit.session_id, hit.role) for hit in page.hits]
 
 
@@ -54,7 +54,7 @@ async def test_messages_and_answers_are_found_newest_first(url):
         ('x" OR scope : "', False),
     ],
 )
-async def test_the_syntax_of_queries(query, is_found, url):
+async def test_queries_support_phrases_prefixes_and_exclusions(query, is_found, url):
     async with open_runtime(journal=url, index=True) as runtime:
         agent = await runtime.start(agent_of("no"))
         await say(agent, "ada", "Crème brûlée now, it's 旅行費用 in snake_case", "s1")
@@ -62,13 +62,13 @@ async def test_the_syntax_of_queries(query, is_found, url):
 
 
 @pytest.mark.parametrize("query", ["", "  ", '"..."', "-only", "a " * 40, "x" * 501, "x*"])
-async def test_invalid_queries_are_refused(query):
+async def test_invalid_queries_are_rejected(query):
     async with open_runtime(journal="memory:", index=True) as runtime:
         with pytest.raises(ConfigurationError, match=r"query|prefix"):
             await runtime.search(query)
 
 
-async def test_an_owner_finds_only_its_own_words(url):
+async def test_owner_finds_only_texts_of_its_own_sessions(url):
     """The owner of a child session is the owner of its root."""
     async with open_runtime(journal=url, index=True) as runtime:
         helper = agent_of("The treasure is hidden", name="helper")
@@ -83,7 +83,7 @@ async def test_an_owner_finds_only_its_own_words(url):
         assert await found(runtime, "treasure", owner="a\0b") == []
 
 
-async def test_filters(url):
+async def test_search_applies_filters(url):
     async with open_runtime(journal=url, index=True) as runtime:
         agent = await runtime.start(agent_of("fine"))
         other = await runtime.start(agent_of("fine", name="other"))
@@ -106,7 +106,7 @@ async def test_filters(url):
         ) == [("s1", "assistant")]
 
 
-async def test_pages(url):
+async def test_search_results_are_paged(url):
     async with open_runtime(journal=url, index=True) as runtime:
         agent = await runtime.start(agent_of("no"))
         session = await agent.create_session("ada", session_id="s1")
@@ -151,7 +151,7 @@ def index_bytes(folder):
     return b"".join(each.read_bytes() for each in folder.iterdir() if "index" in each.name)
 
 
-async def test_no_file_contains_the_words_of_an_erased_session(tmp_path):
+async def test_no_file_contains_text_of_an_erased_session(tmp_path):
     async with open_runtime(journal=f"sqlite:///{tmp_path}/journal.db", index=True) as runtime:
         agent = await runtime.start(agent_of("no"))
         await say(agent, "ada", "the xylophonist plays", "s1")
@@ -190,33 +190,33 @@ async def test_a_reader_searches_while_another_process_writes(lasting_url):
             assert [hit.session_id for hit in page.hits] == ["s1"]
 
 
-async def test_a_reader_without_an_index_is_refused(tmp_path):
+async def test_reader_without_an_index_is_rejected(tmp_path):
     async with open_runtime(journal=f"sqlite:///{tmp_path}/journal.db") as runtime:
         with pytest.raises(ConfigurationError, match="index=True"):
             async with open_index(runtime.journal, read_only=True):
                 pass
 
 
-async def test_a_search_without_an_index_names_the_remedy():
+async def test_error_of_a_search_without_an_index_has_the_remedy():
     async with open_runtime(journal="memory:") as runtime:
         with pytest.raises(ConfigurationError, match="index=True"):
             await runtime.search("word")
 
 
-async def test_an_index_of_an_encrypted_journal_is_refused(tmp_path, monkeypatch):
+async def test_index_of_an_encrypted_journal_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setenv("ACTGENT_JOURNAL_KEYS", "k1:" + "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE=")
     with pytest.raises(ConfigurationError, match="index="):
         async with open_runtime(journal=f"sqlite:///{tmp_path}/journal.db", index=True):
             pass
 
 
-async def test_an_index_without_a_journal_is_refused():
+async def test_index_without_a_journal_is_rejected():
     with pytest.raises(ConfigurationError, match="journal="):
         async with open_runtime(index=True):
             pass
 
 
-async def test_a_damaged_index_names_the_remedy(tmp_path):
+async def test_error_of_a_damaged_index_has_the_remedy(tmp_path):
     (tmp_path / "journal.index.data.db").write_bytes(b"no database at all" * 100)
     with pytest.raises(Exception, match="delete it"):
         async with open_runtime(journal=f"sqlite:///{tmp_path}/journal.db", index=True):

@@ -57,12 +57,12 @@ async def say(agent, owner, *texts):
     return session
 
 
-async def trends(runtime, by="day", **wanted):
+async def trends(runtime, by="day", **expected):
     await runtime.index.wait_filled()
-    return await runtime.trends(by, **wanted)
+    return await runtime.trends(by, **expected)
 
 
-async def test_figures_of_turns(url):
+async def test_statistics_count_turns_and_usage(url):
     async with open_runtime(journal=url, index=True) as runtime:
         agent = await runtime.start(agent_of())
         await say(agent, "ada", "hello", "call", "fail")
@@ -75,7 +75,7 @@ async def test_figures_of_turns(url):
     assert (found.total.turns, found.total.cost) == (3, 1.5)
 
 
-async def test_groups_and_filters(url):
+async def test_statistics_are_grouped_and_filtered(url):
     async with open_runtime(journal=url, index=True) as runtime:
         clerk, helper = await runtime.start(agent_of()), await runtime.start(agent_of("helper"))
         await say(clerk, "ada", "hello")
@@ -98,7 +98,7 @@ async def test_statistics_survive_a_restart_and_are_counted_once(lasting_url):
             assert (await trends(runtime)).total.turns == number
 
 
-async def test_the_statistics_of_erased_sessions_stay(url):
+async def test_statistics_of_erased_sessions_are_kept(url):
     async with open_runtime(journal=url, index=True) as runtime:
         agent = await runtime.start(agent_of())
         session = await say(agent, "ada", "hello")
@@ -119,7 +119,7 @@ async def test_sessions_of_single_requests_are_counted_before_they_are_erased(la
         assert (await trends(runtime)).total.turns == 3
 
 
-async def test_an_unknown_group_is_refused():
+async def test_unknown_group_is_rejected():
     async with open_runtime(journal="memory:", index=True) as runtime:
         with pytest.raises(ConfigurationError, match="by='days'"):
             await runtime.trends("days")
@@ -130,7 +130,7 @@ def test_durations_are_kept_within_5_percent(seconds):
     assert seconds_of(bucket_of(seconds)) == pytest.approx(seconds, rel=0.05)
 
 
-def test_percentiles():
+def test_percentiles_are_computed_from_counts():
     counts = {1: 50, 2: 45, 3: 5}
     assert [duration_percentile(counts, share, float) for share in (0.5, 0.95, 0.99)] == [1.0, 2.0, 3.0]
     assert duration_percentile({}, 0.5, float) is None

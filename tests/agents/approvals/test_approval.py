@@ -68,17 +68,17 @@ PAY = ToolCall("pay", {"amount": 5})
 LOOK = ToolCall("look", {"place": "shop"})
 
 
-async def test_approved_it_runs_once(listen):
+async def test_approved_call_runs_once(listen):
     """The session is suspended until the approval; then the tool runs exactly once and the turn continues."""
     desk = Desk([PAY], "done")
     async with desk.agent:
         session = await desk.agent.create_session("ada", "pay 5")
-        heard, asked = listen(session), []
-        session.on_approval(asked.append)
+        received, approvals = listen(session), []
+        session.on_approval(approvals.append)
         await session.wait_idle()
-        assert (session.status, desk.ran, heard) == ("suspended", [], [])
+        assert (session.status, desk.ran, received) == ("suspended", [], [])
         (approval,) = session.approvals
-        assert asked == [approval]
+        assert approvals == [approval]
         assert (approval.tool_name, approval.arguments, approval.session_id) == (
             "pay",
             {"amount": 5},
@@ -88,10 +88,10 @@ async def test_approved_it_runs_once(listen):
         await session.wait_idle()
         assert session.status == "idle"
     assert desk.ran == [("pay", 5)]
-    assert [getattr(each, "content", None) or str(each) for each in heard] == ["paid 5", "done"]
+    assert [getattr(each, "content", None) or str(each) for each in received] == ["paid 5", "done"]
 
 
-async def test_rejected_it_does_not_run():
+async def test_rejected_call_does_not_run():
     """A rejected tool does not run. The model reads the tool name, the denial and the reason."""
     desk = Desk([PAY], "as you wish")
     async with desk.agent:
@@ -107,7 +107,7 @@ async def test_rejected_it_does_not_run():
     assert "Too risky" in said
 
 
-async def test_other_arguments_are_checked_again():
+async def test_edited_arguments_are_checked_again():
     """Invalid edited arguments are rejected and the call stays pending. Valid ones run, and the model reads the change."""
     desk = Desk([PAY], "done")
     async with desk.agent:
@@ -149,7 +149,7 @@ async def test_concurrent_approvals_are_answered_in_any_order(listen):
     desk = Desk(calls, "done")
     async with desk.agent:
         session = await desk.agent.create_session("ada", "pay")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
         assert desk.ran == [("look", "shop")]
         one, two, three = session.approvals
@@ -159,11 +159,11 @@ async def test_concurrent_approvals_are_answered_in_any_order(listen):
         assert session.approvals == (two,)
         await session.wait_idle()
         assert desk.ran == [("look", "shop")]
-        assert heard == []
+        assert received == []
         await session.answer(two, Approve())
         await session.wait_idle()
     assert sorted(desk.ran) == [("look", "shop"), ("pay", 2), ("pay", 3)]
-    assert [each.status for each in heard[:-1]] == ["error", "success", "success", "success"]
+    assert [each.status for each in received[:-1]] == ["error", "success", "success", "success"]
     assert desk.results()[1:] == ["seen shop", "paid 2", "paid 3"]
 
 
@@ -202,7 +202,7 @@ async def test_an_approval_can_be_answered_once():
     assert desk.ran == [("pay", 5)]
 
 
-async def test_circular_data_is_refused_and_it_waits_on():
+async def test_decision_with_circular_data_leaves_the_approval_open():
     """A decision with circular data raises an error, and the approval stays open."""
     desk = Desk([PAY], "done")
     async with desk.agent:
@@ -223,7 +223,7 @@ async def test_circular_data_is_refused_and_it_waits_on():
 # --- sources of requests -------------------------------------------------------------------------
 
 
-async def test_a_rule_of_the_agent_asks():
+async def test_rule_of_the_agent_requests_approvals():
     """The `approval=` function of an agent decides by call, tool and session state, and sets the question."""
 
     def needs_person(call, _tool, context):
@@ -246,7 +246,7 @@ async def test_a_rule_of_the_agent_asks():
     assert desk.ran == [("look", "shop")] * 2
 
 
-async def test_a_tool_asks_and_the_decision_is_its_result():
+async def test_decision_is_the_result_of_a_tool_that_requests_approval():
     """A tool raises `ApprovalRequired`; the decision becomes the tool result, and the tool does not run again."""
     ran = []
 
@@ -334,11 +334,11 @@ async def test_a_handler_may_decide_immediately(listen):
         async def decide(approval, session):
             await session.answer(approval, Approve())
 
-        heard = listen(session)
+        received = listen(session)
         await session.chat("pay twice")
         await session.wait_idle()
     assert desk.ran == [("pay", 5)] * 2
-    assert str(heard[-1]) == "done"
+    assert str(received[-1]) == "done"
 
 
 async def test_several_suspensions_in_a_turn_and_barriers():
@@ -395,7 +395,7 @@ async def test_access_is_checked_again_when_the_call_starts():
 # --- events during a suspension -----------------------------------------------------------
 
 
-async def test_other_mail_waits_until_the_turn_ends():
+async def test_other_messages_wait_until_the_suspended_turn_ends():
     """A message to a suspended session is answered after the suspended turn; `wait_idle()` returns before that."""
     desk = Desk([PAY], "paid", "hello")
     async with desk.agent:
@@ -416,7 +416,7 @@ async def test_an_urgent_message_withdraws_pending_approvals(listen):
     desk = Desk([PAY, LOOK], "at once")
     async with desk.agent:
         session = await desk.agent.create_session("ada", "pay 5")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
         (approval,) = session.approvals
         await session.chat("stop", priority=Priority.URGENT)
@@ -425,26 +425,26 @@ async def test_an_urgent_message_withdraws_pending_approvals(listen):
             await session.answer(approval, Approve())
         assert session.status == "idle"
     assert desk.ran == [("look", "shop")]
-    assert [(each.status, each.error or each.content) for each in heard[:2]] == [
+    assert [(each.status, each.error or each.content) for each in received[:2]] == [
         ("cancelled", "withdrawn before the approval was decided: it did not run"),
         ("success", "seen shop"),
     ]
-    assert heard[2].kind == "interrupted"
-    assert str(heard[3]) == "at once"
+    assert received[2].kind == "interrupted"
+    assert str(received[3]) == "at once"
 
 
 @pytest.mark.parametrize("stop", ["interrupt", "aclose"])
-async def test_interrupting_and_closing_withdraw_what_waits(listen, stop):
+async def test_interrupt_and_close_withdraw_pending_approvals(listen, stop):
     """`interrupt()` and `aclose()` return after the pending calls are cancelled."""
     desk = Desk([PAY])
     async with desk.agent:
         session = await desk.agent.create_session("ada", "pay 5")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
         (approval,) = session.approvals
         await getattr(session, stop)()
-        assert [each.status for each in heard[:1]] == ["cancelled"]
-        assert heard[1].kind in ("interrupted", "stopped")
+        assert [each.status for each in received[:1]] == ["cancelled"]
+        assert received[1].kind in ("interrupted", "stopped")
         with pytest.raises((ApprovalAlreadyDecided, SessionClosed)):
             await session.answer(approval, Approve())
         assert session.status == ("closed" if stop == "aclose" else "idle")
@@ -457,11 +457,11 @@ async def test_exit_does_not_wait_for_approvals(listen, autojump_clock):
     started = trio.current_time()
     async with desk.agent:
         session = await desk.agent.create_session("ada", "pay 5")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
         await session.chat("and hello")
     assert trio.current_time() - started < 1
-    assert [getattr(each, "status", None) or each.kind for each in heard] == [
+    assert [getattr(each, "status", None) or each.kind for each in received] == [
         "cancelled",
         "stopped",
         "stopped",
@@ -469,7 +469,7 @@ async def test_exit_does_not_wait_for_approvals(listen, autojump_clock):
     assert desk.ran == []
 
 
-async def test_a_suspended_session_holds_no_place():
+async def test_suspended_session_occupies_no_slot():
     """Twenty suspended sessions occupy none of the two concurrency slots, so another session is answered."""
     desk = Desk(*[[PAY]] * 20, "hello", *["done"] * 20, max_concurrent_sessions=2)
     async with desk.agent:
@@ -505,7 +505,7 @@ async def test_a_call_that_waited_counts_once():
 # --- run, resume, stream, follow -----------------------------------------------------------
 
 
-async def test_run_and_resume():
+async def test_resume_continues_a_suspended_run():
     """`run()` raises `Suspended` with the approval ids, and `resume()` continues to the reply."""
     desk = Desk([PAY, PAY], [PAY], "done")
     async with desk.agent:
@@ -525,7 +525,7 @@ async def test_run_and_resume():
     assert desk.ran == [("pay", 5)] * 2
 
 
-async def test_stream_and_follow():
+async def test_follow_continues_a_suspended_stream():
     """A stream ends when the turn is suspended. `follow()` delivers the rest after the decision."""
     desk = Desk([PAY, LOOK], "done")
     async with desk.agent:
@@ -535,12 +535,12 @@ async def test_stream_and_follow():
         assert session.status == "suspended"
         async with desk.agent.follow(session) as deliveries:
             await session.answer(approval, Approve())
-            told = [type(each).__name__ async for each in deliveries]
+            received = [type(each).__name__ async for each in deliveries]
         with pytest.raises(NotSuspended):
             async with desk.agent.follow(session):
                 pass
-    assert told[:2] == ["ToolResult", "ToolResult"]
-    assert told[-1] == "Reply"
+    assert received[:2] == ["ToolResult", "ToolResult"]
+    assert received[-1] == "Reply"
 
 
 async def test_pending_approvals_are_listed_in_pages():
@@ -558,7 +558,7 @@ async def test_pending_approvals_are_listed_in_pages():
 
 
 @pytest.mark.parametrize("rule", ["text", 3])
-def test_a_rule_is_a_function(rule):
+def test_approval_rule_has_to_be_a_function(rule):
     """An `approval=` value that is not a function raises `ConfigurationError`."""
     with pytest.raises(ConfigurationError, match="approval="):
         Desk(approval=rule)

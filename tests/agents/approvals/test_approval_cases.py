@@ -125,9 +125,9 @@ async def test_art_case_24():
         await session.wait_idle()
         await session.answer(session.approvals[0], Reject("Too risky"))
         await session.wait_idle()
-    said = prod.llm.chats[1].messages[-1].parts[0].text
-    for words in ("IMPORTANT: The user has REJECTED", "deploy_prod", "Too risky"):
-        assert words in said
+    text = prod.llm.chats[1].messages[-1].parts[0].text
+    for expected in ("IMPORTANT: The user has REJECTED", "deploy_prod", "Too risky"):
+        assert expected in text
 
 
 async def test_art_case_25():

@@ -51,17 +51,17 @@ def team(ran, *, depth=1):
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-async def test_the_asking_agent_forwards_approvals(autojump_clock, depth):
+async def test_calling_agent_forwards_approvals(autojump_clock, depth):
     """The lead's session lists the worker's approval and can decide it. Two hours of waiting expire nothing."""
-    ran, asked = [], []
+    ran, approvals = [], []
     lead, *_ = team(ran, depth=depth)
     async with lead:
         session = await lead.create_session("ada")
-        session.on_approval(asked.append)
+        session.on_approval(approvals.append)
         await session.chat("pay 5")
         await trio.sleep(7200)
         assert (session.status, ran) == ("working", [])
-        (approval,) = asked
+        (approval,) = approvals
         assert session.approvals == (approval,)
         assert (approval.agent, approval.tool_name) == ("worker", "pay")
         assert approval.session_id != session.id
@@ -105,11 +105,11 @@ async def test_an_ask_deadline_pauses_during_an_approval(autojump_clock, decide_
     @tool(timeout=10_000, parallel=True)
     async def ask(deadline: float) -> str:
         """Ask the worker."""
-        begun = trio.current_time()
+        started = trio.current_time()
         try:
             return str(await worker.ref.ask("pay 5", deadline=deadline))
         finally:
-            took.append(trio.current_time() - begun)
+            took.append(trio.current_time() - started)
 
     def say(chat):
         return "done" if chat.messages[-1].role == "tool" else [PAY]
@@ -134,7 +134,7 @@ async def test_an_ask_deadline_pauses_during_an_approval(autojump_clock, decide_
     assert took == [pytest.approx(15 + decide_after), pytest.approx(20 + decide_after)]
 
 
-async def test_interrupting_the_asker_withdraws():
+async def test_interrupting_the_caller_withdraws_the_approval():
     """Interrupting the lead withdraws the worker's approval, so a later decision is rejected."""
     ran = []
     lead, _ = team(ran)
@@ -152,7 +152,7 @@ async def test_interrupting_the_asker_withdraws():
 
 
 @pytest.mark.parametrize("decision", [Approve(), Reject("no")])
-async def test_it_survives_a_restart(decision, autojump_clock):
+async def test_delegated_approval_survives_a_restart(decision, autojump_clock):
     """After restarts the lead still waits for the worker, and the approval can be decided by its id."""
     ran = []
     async with MemoryJournal().running() as journal:
@@ -220,21 +220,21 @@ async def ask_both(journal, ran, asked, answers):
         answers.append(session.history[-1].text)
 
 
-async def test_a_crash_at_every_write_leaves_no_orphan_and_closes_no_child_too_soon(autojump_clock, mortal):
+async def test_crash_at_every_write_leaves_no_open_child_session(autojump_clock, mortal):
     """After a crash the helper's answer is kept, the helper is called once, and no child session stays open."""
     unknown = 0
     for writes in range(1, 100):
-        ran, asked, answers = [], [], []
-        life = partial(ask_both, ran=ran, asked=asked, answers=answers)
+        ran, requests, answers = [], [], []
+        life = partial(ask_both, ran=ran, asked=requests, answers=answers)
         async with mortal().running() as journal:
             if not await journal.live(life, steps=writes):
                 break
-            told = [each for each in await journal.load("s") if isinstance(each, CallFinishedRecord)]
-            before = len(asked)
+            records = [each for each in await journal.load("s") if isinstance(each, CallFinishedRecord)]
+            before = len(requests)
             await journal.live(life)
             open_ones = [each.session_id for each in await journal.sessions() if not each.closed]
             assert (open_ones, await journal.unfinished("helper")) == (["s"], []), writes
-        assert len(asked) - before <= (0 if told else 1), writes
+        assert len(requests) - before <= (0 if records else 1), writes
         if answers[-1] == "helped; paid 5":
             assert ran == [5], writes
         else:  # the process died after the call could have started
@@ -287,9 +287,9 @@ async def test_an_approval_of_an_orphaned_task_ends_at_the_next_access(autojump_
                     lead, *_ = team(ran)
                     await runtime.start(lead)
                     session = await lead.create_session("ada", "pay 5", session_id="s")
-                    asked = trio.Event()
-                    session.on_approval(lambda _: asked.set())
-                    await asked.wait()
+                    requested = trio.Event()
+                    session.on_approval(lambda _: requested.set())
+                    await requested.wait()
                     await trio.sleep(1)
                     await session.interrupt()
                 scope.cancel()

@@ -73,8 +73,8 @@ class World:
                 return "done: " + "; ".join(part.text for part in last.parts)
             if last.parts[0].text.startswith("order"):
                 return [
-                    ToolCall(name, {"order": f"{last.parts[0].text}/{place}"}, f"c{place}")
-                    for place, name in enumerate(self.calls)
+                    ToolCall(name, {"order": f"{last.parts[0].text}/{index}"}, f"c{index}")
+                    for index, name in enumerate(self.calls)
                 ]
             return "hello"
 
@@ -98,7 +98,7 @@ class World:
         return [kind for kind in once.values() if kind not in ("Failure", "Approval")]
 
 
-async def test_it_survives_a_restart_unopened():
+async def test_approval_is_listed_after_a_restart_without_its_session():
     """After a restart an approval is listed without opening its session, and can be decided by its id."""
     world = World()
     async with MemoryJournal().running() as journal:
@@ -142,7 +142,7 @@ async def test_it_survives_a_restart_unopened():
 
 @pytest.mark.parametrize("how", ["urgent", "interrupt", "newer", "aclose"])
 @pytest.mark.parametrize("restart", [False, True])
-async def test_it_is_withdrawn(how, restart):
+async def test_approval_is_withdrawn_by_interrupts_and_close(how, restart):
     """An URGENT message, an interrupting message, `interrupt()` and `aclose()` withdraw approvals, also after a restart."""
     world = World()
     async with MemoryJournal().running() as journal:
@@ -192,7 +192,7 @@ async def test_an_urgent_message_of_a_dead_process_withdraws():
     assert not world.paid
 
 
-async def test_it_expires(autojump_clock):
+async def test_undecided_call_is_rejected_after_its_timeout(autojump_clock):
     """An undecided call is rejected after `approval_timeout`. The model reads that, and a late decision is rejected."""
     world = World(limits=Limits(approval_timeout=3600))
     async with open_runtime() as runtime:
@@ -213,7 +213,7 @@ async def test_it_expires(autojump_clock):
 
 
 @pytest.mark.parametrize("restart", [False, True])
-async def test_an_urgent_question_stays_listed_whatever_else_interrupts(restart):
+async def test_interrupting_message_keeps_approvals_of_an_urgent_message(restart):
     """An interrupting message does not end a turn that answers an URGENT message, so its approvals stay listed."""
     world = World()
     async with MemoryJournal().running() as journal:
@@ -242,7 +242,7 @@ async def found_and_answered(runtime, agent, session):
     assert session.history[-1].text == "hello"
 
 
-async def test_it_expires_over_a_restart_and_asleep(autojump_clock, monkeypatch):
+async def test_evicted_suspended_session_expires_in_time(autojump_clock, monkeypatch):
     """Evicted suspended sessions expire in time, also after a restart."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 2)
     world = World(limits=Limits(approval_timeout=3600))
@@ -266,7 +266,7 @@ async def test_it_expires_over_a_restart_and_asleep(autojump_clock, monkeypatch)
     assert all(world.kinds(f"s{number}")[-1] == "Reply" for number in range(10))
 
 
-async def test_suspended_sessions_sleep_and_wake(monkeypatch):
+async def test_suspended_sessions_are_evicted_and_loaded(monkeypatch):
     """Suspended sessions are evicted. A message loads the session and stays queued; a decision resumes the turn."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 2)
     world = World()
@@ -324,9 +324,9 @@ async def serve(journal, world, decisions, *, seconds=5):
 
 @pytest.mark.parametrize("kind", DECISIONS)
 @pytest.mark.parametrize("calls", [("pay", "look", "pay"), ("pay",), ("ask", "look"), ("look", "pay", "ask")])
-async def test_a_crash_at_every_write(kind, calls, autojump_clock):
+async def test_calls_run_once_after_a_crash_at_every_write(kind, calls, autojump_clock):
     """A crash at any write loses no call and runs none twice. The model requests equal those without a crash."""
-    asking = [f"c{place}" for place, name in enumerate(calls) if name != "look"]
+    asking = [f"c{index}" for index, name in enumerate(calls) if name != "look"]
     decisions = dict(zip(asking, DECISIONS[kind], strict=False))
     whole = World(calls=calls)
     async with MemoryJournal().running() as journal:
@@ -420,7 +420,7 @@ async def test_a_cancelled_decision_is_valid():
     assert world.paid == {"order 1/0": 1}
 
 
-async def test_deleting_a_session_that_waits():
+async def test_deleting_a_suspended_session_removes_its_approvals():
     """Deleting a suspended session removes its approvals and its records, and no call runs."""
     world = World()
     async with MemoryJournal().running() as journal:

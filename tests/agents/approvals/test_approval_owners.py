@@ -28,7 +28,7 @@ async def ask(agent, owner):
 
 
 @pytest.mark.parametrize("journal", [None, "memory:", "sqlite"])
-async def test_approvals_of_one_owner(journal, tmp_path):
+async def test_approvals_are_listed_by_owner(journal, tmp_path):
     """With `owner=` the runtime and an agent list the approvals of that owner only, page by page."""
     url = f"sqlite:///{tmp_path / 'a.db'}" if journal == "sqlite" else journal
     async with open_runtime(journal=url) as runtime:
@@ -56,7 +56,7 @@ async def test_approvals_of_one_owner(journal, tmp_path):
         assert await runtime.approvals(owner="eve") == ()
 
 
-async def test_an_approval_below_another_agent_has_the_owner_of_the_topmost_session():
+async def test_delegated_approval_has_the_owner_of_the_root_session():
     """The owner of a delegated approval is the user of the topmost session, in the handler and in the list."""
     helper = payer("helper", 7)
     boss = BareAgent(
@@ -65,20 +65,20 @@ async def test_an_approval_below_another_agent_has_the_owner_of_the_topmost_sess
     async with open_runtime() as runtime:
         await runtime.start(boss)
         session = await boss.create_session("ada")
-        asked, is_asked = [], trio.Event()
-        session.on_approval(lambda approval: (asked.append(approval), is_asked.set()))
+        approvals, is_asked = [], trio.Event()
+        session.on_approval(lambda approval: (approvals.append(approval), is_asked.set()))
         await session.chat("pay")
         await is_asked.wait()
         await trio.testing.wait_all_tasks_blocked()
         (approval,) = await runtime.approvals(owner="ada")
-        assert asked == [approval]
+        assert approvals == [approval]
         assert session.approvals == (approval,)
         await session.answer(approval, Approve())
         await session.wait_idle()
         assert await runtime.approvals() == ()
 
 
-async def test_owners_of_approvals_after_a_restart(tmp_path):
+async def test_approvals_are_listed_by_owner_after_a_restart(tmp_path):
     """After a restart the approvals are still listed by owner."""
     url = f"sqlite:///{tmp_path / 'a.db'}"
     async with open_runtime(journal=url) as runtime:

@@ -161,7 +161,7 @@ async def live(world, journal):
 
 
 @pytest.mark.parametrize("seed", range(RUNS))
-async def test_10_000_ungranted_calls(seed, autojump_clock, monkeypatch):
+async def test_10_000_ungranted_calls_never_run(seed, autojump_clock, monkeypatch):
     """A call runs at most as often as it was granted."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 5)
     ungranted = 0
@@ -176,7 +176,7 @@ async def test_10_000_ungranted_calls(seed, autojump_clock, monkeypatch):
     assert ungranted >= UNGRANTED
 
 
-async def test_the_test_can_fail(autojump_clock, monkeypatch):
+async def test_search_finds_a_skipped_approval_rule(autojump_clock, monkeypatch):
     """If the agent's approval rule is skipped, the search finds ungranted calls that ran."""
     monkeypatch.setattr(ApprovalRequests, "rule_for", lambda *_: None)
     world = World(0)

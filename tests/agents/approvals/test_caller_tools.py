@@ -89,17 +89,17 @@ async def test_result_of_the_caller_goes_to_the_model(clerk, journal):
 
 
 async def test_caller_calls_are_not_listed_as_approvals(clerk, caplog):
-    heard = []
+    received = []
     async with open_runtime(journal="memory:") as runtime:
         session = await started(runtime, clerk)
-        session.on_approval(heard.append)
+        session.on_approval(received.append)
         await session.chat("locate pay", tools=[LOCATE])
         await session.wait_idle()
         (approval,) = session.approvals
         assert approval.tool_name == "pay"
         assert await clerk.approvals() == (approval,)
         assert await runtime.approvals() == (approval,)
-        assert heard == [approval]
+        assert received == [approval]
         assert [each.tool_name for each in session.caller_calls] == ["locate"]
         await session.answer(approval, Approve())
         await session.answer(session.caller_calls[0], Respond("here"))
@@ -126,8 +126,8 @@ async def test_only_results_and_rejections_decide_a_call(clerk):
 async def test_tools_belong_to_one_turn(clerk):
     async with open_runtime(journal="memory:") as runtime:
         session = await started(runtime, clerk)
-        for offered, words in (([LOCATE], "locate"), ([PAINT], "paint"), (None, "hello")):
-            await session.chat(words, tools=offered)
+        for offered, text in (([LOCATE], "locate"), ([PAINT], "paint"), (None, "hello")):
+            await session.chat(text, tools=offered)
             await session.wait_idle()
             for call in session.caller_calls:
                 await session.answer(call, Respond(call.tool_name))
@@ -152,7 +152,7 @@ async def test_wrong_arguments_go_back_to_the_model(clerk):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("wrong", "expected"),
     [
         ([{**LOCATE, "name": "pay"}], "the agent already has a tool 'pay'"),
         ([LOCATE, LOCATE], "two tools have the name 'locate'"),
@@ -163,12 +163,12 @@ async def test_wrong_arguments_go_back_to_the_model(clerk):
         ("locate", "a list of tools"),
     ],
 )
-async def test_invalid_tools_are_refused(clerk, wrong, words):
+async def test_invalid_tools_are_refused(clerk, wrong, expected):
     async with open_runtime(journal="memory:") as runtime:
         session = await started(runtime, clerk)
-        with pytest.raises(ConfigurationError, match=words):
+        with pytest.raises(ConfigurationError, match=expected):
             await session.chat("hello", tools=wrong)
-        with pytest.raises(ConfigurationError, match=words):
+        with pytest.raises(ConfigurationError, match=expected):
             await clerk.run("hello", session=session, tools=wrong)
         assert session.history == ()
 

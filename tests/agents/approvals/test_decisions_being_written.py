@@ -85,11 +85,11 @@ async def test_a_second_decision_waits_for_the_first_one(autojump_clock):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.answer, approval, Approve())
             await trio.sleep(0.1)
-            begun = trio.current_time()
+            started = trio.current_time()
             with pytest.raises(ApprovalAlreadyDecided) as raised:
                 await session.answer(approval, Reject("no"))
             assert raised.value.decision == Approve()
-            assert trio.current_time() - begun >= 0.3
+            assert trio.current_time() - started >= 0.3
         await session.wait_idle()
     assert clerk.heard == ["Paid."]
 
@@ -122,10 +122,10 @@ async def test_a_session_is_idle_again_if_the_decision_cannot_be_written(autojum
         async with trio.open_nursery() as nursery:
             nursery.start_soon(answer_in_vain, session, approval)
             await trio.sleep(0.1)
-            begun = trio.current_time()
+            started = trio.current_time()
             with trio.fail_after(30):
                 await session.wait_idle()
-            assert trio.current_time() - begun >= 0.3
+            assert trio.current_time() - started >= 0.3
         assert session.approvals == (approval,)
         clerk.journal.fault = None
         await session.answer(approval, Approve())
@@ -152,7 +152,7 @@ async def test_a_turn_waits_on_if_one_of_two_decisions_cannot_be_written(autojum
     assert clerk.heard == ["Paid."]
 
 
-async def test_two_decisions_of_one_turn_of_which_one_fails(autojump_clock):
+async def test_failed_decision_keeps_the_turn_suspended(autojump_clock):
     """The last decision was written while another failed. The turn stays suspended until that call is decided."""
     clerk = Clerk(calls=2)
     async with clerk.journal.running(), open_runtime(journal=clerk.journal) as runtime:

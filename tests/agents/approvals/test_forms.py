@@ -83,7 +83,7 @@ async def test_a_call_runs_with_the_content_of_its_form(tmp_path):
         Approve(content={**GOOD, "agreed": False}),
     ],
 )
-async def test_an_answer_that_does_not_fit_leaves_it_waiting(decision):
+async def test_decision_with_invalid_fields_leaves_the_approval_open(decision):
     """An approval without content or with a wrong field is rejected and stays open. A correct one resumes the call."""
     async with desk(ToolCall("book", {"hotel": "Ritz"})) as agent:
         session = await agent.create_session("ada")
@@ -94,7 +94,7 @@ async def test_an_answer_that_does_not_fit_leaves_it_waiting(decision):
         assert (await agent.resume({asked.id: Approve(content=GOOD)})).text == f"Ritz: {GOOD}"
 
 
-async def test_a_tool_asks_with_fields_itself():
+async def test_form_of_a_tool_is_checked_and_becomes_its_result():
     """The decision on a form that a tool requests is checked and becomes the tool result."""
     async with desk(ToolCall("survey", {"topic": "tea"})) as agent:
         session = await agent.create_session("ada")
@@ -181,7 +181,7 @@ async def test_a_member_of_a_form_may_be_true():
         assert str(session.history[-1].text) == "ok"
 
 
-async def test_a_form_of_other_mappings_is_asked_as_plain_json():
+async def test_form_of_any_mapping_type_becomes_plain_json():
     """Forms of any mapping type become plain dicts in the approval, and the decisions are checked."""
     member = MappingProxyType({"type": "string"})
     form = MappingProxyType({"properties": ChainMap({"name": member}), "required": ("name",)})

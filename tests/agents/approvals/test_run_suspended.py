@@ -40,7 +40,7 @@ async def test_a_run_in_a_suspended_session_raises_at_once(autojump_clock, journ
         agent = await runtime.start(clerk())
         session = await agent.create_session("ada", "pay")
         await session.wait_idle()
-        begun = trio.current_time()
+        started = trio.current_time()
         for _ in range(2):
             with pytest.raises(Suspended) as caught:
                 await agent.run("hello", session=session)
@@ -48,7 +48,7 @@ async def test_a_run_in_a_suspended_session_raises_at_once(autojump_clock, journ
             with pytest.raises(Suspended):
                 async with agent.stream("hello", session=session):
                     pass
-        assert trio.current_time() == begun
+        assert trio.current_time() == started
         assert session.status == "suspended"
         await session.answer(session.approvals[0], Approve())
         await session.wait_idle()
@@ -62,7 +62,7 @@ async def test_queued_runs_are_withdrawn_when_the_turn_suspends(autojump_clock, 
     async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
         agent = await runtime.start(clerk())
         session = await agent.create_session("ada", "pay")
-        heard = listen(session)
+        received = listen(session)
         outcomes = []
 
         async def ask():
@@ -83,7 +83,7 @@ async def test_queued_runs_are_withdrawn_when_the_turn_suspends(autojump_clock, 
             await trio.sleep(1)
         (approval,) = session.approvals
         assert [(type(each), each.ids) for each in outcomes] == [(Suspended, (approval.id,))]
-        assert heard == []
+        assert received == []
         await session.answer(approval, Approve())
         await session.wait_idle()
         asked = [message.text for message in session.history if message.sender.kind == "user"]
@@ -129,7 +129,7 @@ async def test_a_message_that_ends_the_suspended_turn_is_answered(autojump_clock
         assert [type(failure.error) for failure in failures] == [Interrupted]
 
 
-async def test_a_tool_waits_for_a_suspended_session(autojump_clock, journal):
+async def test_run_inside_a_tool_waits_for_the_approval(autojump_clock, journal):
     """A run inside a tool call waits for the approval, and the tool timeout pauses."""
     asked = clerk()
 
@@ -167,7 +167,7 @@ class Hesitating(MemoryJournal):
         await super().commit(entry, epoch=epoch)
 
 
-async def test_a_run_while_a_decision_is_written_waits_for_what_comes_of_that(autojump_clock):
+async def test_run_waits_for_a_decision_that_is_being_written(autojump_clock):
     """A run waits for the pending write: it raises `Suspended` if the write fails, and gets a reply if it succeeds."""
     async with (
         Hesitating().running() as journal,

@@ -164,7 +164,7 @@ async def test_ungranted_calls_never_run():
 
 
 @pytest.mark.parametrize("fault", ["no rule", "one tool too many", "the mode of the beginning"])
-async def test_the_search_finds_a_rule_that_is_wrong(monkeypatch, fault):
+async def test_search_finds_a_wrong_mode_rule(monkeypatch, fault):
     """With a fault in the mode rule the search finds ungranted calls that ran."""
     whole = Modes.refusal
 

@@ -30,7 +30,7 @@ def llm():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ({"name": ""}, "name"),
         ({"name": "  "}, "name"),
@@ -65,13 +65,13 @@ def llm():
         ({"capabilities": [7]}, "capabilities"),
     ],
 )
-def test_a_wrong_argument_is_named_when_the_agent_is_made(options, words, no_keys):
+def test_a_wrong_argument_is_named_when_the_agent_is_made(options, expected, no_keys):
     """The constructor raises `ConfigurationError` with the name of the invalid argument."""
-    with pytest.raises(ConfigurationError, match=words):
+    with pytest.raises(ConfigurationError, match=expected):
         BareAgent(**{"name": "a", "llm": llm(), **options})
 
 
-def test_a_tool_twice_is_refused():
+def test_duplicate_tool_is_rejected():
     """Two tools of one name raise `DuplicateTool`."""
     with pytest.raises(DuplicateTool, match="add"):
         BareAgent("a", llm=llm(), tools=[add, add])
@@ -84,7 +84,7 @@ def test_an_unknown_argument_is_rejected(kind):
         kind("a", llm=llm(), modle="x")
 
 
-def test_a_route_to_something_else_than_an_agent_is_refused():
+def test_route_to_a_value_that_is_not_an_agent_is_rejected():
     """A route to a value that is not an agent raises an error that names the route."""
     with pytest.raises(ConfigurationError, match="billing"):
         RouterAgent("desk", llm=llm(), routes={"billing": "clerk"})
@@ -92,7 +92,7 @@ def test_a_route_to_something_else_than_an_agent_is_refused():
         RouterAgent("desk", llm=llm(), routes=["clerk"])
 
 
-async def test_an_agent_runs_once_at_a_time_and_again_afterwards():
+async def test_running_agent_cannot_be_started_again():
     """Starting a running agent again raises an error and leaves it running. A closed agent can start again."""
     agent = BareAgent("a", llm=llm())
     async with agent:
@@ -107,7 +107,7 @@ async def test_an_agent_runs_once_at_a_time_and_again_afterwards():
         assert str(await agent.run("hi")) == "ok"
 
 
-async def test_a_runtime_starts_nothing_but_agents():
+async def test_runtime_rejects_values_that_are_not_agents():
     """Starting a value that is not an agent raises an error, and the runtime stays usable."""
     async with open_runtime() as runtime:
         with pytest.raises(ConfigurationError, match="'tutor'"):
@@ -116,7 +116,7 @@ async def test_a_runtime_starts_nothing_but_agents():
         assert str(await agent.run("hi")) == "ok"
 
 
-async def test_two_agents_of_one_name_do_not_share_a_runtime():
+async def test_second_agent_of_a_name_is_rejected():
     """A second agent of the same name is rejected, and the first keeps running."""
     first, second = BareAgent("a", llm=llm()), BareAgent("a", llm=llm())
     async with open_runtime() as runtime:
@@ -128,7 +128,7 @@ async def test_two_agents_of_one_name_do_not_share_a_runtime():
         assert str(await second.run("hi")) == "ok"
 
 
-async def test_a_mistake_in_one_session_disturbs_no_other():
+async def test_rejected_messages_leave_other_sessions_usable():
     """Rejected messages of one session leave the other sessions usable."""
     async with BareAgent("a", llm=llm()) as agent:
         good = await agent.create_session("ada")
@@ -144,7 +144,7 @@ async def test_a_mistake_in_one_session_disturbs_no_other():
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), "soon"])
-async def test_a_time_to_wait_is_a_number_of_seconds(seconds):
+async def test_enqueue_timeout_has_to_be_a_number_of_seconds(seconds):
     """An `enqueue_timeout` that is not a number of at least 0 raises an error."""
     async with BareAgent("a", llm=llm()) as agent:
         session = await agent.create_session("ada")
@@ -153,7 +153,7 @@ async def test_a_time_to_wait_is_a_number_of_seconds(seconds):
 
 
 @pytest.mark.parametrize("priority", [7, None, 2.5])
-async def test_a_priority_that_is_no_text_and_no_level_is_refused(priority):
+async def test_priority_of_another_type_is_rejected(priority):
     """A priority that is neither a text nor a `Priority` raises an error."""
     async with BareAgent("a", llm=llm()) as agent:
         session = await agent.create_session("ada")
@@ -163,7 +163,7 @@ async def test_a_priority_that_is_no_text_and_no_level_is_refused(priority):
 
 
 @pytest.mark.parametrize(
-    ("say", "words"),
+    ("say", "expected"),
     [
         (lambda _, session: session.chat("hi", ""), "sender"),
         (lambda _, session: session.chat("hi", message_id=""), "message_id"),
@@ -175,11 +175,11 @@ async def test_a_priority_that_is_no_text_and_no_level_is_refused(priority):
         (lambda agent, _: agent.ref.ask("hi", deadline="soon"), "deadline"),
     ],
 )
-async def test_invalid_chat_arguments_are_rejected_by_their_names(say, words):
+async def test_invalid_chat_arguments_are_rejected_by_their_names(say, expected):
     """The error names the argument, and the session stays usable."""
     async with BareAgent("a", llm=llm()) as agent:
         session = await agent.create_session("ada")
-        with pytest.raises(ConfigurationError, match=words):
+        with pytest.raises(ConfigurationError, match=expected):
             await say(agent, session)
         assert str(await agent.run("hi", session=session)) == "ok"
 

@@ -103,11 +103,11 @@ async def test_an_agent_is_built_step_by_step(listen):
     )
     async with agent:
         session = await agent.create_session("ada")
-        heard = listen(session)
+        received = listen(session)
         await session.chat("a boat, please")
         await session.wait_idle()
-    assert [type(x).__name__ for x in heard] == ["Event", "ToolResult", "Reply"]
-    assert heard[1].content == "made a boat"
+    assert [type(x).__name__ for x in received] == ["Event", "ToolResult", "Reply"]
+    assert received[1].content == "made a boat"
     system = llm.chats[0].system
     assert all(
         text in system for text in ("smith, a maker", "make things", "Never hurry.", "Someone says hello.")
@@ -156,7 +156,7 @@ LOOPS = {
 
 
 @pytest.mark.parametrize("protocol", LOOPS)
-async def test_a_folder_whose_agent_works_on_its_own(protocol, tmp_path):
+async def test_protocol_in_brain_md_selects_the_agent_class(protocol, tmp_path):
     """`protocol` in brain.md selects the agent class, and the agent has the tools of the folder."""
     kind, script = LOOPS[protocol]
     made = new_folder(tmp_path, "tutor", protocol=protocol)
@@ -238,7 +238,7 @@ def test_routes_make_a_router():
     assert list(agent._companions()) == [other]
 
 
-def test_no_model_is_an_error_that_says_what_to_do(no_keys):
+def test_building_without_a_model_raises_an_error_with_the_remedy(no_keys):
     """Building an agent without a model raises an error that names `LLM_MODEL`."""
     with pytest.raises(ConfigurationError, match="LLM_MODEL"):
         AgentBuilder("x").build()
@@ -290,14 +290,14 @@ def test_a_builder_extends_an_agent_folder(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["Tutor", "../x", "", "a b", ".x", "x/y", "1x", "x" * 65])
-def test_a_folder_has_a_plain_name(tmp_path, name):
+def test_invalid_folder_names_are_rejected(tmp_path, name):
     """Names with a path, an upper-case letter, a space or a leading digit are rejected."""
     with pytest.raises(ConfigurationError, match="name of an agent's folder must consist of"):
         new_folder(tmp_path, name)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_overwritten_and_nothing_half_written(tmp_path):
+def test_rejected_folder_writes_no_file(tmp_path):
     """An existing name, an invalid agent and a path outside of the folder raise an error and write no file."""
     (tmp_path / "Tutor").mkdir()
     with pytest.raises(ConfigurationError, match="nothing is overwritten"):
@@ -312,7 +312,7 @@ def test_nothing_is_overwritten_and_nothing_half_written(tmp_path):
 # --- layers --------------------------------------------------------------------------------
 
 
-async def test_layers_of_instance_session_and_call():
+async def test_prompt_layers_append_prepend_or_replace():
     """Layers append, prepend or replace. A text layer of one call is appended to the last message."""
     llm = ScriptedLLM(lambda _: "ok")
     layer = PromptLayer("Speak {{ language }}.", variables={"language": "{{ 7 * 7 }}"})
@@ -336,7 +336,7 @@ async def test_layers_of_instance_session_and_call():
     assert "Only now." not in str(llm.chats[3].messages)
 
 
-def test_a_layer_without_its_variable_is_refused():
+def test_layer_with_a_missing_variable_is_rejected():
     """A missing variable, a broken template and the name `profile` raise an error. Plain text is not a template."""
     for layer in (
         PromptLayer("{{ a }}", variables={}),

@@ -59,7 +59,7 @@ def test_a_file_is_read(root):
         "a/" * 9 + "b",
     ],
 )
-def test_paths_that_cannot_be_right_are_not_walked(path):
+def test_invalid_paths_are_rejected_without_disk_access(path):
     """Absolute, escaping and malformed paths are rejected without disk access."""
     with pytest.raises(ValueError, match=r"path|folder"):
         steps_of(path)
@@ -83,7 +83,7 @@ def test_a_folder_that_becomes_a_link_is_not_followed(root):
             folder.read("a/secret.txt")
 
 
-def test_a_folder_that_is_moved_stays_the_same(root):
+def test_open_folder_reads_its_files_after_a_move(root):
     """An open `Folder` keeps its descriptor, so a new folder at the old path is not read."""
     with Folder.open(root) as folder:
         root.rename(root.parent / "moved")
@@ -122,7 +122,7 @@ def test_undecodable_file_is_an_error_with_its_line(root, content, line, reason)
     assert (caught.value.line, Path(caught.value.file).name) == (line, "x.md")
 
 
-def test_nothing_stays_open(root):
+def test_all_file_descriptors_are_closed(root):
     """All file descriptors are closed after success and failure."""
     descriptors = Path("/proc/self/fd")
     before = len(list(descriptors.iterdir()))

@@ -129,7 +129,7 @@ def test_instructions_are_found_where_none_are_listed(write):
     assert [i.name for i in read_folder(write({"brain.md": listed})).instructions] == ["farewell"]
 
 
-def test_everything_wrong_is_named_at_once(write):
+def test_one_error_lists_all_problems(write):
     """One error lists all problems of all files, each with file, line and key."""
     folder = write(
         {
@@ -178,7 +178,7 @@ def test_everything_wrong_is_named_at_once(write):
         ({"AGENTS.md": b"\xff"}, ("AGENTS.md", 1, "")),
     ],
 )
-def test_each_mistake_is_named_by_its_place(write, changes, expected):
+def test_each_problem_has_file_line_and_key(write, changes, expected):
     """One mistake gives one problem with its file, line and key."""
     assert problems(write(changes)) == [expected]
 
@@ -195,12 +195,12 @@ def test_each_mistake_is_named_by_its_place(write, changes, expected):
         ("instructions/greeting.md", "string"),
     ],
 )
-def test_a_secret_in_the_wrong_place_is_not_shown(write, path, old):
+def test_misplaced_secret_is_not_quoted(write, path, old):
     """An API key in place of another value is not quoted in an error."""
     assert problems(write({path: FILES[path].replace(old, SECRET), "tools.py": FILES["tools.py"] + "\n"}))
 
 
-def test_odd_names_on_the_disk_are_no_crash(write):
+def test_file_names_with_control_characters_raise_no_exception(write):
     """Skill folders with control characters in their names are skipped. An instruction file with one is a problem."""
     folder = write({"brain.md": "---\nname: x\n---\n"})
     for name in (b"a\nb", b"\xff\xfe", b"a\\b"):
@@ -255,7 +255,7 @@ def helper(): ...
     assert read_folder(write({"tools.py": code + "\n@tool\ndef generate(): ...\n"})).name == "smith"
 
 
-def test_tools_of_a_program_count(write):
+def test_instruction_may_map_to_a_tool_of_the_program(write):
     """An instruction may map to a tool that the program passes with `tools=`."""
     folder = write({"tools.py": None})
     assert ("instructions/creation.md", 4, "tool") in problems(folder)
@@ -267,7 +267,7 @@ def test_the_form_of_limits_is_that_of_the_class():
     assert set(FORMS) == set(attrs.fields_dict(Limits))
 
 
-def test_a_hundred_instructions_are_read_soon(write):
+def test_hundred_instructions_are_read_completely(write):
     """A folder of 100 instructions with schemas is read completely. The benchmark FOLDER measures the time."""
     form = "---\nschemaTemplate:\n  type: object\n  properties:\n    a{0}: {{type: string}}\n  required: [a{0}]\n---\nText.\n"
     many = {f"instructions/i{n:03}.md": form.format(n) for n in range(100)}
@@ -317,12 +317,12 @@ def test_mutated_configurations_end_with_their_place(write, capsys):
         with pytest.raises(SystemExit) as ended:
             main(["check", str(folder)])
         printed = capsys.readouterr()
-        said = " ".join((printed.out + printed.err).split())
+        text = " ".join((printed.out + printed.err).split())
         assert ended.value.code == 2, (path, content)
-        assert f"{folder}/" in said
-        assert any(f"{file}:" in said for file in FILES)
-        assert "Traceback" not in said
-        assert SECRET not in said
+        assert f"{folder}/" in text
+        assert any(f"{file}:" in text for file in FILES)
+        assert "Traceback" not in text
+        assert SECRET not in text
         count += 1
     assert count >= 200 // step
 
@@ -338,7 +338,7 @@ def test_a_good_folder_is_fine(write, capsys):
 # --- built agents ----------------------------------------------------------------------------
 
 
-def test_code_that_fails_is_named(write):
+def test_failing_tools_file_is_reported_with_its_line(write):
     """A failure of tools.py at import is a problem with its line, without the text of the exception."""
     with pytest.raises(InvalidFolder) as caught:
         AgentBuilder.from_folder(write({"tools.py": FILES["tools.py"] + f"\nraise ValueError('{SECRET}')\n"}))
@@ -346,7 +346,7 @@ def test_code_that_fails_is_named(write):
     assert (type(problem), problem.line, SECRET in str(problem)) == (InvalidFile, 7, False)
 
 
-def test_an_instruction_is_what_a_program_would_write(write):
+def test_instruction_from_a_file_equals_one_from_code(write):
     """An instruction from a file equals the same instruction from code."""
     form = {"type": "object", "properties": {"who": {"type": "string"}}}
     assert read_folder(write()).instructions[1] == Instruction("greeting", "Hello.", form)

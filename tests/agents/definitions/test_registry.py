@@ -98,7 +98,7 @@ def test_names_are_listed_found_and_removed(tmp_path):
         registry.remove("tutor")
 
 
-def test_a_name_is_taken_once(tmp_path):
+def test_second_save_of_a_name_needs_replace(tmp_path):
     """A second save of a name is rejected or replaces the whole definition. An invalid definition leaves the old one."""
     registry = AgentRegistry(tmp_path)
     registry.save(CLERK)
@@ -114,7 +114,7 @@ def test_a_name_is_taken_once(tmp_path):
         registry.save(Profile(name="No Name"))
 
 
-def test_an_agent_without_instructions(tmp_path):
+def test_definition_without_instructions_is_saved(tmp_path):
     """A definition without instructions is saved, with its model by name."""
     registry = AgentRegistry(tmp_path)
     registry.save(BareAgent("plain", llm=ScriptedLLM([])).profile, llm="openai:gpt-5.2")

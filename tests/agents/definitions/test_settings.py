@@ -28,20 +28,20 @@ def test_arguments_go_before_environment_before_file():
 @pytest.mark.parametrize("source", ["file", "environment", "argument"])
 def test_a_temperature_of_zero_is_a_value(source):
     """A temperature of 0 overrides other sources. An empty variable counts as unset."""
-    file, environment, given = {"temperature": 1}, {"LLM_TEMPERATURE": "1"}, {}
+    file, environment, value = {"temperature": 1}, {"LLM_TEMPERATURE": "1"}, {}
     if source == "file":
         file, environment = {"temperature": 0}, {"LLM_TEMPERATURE": " "}
     elif source == "environment":
         environment = {"LLM_TEMPERATURE": "0"}
     else:
-        given = {"temperature": 0}
-    assert load_settings(file, environment=environment, **given).temperature == 0
+        value = {"temperature": 0}
+    assert load_settings(file, environment=environment, **value).temperature == 0
 
 
 @pytest.mark.parametrize(
     ("text", "value"), [("true", True), ("FALSE", False), ("1", True), ("off", False), ("", None)]
 )
-def test_the_stream_mode_is_a_word(text, value):
+def test_stream_mode_is_a_boolean_text(text, value):
     """LLM_STREAM_MODE is a boolean text in any case."""
     assert load_settings(environment={"LLM_STREAM_MODE": text}).stream is value
 
@@ -74,13 +74,13 @@ def test_a_wrong_variable_is_named_without_its_value(name):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "value",
     [{"temperature": -1}, {"temperature": True}, {"max_tokens": 0}, {"temperature": "hot"}, {"modell": "x"}],
 )
-def test_wrong_arguments_are_refused(given):
+def test_wrong_arguments_are_refused(value):
     """Values out of range, other types and unknown names raise `ConfigurationError`."""
     with pytest.raises(ConfigurationError):
-        load_settings(environment={}, **given)
+        load_settings(environment={}, **value)
 
 
 async def test_settings_become_a_client(no_keys):
@@ -100,7 +100,7 @@ async def test_settings_become_a_client(no_keys):
     await client.aclose()
 
 
-def test_without_a_model_nothing_is_built(no_keys):
+def test_missing_model_setting_raises_an_error(no_keys):
     """The error lists the three ways to set a model."""
     with pytest.raises(ConfigurationError, match=r"llm=.*LLM_MODEL.*brain.md"):
         load_settings(environment={}).build()
@@ -167,7 +167,7 @@ async def test_model_name_may_contain_colons(model, asked, no_keys):
 
 
 @pytest.mark.parametrize("model", ["llama3:8b", "openchat:7b", "hf.co/org/model:Q4"])
-async def test_at_an_address_of_ones_own_names_have_colons(model, no_keys):
+async def test_model_name_at_a_custom_address_may_contain_colons(model, no_keys):
     """With LLM_PROVIDER_URL a name such as `llama3:8b` is a model name. A misspelled provider is still an error."""
     environment = {"LLM_MODEL": model, "LLM_PROVIDER_URL": "http://localhost:1", "LLM_API_KEY": "key"}
     client = load_settings(environment=environment).build()

@@ -56,7 +56,7 @@ def counting():
 @pytest.mark.parametrize("arguments", BAD)
 @pytest.mark.parametrize("client", [OpenAI, OpenAIResponses, Anthropic])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_native_arguments_keep_to_one_rule(client, stream, arguments):
+async def test_invalid_native_arguments_run_no_tool(client, stream, arguments):
     """Arguments that are invalid or ambiguous JSON run no tool, and the model reads the reason."""
     ran, take = counting()
     async with open_provider([[ToolCall("take", arguments)], "ok"]) as provider:
@@ -74,7 +74,7 @@ async def test_native_arguments_keep_to_one_rule(client, stream, arguments):
 
 
 @pytest.mark.parametrize("arguments", BAD)
-def test_arguments_that_break_the_rule_stay_text(arguments):
+def test_invalid_arguments_are_returned_as_text(arguments):
     """Invalid arguments are returned as text, valid ones as an object."""
     assert read_arguments(arguments) == arguments
     assert read_arguments('{"n": -0.0, "m": 1}') == {"n": -0.0, "m": 1}
@@ -83,7 +83,7 @@ def test_arguments_that_break_the_rule_stay_text(arguments):
 @pytest.mark.parametrize(
     "body", ['{"content":[{"type":"tool_use","input":{"n":1,"n":2}}]}', '{"arguments": {"n":1,"n":2}}']
 )
-def test_a_key_twice_in_arguments_that_came_decoded(body):
+def test_repeated_key_in_decoded_arguments_is_detected(body):
     """A repeated key is detected in the response body, because decoded arguments have lost it."""
     with pytest.raises(ValueError, match=r"same key"):
         _checked(body)
@@ -154,17 +154,17 @@ PLAIN = st.recursive(
 
 
 def decoded(data):
-    told = ""
+    text = ""
     try:
         WIRE.decode(data, Record)
     except WireError as error:
-        told = str(error)
-    assert told.isprintable()
-    assert len(told) < 2_000
+        text = str(error)
+    assert text.isprintable()
+    assert len(text) < 2_000
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes(data):
+def test_any_bytes_decode_or_raise_wire_error(data):
     """Any bytes decode to records or raise `WireError`."""
     decoded(data)
 
@@ -174,18 +174,18 @@ def test_any_bytes(data):
         st.tuples(st.sampled_from(["said", "appended", "x", "", 1]), PLAIN).map(list) | PLAIN, max_size=3
     )
 )
-def test_any_values(values):
+def test_any_msgpack_value_decodes_or_raises_wire_error(values):
     """Any msgpack value in place of a record decodes or raises `WireError`."""
     decoded(msgpack.packb(values, strict_types=True))
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.integers(0, 255))
-def test_any_byte_changed(place, byte):
+def test_changed_byte_decodes_or_raises_wire_error(place, byte):
     """Valid records with one changed byte decode or raise `WireError`."""
     decoded(WHOLE[:place] + bytes([byte]) + WHOLE[place + 1 :])
 
 
-def test_keys_that_are_no_text():
+def test_non_text_keys_raise_wire_error():
     """Keys that are not text raise `WireError`; formatting that error must not fail."""
     for value in ({1: 2}, {b"x": 1}, {None: 1}, {1.5: [1]}):
         with pytest.raises(WireError):

@@ -47,7 +47,7 @@ def wrong(folder, read=read_folder):
     return [(Path(p.file).relative_to(folder).as_posix(), p.line, p.reason) for p in caught.value.problems]
 
 
-async def test_an_agent_has_all_of_them(write):
+async def test_agent_has_the_tools_of_all_toolset_files(write):
     """An agent has the tools of several code files, of an API and of a server that it starts."""
     folder = write(
         tools_py=TOOL.format(name="one"),
@@ -116,11 +116,11 @@ async def test_names_in_brain_choose_among_the_code(write):
 )
 def test_invalid_toolset_files_are_rejected(write, files, expected):
     """The problem has file and line, and no code is run."""
-    file, line, words = expected
-    assert [(f, n) for f, n, reason in wrong(write(**files)) if words in reason] == [(file, line)]
+    file, line, text = expected
+    assert [(f, n) for f, n, reason in wrong(write(**files)) if text in reason] == [(file, line)]
 
 
-def test_code_that_fails(write):
+def test_failing_code_files_are_all_reported(write):
     """Building the agent reports all code files that fail at import."""
     folder = write(tools_py="import os\nos.environ['NO_SUCH_ONE']\n", tools__more_py="1 / 0\n")
     read_folder(folder)
@@ -128,7 +128,7 @@ def test_code_that_fails(write):
     assert [(file, line) for file, line, _ in found] == [("tools.py", 2), ("tools/more.py", 1)]
 
 
-def test_a_variable_that_is_not_set(write, monkeypatch):
+def test_unset_variable_fails_only_the_build(write, monkeypatch):
     """Reading a folder needs no secrets. Building the agent fails if a variable is unset."""
     monkeypatch.delenv("NO_SUCH_TOKEN", raising=False)
     server = {"url": "https://mcp.example", "headers": {"Authorization": "Bearer ${NO_SUCH_TOKEN}"}}

@@ -32,23 +32,23 @@ async def test_router_without_a_route_emits_routing_and_reply(listen):
     llm = ScriptedLLM([action("billing", data={"id": 7}, response="ok")])
     async with RouterAgent("desk", llm=llm) as agent:
         session = await agent.create_session("ada", "my bill?")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-    assert kinds(heard) == ["Route", "Reply"]
-    assert (heard[0].action, heard[0].data, str(heard[1])) == ("billing", {"id": 7}, "ok")
+    assert kinds(received) == ["Route", "Reply"]
+    assert (received[0].action, received[0].data, str(received[1])) == ("billing", {"id": 7}, "ok")
 
 
 async def test_a_route_lets_another_agent_answer(listen):
-    """Its reply is a conversation of this session after the router's own text, and is part of the history."""
+    """The routed agent's reply follows the router's own text in this session, and is part of the history."""
     clerk_llm = ScriptedLLM(["It is 5 euros.", "Still 5."])
     clerk = BareAgent("clerk", llm=clerk_llm)
     desk_llm = ScriptedLLM([action("billing", response="One moment."), action("billing")])
     async with RouterAgent("desk", llm=desk_llm, routes={"billing": clerk}) as agent:
         session = await agent.create_session("ada", "my bill?")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-        assert kinds(heard) == ["Route", "Reply", "Reply"]
-        assert [str(item) for item in heard[1:]] == ["One moment.", "It is 5 euros."]
+        assert kinds(received) == ["Route", "Reply", "Reply"]
+        assert [str(item) for item in received[1:]] == ["One moment.", "It is 5 euros."]
         assert (session.history[-1].sender.name, session.history[-1].text) == ("clerk", "It is 5 euros.")
         assert str(await agent.run("sure?", session=session)) == "Still 5."
     assert [m.parts[0].text for m in clerk_llm.chats[1].messages] == ["my bill?", "It is 5 euros.", "sure?"]
@@ -59,8 +59,8 @@ async def test_a_route_lets_another_agent_answer(listen):
         assert_valid_transcript(chat)
 
 
-async def test_run_gives_the_answer_of_the_agent_that_answered():
-    """It is not the router's own text; nothing of either session remains."""
+async def test_run_returns_the_reply_of_the_routed_agent():
+    """The reply is not the router's own text. Both sessions are closed."""
     clerk = BareAgent("clerk", llm=ScriptedLLM(["It is 5 euros."]))
     llm = ScriptedLLM([action("billing", response="One moment.")])
     async with RouterAgent("desk", llm=llm, routes={"billing": clerk}) as agent:
@@ -69,7 +69,7 @@ async def test_run_gives_the_answer_of_the_agent_that_answered():
 
 
 async def test_closing_a_session_closes_its_routes(listen):
-    """The other agent's session lasts as long as this one."""
+    """The session of the routed agent stays open as long as the router's session."""
     clerk = BareAgent("clerk", llm=ScriptedLLM(["5"]))
     async with RouterAgent("desk", llm=ScriptedLLM([action("billing")]), routes={"billing": clerk}) as agent:
         session = await agent.create_session("ada", "my bill?")
@@ -80,18 +80,18 @@ async def test_closing_a_session_closes_its_routes(listen):
 
 
 async def test_error_of_a_routed_agent_fails_the_turn(listen):
-    """The failure has the error of the other agent."""
+    """The failure has the error of the routed agent."""
     error = NotAuthorized("no")
     clerk = BareAgent("clerk", llm=ScriptedLLM([error, "fine"]))
     llm = ScriptedLLM([action("billing"), action("billing")])
     async with RouterAgent("desk", llm=llm, routes={"billing": clerk}) as agent:
         session = await agent.create_session("ada", "my bill?")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
         await session.chat("again")
         await session.wait_idle()
-    assert kinds(heard) == ["Route", "model", "Route", "Reply"]
-    assert heard[1].error is error
+    assert kinds(received) == ["Route", "model", "Route", "Reply"]
+    assert received[1].error is error
 
 
 async def test_routers_may_route_to_each_other(listen):
@@ -102,8 +102,8 @@ async def test_routers_may_route_to_each_other(listen):
         assert str(await agent.run("my bill?")) == "5"
 
 
-async def test_an_agent_is_a_tool_of_another(listen):
-    """It starts with the other agent, gets a task as text, and its answer is the result."""
+async def test_agent_as_a_tool_returns_its_answer(listen):
+    """The agent starts with the calling agent, gets a task as text, and its answer is the tool result."""
     helper_llm = ScriptedLLM(["Paris"])
     helper = BareAgent("geo helper", llm=helper_llm, goal="know places")
     tool = helper.as_tool()
@@ -112,11 +112,11 @@ async def test_an_agent_is_a_tool_of_another(listen):
     llm = ScriptedLLM([ToolCall("geo_helper", {"task": "Capital of France?"}), "It is Paris."])
     async with BareAgent("a", llm=llm, tools=[tool]) as agent:
         session = await agent.create_session("ada", "hi")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
         assert helper._opener.running.sessions == {}
-    assert isinstance(heard[0], ToolResult)
-    assert (heard[0].content, str(heard[1])) == ("Paris", "It is Paris.")
+    assert isinstance(received[0], ToolResult)
+    assert (received[0].content, str(received[1])) == ("Paris", "It is Paris.")
     assert helper_llm.chats[0].messages[0].parts[0].text == "Capital of France?"
 
 
@@ -126,12 +126,12 @@ async def test_an_agent_as_a_tool_that_fails_is_a_failed_tool(listen):
     llm = ScriptedLLM([ToolCall("ask", {"task": "x"}), "sorry"])
     async with BareAgent("a", llm=llm, tools=[helper.as_tool("ask", "Ask it.")]) as agent:
         session = await agent.create_session("ada", "hi")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-    assert (heard[0].status, "wrong key" in heard[0].error) == ("error", True)
+    assert (received[0].status, "wrong key" in received[0].error) == ("error", True)
 
 
-async def test_agent_ref_asks_and_tells(listen):
+async def test_agent_ref_supports_ask_and_tell(listen):
     """`ask` waits for the answer, `tell` only until the inbox has accepted the message."""
     llm = ScriptedLLM(lambda chat: chat.messages[-1].parts[0].text.upper())
     async with open_runtime() as runtime:
@@ -144,7 +144,7 @@ async def test_agent_ref_asks_and_tells(listen):
 
 
 async def test_an_ask_has_a_deadline(autojump_clock):
-    """30 seconds by default; then the turn is stopped."""
+    """The deadline is 30 seconds by default; then the turn is stopped."""
     async with BareAgent("a", llm=ScriptedLLM(lambda _: "x", delay=100), grace=0) as agent:
         with pytest.raises(DeadlineExceeded):
             await agent.ref.ask("hello")
@@ -156,26 +156,26 @@ async def test_an_ask_has_a_deadline(autojump_clock):
         assert agent._opener.running.sessions == {}
 
 
-async def test_leaving_the_block_lets_a_turn_ask_its_helper_still(autojump_clock, listen):
-    """Accepted messages are drained, and helpers answer them."""
+async def test_draining_turn_can_still_ask_its_helper(autojump_clock, listen):
+    """Leaving the block drains accepted messages, and helpers answer them."""
     helper = BareAgent("helper", llm=ScriptedLLM(["Paris"], delay=1))
     llm = ScriptedLLM([ToolCall("helper", {"task": "x"}), "It is Paris."], delay=1)
     async with BareAgent("a", llm=llm, tools=[helper.as_tool()]) as agent:
         session = await agent.create_session("ada", "hi")
-        heard = listen(session)
-    assert kinds(heard) == ["ToolResult", "Reply"]
-    assert heard[0].status == "success"
+        received = listen(session)
+    assert kinds(received) == ["ToolResult", "Reply"]
+    assert received[0].status == "success"
 
 
 @pytest.mark.parametrize("how", ["interrupt", "close", "urgent"])
-async def test_stopping_a_session_stops_the_agent_that_answers_for_it(autojump_clock, listen, how):
+async def test_stopping_a_session_stops_its_routed_agent(autojump_clock, listen, how):
     """At any point the turn ends at once, as one failure."""
     clerk_llm = ScriptedLLM(["late", "urgent answer"], delay=100)
     clerk = BareAgent("clerk", llm=clerk_llm)
     desk_llm = ScriptedLLM([action("billing"), '{"top_level_intent": "CONVERSATION", "response": "yes?"}'])
     async with RouterAgent("desk", llm=desk_llm, routes={"billing": clerk}) as agent:
         session = await agent.create_session("ada", "my bill?")
-        heard = listen(session)
+        received = listen(session)
         await trio.sleep(1)
         if how == "interrupt":
             await session.interrupt("enough")
@@ -188,7 +188,7 @@ async def test_stopping_a_session_stops_the_agent_that_answers_for_it(autojump_c
         await trio.testing.wait_all_tasks_blocked()
         assert all(context.turn is None for context in clerk._opener.running.sessions.values())
         assert len(clerk._opener.running.sessions) == (how != "close")
-    assert kinds(heard) == ["Route", "interrupted", *["Reply"] * (how == "urgent")]
+    assert kinds(received) == ["Route", "interrupted", *["Reply"] * (how == "urgent")]
 
 
 def test_routes_without_instructions_are_described_to_the_model():
@@ -197,8 +197,8 @@ def test_routes_without_instructions_are_described_to_the_model():
         "BILLING": BareAgent("billing", goal="answer questions about invoices", llm=ScriptedLLM(["x"])),
         "REPAIRS": BareAgent("repairs", role="the repair shop", llm=ScriptedLLM(["x"])),
     }
-    told = [Instruction("BILLING", "what is paid and what is not")]
-    prompt = RouterAgent("desk", llm=ScriptedLLM(["x"]), instructions=told, routes=agents).system_prompt
+    received = [Instruction("BILLING", "what is paid and what is not")]
+    prompt = RouterAgent("desk", llm=ScriptedLLM(["x"]), instructions=received, routes=agents).system_prompt
     assert "- BILLING: what is paid and what is not" in prompt
     assert "- REPAIRS: the repair shop" in prompt
     assert "invoices" not in prompt

@@ -41,12 +41,15 @@ def pair(desk_says, clerk_says, **options):
     return desk, clerk, desk_llm, clerk_llm
 
 
-async def test_the_other_agent_answers_from_the_handover_on(listen):
-    """The rest of the turn and later messages; record and handlers stay those of the first session."""
+async def test_other_agent_answers_after_the_handoff(listen):
+    """The other agent answers the rest of the turn and later messages.
+
+    Record and handlers stay those of the first session.
+    """
     desk, _, desk_llm, clerk_llm = pair(["Hello.", TO_CLERK], ["It is 5 euros.", "Until Monday."])
     async with desk:
         session = await desk.create_session("ada", "hi")
-        heard = listen(session)
+        received = listen(session)
         await session.chat("my bill?")
         await session.wait_idle()
         assert session.handoff_agent == "clerk"
@@ -54,7 +57,7 @@ async def test_the_other_agent_answers_from_the_handover_on(listen):
         assert [message.sender.name for message in session.history if message.text] == [
             "ada", "desk", "ada", "clerk", "ada", "clerk",
         ]  # fmt: skip
-    assert [str(item) for item in heard if isinstance(item, Reply)] == [
+    assert [str(item) for item in received if isinstance(item, Reply)] == [
         "Hello.",
         "It is 5 euros.",
         "Until Monday.",
@@ -66,14 +69,16 @@ async def test_the_other_agent_answers_from_the_handover_on(listen):
         assert_valid_transcript(chat)
 
 
-async def test_the_model_of_the_other_agent_gives_it_back():
+async def test_other_agent_hands_the_conversation_back():
     """Its last text is delivered, its session is closed, and the first agent reads the whole conversation."""
     back = ToolCall("hand_back", {})
     desk, clerk, desk_llm, _ = pair([TO_CLERK, "Welcome back."], ["5 euros.", back, "Bye."])
     async with desk:
         session = await desk.create_session("ada")
-        said = [str(await desk.run(text, session=session)) for text in ("my bill?", "thanks", "hello?")]
-        assert (said, session.handoff_agent) == (["5 euros.", "Bye.", "Welcome back."], "")
+        received_texts = [
+            str(await desk.run(text, session=session)) for text in ("my bill?", "thanks", "hello?")
+        ]
+        assert (received_texts, session.handoff_agent) == (["5 euros.", "Bye.", "Welcome back."], "")
         assert clerk._opener.running.sessions == {}
     assert_valid_transcript(desk_llm.chats[-1])
     shown = texts(desk_llm.chats[-1])
@@ -116,12 +121,12 @@ async def test_handlers_receive_tokens_and_tool_results_after_a_handoff(listen):
     clerk = BareAgent("clerk", llm=ScriptedLLM([ToolCall("look_up", {}), "five euros"]), tools=[look_up])
     desk = BareAgent("desk", llm=ScriptedLLM([ToolCall("handoff_to_clerk", {})]), tools=[handoff(clerk)])
     async with desk, desk.stream("my bill?") as reading:
-        heard = [item async for item in reading]
-    results = [item.tool_name for item in heard if isinstance(item, ToolResult)]
+        received = [item async for item in reading]
+    results = [item.tool_name for item in received if isinstance(item, ToolResult)]
     assert results == ["handoff_to_clerk", "look_up"]
-    assert "".join(item.text for item in heard if isinstance(item, Token)) == "five euros"
-    assert isinstance(heard[-1], Reply)
-    assert heard[-1].id == [item.reply_id for item in heard if isinstance(item, Token)][-1]
+    assert "".join(item.text for item in received if isinstance(item, Token)) == "five euros"
+    assert isinstance(received[-1], Reply)
+    assert received[-1].id == [item.reply_id for item in received if isinstance(item, Token)][-1]
 
 
 async def test_guards_of_the_first_agent_apply_after_a_handoff():
@@ -156,17 +161,17 @@ async def test_scheduled_messages_stay_with_the_first_agent():
 
 
 async def test_an_interruption_stops_the_other_agents_turn():
-    """Of both sessions nothing runs any more."""
-    asked = trio.Event()
+    """Neither session has a running turn afterwards."""
+    requested = trio.Event()
 
     async def never(_):
-        asked.set()
+        requested.set()
         await trio.sleep_forever()
 
     desk, clerk, _, _ = pair([TO_CLERK], never)
     async with desk:
         session = await desk.create_session("ada", "my bill?")
-        await asked.wait()
+        await requested.wait()
         await session.interrupt()
         await session.wait_idle()
         assert [context.public_session.status for context in clerk._opener.running.sessions.values()] == [
@@ -174,8 +179,8 @@ async def test_an_interruption_stops_the_other_agents_turn():
         ]
 
 
-async def test_only_an_agent_can_be_handed_to():
-    """The handover tool takes its name from the agent."""
+async def test_handoff_target_has_to_be_an_agent():
+    """The handoff tool takes its name from the agent."""
     with pytest.raises(ConfigurationError, match="must be an agent"):
         handoff(to="clerk")
 
@@ -183,22 +188,22 @@ async def test_only_an_agent_can_be_handed_to():
 @pytest.mark.parametrize("step", range(1, 21))
 async def test_a_crash_at_each_write_repeats_no_answer(step, mortal, autojump_clock):
     """Each message is answered once by the responsible agent, under one id; the next process resumes."""
-    asked = {"desk": [], "clerk": []}
-    heard = {}
+    request = {"desk": [], "clerk": []}
+    received = {}
 
     def agents():
         def clerk_says(chat):
-            asked["clerk"].append(texts(chat)[-1])
+            request["clerk"].append(texts(chat)[-1])
             return json.dumps({"messageType": "conversation", "content": f"clerk on {texts(chat)[-1]}"})
 
         def desk_says(chat):
-            asked["desk"].append(texts(chat)[-1])
+            request["desk"].append(texts(chat)[-1])
             return ToolCall("handoff_to_clerk", {})
 
         clerk = SimpleAgent("clerk", llm=ScriptedLLM(clerk_says), instructions=["conversation"])
         desk = BareAgent("desk", llm=ScriptedLLM(desk_says), tools=[handoff(clerk)])
         desk.on_session(
-            lambda session: session.on_conversation(lambda reply: heard.setdefault(reply.id, str(reply)))
+            lambda session: session.on_conversation(lambda reply: received.setdefault(reply.id, str(reply)))
         )
         return desk
 
@@ -213,7 +218,7 @@ async def test_a_crash_at_each_write_repeats_no_answer(step, mortal, autojump_cl
                 await session.wait_idle()
 
         await journal.live(life, steps=step)
-        heard_before = dict(heard)
+        heard_before = dict(received)
         await journal.live(life)
         async with open_runtime(journal=journal) as runtime:
             desk = await runtime.start(agents())
@@ -222,11 +227,11 @@ async def test_a_crash_at_each_write_repeats_no_answer(step, mortal, autojump_cl
             assert [m.text for m in answers] == ["clerk on q1", "clerk on q2"]
             assert session.handoff_agent == "clerk"
             assert {m.id for m in answers} >= heard_before.keys()
-        assert set(heard.values()) == {"clerk on q1", "clerk on q2"}
+        assert set(received.values()) == {"clerk on q1", "clerk on q2"}
 
 
-async def test_a_restart_keeps_the_handover():
-    """The next process forwards without a call of the first model; if the agent does not exist, the error says so."""
+async def test_handoff_survives_a_restart():
+    """The next process forwards without a call of the first model. If the agent does not exist, the error says so."""
     async with MemoryJournal().running() as journal:
         desk, _, _, _ = pair([TO_CLERK], ["5 euros."])
         async with open_runtime(journal=journal) as runtime:

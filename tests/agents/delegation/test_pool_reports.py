@@ -55,8 +55,8 @@ async def test_report_has_only_the_final_outcome_of_a_task(ends, told):
     assert (report.answered.failed, report.answered.text) == told
 
 
-async def test_a_task_that_the_journal_did_not_take_is_begun_when_it_is_asked_for_again(monkeypatch):
-    """Also if the second request arrives while its session is rolled back: no caller gets a failure then."""
+async def test_unrecorded_task_starts_at_its_second_request(monkeypatch):
+    """The second request may arrive while the session of the task is rolled back. No caller gets a failure then."""
     refused = (
         MessageAcceptedRecord(message=MESSAGE),
         MessageEndRecord(message_id=MESSAGE.id, failed=REFUSED),
@@ -78,7 +78,7 @@ async def _find_closed(*_):
     await trio.lowlevel.checkpoint()
 
 
-async def test_a_task_that_is_stopped_is_closed_with_what_only_the_journal_has_below_it():
+async def test_stopped_task_closes_child_sessions_of_the_journal():
     """After a restart nothing else would close its child sessions."""
 
     async def hang(chat):
@@ -130,7 +130,7 @@ class Unconfirmed(MemoryJournal):
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["cancelled", "failed"])
-async def test_a_task_begins_again_if_its_first_request_ended_while_it_was_recorded(autojump_clock, fails):
+async def test_task_starts_again_if_its_first_request_ended_during_the_write(autojump_clock, fails):
     """The journal has its message, and no caller has its session. So the message is rejected, and the session is unused."""
     async with Unconfirmed().running() as journal, open_runtime(journal=journal) as runtime:
         journal.fails = fails
@@ -144,8 +144,8 @@ async def test_a_task_begins_again_if_its_first_request_ended_while_it_was_recor
     assert (report.answered.failed, report.answered.text) == (None, "ok")
 
 
-async def test_a_task_that_is_stopped_before_it_begins_leaves_nothing_where_the_journal_fails():
-    """The stop is repeated; meanwhile no session of the task exists."""
+async def test_task_stopped_before_its_start_leaves_no_session():
+    """The journal fails at first. The stop is repeated, and no session of the task exists in between."""
     async with Full().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("inner", llm=ScriptedLLM(["ok"])))
         tasks, journal.is_full = PoolTasks(runtime.delegation.agents, "q"), True
@@ -157,10 +157,10 @@ async def test_a_task_that_is_stopped_before_it_begins_leaves_nothing_where_the_
         assert [each.closed for each in await journal.sessions()] == [True]
 
 
-async def test_a_task_that_is_not_done_in_time_is_closed_with_what_only_the_journal_has_below_it(
+async def test_overdue_task_closes_child_sessions_of_the_journal(
     autojump_clock,
 ):
-    """Since a restart, too."""
+    """The child sessions may be only in the journal since a restart."""
 
     async def hang(chat):
         await trio.sleep_forever()

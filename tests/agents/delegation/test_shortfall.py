@@ -94,7 +94,7 @@ async def test_complete_task_reports_only_its_answer(worker):
 
 
 async def test_a_partial_plan_is_reported():
-    """`process` reports the same as partial."""
+    """The tool result and `process` both report the status partial."""
     result = await result_of(planner(works=False))
     assert result.content == "Status: partial (not all that was asked for was done)\n\nIt is 42."
     async with planner(works=False) as agent:
@@ -102,7 +102,7 @@ async def test_a_partial_plan_is_reported():
 
 
 async def test_a_plan_with_only_failed_tools_is_reported():
-    """`process` reports the same as error."""
+    """The tool result and `process` both report the status error."""
     result = await result_of(lost())
     assert result.content == "Status: error (not all that was asked for was done)\n\nI could not look."
     async with lost() as agent:
@@ -110,21 +110,21 @@ async def test_a_plan_with_only_failed_tools_is_reported():
 
 
 async def test_a_missed_goal_is_reported():
-    """With the status of `run_agent`."""
+    """The tool result has the status that `run_agent` returns."""
     result = await result_of(goal(achieved=False))
     assert result.content.startswith("Status: completed_with_summary_fallback (not all")
     assert "The goal was not achieved" in result.content
 
 
 async def test_steps_without_an_answer_are_an_error():
-    """The only content is the limit."""
+    """The error names the reached limit and has no other content."""
     result = await result_of(steps(works=False))
     assert result.status == "error"
     assert "limit" in result.error
 
 
-async def test_outside_of_a_session_the_tool_says_the_same():
-    """Where a program calls it itself."""
+async def test_shortfall_is_reported_outside_of_a_session():
+    """A program calls the tool itself."""
     async with planner(works=False) as worker:
         content = await worker.as_tool().execute({"task": "look"}, ToolContext())
     assert content.startswith("Status: partial")
@@ -143,8 +143,8 @@ async def test_delayed_report_states_a_partial_result(autojump_clock):
             await session.wait_idle()
             await trio.sleep(0.01)
         await session.wait_idle()
-        said = session.history[0].text
-    assert said == (
+        text = session.history[0].text
+    assert text == (
         f"Task {task}, given to agent 'worker', has ended. "
         "Status: partial (not all that was asked for was done)\n\nIt is 42."
     )

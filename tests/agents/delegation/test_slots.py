@@ -25,7 +25,7 @@ async def test_an_agent_may_ask_itself_with_one_slot(autojump_clock):
 
 
 async def test_agents_with_one_slot_each_may_ask_each_other(autojump_clock):
-    """All conversations end, however many wait for the same helper."""
+    """All conversations end, for any number of callers that wait for the same helper."""
     helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "help", delay=0.1), max_concurrent_sessions=1)
     boss = BareAgent(
         "boss",
@@ -50,8 +50,8 @@ async def test_agents_with_one_slot_each_may_ask_each_other(autojump_clock):
     assert replies == ["done"] * 10
 
 
-async def test_several_tools_of_one_turn_give_back_one_slot(autojump_clock):
-    """Slots are counted right when calls of one answer wait side by side."""
+async def test_concurrent_tools_of_a_turn_release_one_slot(autojump_clock):
+    """The slot count stays right when calls of one answer wait concurrently."""
     helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "help", delay=1))
     calls = [ToolCall("helper", {"task": str(number)}) for number in range(3)]
     boss = BareAgent(
@@ -67,8 +67,8 @@ async def test_several_tools_of_one_turn_give_back_one_slot(autojump_clock):
         assert session.history[-1].text == "done"
 
 
-async def test_a_cancelled_wait_takes_the_slot_again(autojump_clock):
-    """An interrupted turn that waited for another leaves the count as it was."""
+async def test_cancelled_wait_acquires_the_slot_again(autojump_clock):
+    """An interrupted turn that waited for another leaves the slot count unchanged."""
     helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "help", delay=60))
     boss = BareAgent(
         "boss",
@@ -87,8 +87,8 @@ async def test_a_cancelled_wait_takes_the_slot_again(autojump_clock):
         assert boss._opener.running.inbox.statistics().claimed == 0
 
 
-async def test_a_turn_with_an_event_alone_is_answered_with_its_data():
-    """`run` returns the event's name and data if there is no text."""
+async def test_run_returns_the_event_if_the_answer_has_no_text():
+    """`run` returns the name and data of the event."""
 
     class Noting(Protocol):
         name = "noting"
@@ -105,7 +105,7 @@ async def test_a_turn_with_an_event_alone_is_answered_with_its_data():
 async def test_background_task_of_a_tool_cannot_release_the_slot(autojump_clock):
     """The task runs in a nursery of the program. It inherits the context of the turn but is not part of it."""
     now = peak = 0
-    asked = []
+    texts = []
 
     @tool
     async def work() -> str:
@@ -119,7 +119,7 @@ async def test_background_task_of_a_tool_cannot_release_the_slot(autojump_clock)
         return "ok"
 
     async def ask():
-        asked.append((await agent.run("y")).text)
+        texts.append((await agent.run("y")).text)
 
     def says(chat):
         is_over = chat.messages[-1].role == "tool" or chat.messages[-1].parts[0].text == "y"
@@ -131,7 +131,7 @@ async def test_background_task_of_a_tool_cannot_release_the_slot(autojump_clock)
             await agent.create_session(f"u{number}", "go")
         await trio.sleep(5)
         assert agent._opener.running.inbox.statistics().claimed == 0
-    assert (peak, asked) == (1, ["done"] * 5)
+    assert (peak, texts) == (1, ["done"] * 5)
 
 
 async def test_background_task_of_a_tool_cannot_send_during_shutdown(autojump_clock):

@@ -55,8 +55,8 @@ LATE = "Task t, given to agent 'worker', failed (deadline): agent 'worker' did n
 
 
 @pytest.mark.parametrize("where", ["model", "tool", "queue", "person"])
-async def test_a_task_that_is_late_fails_wherever_it_is(autojump_clock, team, where):
-    """The delegating session gets the failure at the deadline, and nothing of the task remains."""
+async def test_late_task_fails_at_any_stage(autojump_clock, team, where):
+    """The delegating session gets the failure at the deadline, and no session of the task remains."""
 
     @tool
     async def wait() -> str:
@@ -84,8 +84,8 @@ async def test_a_task_that_is_late_fails_wherever_it_is(autojump_clock, team, wh
         assert len(worker._opener.running.timer_service.index) == 0
 
 
-async def test_a_task_that_is_done_in_time_has_no_deadline_any_more(autojump_clock, team):
-    """Also if its session stays open for tasks that it delegated."""
+async def test_completed_task_has_no_deadline(autojump_clock, team):
+    """The session of the task may stay open for tasks that it delegated."""
     digger = BareAgent("digger", llm=ScriptedLLM(lambda _: "two metres", delay=20))
     first = ToolCall("delegate_to_agent", {"agent": "digger", "task": "dig", "wait": False})
     lead, worker, failures = team(
@@ -106,7 +106,7 @@ async def test_a_task_that_is_done_in_time_has_no_deadline_any_more(autojump_clo
 
 
 async def test_overdue_task_ends_its_own_tasks(autojump_clock, team):
-    """Tasks that it delegated end as well."""
+    """Tasks that the overdue task delegated also end."""
     digger = BareAgent("digger", llm=ScriptedLLM(lambda _: "two metres", delay=20))
     first = [
         ToolCall("delegate_to_agent", {"agent": "digger", "task": str(n), "wait": n > 0}) for n in (0, 1)
@@ -123,13 +123,13 @@ async def test_overdue_task_ends_its_own_tasks(autojump_clock, team):
         assert not digger._opener.running.sessions
 
 
-async def test_a_model_gives_its_tasks_the_time_of_its_tools(autojump_clock, team):
-    """`delegation_tools(deadline=...)`: the model reads a message at the deadline."""
-    heard = []
+async def test_delegation_tools_set_the_deadline_of_tasks(autojump_clock, team):
+    """With `delegation_tools(deadline=...)` the model reads a message at the deadline."""
+    received = []
 
     def script(chat):
-        heard.append(last_text(chat))
-        if len(heard) == 1:
+        received.append(last_text(chat))
+        if len(received) == 1:
             return ToolCall("delegate_to_agent", {"agent": "worker", "task": "a hole", "wait": False})
         return "ok"
 
@@ -139,7 +139,7 @@ async def test_a_model_gives_its_tasks_the_time_of_its_tools(autojump_clock, tea
             await runtime.start(agent)
         session = await lead.create_session("ada", "go")
         assert len(await told(session, 6)) == 1
-    assert heard[-1].endswith("failed (deadline): agent 'worker' did not answer within 5 s")
+    assert received[-1].endswith("failed (deadline): agent 'worker' did not answer within 5 s")
 
 
 @pytest.mark.parametrize("down", [1, 60])
@@ -186,7 +186,7 @@ async def test_a_decision_before_the_deadline_resumes_a_task(autojump_clock, tea
 
 @pytest.mark.parametrize("deadline", [-1, "soon", None])
 async def test_a_deadline_is_a_number_of_seconds(autojump_clock, team, deadline):
-    """Any other value raises."""
+    """Any other value raises an error."""
     lead, worker, _ = team()
     async with open_runtime() as runtime:
         for agent in (lead, worker):
@@ -198,8 +198,8 @@ async def test_a_deadline_is_a_number_of_seconds(autojump_clock, team, deadline)
         delegation_tools(deadline=deadline)
 
 
-async def test_without_a_deadline_a_task_takes_its_time(autojump_clock, team):
-    """`math.inf` is as long as it takes; it has no alarm."""
+async def test_task_without_a_deadline_has_no_timer(autojump_clock, team):
+    """`math.inf` means no deadline."""
     lead, worker, _ = team(delay=100)
     async with open_runtime() as runtime:
         for agent in (lead, worker):

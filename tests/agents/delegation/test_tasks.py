@@ -49,8 +49,8 @@ async def open_sessions(journal):
 # --- asks are children -------------------------------------------------------------------
 
 
-async def test_an_ask_is_a_child_of_the_asker(autojump_clock):
-    """The other agent's session is a child of the asking one until the answer, for a tool and for a reference."""
+async def test_ask_creates_a_child_session_of_the_caller(autojump_clock):
+    """The child session is open until the answer, for a tool and for a reference."""
     seen = []
 
     @tool(parallel=True)
@@ -79,7 +79,7 @@ async def test_an_ask_is_a_child_of_the_asker(autojump_clock):
 
 
 @pytest.mark.parametrize("how", ["interrupt", "aclose", "delete", "urgent"])
-async def test_children_end_with_the_asker(autojump_clock, how):
+async def test_children_end_with_the_caller(autojump_clock, how):
     """The whole tree ends within a second of the stop of its parent."""
     workers = [BareAgent(f"w{n}", llm=ScriptedLLM(lambda _: "late", delay=1000)) for n in range(10)]
     middle = [
@@ -112,8 +112,8 @@ async def test_children_end_with_the_asker(autojump_clock, how):
         assert all(not agent._opener.running.sessions for agent in (*workers, *middle))
 
 
-async def test_a_child_that_fails_is_a_result_that_names_agent_and_kind(autojump_clock):
-    """In text fit for a model: unknown exceptions are named by class alone."""
+async def test_failed_child_is_a_result_with_agent_and_kind(autojump_clock):
+    """The text is fit for a model: unknown exceptions are named by class alone."""
 
     def secret(_):
         raise RuntimeError("password 1234")
@@ -146,49 +146,49 @@ def team(*, delay=1, script=None, tools=(), **options):
     return BareAgent("lead", llm=heard, tools=tools, **options), worker
 
 
-async def test_a_delegated_task_is_answered_by_a_message(autojump_clock, listen):
-    """It starts a turn in the asking session, with the worker as its sender."""
+async def test_result_of_a_delegated_task_is_a_message(autojump_clock, listen):
+    """The message starts a turn in the delegating session, with the worker as its sender."""
     lead, worker = team()
     async with open_runtime() as runtime:
         for agent in (lead, worker):
             await runtime.start(agent)
         session = await lead.create_session("ada")
-        heard = listen(session)
+        received = listen(session)
         task_id = await session.delegate("worker", "a hole")
         assert [child.id for child in session.children] == [task_id]
         assert session.status == "idle"
         await trio.sleep(2)
         await session.wait_idle()
         assert session.children == ()
-    said = session.history[0]
-    assert (said.sender.name, said.sender.kind) == ("worker", "agent")
-    assert said.text == f"Task {task_id} was done by agent 'worker':\ndid a hole"
-    assert str(heard[0]) == f"heard: {said.text}"
+    message = session.history[0]
+    assert (message.sender.name, message.sender.kind) == ("worker", "agent")
+    assert message.text == f"Task {task_id} was done by agent 'worker':\ndid a hole"
+    assert str(received[0]) == f"heard: {message.text}"
 
 
 async def test_results_that_come_during_a_turn_are_answered_together(autojump_clock, listen):
-    """None of them is lost, and none interrupts."""
+    """No result is lost, and none interrupts the turn."""
     llm = ScriptedLLM(lambda chat: f"heard: {last_text(chat)}", delay=5)
     lead, worker = BareAgent("lead", llm=llm), team(delay=0.2)[1]
     async with open_runtime() as runtime:
         for agent in (lead, worker):
             await runtime.start(agent)
         session = await lead.create_session("ada")
-        heard = listen(session)
+        received = listen(session)
         await session.chat("five holes, please")
         tasks = [await session.delegate("worker", f"hole {n}") for n in range(5)]
         await trio.sleep(12)
         await session.wait_idle()
-        said = [message for message in session.history if message.sender.kind == "agent"]
-        assert sorted(message.id for message in said) == sorted(f"{task}/result" for task in tasks)
-    assert len(heard) == 2
-    assert len(said) == 5
+        messages = [message for message in session.history if message.sender.kind == "agent"]
+        assert sorted(message.id for message in messages) == sorted(f"{task}/result" for task in tasks)
+    assert len(received) == 2
+    assert len(messages) == 5
     for chat in llm.chats:
         assert_valid_transcript(chat)
 
 
 async def test_a_failed_task_is_reported(autojump_clock):
-    """With the kind of its failure."""
+    """The report has the kind of the failure."""
 
     def fail(_):
         raise RuntimeError("secret")
@@ -209,7 +209,7 @@ async def test_a_failed_task_is_reported(autojump_clock):
 
 
 async def test_a_task_can_be_cancelled(autojump_clock):
-    """Its session is closed, and no report follows."""
+    """The session of the task is closed, and no report follows."""
     lead, worker = team(delay=100)
     async with open_runtime() as runtime:
         for agent in (lead, worker):
@@ -224,7 +224,7 @@ async def test_a_task_can_be_cancelled(autojump_clock):
         assert session.history == ()
 
 
-async def test_a_task_that_only_the_journal_has_is_cancelled(autojump_clock):
+async def test_task_of_an_earlier_process_can_be_cancelled(autojump_clock):
     """After a restart the task is not in memory; the journal is searched, and no report follows."""
     async with MemoryJournal().running() as journal:
         with trio.move_on_after(5):
@@ -233,7 +233,7 @@ async def test_a_task_that_only_the_journal_has_is_cancelled(autojump_clock):
                 for agent in (lead, worker):
                     await runtime.start(agent)
                 session = await lead.create_session("ada", session_id="s1")
-                given = [await session.delegate("worker", "a hole", task_id=each) for each in (None, "t")]
+                values = [await session.delegate("worker", "a hole", task_id=each) for each in (None, "t")]
                 await trio.sleep_forever()
         may_open = trio.Event()
         async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
@@ -251,12 +251,12 @@ async def test_a_task_that_only_the_journal_has_is_cancelled(autojump_clock):
             async def cancel(task_id):
                 was_at_work[task_id] = await session.cancel_task(task_id)
 
-            for task_id in given:
+            for task_id in values:
                 nursery.start_soon(cancel, task_id)
             await trio.testing.wait_all_tasks_blocked()
             may_open.set()
             await trio.sleep(2000)
-            assert was_at_work == dict.fromkeys(given, True)
+            assert was_at_work == dict.fromkeys(values, True)
             assert session.history == ()
         assert {each.session_id for each in await open_sessions(journal)} <= {"s1"}
 
@@ -281,8 +281,8 @@ async def test_running_task_is_cancelled_after_a_restart_of_the_delegating_agent
         assert {each.session_id for each in await open_sessions(journal)} == {"s1"}
 
 
-async def test_a_task_is_not_cancelled_whose_result_is_on_its_way(autojump_clock):
-    """The caller gets False, since the result is delivered."""
+async def test_task_with_a_result_is_not_cancelled(autojump_clock):
+    """The caller gets False, because the result is being delivered."""
     may_write = trio.Event()
 
     class Slow(MemoryJournal):
@@ -313,7 +313,7 @@ async def test_a_task_is_not_cancelled_whose_result_is_on_its_way(autojump_clock
         assert [each.sender.kind for each in session.history] == ["agent", "assistant"]
 
 
-async def test_a_stopped_task_does_not_wait_for_a_journal_to_tell_its_result(autojump_clock):
+async def test_stopped_task_drops_a_result_that_waits_for_the_journal(autojump_clock):
     """Its result waited for the journal and is no longer delivered."""
     works = False
 
@@ -341,7 +341,7 @@ async def test_a_stopped_task_does_not_wait_for_a_journal_to_tell_its_result(aut
 
 
 async def test_closing_a_session_cancels_its_tasks(autojump_clock):
-    """Interrupting its turn does not: they are not part of it."""
+    """An interrupt of its turn does not cancel them, because they are not part of the turn."""
     lead, worker = team(delay=100)
     async with open_runtime() as runtime:
         for agent in (lead, worker):
@@ -355,8 +355,7 @@ async def test_closing_a_session_cancels_its_tasks(autojump_clock):
         assert not worker._opener.running.sessions
 
 
-async def test_tasks_are_bounded_and_their_agent_has_to_run(autojump_clock):
-    """Both errors are raised at once."""
+async def test_task_limit_and_missing_agent_raise_at_once(autojump_clock):
     lead, worker = team(delay=100)
     async with open_runtime() as runtime:
         await runtime.start(lead)
@@ -397,8 +396,8 @@ async def test_concurrent_tasks_respect_the_limit_and_their_ids(autojump_clock):
         await other.aclose()
 
 
-async def test_a_task_that_found_no_room_can_be_given_again(autojump_clock):
-    """Under its own id it then runs and is reported; a cancelled one stays cancelled."""
+async def test_task_rejected_by_a_full_inbox_can_be_delegated_again(autojump_clock):
+    """The task runs under its id and is reported. A cancelled task stays cancelled."""
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         llm = ScriptedLLM(lambda chat: f"did {last_text(chat)}", delay=100)
         worker = await runtime.start(
@@ -422,8 +421,8 @@ async def test_a_task_that_found_no_room_can_be_given_again(autojump_clock):
         assert session.children == ()
 
 
-async def test_a_question_stays_open_for_the_results_of_its_tasks(autojump_clock):
-    """`run` has its answer, and results of tasks delegated meanwhile are still received."""
+async def test_temporary_session_stays_open_for_results_of_its_tasks(autojump_clock):
+    """`run` has returned its answer, and results of tasks that the turn delegated are still received."""
     calls = []
 
     def script(chat):
@@ -455,7 +454,7 @@ def cards(**capabilities):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"),
+    ("expected", "found"),
     [
         ("translate", ["poet", "tongue"]),
         ("translate French", ["tongue", "poet"]),
@@ -468,14 +467,13 @@ def cards(**capabilities):
         (" , ", ["abacus", "poet", "tongue"]),
     ],
 )
-def test_agents_are_found_by_capability(wanted, found):
-    """By words; the agent with most of the words is first, then by name."""
+def test_agents_are_found_by_capability(expected, found):
+    """The agent that matches the most words is first; ties are sorted by name."""
     directory = cards(tongue="translates French and German", poet="rhymes; can translate", abacus="does sums")
-    assert [card.name for card in directory.find(wanted)] == found
+    assert [card.name for card in directory.find(expected)] == found
 
 
-async def test_a_runtime_knows_its_agents(autojump_clock):
-    """By name, while they run."""
+async def test_runtime_finds_running_agents_by_name(autojump_clock):
     lead, worker = team()
     async with open_runtime() as runtime:
         await runtime.start(lead)
@@ -500,8 +498,8 @@ async def ask_model(script, *, tools, others=(), between=5):
         return session
 
 
-async def test_a_model_finds_agents_and_gives_them_tasks(autojump_clock):
-    """It reads the cards of other agents, and gets the answer."""
+async def test_model_finds_agents_and_delegates_tasks(autojump_clock):
+    """The model reads the cards of other agents, and gets the answer of a task."""
     script = [
         ToolCall("find_agents", {"capability": "holes"}),
         ToolCall("delegate_to_agent", {"agent": "worker", "task": "a hole", "priority": "MEDIUM"}),
@@ -514,13 +512,13 @@ async def test_a_model_finds_agents_and_gives_them_tasks(autojump_clock):
     assert answer.content == "did a hole"
 
 
-async def test_a_task_has_the_priority_that_the_model_gave_it(autojump_clock):
+async def test_task_has_the_priority_of_the_model(autojump_clock):
     """The other agent's queue uses it; MEDIUM and a missing value are NORMAL."""
     said: list[str] = []
-    given = {"low": "LOW", "none": None, "medium": "MEDIUM", "high": "HIGH"}
+    value = {"low": "LOW", "none": None, "medium": "MEDIUM", "high": "HIGH"}
     calls = [
         {"agent": "worker", "task": task, "wait": False} | ({"priority": level} if level else {})
-        for task, level in {"first": None, **given}.items()
+        for task, level in {"first": None, **value}.items()
     ]
     first, *others = [ToolCall("delegate_to_agent", call) for call in calls]
     script = [first, others, *["done"] * 9]
@@ -534,8 +532,8 @@ async def test_a_task_has_the_priority_that_the_model_gave_it(autojump_clock):
     assert (said[:2], set(said[2:4]), said[4:]) == (["first", "high"], {"none", "medium"}, ["low"])
 
 
-async def test_an_agent_may_only_call_those_that_it_is_allowed_to(autojump_clock):
-    """Others are neither found nor called, and the check is made at the call."""
+async def test_agent_can_call_only_permitted_agents(autojump_clock):
+    """Other agents are neither found nor called, and the check is made at the call."""
     script = [
         [
             ToolCall("find_agents", {}),
@@ -553,8 +551,8 @@ async def test_an_agent_may_only_call_those_that_it_is_allowed_to(autojump_clock
         assert all("you may not call it" in result.error for result in refused)
 
 
-async def test_a_task_has_its_time_and_tries(autojump_clock):
-    """A failure is tried again in a new conversation; at its time the task is stopped, and that is the result."""
+async def test_task_has_a_timeout_and_retries(autojump_clock):
+    """A failure is retried in a new conversation. At the timeout the task is stopped, and that is the result."""
     failures = [RuntimeError(), RuntimeError(), "third time lucky"]
     flaky = BareAgent("flaky", llm=ScriptedLLM(failures))
     slow = BareAgent("slow", llm=ScriptedLLM(lambda _: "late", delay=1000))
@@ -621,9 +619,7 @@ class World:
 
 
 @pytest.mark.parametrize("first", ["boss", "workers"])
-async def test_a_crash_at_every_write_repeats_nothing_of_a_parent_or_its_children(
-    autojump_clock, mortal, first
-):
+async def test_crash_at_every_write_repeats_no_work_of_a_tree(autojump_clock, mortal, first):
     """The boss has one answer from its two workers; `once` effects happen once; no session stays open."""
     crashes = unknown = 0
     for steps in range(1, 200):
@@ -665,7 +661,7 @@ async def test_a_crash_at_every_write_repeats_nothing_of_a_parent_or_its_childre
 
 
 async def test_a_crash_at_every_write_loses_no_result_of_a_delegated_task(autojump_clock, mortal):
-    """It is delivered once, also after the crash; the same task id is the same task."""
+    """The result is delivered once, also after the crash. The same task id is the same task."""
     crashes = 0
     for steps in range(1, 100):
         journal, delegated = mortal(), []
@@ -696,15 +692,15 @@ async def test_a_crash_at_every_write_loses_no_result_of_a_delegated_task(autoju
         crashes += 1
         assert set(left) <= {"s"}, steps
         if delegated:
-            told = [r.message for r in records if type(r).__name__ == "MessageAcceptedRecord"]
-            assert [message.text for message in told] == ["Task t was done by agent 'worker':\ndid a hole"], (
-                steps
-            )
+            received = [r.message for r in records if type(r).__name__ == "MessageAcceptedRecord"]
+            assert [message.text for message in received] == [
+                "Task t was done by agent 'worker':\ndid a hole"
+            ], steps
     assert crashes > 6
 
 
-async def test_a_result_waits_for_an_agent_that_does_not_run(autojump_clock):
-    """It is written to the journal, and delivered at the agent's next start."""
+async def test_result_is_delivered_when_its_agent_starts(autojump_clock):
+    """The result is written to the journal until then."""
     async with MemoryJournal().running() as journal:
         lead, worker = team(delay=10, grace=0)
         with pytest.raises(RuntimeError):  # noqa: PT012 - the block is what fails
@@ -728,8 +724,8 @@ async def test_a_result_waits_for_an_agent_that_does_not_run(autojump_clock):
             assert len(session.history) == 2
 
 
-async def test_a_question_without_a_session_ends_after_a_crash(autojump_clock):
-    """It resumes and leaves the journal at its end, together with its child sessions."""
+async def test_temporary_session_ends_after_a_crash(autojump_clock):
+    """The session resumes and leaves the journal at its end, together with its child sessions."""
     async with MemoryJournal().running() as journal:
         for attempt in range(2):
             boss, helper = asking(["done"] if attempt else [ToolCall("ask", {}), "done"])
@@ -858,7 +854,7 @@ async def test_imported_session_tree_resumes_separately_from_the_original(autoju
                 assert await other.unfinished("helper") == await other.unfinished("boss") == []
 
 
-async def test_a_result_that_its_session_cannot_take_is_a_dead_letter(autojump_clock, caplog):
+async def test_undeliverable_task_result_is_a_dead_letter(autojump_clock, caplog):
     """The parent is loaded from the journal, and a user's function fails for it: the result is kept for operators."""
 
     def helper(delay):

@@ -92,21 +92,21 @@ async def test_agents_that_ask_each_other_go_eight_levels_deep(by_run, durable, 
     """The ninth ask is rejected, and the error names the limit; all of them answer with it."""
     async with MemoryJournal().running() as journal:
         pair = Pair(by_run=by_run)
-        told = []
+        received = []
         for agent in pair.agents:
-            agent.on_session(lambda session: session.on_tool_result(told.append))
+            agent.on_session(lambda session: session.on_tool_result(received.append))
         session = await let_live(pair, journal if durable else None)
     assert pair.calls == 9 * 2
     assert not pair.failures
-    refused = [result.error for result in told if result.error]
+    refused = [result.error for result in received if result.error]
     assert len(refused) == 1
     for part in ("limit of 8 levels", "used: 8 levels", "Limits(depth=...)", "agent 'x'"):
         assert part in refused[0]
     assert session.history[-1].text == "done"
 
 
-async def test_the_depth_is_what_the_limits_say(autojump_clock):
-    """With depth 3 three turns follow one out of the other, below the first."""
+async def test_depth_limit_bounds_nested_turns(autojump_clock):
+    """With depth 3, three nested turns follow the first one."""
     pair = Pair(limits=Limits(depth=3))
     await let_live(pair)
     assert pair.calls == 4 * 2
@@ -114,7 +114,7 @@ async def test_the_depth_is_what_the_limits_say(autojump_clock):
 
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize(("waits", "by_run"), [(True, False), (False, False), (True, True)])
-async def test_all_that_a_turn_leads_to_shares_its_calls(waits, by_run, durable, autojump_clock):
+async def test_tree_of_a_turn_shares_its_model_calls(waits, by_run, durable, autojump_clock):
     """Agents that keep asking each other make 250 model calls together, by asks, runs and tasks without a waiting caller."""
     async with MemoryJournal().running() as journal:
         pair = Pair(waits=waits, by_run=by_run, stubborn=True)
@@ -127,7 +127,7 @@ async def test_all_that_a_turn_leads_to_shares_its_calls(waits, by_run, durable,
         assert part in str(first)
 
 
-async def test_tool_calls_are_shared_too(autojump_clock):
+async def test_tree_of_a_turn_shares_its_tool_calls(autojump_clock):
     """Helpers that call tools by the dozen stop at the tree's tool calls."""
     ran = []
 
@@ -157,7 +157,7 @@ async def test_tool_calls_are_shared_too(autojump_clock):
     assert len(ran) == 60, "four calls of the helper and six rounds of ten"
 
 
-async def test_the_tightest_tree_counts(autojump_clock):
+async def test_tightest_tree_limit_applies(autojump_clock):
     """An agent in the middle has a separate bound for its descendants, whatever its ancestors allow."""
     pair = Pair(stubborn=True)
     pair.agents[1].limits = Limits(tree_model_calls=10)
@@ -199,7 +199,7 @@ async def test_turn_without_child_sessions_has_no_budget(autojump_clock):
 
 
 @pytest.mark.parametrize("waits", [True, False])
-async def test_a_tree_is_bounded_over_all_lives(waits, autojump_clock):
+async def test_tree_limit_holds_over_restarts(waits, autojump_clock):
     """At any crash, all processes together make as many calls as one may, plus the calls whose answers were lost."""
     crashes = 0
     limits = Limits(tree_model_calls=12)
@@ -252,8 +252,8 @@ def looping(cycle, results, kind=BareAgent, **options):
         name, x = cycle[(asked[0] - 1) % len(cycle)]
         if kind is BareAgent:
             return ToolCall(name, {"x": x})
-        wanted = {"tool_name": name, "parameters": {"x": x}}
-        return json.dumps({"tool_thought": "once more", "tool_calls": [wanted]})
+        expected = {"tool_name": name, "parameters": {"x": x}}
+        return json.dumps({"tool_thought": "once more", "tool_calls": [expected]})
 
     return kind("a", llm=ScriptedLLM(answer, keep=0), tools=[f, g], **options), asked
 
@@ -276,8 +276,8 @@ FOUR, FIVE, EIGHT = ([*(("f", n) for n in range(count - 1)), ("g", 1)] for count
         (EIGHT, 2, 17),
     ],
 )
-async def test_calls_that_go_round_are_no_progress(cycle, most, asks, autojump_clock):
-    """Two to eight calls go round as often as one may be repeated; then the turn ends before they begin again."""
+async def test_repeated_call_cycle_ends_the_turn(cycle, most, asks, autojump_clock):
+    """A cycle of two to eight calls may repeat as often as a single call; then the turn ends before the next round."""
     agent, asked = looping(cycle, ["same"], limits=Limits(max_repeated_calls=most))
     async with agent:
         with pytest.raises(LimitReached, match=r"rounds of the same calls \('f', ") as caught:
@@ -287,8 +287,7 @@ async def test_calls_that_go_round_are_no_progress(cycle, most, asks, autojump_c
 
 
 @pytest.mark.parametrize("cycle", [TWO, THREE, FOUR, FIVE, EIGHT])
-async def test_calls_that_bring_something_new_are_progress(cycle, autojump_clock):
-    """Repeated calls with changing results continue."""
+async def test_repeated_calls_with_new_results_continue(cycle, autojump_clock):
     agent, asked = looping(cycle, [str(n) for n in range(100)])
     async with agent:
         with pytest.raises(LimitReached) as caught:
@@ -299,7 +298,7 @@ async def test_calls_that_bring_something_new_are_progress(cycle, autojump_clock
 
 @pytest.mark.parametrize("kind", [BareAgent, StepsAgent])
 @pytest.mark.parametrize(("cycle", "asks"), [(TWO, 7), (THREE, 10), (FIVE, 16)])
-async def test_rounds_before_a_crash_count(cycle, asks, kind, autojump_clock):
+async def test_cycles_are_detected_across_a_crash(cycle, asks, kind, autojump_clock):
     """A cycle is detected as in one process, wherever the process died."""
     crashes = 0
     options = {} if kind is BareAgent else {"max_iterations": 25}
@@ -343,10 +342,10 @@ async def test_rounds_before_a_crash_count(cycle, asks, kind, autojump_clock):
 @pytest.mark.parametrize("with_block", [True, False])
 async def test_a_helper_works_for_the_root_owner_after_a_restart(first, with_block, autojump_clock):
     """`Chat.owner` of a helper's calls is the owner of the session at the top, whichever agent starts first."""
-    asked, gate = [], trio.Event()
+    owners, gate = [], trio.Event()
 
     async def answer(chat):
-        asked.append(chat.owner)
+        owners.append(chat.owner)
         await gate.wait()
         return "ok"
 
@@ -377,13 +376,13 @@ async def test_a_helper_works_for_the_root_owner_after_a_restart(first, with_blo
                 desk = await start(runtime)
                 await desk.create_session("ada", "go", session_id="s")
                 await trio.sleep_forever()
-        assert asked == ["ada"]
+        assert owners == ["ada"]
         gate.set()
         async with open_runtime(journal=journal) as runtime:
             await start(runtime)
             await trio.sleep(30)
-    assert set(asked[1:]) == {"ada"}
-    assert len(asked) > 1
+    assert set(owners[1:]) == {"ada"}
+    assert len(owners) > 1
 
 
 class DamagedSessionJournal(MemoryJournal):
@@ -397,10 +396,10 @@ class DamagedSessionJournal(MemoryJournal):
 
 async def test_a_helper_of_a_damaged_session_resumes_for_the_root_owner(autojump_clock):
     """A session that works for a session with unreadable records resumes, and its calls count for the name in the summary."""
-    asked, gate = [], trio.Event()
+    owners, gate = [], trio.Event()
 
     async def answer(chat):
-        asked.append(chat.owner)
+        owners.append(chat.owner)
         await gate.wait()
         return "ok"
 
@@ -420,11 +419,11 @@ async def test_a_helper_of_a_damaged_session_resumes_for_the_root_owner(autojump
         async with open_runtime(journal=journal) as runtime:
             await runtime.start(make_helper())
             await trio.sleep(30)
-    assert asked == ["ada", "ada"]
+    assert owners == ["ada", "ada"]
 
 
-async def test_the_quota_of_the_root_owner_pays_for_a_helper_after_a_restart(autojump_clock):
-    """Tokens of a helper that starts before its asker count for the asker's owner, as before the restart."""
+async def test_tokens_of_a_helper_count_for_the_root_owner_after_a_restart(autojump_clock):
+    """The helper starts before its caller."""
     gate = trio.Event()
 
     async def answer(_):

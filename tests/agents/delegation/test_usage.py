@@ -32,8 +32,8 @@ def team(*, inner_cost=0.5):
     return BareAgent("first", llm=ScriptedLLM(script * 9), tools=[middle.as_tool()])
 
 
-def test_counts_add_up():
-    """Own parts and those of children apart, a price that is not known spreads to the total alone."""
+def test_usage_counts_add_up():
+    """Own usage and usage of children are separate. An unknown price makes only the total price unknown."""
     both = took(1, 1.0).with_child(took(5, 2.0)).with_child(took(7, None))
     assert (both.input_tokens, both.cost, both.children) == (1, 1.0, took(12, None, 2))
     assert both.total == took(13, None, 3)
@@ -58,14 +58,14 @@ async def test_reply_has_own_and_total_usage():
 
 
 async def test_an_unknown_price_is_reported():
-    """The total has none then, and the own cost stays."""
+    """The total has no cost then, and the own cost stays."""
     async with team(inner_cost=None) as agent:
         usage = (await agent.run("?")).usage
     assert (usage.cost, usage.total.cost, usage.total.input_tokens) == (0.25, None, 122)
 
 
-async def test_a_question_in_a_handler_counts():
-    """The session of the question is a child of the asking session."""
+async def test_run_in_a_handler_counts_for_the_session():
+    """The session of the run is a child of the session of the handler."""
     target = BareAgent("target", llm=ScriptedLLM([said("routed", 50)]))
     async with BareAgent("outer", llm=ScriptedLLM([said("asked", 1)])) as outer, target:
         session = await outer.create_session("ada")
@@ -96,7 +96,7 @@ async def test_a_restart_keeps_the_total(tmp_path):
 
 
 async def test_a_failed_plan_reports_its_usage():
-    """Its bad answers, and no more of the session than they."""
+    """The usage has only the invalid answers of the plan."""
     script = ScriptedLLM([said("no plan", 10)] * 6)
     async with PlanAgent("planner", llm=script) as agent:
         session = await agent.create_session("ada")

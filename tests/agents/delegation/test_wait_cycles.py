@@ -47,8 +47,8 @@ def waiting_by(how, found, name):
 
 @pytest.mark.parametrize("length", range(2, 9))
 @pytest.mark.parametrize("how", ["run", "stream", "wait_idle"])
-async def test_a_circle_over_tools_is_named_at_its_last_ask(autojump_clock, how, length):
-    """Every other session gets its answer, no slot is lost, and nothing is left of the waits."""
+async def test_wait_cycle_over_tools_is_rejected_at_its_last_ask(autojump_clock, how, length):
+    """Every other session gets its answer, no slot is lost, and no wait remains."""
     found, sessions, agents = [], {}, []
 
     def agent_number(number):
@@ -82,8 +82,8 @@ async def test_a_circle_over_tools_is_named_at_its_last_ask(autojump_clock, how,
     assert isinstance(error, WouldDeadlock)
 
 
-async def test_a_circle_of_eight_is_named_within_ten_milliseconds():
-    """From the closing ask to the error, in real time, with 1,000 other waiting sessions."""
+async def test_wait_cycle_of_eight_is_detected_within_ten_milliseconds():
+    """The time counts from the closing ask to the error, in real time, with 1,000 other waiting sessions."""
     sessions, agents, took, paths = [], [], [], []
     length = 8
 
@@ -93,11 +93,11 @@ async def test_a_circle_of_eight_is_named_within_ten_milliseconds():
         @tool
         async def go() -> str:
             """Ask the next one."""
-            begun = time.perf_counter()
+            started = time.perf_counter()
             try:
                 return str(await agents[following].run("go on", session=sessions[following]))
             except DeadlockDetected as error:
-                took.append(time.perf_counter() - begun)
+                took.append(time.perf_counter() - started)
                 paths.append(len(error.path))
                 return "no way"
 
@@ -126,7 +126,7 @@ def waiting_node(session):
     return session._context.wait_node
 
 
-async def test_a_circle_over_a_child_session_is_named(autojump_clock):
+async def test_wait_cycle_over_a_child_session_is_rejected(autojump_clock):
     """An agent that is asked in a child session cannot ask the asking session."""
     found = []
 
@@ -147,7 +147,7 @@ async def test_a_circle_over_a_child_session_is_named(autojump_clock):
     assert (path[1], path[0].split("/")[0]) == ("boss/s", "worker")
 
 
-async def test_a_circle_over_a_handler_and_a_route_is_named(autojump_clock):
+async def test_wait_cycle_over_a_handler_and_a_route_is_rejected(autojump_clock):
     """A desk routes to a clerk, whose handler asks the desk."""
     found = []
     clerk = BareAgent("clerk", llm=ScriptedLLM(["5 euros"]))
@@ -167,7 +167,7 @@ async def test_a_circle_over_a_handler_and_a_route_is_named(autojump_clock):
     assert found[0][1].path == ("clerk/s/billing", "desk/s", "clerk/s/billing")
 
 
-async def test_parallel_tools_of_one_turn_wait_side_by_side(autojump_clock):
+async def test_wait_cycle_fails_only_one_of_two_concurrent_tools(autojump_clock):
     """A tool in a cycle gets the error, the other gets its answer."""
     found = []
 
@@ -193,8 +193,8 @@ async def test_parallel_tools_of_one_turn_wait_side_by_side(autojump_clock):
     assert len(found) == 1
 
 
-async def test_a_task_of_ones_own_may_wait_for_the_session(autojump_clock):
-    """The turn does not wait for it, so there is no circle."""
+async def test_delegated_task_may_wait_for_its_parent_session(autojump_clock):
+    """The turn does not wait for the task, so there is no cycle."""
     answers = []
     async with trio.open_nursery() as nursery:
 
@@ -238,7 +238,7 @@ async def test_child_may_interrupt_its_waiting_parent(autojump_clock, how):
 
     worker = BareAgent("worker", llm=ScriptedLLM(go_once), tools=[go])
     boss = BareAgent("boss", llm=ScriptedLLM(["5"]), tools=[])
-    heard = []
+    received = []
     async with open_runtime() as runtime:
         for agent in (boss, worker):
             await runtime.start(agent)
@@ -246,9 +246,9 @@ async def test_child_may_interrupt_its_waiting_parent(autojump_clock, how):
 
         @session.on_conversation
         async def ask(_):
-            heard.append(str(await worker.run("go")))
+            received.append(str(await worker.run("go")))
 
         with trio.fail_after(5):
             await session.chat("hi")
             await session.wait_idle()
-    assert heard == ["stopped"] or how == "aclose"
+    assert received == ["stopped"] or how == "aclose"

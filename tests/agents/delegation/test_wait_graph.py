@@ -18,8 +18,11 @@ def names(way):
 
 
 @pytest.mark.parametrize("length", range(2, 9))
-def test_a_circle_is_named_by_its_last_edge(length):
-    """From the one that would wait, in order, back to it; within as many steps as it has edges."""
+def test_cycle_is_reported_by_its_last_edge(length):
+    """The error lists the sessions in order, from the one that would wait back to it.
+
+    The search takes at most as many steps as the cycle has edges.
+    """
     ring = nodes(length)
     with ExitStack() as edges:
         for waiter, target in pairwise(ring):
@@ -59,13 +62,13 @@ def test_cycle_search_is_fast_with_many_waiters():
         assert find_cycle(stranger, lead).steps == 0
 
 
-def test_ten_thousand_acyclic_graphs_have_no_circle():
+def test_ten_thousand_acyclic_graphs_have_no_cycle():
     """Edges along a hidden order never close a cycle in any sequence; an edge against an existing path does."""
     chance = random.Random(6)
     closed = 0
     for _ in range(10_000):
         order = nodes(chance.randint(2, 12))
-        pairs = [(a, b) for place, a in enumerate(order) for b in order[place + 1 :]]
+        pairs = [(a, b) for index, a in enumerate(order) for b in order[index + 1 :]]
         chosen = chance.sample(pairs, chance.randint(1, min(len(pairs), 20)))
         with ExitStack() as edges:
             for waiter, target in chosen:
@@ -81,8 +84,8 @@ def test_ten_thousand_acyclic_graphs_have_no_circle():
     assert closed == 10_000
 
 
-def test_circles_in_random_graphs_are_found_exactly_where_a_search_of_everything_finds_them():
-    """Compared with depth-first search, with edges removed in between."""
+def test_cycle_detection_equals_a_full_search():
+    """The results are compared with a depth-first search, with edges removed in between."""
     chance = random.Random(7)
 
     def reaches(start, goal):

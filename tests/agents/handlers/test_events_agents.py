@@ -49,8 +49,8 @@ def drained(events):
     return [events._backlog.events.popleft() for _ in range(len(events._backlog.events))]
 
 
-async def test_an_observer_sees_what_happened_in_order():
-    """From the agent's start to its end, with ids that belong together."""
+async def test_observer_receives_events_in_order():
+    """The events reach from the agent's start to its end, with matching ids."""
     seen = []
 
     async def watch(runtime, task_status):
@@ -89,7 +89,7 @@ async def test_an_observer_sees_what_happened_in_order():
     assert [event.at for event in seen] == sorted(event.at for event in seen)
 
 
-async def test_a_session_below_another_agents_names_both():
+async def test_event_of_a_child_session_names_both_agents():
     """Sessions of several agents may have the same id, so the event names the parent's agent."""
     helper = BareAgent("helper", llm=ScriptedLLM(["ok"], repeat=True))
     async with open_runtime(journal="memory:") as runtime, runtime.events() as events:
@@ -105,7 +105,7 @@ async def test_a_session_below_another_agents_names_both():
 
 
 async def test_events_carry_no_contents():
-    """Neither messages, tool results nor error texts."""
+    """Events have neither messages, tool results nor error texts."""
     async with open_runtime() as runtime, runtime.events() as events:
         agent = await runtime.start(agent_with(ToolCall("look", {}), SECRET, ValueError(SECRET)))
         session = await agent.create_session("ada", SECRET)
@@ -117,7 +117,7 @@ async def test_events_carry_no_contents():
     assert SECRET not in str([attrs.asdict(event) for event in seen])
 
 
-async def test_logs_carry_no_contents_where_texts_are_redacted(caplog):
+async def test_redacted_logs_have_no_contents(caplog):
     """An unhandled failure is logged by class and ids; without `redact=` the log has its text."""
     caplog.set_level("DEBUG")
     async with open_runtime(redact=str) as runtime:
@@ -129,8 +129,8 @@ async def test_logs_carry_no_contents_where_texts_are_redacted(caplog):
     assert SECRET not in caplog.text
 
 
-async def test_a_slow_reader_loses_the_oldest():
-    """It never slows anyone down, and knows how many it lost."""
+async def test_slow_reader_loses_the_oldest_events():
+    """The reader slows down no other task, and has the number of lost events."""
     async with open_runtime() as runtime, runtime.events(capacity=3) as slow, runtime.events() as quick:
         agent = await runtime.start(agent_with(*["answer"] * 10))
         session = await agent.create_session("ada")
@@ -142,9 +142,7 @@ async def test_a_slow_reader_loses_the_oldest():
         assert (slow.lost, quick.lost) == (len(everything) - 3, 0)
 
 
-async def test_a_stopped_turn_is_seen_as_such():
-    """By the kind of its failure."""
-
+async def test_event_of_a_stopped_turn_has_its_kind():
     async def never(chat):
         await trio.sleep_forever()
 
@@ -159,7 +157,7 @@ async def test_a_stopped_turn_is_seen_as_such():
 
 
 async def test_a_reader_outside_of_the_block_gets_an_error():
-    """Also when the block ends with an exception."""
+    """This holds also when the block ends with an exception."""
     ended = trio.Event()
 
     async with trio.open_nursery() as nursery:
@@ -181,7 +179,7 @@ async def read_all(stream, ended):
 
 
 async def test_a_reader_keeps_at_least_one_event():
-    """Any other capacity raises."""
+    """A smaller or invalid capacity raises an error."""
     async with open_runtime() as runtime:
         with pytest.raises(ConfigurationError, match="at least 1"):
             async with runtime.events(capacity=0):

@@ -137,11 +137,11 @@ class Heard:
 
     @classmethod
     def of(cls, session):
-        heard = cls()
-        session.on_tool_result(lambda result: heard.results.append(result.status))
-        session.on_exception(lambda failure: heard.failures.append(failure.kind))
-        session.on_conversation(lambda reply: heard.replies.append(reply.text))
-        return heard
+        received = cls()
+        session.on_tool_result(lambda result: received.results.append(result.status))
+        session.on_exception(lambda failure: received.failures.append(failure.kind))
+        session.on_conversation(lambda reply: received.replies.append(reply.text))
+        return received
 
 
 # --- a clean-up that fails while we cancel --------------------------------------------------
@@ -150,12 +150,12 @@ class Heard:
 @pytest.mark.parametrize("at", ["tool", "both", "model"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("how", ["interrupt", "twice", "aclose", "aclose after", "urgent", "run cancelled"])
-async def test_a_turn_ends_whose_clean_up_fails(autojump_clock, caplog, way, at, how):
+async def test_turn_with_a_failing_clean_up_ends(autojump_clock, caplog, way, at, how):
     """The stopping caller returns, the session answers again, and other sessions are not affected."""
     async with open_runtime() as runtime, trio.open_nursery() as nursery:
         agent = await runtime.start(make(way))
         session, other = await agent.create_session("ada"), await agent.create_session("eve")
-        heard, theirs = Heard.of(session), Heard.of(other)
+        received, theirs = Heard.of(session), Heard.of(other)
         with trio.fail_after(20):
             if how == "run cancelled":
                 with trio.move_on_after(1):
@@ -184,18 +184,18 @@ async def test_a_turn_ends_whose_clean_up_fails(autojump_clock, caplog, way, at,
                 assert session.status == "closed"
             else:
                 assert (await agent.run("again", session=session)).text == "fine"
-        assert heard.failures == ["interrupted"]
+        assert received.failures == ["interrupted"]
         unknown = {"tool": ["outcome_unknown"], "both": ["outcome_unknown"] * 2 + ["success"], "model": []}[
             at
         ]
-        assert heard.results == unknown
+        assert received.results == unknown
         assert theirs.failures == []
         assert how == "run cancelled" or theirs.replies == ["fine"]
     assert "restarts" not in caplog.text
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_time_that_is_over_goes_before_a_failing_clean_up(autojump_clock, way):
+async def test_timeout_is_reported_before_a_failing_clean_up(autojump_clock, way):
     """Timeouts of model and tool are reported as timeouts, and not as errors of the clean-up."""
     async with make(way, limits=Limits(model_timeout=5, tool_timeout=3)) as agent:
         session = await agent.create_session("ada")
@@ -213,8 +213,8 @@ async def test_a_time_that_is_over_goes_before_a_failing_clean_up(autojump_clock
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_six_of_them_do_not_end_the_runtime(autojump_clock, way):
-    """Nor does any agent fail by it."""
+async def test_six_failing_clean_ups_do_not_end_the_runtime(autojump_clock, way):
+    """No agent fails because of them."""
     async with open_runtime() as runtime:
         agent = await runtime.start(make(way))
         bystander = await runtime.start(BareAgent("b", llm=ScriptedLLM(["ok"], repeat=True)))
@@ -229,8 +229,8 @@ async def test_six_of_them_do_not_end_the_runtime(autojump_clock, way):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("at", ["tool", "both", "model"])
 @pytest.mark.parametrize("interrupted", [False, True])
-async def test_a_stop_leaves_such_a_turn_for_the_next_start(autojump_clock, way, at, interrupted):
-    """One result per call, in the record and after a restart, with any error of the clean-up; a stopped turn resumes."""
+async def test_stopped_turn_with_a_failing_clean_up_resumes(autojump_clock, way, at, interrupted):
+    """Each call has one result, in the record and after a restart, with any error of the clean-up."""
     async with MemoryJournal().running() as journal:
         agent = make(way, grace=0)
         async with open_runtime(journal=journal) as runtime:
@@ -272,26 +272,25 @@ class Breaking(ShortTermMemory):
 @pytest.mark.parametrize("journal", [None, "memory:"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("at", ["tool", "both", "model"])
-async def test_an_agent_that_fails_starts_again_whatever_its_tools_clean_up(autojump_clock, journal, way, at):
-    """Once for the one failure; interrupted turns end as failures, and the session answers again."""
+async def test_failed_agent_restarts_despite_failing_clean_ups(autojump_clock, journal, way, at):
+    """The agent restarts once. Interrupted turns end as failures, and the session answers again."""
     async with open_runtime(journal=journal, supervision=Supervision(max_restarts=1)) as runtime:
         agent = await runtime.start(make(way, memory=Breaking()))
         session, other = await agent.create_session("ada", at), await agent.create_session("eve")
-        heard = Heard.of(session)
+        received = Heard.of(session)
         await trio.sleep(1)
         await other.chat("crash")
         await trio.sleep(5)
-        assert heard.failures == ["internal"]
+        assert received.failures == ["internal"]
         assert (
-            heard.results
+            received.results
             == {"tool": ["outcome_unknown"], "both": ["outcome_unknown"] * 2 + ["success"], "model": []}[at]
         )
         assert (await agent.run("again", session=session)).text == "fine"
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_handler_that_times_out_is_reported_as_late(autojump_clock, way):
-    """With any error of its clean-up."""
+async def test_timeout_of_a_handler_is_reported_despite_a_failing_clean_up(autojump_clock, way):
     async with BareAgent("a", llm=ScriptedLLM(["one", "two"]), handler_timeout=2) as agent:
         session = await agent.create_session("ada", "hello")
         failures = []
@@ -304,8 +303,8 @@ async def test_a_handler_that_times_out_is_reported_as_late(autojump_clock, way)
         assert (await agent.run("hello", session=session)).text == "two"
 
 
-async def test_a_handler_whose_clean_up_fails_does_not_disturb_the_agents_end(autojump_clock):
-    """The block is left in its time, and raises nothing."""
+async def test_failing_handler_clean_up_does_not_delay_the_end(autojump_clock):
+    """The block exits in time, and raises nothing."""
     with trio.fail_after(20):
         async with BareAgent("a", llm=ScriptedLLM(["one"]), grace=1) as agent:
             session = await agent.create_session("ada", "hello")
@@ -326,8 +325,8 @@ EXITS = [
 
 @pytest.mark.parametrize("error", EXITS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("kind", ["thread", "inline", "async", "nursery", "hook", "retried"])
-async def test_a_tool_cannot_end_more_than_its_call(error, kind):
-    """Its error is the result, and the model continues with it."""
+async def test_error_of_a_tool_ends_only_its_call(error, kind):
+    """The error is the result, and the model continues with it."""
     raising = lambda *_: fail(error)  # noqa: E731
 
     async def later():
@@ -361,8 +360,11 @@ async def test_a_tool_cannot_end_more_than_its_call(error, kind):
 
 
 @pytest.mark.parametrize("error", EXITS, ids=lambda error: type(error).__name__)
-async def test_whoever_raises_it_ends_nothing_but_what_he_was_asked_for(autojump_clock, error):
-    """Models, protocols, handlers, hooks, rules and reducers: a failure of the turn, or of the handler."""
+async def test_exit_exceptions_of_user_code_end_only_their_call(autojump_clock, error):
+    """Models, protocols, handlers, hooks, rules and reducers raise them.
+
+    The result is a failure of the turn or of the handler.
+    """
 
     class Odd(Bare):
         def read(self, answer, view):
@@ -392,17 +394,17 @@ async def test_whoever_raises_it_ends_nothing_but_what_he_was_asked_for(autojump
         others.on_message(raising_now)
         for each, kinds in ((by_model, ["model"]), (by_protocol, ["internal"]), (by_rule, ["internal"])):
             session = await each.create_session("ada", "hello")
-            heard = Heard.of(session)
+            received = Heard.of(session)
             await session.wait_idle()
-            assert heard.failures == kinds
+            assert received.failures == kinds
         session = await others.create_session("ada", "hello")
-        heard = Heard.of(session)
+        received = Heard.of(session)
         session.on_conversation(raising)
         session.on_conversation(raising_now)
         await session.wait_idle()
-        assert heard.replies == ["fine"]
-        assert set(heard.failures) == {"handler"}
-        assert len(heard.failures) == 5  # the query hook, the message hook twice, and two handlers
+        assert received.replies == ["fine"]
+        assert set(received.failures) == {"handler"}
+        assert len(received.failures) == 5  # the query hook, the message hook twice, and two handlers
         with pytest.raises(Exception, match="was raised"):
             session.state.dispatch(raising_now)
         others.on_session(raising)
@@ -424,8 +426,11 @@ FOREIGN = [*EXITS, Unreadable()]
 
 @pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("at", ["fields", "items", "output"])
-async def test_a_result_that_cannot_be_written_is_text_and_a_function_that_fails_is_the_error(error, at):
-    """With any error of the result's methods: the tool ran. An error of `process_output` is the error of the call."""
+async def test_unserializable_result_becomes_text(error, at):
+    """Methods of the result may raise any error, because the tool ran.
+
+    An error of `process_output` is the error of the call.
+    """
 
     class Odd:
         def __getattr__(self, name):
@@ -440,16 +445,16 @@ async def test_a_result_that_cannot_be_written_is_text_and_a_function_that_fails
     made = tool(name="x", description="Test.", thread=False, process_output=output)(lambda: value)
     async with BareAgent("a", llm=ScriptedLLM([ToolCall("x", {}), "fine"]), tools=[made]) as agent:
         session = await agent.create_session("ada", "go")
-        heard = Heard.of(session)
+        received = Heard.of(session)
         await session.wait_idle()
         status = "error" if at == "output" else "success"
-        assert (heard.results, heard.failures, heard.replies) == ([status], [], ["fine"])
+        assert (received.results, received.failures, received.replies) == ([status], [], ["fine"])
 
 
 @pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("llm", ["raises", "odd"])
 async def test_a_failing_summary_keeps_the_session_running(autojump_clock, caplog, error, llm):
-    """Summaries are made during turns, in the runtime's own nursery."""
+    """Summaries are made during turns, in the runtime's nursery."""
 
     class Odd(LLM):
         name = "odd"
@@ -470,7 +475,7 @@ async def test_a_failing_summary_keeps_the_session_running(autojump_clock, caplo
 
 @pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
 async def test_a_failing_snapshot_keeps_the_session_running(error, caplog):
-    """A user's memory is asked for a separate view during turns."""
+    """Snapshots build a separate memory view of the user's class during turns."""
 
     class Broken(ShortTermMemory):
         def open_view(self):
@@ -492,7 +497,7 @@ async def test_a_failing_snapshot_keeps_the_session_running(error, caplog):
 
 
 @pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
-async def test_a_toolset_that_fails_ends_nothing_but_its_agents_start(autojump_clock, error):
+async def test_failing_toolset_fails_only_the_start_of_its_agent(autojump_clock, error):
     """A failed connect is retried; an invalid derived toolset raises at the start."""
 
     class Group(Toolset):
@@ -520,7 +525,7 @@ async def test_a_toolset_that_fails_ends_nothing_but_its_agents_start(autojump_c
 
 
 @pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
-async def test_new_words_for_a_message_that_fail_are_an_exception(error):
+async def test_failed_rewrite_of_a_message_raises(error):
     """The caller that creates the session gets it, and may retry."""
     async with BareAgent("a", llm=ScriptedLLM([error, "fine"])) as agent:
         with pytest.raises(ModelError if isinstance(error, Exception) else UserCodeExit):
@@ -528,7 +533,7 @@ async def test_new_words_for_a_message_that_fail_are_an_exception(error):
         assert (await agent.run("hello")).text == "fine"
 
 
-async def test_a_guard_or_a_stream_whose_error_cannot_be_read_ends_nothing():
+async def test_unprintable_error_of_a_guard_is_contained():
     """The caller gets a readable error; a stream reader that does not look gets none."""
     async with BareAgent("a", llm=ScriptedLLM([Unreadable(), "fine"])) as agent:
         async with agent.stream("hello"):
@@ -588,7 +593,7 @@ HARD_NAMES = ["deep", "exit", "cause", "closed", "untraced", "falsy"]
 @pytest.mark.parametrize("make", HARD, ids=HARD_NAMES)
 @pytest.mark.parametrize("kind", ["conversation", "exception"])
 async def test_a_handler_error_with_a_failing_str_is_contained(autojump_clock, caplog, kind, make):
-    """Also of a handler of failures, whose errors are only logged."""
+    """Errors of failure handlers, which are only logged, are contained as well."""
 
     def fails(_):
         raise make()
@@ -605,7 +610,7 @@ async def test_a_handler_error_with_a_failing_str_is_contained(autojump_clock, c
 
 
 @pytest.mark.parametrize("make", HARD, ids=HARD_NAMES)
-async def test_a_sync_tool_whose_error_is_hard_to_look_at_has_a_result(make):
+async def test_sync_tool_with_an_unprintable_error_has_a_result(make):
     """The error of its thread is not inspected on its way."""
 
     @tool
@@ -641,7 +646,7 @@ async def test_an_error_with_a_failing_str_fails_only_its_call(autojump_clock, m
 
 
 async def test_a_keyboard_interrupt_ends_the_program():
-    """As itself, also out of a nursery of a tool."""
+    """The program raises the KeyboardInterrupt itself, also out of a nursery of a tool."""
 
     async def ctrl_c():
         raise KeyboardInterrupt
@@ -670,10 +675,10 @@ async def test_approved_call_may_fail_in_its_cleanup(autojump_clock):
 
     async with BareAgent("a", llm=ScriptedLLM([ToolCall("pay", {}), "fine"]), tools=[pay]) as agent:
         session = await agent.create_session("ada", "go")
-        heard = Heard.of(session)
+        received = Heard.of(session)
         await session.wait_idle()
         await session.answer(session.approvals[0], Approve())
         await trio.sleep(1)
         with trio.fail_after(5):
             await session.interrupt()
-        assert (heard.results, heard.failures) == (["outcome_unknown"], ["interrupted"])
+        assert (received.results, received.failures) == (["outcome_unknown"], ["interrupted"])

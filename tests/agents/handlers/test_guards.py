@@ -61,7 +61,7 @@ class Slow:
 # --- messages -----------------------------------------------------------------------------------------
 
 
-async def test_a_refused_message_cancels_the_call(journal, listen):
+async def test_rejected_message_cancels_the_model_call(journal, listen):
     """No handler receives an answer, the record has none, and the next message is answered."""
     slow = Slow()
     agent = BareAgent("clerk", llm=slow.llm)
@@ -74,10 +74,10 @@ async def test_a_refused_message_cancels_the_call(journal, listen):
     async with open_runtime(journal=journal) as runtime:
         await runtime.start(agent)
         session = await agent.create_session("ada", "You fool")
-        heard = listen(session, tokens=True)
+        received = listen(session, tokens=True)
         await session.wait_idle()
         assert slow.cancelled
-        assert [(each.kind, str(each.error)) for each in heard] == [
+        assert [(each.kind, str(each.error)) for each in received] == [
             ("guard", f"the guard {polite.__qualname__} rejected it: be polite")
         ]
         assert [message.text for message in session.history] == ["You fool"]
@@ -86,7 +86,7 @@ async def test_a_refused_message_cancels_the_call(journal, listen):
 
 
 async def test_an_answer_is_held_until_the_guard_agrees(journal, listen):
-    """The model may finish before: no token, reply or record of its answer exists."""
+    """The model may finish before the guard. Until then no token, reply or record of its answer exists."""
     agreed, done = trio.Event(), trio.Event()
     agent = BareAgent("clerk", llm=ScriptedLLM(["Hello there, Ada."], chunk=3))
 
@@ -98,17 +98,17 @@ async def test_an_answer_is_held_until_the_guard_agrees(journal, listen):
     async with open_runtime(journal=journal) as runtime:
         await runtime.start(agent)
         session = await agent.create_session("ada", "Hello")
-        heard = listen(session, tokens=True)
+        received = listen(session, tokens=True)
         await done.wait()
         await trio.testing.wait_all_tasks_blocked()
-        assert heard == []
+        assert received == []
         assert len(session.history) == 1
         agreed.set()
         await session.wait_idle()
-        assert "".join(str(each.text) for each in heard[:-1]) == heard[-1].text == "Hello there, Ada."
+        assert "".join(str(each.text) for each in received[:-1]) == received[-1].text == "Hello there, Ada."
 
 
-async def test_the_guard_and_the_model_work_at_the_same_time(autojump_clock):
+async def test_guard_and_model_run_concurrently(autojump_clock):
     """A turn takes as long as the longer of the two."""
 
     async def answer(chat):
@@ -122,12 +122,12 @@ async def test_the_guard_and_the_model_work_at_the_same_time(autojump_clock):
         await trio.sleep(2)
 
     async with agent:
-        begun = trio.current_time()
+        started = trio.current_time()
         await agent.run("Hello")
-        assert trio.current_time() - begun == pytest.approx(3)
+        assert trio.current_time() - started == pytest.approx(3)
 
 
-async def test_each_message_is_looked_at_once(journal):
+async def test_each_message_is_guarded_once(journal):
     """Tool results and the model's own text are not guarded; each of several collected messages is."""
     looked = []
 
@@ -149,8 +149,8 @@ async def test_each_message_is_looked_at_once(journal):
     assert looked == [("s", "1?")]
 
 
-async def test_all_of_collected_messages_are_looked_at():
-    """One rejected message rejects all that are answered with it."""
+async def test_all_collected_messages_are_guarded():
+    """One rejected message rejects all messages that are answered with it."""
     looked, slow = [], Slow()
     agent = BareAgent("clerk", llm=slow.llm, on_busy="collect")
 
@@ -207,14 +207,14 @@ async def test_an_error_of_the_model_ends_the_guard(autojump_clock):
             ended.append(trio.current_time())
 
     async with agent:
-        begun = trio.current_time()
+        started = trio.current_time()
         with pytest.raises(ModelError, match="no model"):
             await agent.run("Hello")
-        assert ended == [begun]
+        assert ended == [started]
 
 
 @pytest.mark.parametrize("how", ["interrupt", "cancel"])
-async def test_an_interruption_ends_both(how, autojump_clock):
+async def test_interruption_ends_guard_and_model_call(how, autojump_clock):
     """The next message has a separate turn and a separate guard call."""
     looked, slow = [], Slow()
     agent = BareAgent("clerk", llm=slow.llm)
@@ -241,8 +241,8 @@ async def test_an_interruption_ends_both(how, autojump_clock):
         assert looked == ["one", "two"]
 
 
-async def test_a_refused_call_is_paid(autojump_clock):
-    """A call that was cancelled may be billed, so it counts."""
+async def test_cancelled_model_call_counts_as_usage(autojump_clock):
+    """The provider may bill a cancelled call."""
     slow = Slow()
     agent = BareAgent("clerk", llm=slow.llm)
 
@@ -275,12 +275,12 @@ async def test_an_answer_guard_rejects_or_replaces(journal, listen):
     async with open_runtime(journal=journal) as runtime:
         await runtime.start(agent)
         session = await agent.create_session("ada")
-        heard = listen(session, tokens=True)
+        received = listen(session, tokens=True)
         assert str(await agent.run("Code?", session=session)) == "The code is ****."
         with pytest.raises(GuardrailTripped, match="it tells a secret"):
             await agent.run("Secret?", session=session)
         assert str(await agent.run("Hello", session=session)) == "Hello."
-        assert [getattr(each, "text", "") or each.kind for each in heard] == [
+        assert [getattr(each, "text", "") or each.kind for each in received] == [
             "The code is ****.",
             "guard",
             "Hello.",
@@ -291,8 +291,8 @@ async def test_an_answer_guard_rejects_or_replaces(journal, listen):
         assert [each.text for each in read] == ["The code is ****."]
 
 
-async def test_guards_of_answers_follow_each_other():
-    """Each gets the result of the one before; a removed guard is not called."""
+async def test_answer_guards_run_in_order():
+    """Each guard gets the result of the one before. A removed guard is not called."""
     agent = BareAgent("clerk", llm=ScriptedLLM(["a"], repeat=True))
     first = agent.guard(lambda reply: reply.text + "b", on="answer")
     agent.guard(lambda reply: reply.text + "c", on="answer")
@@ -304,14 +304,14 @@ async def test_guards_of_answers_follow_each_other():
 
 async def test_events_of_a_rejected_answer_are_not_delivered(listen):
     """Events precede the reply in the answer, and wait for the guard's decision about it."""
-    said = '{"messageType": "conversation", "content": "Hello"}'
-    agent = SimpleAgent("clerk", llm=ScriptedLLM([said]))
+    text = '{"messageType": "conversation", "content": "Hello"}'
+    agent = SimpleAgent("clerk", llm=ScriptedLLM([text]))
     agent.guard(lambda _: Refuse("no"), on="answer")
     async with agent:
         session = await agent.create_session("ada", "x")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-        assert [type(each).__name__ for each in heard] == ["Failure"]
+        assert [type(each).__name__ for each in received] == ["Failure"]
 
 
 # --- crashes -------------------------------------------------------------------------------------------
@@ -319,14 +319,14 @@ async def test_events_of_a_rejected_answer_are_not_delivered(listen):
 
 @pytest.mark.parametrize("refuses", [False, True])
 @pytest.mark.parametrize("on", ["message", "answer"])
-async def test_a_decision_is_not_made_again(mortal, on, refuses):
-    """At any crash: the next process applies a written decision without a new guard call."""
+async def test_guard_decision_survives_a_crash(mortal, on, refuses):
+    """After a crash at any write the next process applies a written decision without a new guard call."""
     deaths = 0
     for steps in range(1, 12):
-        asked, ends, written = [], [], []
+        requests, ends, written = [], [], []
 
-        def guard(thing, asked=asked):
-            asked.append(thing)
+        def guard(thing, requests=requests):
+            requests.append(thing)
             if refuses:
                 return Refuse("no")
             return "Other words." if on == "answer" else None
@@ -351,14 +351,14 @@ async def test_a_decision_is_not_made_again(mortal, on, refuses):
             died = await journal.live(life, steps=steps)
             records = await journal.load("s", agent="clerk") if await journal.agents_with_session("s") else ()
             decided = sum(type(record).__name__ == "GuardDecisionRecord" for record in records)
-            before = len(asked)
+            before = len(requests)
             await journal.live(life)
             deaths += died
             assert decided <= 1
             if decided:
-                assert len(asked) == before == 1
-            wanted = "guard" if refuses else "Other words." if on == "answer" else "Hello."
-            assert set(ends) - {"stopped"} == {wanted}  # the dying process may still say so
+                assert len(requests) == before == 1
+            expected = "guard" if refuses else "Other words." if on == "answer" else "Hello."
+            assert set(ends) - {"stopped"} == {expected}  # the dying process may still say so
     assert deaths >= 4
 
 
@@ -373,7 +373,7 @@ def hidden(message):
 
 
 async def test_an_input_guard_keeps_text_out_of_model_and_journal(tmp_path):
-    """The record has its replacement, and the file has the original text nowhere."""
+    """The record has the replacement, and the journal file does not contain the original text."""
     llm = ScriptedLLM(["Hello.", "Bye."])
     path = tmp_path / "agents.db"
     async with open_runtime(journal=f"sqlite:///{path}") as runtime:
@@ -382,9 +382,9 @@ async def test_an_input_guard_keeps_text_out_of_model_and_journal(tmp_path):
         session = await agent.create_session("ada", "card 4111", session_id="s")
         await session.wait_idle()
         await agent.run(["again 4111", Image(media_type="image/png", data=b"png")], session=session)
-        said = [message for message in session.history if message.sender.kind == "user"]
-        assert [message.text for message in said] == ["card ****", "again ****"]
-        assert isinstance(said[1].parts[1], Image)
+        messages = [message for message in session.history if message.sender.kind == "user"]
+        assert [message.text for message in messages] == ["card ****", "again ****"]
+        assert isinstance(messages[1].parts[1], Image)
     assert all("4111" not in repr(chat.messages) for chat in llm.chats)
     assert all(b"4111" not in file.read_bytes() for file in tmp_path.iterdir())
 
@@ -407,11 +407,11 @@ async def test_message_rejected_by_an_input_guard_is_not_accepted():
         assert str(await agent.run("a weapon", session=session)) == "Hello."
 
 
-@pytest.mark.parametrize("said", [7, ["text"]])
-async def test_a_failing_input_guard_rejects_the_message(said):
-    """It fails closed as other guards: the error names its return value or exception."""
+@pytest.mark.parametrize("answer", [7, ["text"]])
+async def test_a_failing_input_guard_rejects_the_message(answer):
+    """An input guard fails closed as other guards do. The error names its return value or exception."""
     async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
-        agent.guard(lambda _: said, on="input")
+        agent.guard(lambda _: answer, on="input")
         with pytest.raises(HandlerFailed, match="must return None, a string or Refuse"):
             await agent.run("Hello")
     async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
@@ -422,7 +422,7 @@ async def test_a_failing_input_guard_rejects_the_message(said):
 
 @pytest.mark.parametrize("raised", [SystemExit(2), asyncio.CancelledError(), GeneratorExit()])
 async def test_a_failing_input_guard_keeps_the_agent_running(raised):
-    """An exception that is no `Exception`, e.g. SystemExit of argparse, fails only its call."""
+    """An exception that is not an `Exception`, e.g. SystemExit of argparse, fails only its call."""
 
     def leave(message):
         raise raised
@@ -433,8 +433,11 @@ async def test_a_failing_input_guard_keeps_the_agent_running(raised):
             await agent.run("Hello")
 
 
-def test_a_guard_of_inputs_is_a_plain_function():
-    """An async one could not decide before the message is in, so the error names the kind that can wait."""
+def test_async_input_guard_is_rejected():
+    """An async guard could not decide before the message is accepted.
+
+    The error names the kind of guard that can wait.
+    """
 
     async def slow(message):
         await trio.sleep(1)
@@ -456,7 +459,7 @@ def test_invalid_guard_is_rejected():
 
 
 async def test_a_builder_attaches_guards_of_each_kind():
-    """The agents that it builds have them, and the builder before has none."""
+    """Agents of the new builder have the guards, and the earlier builder has none."""
     plain = AgentBuilder("clerk").llm(ScriptedLLM(["code 1234"], repeat=True))
     guarded = plain.guard(hidden, on="input").guard(lambda reply: reply.text.replace("1", "*"), on="answer")
     async with guarded.build() as agent:
@@ -468,7 +471,7 @@ async def test_a_builder_attaches_guards_of_each_kind():
 
 
 def test_portal_agents_have_guards():
-    """In synchronous code, all three kinds; those of messages and answers are called in its threads."""
+    """All three kinds work in synchronous code. Guards of messages and answers are called in the portal's threads."""
     threads = []
 
     def no_weather(message):
@@ -509,19 +512,19 @@ async def test_guard_may_request_an_approval(on, journal, listen):
     async with open_runtime(journal=journal) as runtime:
         await runtime.start(agent)
         session = await agent.create_session("ada", "my code?")
-        heard, asked = listen(session, tokens=True), []
-        session.on_approval(asked.append)
+        received, approvals = listen(session, tokens=True), []
+        session.on_approval(approvals.append)
         await session.wait_idle()
-        assert (session.status, heard) == ("suspended", [])
+        assert (session.status, received) == ("suspended", [])
         (approval,) = await agent.approvals()
-        assert asked == [approval]
+        assert approvals == [approval]
         text = "my code?" if on == "message" else "code 1234"
         assert (approval.question, approval.arguments) == ("Is this fine?", {"text": text})
         with pytest.raises(UsageError, match="Approve, Reject or Respond"):
             await session.answer(approval, Edit({"text": "x"}))
         await session.answer(approval, Approve())
         await session.wait_idle()
-        assert str([item for item in heard if isinstance(item, Reply)][-1]) == "code 1234"
+        assert str([item for item in received if isinstance(item, Reply)][-1]) == "code 1234"
         assert (session.status, session.approvals) == ("idle", ())
         assert [message.text for message in session.history] == ["my code?", "code 1234"]
         with pytest.raises(Suspended):
@@ -575,13 +578,13 @@ async def test_guard_approval_survives_a_crash_at_each_write(on, mortal, autojum
     """The next process lists the approval, and delivers the answer after it is approved."""
     suspensions = 0
     for steps in range(1, 10):
-        heard = []
+        received = []
 
-        async def life(journal, heard=heard):
+        async def life(journal, received=received):
             nonlocal suspensions
             async with open_runtime(journal=journal) as runtime:
                 agent, _ = asking(on)
-                agent.on_session(lambda session: session.on_conversation(heard.append))
+                agent.on_session(lambda session: session.on_conversation(received.append))
                 await runtime.start(agent)
                 session = await agent.ensure_session("ada", "s")
                 await session.chat("my code?", message_id="m")
@@ -600,5 +603,5 @@ async def test_guard_approval_survives_a_crash_at_each_write(on, mortal, autojum
                 session = await agent.open_session("s")
                 assert [message.text for message in session.history] == ["my code?", "code 1234"]
                 assert (session.status, session.approvals) == ("idle", ())
-        assert {str(reply) for reply in heard} == {"code 1234"}
+        assert {str(reply) for reply in received} == {"code 1234"}
     assert suspensions > 9

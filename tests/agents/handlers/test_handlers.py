@@ -76,8 +76,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_the_session_goes_to_handlers_that_ask_for_it(make, case):
-    """It is the second argument where two positional parameters have no default."""
+async def test_handlers_with_two_parameters_get_the_session(make, case):
+    """The session is the second argument if two positional parameters have no default."""
     build, count = CASES[case]
     ear = Ear()
     agent, _ = make("hello")
@@ -93,8 +93,8 @@ async def test_the_session_goes_to_handlers_that_ask_for_it(make, case):
         assert (session in got[1:]) is (count == 2)
 
 
-async def test_print_is_a_handler(make, capsys):
-    """The first example of the contract."""
+async def test_print_can_be_a_handler(make, capsys):
+    """This is the first example of the contract."""
     agent, _ = make("hello")
     async with agent:
         session = await agent.create_session("ada", "hi")
@@ -113,7 +113,7 @@ async def test_handler_that_is_not_callable_is_rejected(make):
 
 
 async def test_several_handlers_of_a_kind_run_in_order_of_registration(make):
-    """Sync and async ones alike, each ended before the next begins."""
+    """Each handler, sync or async, ends before the next begins."""
     agent, _ = make("hello")
     order = []
     async with agent:
@@ -135,7 +135,7 @@ async def test_several_handlers_of_a_kind_run_in_order_of_registration(make):
 
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_raising_handler_is_a_failure_and_the_next_handler_runs(make, listen, is_async):
-    """The error names the handler and has its cause; the turn is answered all the same."""
+    """The error names the handler and has its cause. The turn is answered nevertheless."""
     agent, _ = make("hello", "again")
 
     def broken(reply):
@@ -148,17 +148,17 @@ async def test_a_raising_handler_is_a_failure_and_the_next_handler_runs(make, li
     async with agent:
         session = await agent.create_session("ada", "hi")
         session.on_conversation(broken_later if is_async else broken)
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
         await session.chat("more")
         await session.wait_idle()
-    failure, reply, *_ = heard
+    failure, reply, *_ = received
     assert (failure.kind, str(reply)) == ("handler", "hello")
     assert isinstance(failure.error, HandlerFailed)
     assert isinstance(failure.error.__cause__, LookupError)
     assert "broken" in str(failure.error)
     assert failure.message_id == session.history[0].id
-    assert len(heard) == 4
+    assert len(received) == 4
 
 
 async def test_a_handler_of_failures_that_raises_is_only_logged(make, listen, caplog):
@@ -167,42 +167,41 @@ async def test_a_handler_of_failures_that_raises_is_only_logged(make, listen, ca
     async with agent:
         session = await agent.create_session("ada", "hi")
         session.on_exception(lambda _: 1 / 0)
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
         await session.chat("again")
         await session.wait_idle()
-    assert [getattr(item, "kind", "reply") for item in heard] == ["model", "reply"]
+    assert [getattr(item, "kind", "reply") for item in received] == ["model", "reply"]
     assert any(record.levelno == logging.ERROR for record in caplog.records)
 
 
-async def test_an_async_handler_is_cut_at_its_timeout(autojump_clock, listen):
+async def test_async_handler_is_cancelled_at_its_timeout(autojump_clock, listen):
     """The timeout is a separate failure, and the other handlers run."""
     agent = BareAgent("a", llm=ScriptedLLM(["hello"]))
     async with agent:
         session = await agent.create_session("ada", "hi")
         session.on_conversation(lambda _: trio.sleep(31))  # noqa: ASYNC105 - awaited by the session
-        heard = listen(session)
+        received = listen(session)
         began = trio.current_time()
         await session.wait_idle()
     assert trio.current_time() - began == pytest.approx(30)
-    assert [getattr(item, "kind", "reply") for item in heard] == ["handler", "reply"]
-    assert "handler_timeout" in str(heard[0].error)
+    assert [getattr(item, "kind", "reply") for item in received] == ["handler", "reply"]
+    assert "handler_timeout" in str(received[0].error)
 
 
-async def test_the_handler_timeout_is_the_agents(autojump_clock, listen):
-    """`handler_timeout=` sets it."""
+async def test_handler_timeout_is_an_option_of_the_agent(autojump_clock, listen):
     agent = BareAgent("a", llm=ScriptedLLM(["hello"]), handler_timeout=2)
     async with agent:
         session = await agent.create_session("ada", "hi")
         session.on_conversation(lambda _: trio.sleep_forever())  # noqa: ASYNC105 - awaited by the session
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
     assert trio.current_time() == pytest.approx(2)
-    assert heard[0].kind == "handler"
+    assert received[0].kind == "handler"
 
 
-async def test_a_sync_handler_that_blocks_is_named_within_two_seconds(make, caplog):
-    """The event loop cannot notice that it is held, but the log can."""
+async def test_blocking_sync_handler_is_logged_within_two_seconds(make, caplog):
+    """The blocked event loop cannot report the handler, but the watchdog thread can."""
     agent, _ = make("hello")
     named_after = []
 
@@ -222,7 +221,7 @@ async def test_a_sync_handler_that_blocks_is_named_within_two_seconds(make, capl
 
 
 async def test_a_handler_cannot_wait_for_its_own_session(make):
-    """`wait_idle` and `run` would wait for the very turn that they are called from."""
+    """`wait_idle` and `run` would wait for the turn that they are called from."""
     agent, _ = make("hello")
     errors = []
     async with agent:
@@ -242,7 +241,7 @@ async def test_a_handler_cannot_wait_for_its_own_session(make):
 
 
 async def test_a_handler_may_wait_for_another_session(make):
-    """Only its own turn is the deadlock."""
+    """Only a wait for the handler's own turn is a deadlock."""
     agent, _ = make(lambda chat: chat.messages[-1].parts[0].text)
     seen = []
     async with agent:
@@ -274,8 +273,8 @@ async def test_background_task_of_a_handler_may_wait_for_the_turn(make, nursery)
             await ended.wait()
 
 
-async def test_a_handler_may_chat_and_never_waits_for_room(make):
-    """Its message is next; a full inbox raises at once, because the handler would wait for itself."""
+async def test_handler_may_chat_without_waiting_for_a_slot(make):
+    """The message of the handler is next. A full inbox raises at once, because the handler would wait for itself."""
     agent, _ = make(lambda _: "ok", session_inbox_capacity=2)
     seen = []
     async with agent:
@@ -312,8 +311,8 @@ async def _use(session, seen):
 
 @pytest.mark.parametrize("others", [0, 1])
 @pytest.mark.parametrize("kind", ["async", "thread", "task"])
-async def test_a_tool_is_as_much_inside_as_a_handler(make, kind, others):
-    """The turn of its session waits for a tool that runs alone or concurrently."""
+async def test_tool_cannot_wait_for_its_own_session(make, kind, others):
+    """The turn waits for the tool, whether the tool runs alone or concurrently."""
     seen = []
 
     @tool

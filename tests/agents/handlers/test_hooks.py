@@ -15,7 +15,7 @@ def said(chat):
     return [getattr(part, "text", "") for message in chat.messages for part in message.parts]
 
 
-async def test_context_goes_with_one_call_and_is_not_remembered():
+async def test_context_is_part_of_one_request_only():
     """The return values of pre-processors are at the end of that request; later requests and the record do not have them."""
     llm = ScriptedLLM([ToolCall("add", {"a": 2, "b": 3}), "five", "bye"])
     agent = BareAgent("x", llm=llm, tools=[add])
@@ -40,22 +40,22 @@ async def test_context_goes_with_one_call_and_is_not_remembered():
     assert first.system == third.system
 
 
-async def test_only_users_are_looked_up():
+async def test_pre_processors_get_user_messages_only():
     """A message of the kind system is not changed."""
     llm = ScriptedLLM(lambda _: "ok")
     agent = BareAgent("x", llm=llm)
-    asked = []
-    agent.on_query(lambda message: asked.append(message.text))
+    texts = []
+    agent.on_query(lambda message: texts.append(message.text))
     async with agent:
         session = await agent.create_session("ada")
         await session.chat("tick", Sender("clock", "system"))
         await session.chat("hello")
         await session.wait_idle()
-    assert asked == ["hello"]
+    assert texts == ["hello"]
 
 
-async def test_context_is_there_when_a_bad_answer_is_asked_again():
-    """A repair answers the same query, so it has the same context."""
+async def test_retry_has_the_same_context():
+    """A retry answers the same query."""
     llm = ScriptedLLM(["", "ok"])
     agent = BareAgent("x", llm=llm)
     agent.on_query(lambda _: "it rains")
@@ -65,7 +65,7 @@ async def test_context_is_there_when_a_bad_answer_is_asked_again():
 
 
 async def test_a_failing_pre_processor_is_reported_and_the_next_runs(listen):
-    """One that raises and one that times out are handler failures; the answer is delivered nevertheless."""
+    """A pre-processor that raises or times out is a handler failure. The answer is delivered nevertheless."""
     llm = ScriptedLLM(["ok"])
     agent = BareAgent("x", llm=llm, handler_timeout=0.01)
     agent.on_query(lambda _: 1 / 0)
@@ -77,20 +77,20 @@ async def test_a_failing_pre_processor_is_reported_and_the_next_runs(listen):
     agent.on_query(lambda _: "third")
     async with agent:
         session = await agent.create_session("ada")
-        heard = listen(session)
+        received = listen(session)
         await session.chat("hi")
         await session.wait_idle()
-    assert [failure.kind for failure in heard if isinstance(failure, Failure)] == ["handler", "handler"]
+    assert [failure.kind for failure in received if isinstance(failure, Failure)] == ["handler", "handler"]
     assert said(llm.chats[0])[-1] == "Context: third"
-    assert str(heard[-1]) == "ok"
+    assert str(received[-1]) == "ok"
 
 
 async def test_message_hooks_run_by_priority_despite_errors(listen):
     """Hooks receive messages of users, models and tools, the lowest priority value first, hooks without a priority last."""
     agent = BareAgent("x", llm=ScriptedLLM([ToolCall("add", {"a": 2, "b": 3}), "five"]), tools=[add])
-    heard = []
-    agent.on_message(lambda message: heard.append(("last", message.sender.kind)))
-    agent.on_message(lambda _, session: heard.append(("second", session.owner.name)), priority=2)
+    received = []
+    agent.on_message(lambda message: received.append(("last", message.sender.kind)))
+    agent.on_message(lambda _, session: received.append(("second", session.owner.name)), priority=2)
 
     @agent.on_message
     def broken(message):
@@ -98,7 +98,7 @@ async def test_message_hooks_run_by_priority_despite_errors(listen):
 
     async def first(message):
         await trio.lowlevel.checkpoint()
-        heard.append(("first", message.sender.kind))
+        received.append(("first", message.sender.kind))
 
     agent.on_message(first, priority=-1)
     async with agent:
@@ -107,7 +107,7 @@ async def test_message_hooks_run_by_priority_despite_errors(listen):
         await session.chat("2 + 3")
         await session.wait_idle()
     kinds = ["user", "assistant", "tool", "assistant"]
-    assert heard == [
+    assert received == [
         entry for kind in kinds for entry in (("first", kind), ("second", "ada"), ("last", kind))
     ]
     assert sum(isinstance(failure, Failure) for failure in failures) == 4
@@ -116,15 +116,15 @@ async def test_message_hooks_run_by_priority_despite_errors(listen):
 async def test_a_removed_hook_is_not_called():
     """`remove_hook` takes away hooks of both kinds, also while the agent runs."""
     agent = BareAgent("x", llm=ScriptedLLM(lambda _: "ok"))
-    heard = []
-    agent.on_query(heard.append)
-    agent.on_message(heard.append)
+    received = []
+    agent.on_query(received.append)
+    agent.on_message(received.append)
     async with agent:
         await agent.run("1")
-        before = len(heard)
-        agent.remove_hook(heard.append)
+        before = len(received)
+        agent.remove_hook(received.append)
         await agent.run("2")
-    assert len(heard) == before == 3
+    assert len(received) == before == 3
 
 
 async def test_a_failed_turn_reaches_handlers(listen):
@@ -132,11 +132,11 @@ async def test_a_failed_turn_reaches_handlers(listen):
     agent = BareAgent(
         "x", llm=ScriptedLLM([ToolCall("add", {"a": 1, "b": 1}), RuntimeError("down")]), tools=[add]
     )
-    heard = []
-    agent.on_message(lambda message: heard.append(message.sender.kind))
+    received = []
+    agent.on_message(lambda message: received.append(message.sender.kind))
     async with agent:
         session = await agent.create_session("ada")
         listen(session)
         await session.chat("hi")
         await session.wait_idle()
-    assert heard == ["user", "assistant", "tool"]
+    assert received == ["user", "assistant", "tool"]

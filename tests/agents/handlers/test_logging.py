@@ -56,8 +56,8 @@ async def _everything(caplog):
         await session.wait_idle()
 
 
-async def test_no_contents_in_any_log_of_a_runtime_that_redacts(caplog):
-    """Not at the finest level, not in a traceback either, and not for `debug`."""
+async def test_redacting_runtime_logs_no_contents(caplog):
+    """No log level, no traceback and no `debug` output has contents."""
     caplog.set_level(logging.DEBUG, logger="actgent")
     await _everything(caplog)
     formatter = logging.Formatter()
@@ -70,7 +70,7 @@ async def test_no_contents_in_any_log_of_a_runtime_that_redacts(caplog):
 
 
 async def test_a_failure_without_a_handler_is_logged(caplog):
-    """With agent, session, message, kind and remedy."""
+    """The log names agent, session, message, kind and remedy."""
     async with BareAgent("a", llm=ScriptedLLM([NotAuthorized("no")])) as agent:
         session = await agent.create_session("ada", "hi")
         await session.wait_idle()
@@ -81,7 +81,7 @@ async def test_a_failure_without_a_handler_is_logged(caplog):
 
 @pytest.mark.parametrize("how", ["handler", "run"])
 async def test_a_failure_with_a_handler_is_not_logged(caplog, how):
-    """It is theirs to deal with."""
+    """The handler is responsible for it."""
     async with BareAgent("a", llm=ScriptedLLM([NotAuthorized("no")])) as agent:
         if how == "run":
             with pytest.raises(NotAuthorized):

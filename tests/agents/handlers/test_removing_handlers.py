@@ -33,25 +33,28 @@ async def say(session, text="hi"):
 
 
 async def test_a_removed_handler_is_not_called():
-    """For all kinds and repeated registrations; the others run, and removing an unknown handler is no error."""
-    heard, others = [], []
+    """This holds for all kinds and repeated registrations.
+
+    Other handlers run, and removing an unknown handler is no error.
+    """
+    received, others = [], []
     async with agent_of() as agent:
         session = await agent.create_session("ada")
-        session.on_conversation(heard.append)
+        session.on_conversation(received.append)
         session.on_conversation(others.append)
-        session.on_conversation(heard.append)
-        session.on_token(heard.append)
+        session.on_conversation(received.append)
+        session.on_token(received.append)
         await say(session)
-        assert len(heard) == 3
-        session.remove_handler(heard.append)
+        assert len(received) == 3
+        session.remove_handler(received.append)
         session.remove_handler(print)
         await say(session)
-    assert len(heard) == 3
+    assert len(received) == 3
     assert len(others) == 2
 
 
 async def test_without_token_handlers_answers_are_not_streamed():
-    """Removing the last handler ends the streaming."""
+    """Removing the last token handler ends the streaming."""
     streamed = []
 
     class Watched(ScriptedLLM):
@@ -69,50 +72,50 @@ async def test_without_token_handlers_answers_are_not_streamed():
 
 async def test_a_handler_that_is_removed_during_a_dispatch_is_not_called_in_it():
     """A handler that removes the next one or itself does not affect the others."""
-    heard = []
+    received = []
     async with agent_of() as agent:
         session = await agent.create_session("ada")
 
         @session.on_conversation
         def first(_):
-            heard.append("first")
+            received.append("first")
             session.remove_handler(first)
             session.remove_handler(second)
 
         @session.on_conversation
         def second(_):
-            heard.append("second")
+            received.append("second")
 
         @session.on_conversation
         def third(_):
-            heard.append("third")
+            received.append("third")
 
         await say(session)
         await say(session)
-    assert heard == ["first", "third", "third"]
+    assert received == ["first", "third", "third"]
 
 
 async def test_handler_attached_during_dispatch_starts_with_the_next_delivery():
     """A handler that attaches itself again during a dispatch therefore does not loop."""
-    heard = []
+    received = []
     async with agent_of() as agent:
         session = await agent.create_session("ada")
 
         @session.on_conversation
         def again(_):
-            heard.append(1)
-            if len(heard) < 10:
+            received.append(1)
+            if len(received) < 10:
                 session.on_conversation(again)
 
         await say(session)
-        assert len(heard) == 1
+        assert len(received) == 1
         await say(session)
-    assert len(heard) == 3
+    assert len(received) == 3
 
 
 async def test_a_handler_may_be_removed_while_an_earlier_one_waits():
-    """By another task, as for a closed connection."""
-    heard, gate, entered = [], trio.Event(), trio.Event()
+    """Another task removes it, as for a closed connection."""
+    received, gate, entered = [], trio.Event(), trio.Event()
     async with agent_of() as agent:
         session = await agent.create_session("ada")
 
@@ -121,37 +124,37 @@ async def test_a_handler_may_be_removed_while_an_earlier_one_waits():
             entered.set()
             await gate.wait()
 
-        session.on_conversation(heard.append)
+        session.on_conversation(received.append)
         await session.chat("hi")
         await entered.wait()
-        session.remove_handler(heard.append)
+        session.remove_handler(received.append)
         gate.set()
         await session.wait_idle()
-    assert heard == []
+    assert received == []
 
 
-async def test_listening_lasts_as_long_as_its_block():
-    """A thousand connections leave nothing behind, and the same handler of another connection stays."""
-    heard = []
+async def test_listeners_are_removed_when_their_block_exits():
+    """A thousand connections leave no handler, and the same handler of another connection stays."""
+    received = []
     async with agent_of() as agent:
         session = await agent.create_session("ada")
-        session.on_conversation(heard.append)
+        session.on_conversation(received.append)
         for _ in range(1000):
-            with session.listening(on_conversation=heard.append, on_exception=heard.append) as listened:
+            with session.listening(on_conversation=received.append, on_exception=received.append) as listened:
                 assert listened is session
         await say(session)
-        assert len(heard) == 1
-        with session.listening(on_conversation=heard.append):
-            with session.listening(on_conversation=heard.append):
+        assert len(received) == 1
+        with session.listening(on_conversation=received.append):
+            with session.listening(on_conversation=received.append):
                 await say(session)
-            assert len(heard) == 4
+            assert len(received) == 4
             await say(session)
-    assert len(heard) == 6
+    assert len(received) == 6
 
 
 async def test_listening_attaches_all_or_nothing():
     """A wrong handler among right ones leaves none of them attached."""
-    heard = []
+    received = []
 
     def wrong(_):
         yield
@@ -159,13 +162,13 @@ async def test_listening_attaches_all_or_nothing():
     async with agent_of() as agent:
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError, match="wrong"):
-            session.listening(on_conversation=heard.append, on_token=wrong).__enter__()
+            session.listening(on_conversation=received.append, on_token=wrong).__enter__()
         await say(session)
-    assert heard == []
+    assert received == []
 
 
 async def test_hooks_of_an_agent_are_removed_by_one_call():
-    """`on_session`, `on_query` and `on_message`; also from inside of one that runs before."""
+    """The hooks are those of `on_session`, `on_query` and `on_message`. An earlier hook may remove a later one."""
     called = []
 
     def hook(*_):
@@ -221,7 +224,7 @@ HANDLERS = ["conversation", "event", "tool_result", "exception", "routing", "tok
 
 
 @pytest.mark.parametrize("function", GENERATORS.values(), ids=GENERATORS)
-async def test_generators_are_refused_as_handlers_and_hooks(function):
+async def test_generators_are_rejected_as_handlers_and_hooks(function):
     """A call would only create a generator, which would never run."""
     agent = agent_of()
     for attach in (agent.on_session, agent.on_query, agent.on_message):
@@ -240,7 +243,7 @@ async def test_generators_are_refused_as_handlers_and_hooks(function):
 
 
 async def test_a_generator_returned_by_a_handler_is_an_error():
-    """A wrapper hides it until it is called."""
+    """A wrapper hides the generator until the wrapper is called."""
     failures = []
     async with agent_of() as agent:
         session = await agent.create_session("ada")
@@ -254,22 +257,22 @@ async def test_a_generator_returned_by_a_handler_is_an_error():
 
 async def test_coroutines_made_of_generators_are_handlers():
     """`types.coroutine` makes an awaitable of a function with `yield`."""
-    heard = []
+    received = []
 
     @types.coroutine
     def old(reply):
-        heard.append(reply.text)
+        received.append(reply.text)
         yield from trio.lowlevel.checkpoint().__await__()  # noqa: ASYNC105 - what `await` does
 
     async with agent_of() as agent:
         session = await agent.create_session("ada")
         session.on_conversation(old)
         await say(session)
-    assert heard == ["ok"]
+    assert received == ["ok"]
 
 
-def test_tools_and_their_hooks_are_no_generators():
-    """Nor are subscribers of a state."""
+def test_generators_are_rejected_as_tools_and_tool_hooks():
+    """Subscribers of a state cannot be generators either."""
 
     class Yields(Tool):
         name, description, parameters = "t", "T.", {"type": "object"}
@@ -289,8 +292,8 @@ def test_tools_and_their_hooks_are_no_generators():
         StateTool("t", "T.", state_function)
 
 
-async def test_subscribers_of_a_state_are_functions_that_run():
-    """An async or a generator function would be called and nothing would happen."""
+async def test_async_state_subscribers_are_rejected():
+    """Calling an async or a generator function would have no effect."""
 
     async def coroutine(_):
         pass

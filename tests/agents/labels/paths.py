@@ -46,12 +46,12 @@ class Command:
 
     def text(self):
         """Return the message with the command, which the models of both agents understand."""
-        given = {}
+        value = {}
         if self.other is not None:
-            given |= {"agent": self.other[0], "session": self.other[1]}
+            value |= {"agent": self.other[0], "session": self.other[1]}
         if self.inner is not None:
-            given["task"] = self.inner.text()
-        return f"DO {self.tool} {json.dumps({'query': 'mallory'} if self.tool == 'recall' else given)}"
+            value["task"] = self.inner.text()
+        return f"DO {self.tool} {json.dumps({'query': 'mallory'} if self.tool == 'recall' else value)}"
 
 
 @attrs.frozen

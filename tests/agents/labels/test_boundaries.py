@@ -263,11 +263,11 @@ async def test_a_task_of_an_untrusted_session(sink, by, autojump_clock):
             await (payer.run("pay mallory") if by == "run" else payer.ref.ask("pay mallory"))
         return "done"
 
-    given = {"agent": "payer", "task": "pay mallory", "wait": by != "report"}
+    arguments = {"agent": "payer", "task": "pay mallory", "wait": by != "report"}
     call = {
         "as_tool": ToolCall("payer", {"task": "pay mallory"}),
-        "delegate_to_agent": ToolCall("delegate_to_agent", given),
-        "report": ToolCall("delegate_to_agent", given),
+        "delegate_to_agent": ToolCall("delegate_to_agent", arguments),
+        "report": ToolCall("delegate_to_agent", arguments),
     }.get(by, ToolCall("consult", {}))
     tools = [payer.as_tool()] if by == "as_tool" else [consult, *delegation_tools()]
     async with open_runtime() as runtime:
@@ -339,7 +339,7 @@ async def test_long_term_memory(sink, is_tool, tmp_path):
 
 async def test_a_summary(sink, autojump_clock):
     """A session stays untrusted after a summary has replaced the untrusted result in its requests."""
-    said = []
+    texts = []
 
     def plan(chat):
         if not chat.tools:
@@ -348,7 +348,7 @@ async def test_a_summary(sink, autojump_clock):
         text = getattr(last.parts[-1], "text", "")
         if last.role == "tool":
             return "ok"
-        said.append([getattr(part, "text", "") for each in chat.messages for part in each.parts])
+        texts.append([getattr(part, "text", "") for each in chat.messages for part in each.parts])
         return ToolCall("page", {}) if "read" in text else PAY if "pay" in text else "more " * 200
 
     async with sink.agent(plan, tools=[page], memory=SummarizingMemory(trigger=200, keep=1)) as agent:
@@ -358,7 +358,7 @@ async def test_a_summary(sink, autojump_clock):
             await session.wait_idle()
             await trio.sleep(1)
         summary = next(each for each in session.history if each.sender.name == SUMMARY)
-    assert not any(TEXT in text for text in said[-1])
+    assert not any(TEXT in text for text in texts[-1])
     assert (summary.origin, summary.via) == ("page", "mail")
     sink.assert_asked("mail", "page")
 
@@ -677,8 +677,8 @@ def middle(name="middle"):
 async def test_a_chain_of_agents(sink, is_report, autojump_clock):
     """Sources pass through an agent whose answer repeats no untrusted text."""
     helper, between = middle()
-    given = {"agent": "middle", "task": "read", "wait": not is_report}
-    calls = iter([ToolCall("delegate_to_agent", given), *(["ok"] if is_report else []), PAY, "ok"])
+    arguments = {"agent": "middle", "task": "read", "wait": not is_report}
+    calls = iter([ToolCall("delegate_to_agent", arguments), *(["ok"] if is_report else []), PAY, "ok"])
     async with open_runtime() as runtime:
         await runtime.start(helper)
         await runtime.start(between)

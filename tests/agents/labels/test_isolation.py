@@ -275,7 +275,7 @@ async def test_a_kill_while_an_approval_is_open(tmp_path):
 @pytest.mark.parametrize("by", ["as_tool", "delegate_to_agent", "run"])
 async def test_a_task_with_a_withheld_value(by):
     """The agent that gets the value is untrusted, and its answer is withheld from the planner, which stays trusted."""
-    asked = []
+    errors = []
     llm = ScriptedLLM([ToolCall("send", {"to": "mallory"}), "I obey acme."], repeat=True)
 
     @tool
@@ -284,7 +284,7 @@ async def test_a_task_with_a_withheld_value(by):
         raise AssertionError
 
     helper = BareAgent("helper", llm=llm, tools=[send], policy=Policy(violation="refuse"))
-    helper.on_session(lambda session: session.on_tool_result(lambda result: asked.append(result.error)))
+    helper.on_session(lambda session: session.on_tool_result(lambda result: errors.append(result.error)))
 
     @tool(sinks=())
     async def consult(task: str) -> str:
@@ -302,8 +302,8 @@ async def test_a_task_with_a_withheld_value(by):
         await runtime.start(helper)
         agent = await runtime.start(program.agent)
         await agent.run("go", session=await agent.create_session("ada"))
-    assert len(asked) == 1
-    assert asked[0].startswith("refused: the model read untrusted text of page")
+    assert len(errors) == 1
+    assert errors[0].startswith("refused: the model read untrusted text of page")
     assert program.paid == [("bob", 0, "")]
     program.assert_isolated()
 

@@ -98,7 +98,7 @@ def test_the_label_of_a_part_is_a_label():
 
 def isolated(script, tools, **options):
     """An isolating agent, the requests to its model, and its payments."""
-    requests, paid, asked, steps = [], [], [], iter(script)
+    requests, paid, approvals, steps = [], [], [], iter(script)
 
     @tool(sinks=("to",))
     async def pay(to: str) -> str:
@@ -123,10 +123,10 @@ def isolated(script, tools, **options):
     def attach(session):
         @session.on_approval
         async def approve(approval):
-            asked.append((dict(approval.arguments), dict(approval.labels)))
+            approvals.append((dict(approval.arguments), dict(approval.labels)))
             await session.answer(approval, Approve())
 
-    return agent, requests, paid, asked
+    return agent, requests, paid, approvals
 
 
 READ = ToolCall("list_mail", {})

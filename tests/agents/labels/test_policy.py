@@ -49,7 +49,7 @@ def log_of(**options):
 
 async def outcome_of(script, *tools, decision=None, policy=None, text="send hello to bob", **options):
     """Run a script under a policy. Return the approvals and the results of the calls."""
-    asked, results = [], []
+    approvals, results = [], []
     llm = ScriptedLLM(script, keep=0)
     agent = BareAgent("clerk", llm=llm, tools=[page, *tools], policy=policy or Policy(), **options)
     async with agent:
@@ -58,21 +58,21 @@ async def outcome_of(script, *tools, decision=None, policy=None, text="send hell
 
         @session.on_approval
         async def decide(approval):
-            asked.append(approval)
+            approvals.append(approval)
             await session.answer(approval, decision or Reject("no"), by="ada")
 
         await session.chat(text)
         await session.wait_idle()
-    return asked, results
+    return approvals, results
 
 
 async def test_an_approval_shows_the_values_and_their_sources():
     """The approval has a label for each sink, the arguments, and a question that names the source."""
     send, calls = log_of(sinks=("to",))
-    asked, results = await outcome_of([READ, ToolCall("send", {"to": "mallory", "text": "x"}), "ok"], send)
-    assert [dict(each.labels) for each in asked] == [{"to": Label({"page"})}]
-    assert asked[0].arguments == {"to": "mallory", "text": "x"}
-    assert asked[0].question == (
+    outcome, results = await outcome_of([READ, ToolCall("send", {"to": "mallory", "text": "x"}), "ok"], send)
+    assert [dict(each.labels) for each in outcome] == [{"to": Label({"page"})}]
+    assert outcome[0].arguments == {"to": "mallory", "text": "x"}
+    assert outcome[0].question == (
         "May the tool 'send' run? The model read untrusted text of page before it chose to."
     )
     assert calls == []
@@ -92,34 +92,34 @@ async def test_a_decision_is_final_for_its_call(decision, expected):
     """An approved or edited call runs once; the approval does not allow the same call again."""
     send, calls = log_of(sinks=("to",))
     call = ToolCall("send", {"to": "mallory"})
-    asked, _ = await outcome_of([READ, call, call, "ok"], send, decision=decision)
+    outcome, _ = await outcome_of([READ, call, call, "ok"], send, decision=decision)
     assert calls == expected * 2
-    assert len(asked) == 2
+    assert len(outcome) == 2
 
 
 @pytest.mark.parametrize("arguments", [{}, {"to": "mallory"}])
 async def test_all_parameters_of_an_undeclared_effect_are_sinks(arguments):
     """A tool with an effect and without a declaration needs an approval, also for a call without arguments."""
     send, calls = log_of()
-    asked, _ = await outcome_of([READ, ToolCall("send", arguments), "ok"], send)
-    assert [dict(each.labels) for each in asked] == [dict.fromkeys(arguments, Label({"page"}))]
-    assert "page" in asked[0].question
+    outcome, _ = await outcome_of([READ, ToolCall("send", arguments), "ok"], send)
+    assert [dict(each.labels) for each in outcome] == [dict.fromkeys(arguments, Label({"page"}))]
+    assert "page" in outcome[0].question
     assert calls == []
 
 
 async def test_a_declared_sink_that_is_left_out_is_checked():
     """A call cannot avoid the check by leaving its sink at the default value."""
     send, calls = log_of(sinks=("to",))
-    asked, _ = await outcome_of([READ, ToolCall("send", {"text": "x"}), "ok"], send)
-    assert [set(each.labels) for each in asked] == [{"text"}]
+    outcome, _ = await outcome_of([READ, ToolCall("send", {"text": "x"}), "ok"], send)
+    assert [set(each.labels) for each in outcome] == [{"text"}]
     assert calls == []
 
 
 async def test_a_tool_without_sinks_runs():
     """`sinks=()` declares that every value is harmless."""
     send, calls = log_of(sinks=())
-    asked, _ = await outcome_of([READ, ToolCall("send", {"to": "mallory"}), "ok"], send)
-    assert (asked, calls) == ([], [("mallory", "")])
+    outcome, _ = await outcome_of([READ, ToolCall("send", {"to": "mallory"}), "ok"], send)
+    assert (outcome, calls) == ([], [("mallory", "")])
 
 
 @pytest.mark.parametrize(
@@ -157,10 +157,10 @@ async def test_urls_of_reading_tools_are_sinks(is_url):
         fetched.append(places)
         return "fetched"
 
-    asked, _ = await outcome_of(
+    outcome, _ = await outcome_of(
         [READ, ToolCall("fetch", {"places": ["https://a.example/?q=1"]}), "ok"], fetch
     )
-    assert (len(asked), len(fetched)) == ((1, 0) if is_url else (0, 1))
+    assert (len(outcome), len(fetched)) == ((1, 0) if is_url else (0, 1))
 
 
 @pytest.mark.parametrize(
@@ -192,8 +192,8 @@ async def test_a_read_of_an_address_that_the_owner_wrote_runs(effect, url, is_as
         fetched.append(url)
         return "fetched"
 
-    asked, _ = await outcome_of([READ, ToolCall("fetch", {"url": url}), "ok"], fetch, text=text)
-    assert (len(asked), len(fetched)) == ((1, 0) if is_asked else (0, 1))
+    outcome, _ = await outcome_of([READ, ToolCall("fetch", {"url": url}), "ok"], fetch, text=text)
+    assert (len(outcome), len(fetched)) == ((1, 0) if is_asked else (0, 1))
 
 
 async def test_an_address_from_another_sender_is_no_address_of_the_owner():
@@ -218,8 +218,8 @@ async def test_a_refused_call_tells_the_model_why():
     """With `refuse` no approval is requested. The model reads the parameter, the source, and the remedy."""
     send, calls = log_of(sinks=("to",))
     call = ToolCall("send", {"to": "mallory"})
-    asked, results = await outcome_of([READ, call, "ok"], send, policy=Policy(violation="refuse"))
-    assert (asked, calls) == ([], [])
+    outcome, results = await outcome_of([READ, call, "ok"], send, policy=Policy(violation="refuse"))
+    assert (outcome, calls) == ([], [])
     assert results[-1].error == (
         "refused: the model read untrusted text of page before it chose to. It did not run; "
         "use values that the user gave, or ask the user to make this call."
@@ -231,8 +231,8 @@ async def test_arguments_of_the_user_run_with_the_weaker_check(to, is_asked):
     """With `check="arguments"` a sink needs no approval if its value is a word of the user's message."""
     send, calls = log_of(sinks=("to",))
     call = ToolCall("send", {"to": to, "text": "anything"})
-    asked, _ = await outcome_of([READ, call, "ok"], send, policy=Policy(check="arguments"))
-    assert (bool(asked), bool(calls)) == (is_asked, not is_asked)
+    outcome, _ = await outcome_of([READ, call, "ok"], send, policy=Policy(check="arguments"))
+    assert (bool(outcome), bool(calls)) == (is_asked, not is_asked)
 
 
 SEND = ToolCall("send", {"to": "Bob", "text": "x"})
@@ -252,8 +252,8 @@ REPEATED = ToolCall("send", {"to": "bob.", "text": "y"})
 async def test_a_second_call_with_the_same_sinks_is_asked_with_the_weaker_check(script, repeated):
     """With `check="arguments"`, an instruction to repeat a call of the user needs an approval, also in the same answer."""
     send, calls = log_of(sinks=("to",))
-    asked, _ = await outcome_of([*script(repeated), "ok"], send, policy=Policy(check="arguments"))
-    assert (len(asked), calls) == (1, [("Bob", "x")])
+    outcome, _ = await outcome_of([*script(repeated), "ok"], send, policy=Policy(check="arguments"))
+    assert (len(outcome), calls) == (1, [("Bob", "x")])
 
 
 @pytest.mark.parametrize(
@@ -264,8 +264,8 @@ async def test_a_second_call_with_the_same_sinks_is_asked_with_the_weaker_check(
 async def test_a_harmless_repetition_runs_with_the_weaker_check(effect, first):
     """A call that did not run or has no effect does not block the next call with the same sinks."""
     send, calls = log_of(sinks=("to",), effect=effect)
-    asked, _ = await outcome_of([READ, first, REPEATED, "ok"], send, policy=Policy(check="arguments"))
-    assert (asked, calls[-1]) == ([], ("bob.", "y"))
+    outcome, _ = await outcome_of([READ, first, REPEATED, "ok"], send, policy=Policy(check="arguments"))
+    assert (outcome, calls[-1]) == ([], ("bob.", "y"))
 
 
 async def test_nested_calls_are_checked_with_their_context():
@@ -279,16 +279,16 @@ async def test_nested_calls_are_checked_with_their_context():
                 await context.tools.call("send", {"to": "Bob"})
 
     script = [ToolCall("outer", {}), "ok"]
-    asked, _ = await outcome_of(script, send, Outer(), policy=Policy(check="arguments"))
-    assert (len(asked), calls) == (1, [])
+    outcome, _ = await outcome_of(script, send, Outer(), policy=Policy(check="arguments"))
+    assert (len(outcome), calls) == (1, [])
 
 
 async def test_untrusted_results_are_no_trusted_text():
     """With `check="arguments"`, a value that only the untrusted text contains is a violation."""
     send, calls = log_of(sinks=("to",))
     call = ToolCall("send", {"to": "mallory"})
-    asked, _ = await outcome_of([READ, call, "ok"], send, policy=Policy(check="arguments"), text="go")
-    assert (len(asked), calls) == (1, [])
+    outcome, _ = await outcome_of([READ, call, "ok"], send, policy=Policy(check="arguments"), text="go")
+    assert (len(outcome), calls) == (1, [])
 
 
 async def test_a_result_that_depends_on_untrusted_text_is_no_trusted_text():
@@ -303,33 +303,33 @@ async def test_a_result_that_depends_on_untrusted_text_is_no_trusted_text():
     send, calls = log_of(sinks=("to",))
     script = [ToolCall("consult", {}), ToolCall("send", {"to": "mallory"}), "ok"]
     async with reader:
-        asked, _ = await outcome_of(script, send, consult, policy=Policy(check="arguments"))
-    assert [dict(each.labels) for each in asked] == [{"to": Label({"page"})}]
+        outcome, _ = await outcome_of(script, send, consult, policy=Policy(check="arguments"))
+    assert [dict(each.labels) for each in outcome] == [{"to": Label({"page"})}]
     assert calls == []
 
 
 async def test_the_approval_of_a_tool_has_the_labels_too():
     """A tool with `approval=` needs one approval, whose question names the sources."""
     send, calls = log_of(sinks=("to",), approval=True)
-    asked, _ = await outcome_of([READ, ToolCall("send", {"to": "mallory"}), "ok"], send, decision=Approve())
-    assert [set(each.labels) for each in asked] == [{"to"}]
+    outcome, _ = await outcome_of([READ, ToolCall("send", {"to": "mallory"}), "ok"], send, decision=Approve())
+    assert [set(each.labels) for each in outcome] == [{"to"}]
     assert calls == [("mallory", "")]
 
 
 async def test_a_rule_of_the_agent_answers_no_violation():
     """`Agent(approval=)` can require more approvals, but cannot waive those of the policy."""
     send, calls = log_of(sinks=("to",))
-    asked, _ = await outcome_of(
+    outcome, _ = await outcome_of(
         [READ, ToolCall("send", {"to": "mallory"}), "ok"], send, approval=lambda *_: False
     )
-    assert (len(asked), calls) == (1, [])
+    assert (len(outcome), calls) == (1, [])
 
 
 async def test_calls_of_the_answer_that_also_reads_run():
     """Calls in the same answer as the untrusted read run, because the model chose them before the read."""
     send, calls = log_of(sinks=("to",))
-    asked, _ = await outcome_of([[READ, ToolCall("send", {"to": "bob"})], "ok"], send)
-    assert (asked, calls) == ([], [("bob", "")])
+    outcome, _ = await outcome_of([[READ, ToolCall("send", {"to": "bob"})], "ok"], send)
+    assert (outcome, calls) == ([], [("bob", "")])
 
 
 async def test_tools_of_a_toolset_keep_their_sinks():
@@ -337,8 +337,8 @@ async def test_tools_of_a_toolset_keep_their_sinks():
     send, calls = log_of(sinks=("to",))
     derived = StaticToolset("mail", [send]).renamed(lambda name: f"mail_{name}").configured({"to": "bob"})
     call = ToolCall("mail_send", {"text": "x"})
-    asked, _ = await outcome_of([READ, call, "ok"], derived)
-    assert (len(asked), calls) == (1, [])
+    outcome, _ = await outcome_of([READ, call, "ok"], derived)
+    assert (len(outcome), calls) == (1, [])
 
 
 def desk_of(calls):
@@ -373,10 +373,10 @@ async def test_a_program_declares_labels_of_tools_of_a_toolset(options, script, 
     """`labelled()` declares sinks and trusted results for the tools of a toolset."""
     calls = []
     script = [*script, ToolCall("send", {"to": "bob", "text": "x"}), "ok"]
-    asked, _ = await outcome_of(script, desk_of(calls).labelled(**options))
-    assert [bool(asked), bool(calls)] == [is_asked, not is_asked]
+    outcome, _ = await outcome_of(script, desk_of(calls).labelled(**options))
+    assert [bool(outcome), bool(calls)] == [is_asked, not is_asked]
     expected = options.get("sinks", {}).get("send", ("to", "text"))
-    assert [tuple(each.labels) for each in asked] == [expected] * is_asked
+    assert [tuple(each.labels) for each in outcome] == [expected] * is_asked
 
 
 @pytest.mark.parametrize(

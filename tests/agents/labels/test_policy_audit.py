@@ -111,9 +111,9 @@ def random_script(chosen):
     script, expected, is_untrusted = [], [], False
     for turn in range(chosen.randrange(1, 8)):
         calls = []
-        for place in range(chosen.randrange(1, 4)):
+        for index in range(chosen.randrange(1, 4)):
             name = chosen.choice(("page", "send", "pay", "note", "fetch", "add"))
-            to = chosen.choice((f"bob{turn}.{place}", f"bob{turn}.{place}", "carol"))
+            to = chosen.choice((f"bob{turn}.{index}", f"bob{turn}.{index}", "carol"))
             key = "url" if name == "fetch" else "to"
             calls.append(ToolCall(name, {} if name == "page" else {key: to}))
             if is_untrusted and name in ("send", "pay", "fetch"):
@@ -164,9 +164,9 @@ async def test_each_lost_decision_is_found():
     records = await record(agent, decide=lambda _: Approve())
     decisions = [index for index, each in enumerate(records) if isinstance(each, ApprovalDecisionRecord)]
     assert len(decisions) == len(script) - 1
-    for place, index in enumerate(decisions):
+    for position, index in enumerate(decisions):
         found = audit_session([*records[:index], *records[index + 1 :]], agent)
-        assert [each.call.arguments for each in found] == [script[place + 1][0].arguments]
+        assert [each.call.arguments for each in found] == [script[position + 1][0].arguments]
     assert audit_session(records, agent) == []
 
 
@@ -290,12 +290,12 @@ async def test_calls_written_as_text_are_found(protocol):
 
 def outer_agent(desk, names, **options):
     """Return an agent whose tool `outer` calls `page`, `send` or `fetch` in the order of `names`."""
-    given = {"page": {}, "send": {"to": "bob", "text": "x"}, "fetch": {"url": "bob.example"}}
+    kwargs = {"page": {}, "send": {"to": "bob", "text": "x"}, "fetch": {"url": "bob.example"}}
 
     class Outer(OuterTool):
         async def execute(self, arguments, context):
             for name in names:
-                await context.tools.call(name, given[name])
+                await context.tools.call(name, kwargs[name])
 
     tools = (*desk.tools, Outer())
     return BareAgent("clerk", llm=ScriptedLLM([ToolCall("outer", {}), "ok"]), tools=tools, **options)

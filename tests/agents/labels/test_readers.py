@@ -362,8 +362,8 @@ async def test_a_task_of_a_restricted_session(mail, by):
     """A delegated task has the readers of the delegating session."""
     sender = mail.agent([send_to("bob"), "ok"], name="sender")
     tools = [sender.as_tool()] if by == "as_tool" else delegation_tools()
-    given = {"task": "send it"} if by == "as_tool" else {"agent": "sender", "task": "send it"}
-    script = [READ, ToolCall("sender" if by == "as_tool" else by, given), "ok"]
+    arguments = {"task": "send it"} if by == "as_tool" else {"agent": "sender", "task": "send it"}
+    script = [READ, ToolCall("sender" if by == "as_tool" else by, arguments), "ok"]
     async with open_runtime() as runtime:
         await runtime.start(sender)
         agent = await runtime.start(BareAgent("parent", llm=ScriptedLLM(script), tools=[diary, *tools]))
@@ -471,7 +471,7 @@ async def test_a_restart(mail):
 
 async def test_a_summary(mail, autojump_clock):
     """The session keeps the readers after a summary has replaced the result in its requests."""
-    said = []
+    texts = []
 
     def plan(chat):
         if not chat.tools:
@@ -480,7 +480,7 @@ async def test_a_summary(mail, autojump_clock):
         text = getattr(last.parts[-1], "text", "")
         if last.role == "tool":
             return "ok"
-        said.append([getattr(part, "text", "") for each in chat.messages for part in each.parts])
+        texts.append([getattr(part, "text", "") for each in chat.messages for part in each.parts])
         return READ if "read" in text else send_to("bob") if "send" in text else "more " * 200
 
     async with mail.agent(plan, memory=SummarizingMemory(trigger=200, keep=1)) as agent:
@@ -489,7 +489,7 @@ async def test_a_summary(mail, autojump_clock):
             await session.chat(text)
             await session.wait_idle()
             await trio.sleep(1)
-    assert not any("The code" in text for text in said[-1])
+    assert not any("The code" in text for text in texts[-1])
     mail.assert_asked()
 
 

@@ -58,43 +58,43 @@ async def asking(make, form, arguments, **options):
 
 
 @pytest.mark.parametrize(("make", "form"), FORMS)
-async def test_too_many_calls_run_none(make, form):
-    """Sixty-four run; of a thousand none runs, each has a result, and the model reads the reason."""
-    ran, told = await asking(make, form, [{"n": n} for n in range(64)])
-    assert (ran, "at most" in told) == (64, False)
-    ran, told = await asking(make, form, [{"n": n} for n in range(65)])
+async def test_answer_with_too_many_calls_runs_none(make, form):
+    """Sixty-four calls of one answer run. With more none runs, each has a result, and the model reads the reason."""
+    ran, reply = await asking(make, form, [{"n": n} for n in range(64)])
+    assert (ran, "at most" in reply) == (64, False)
+    ran, reply = await asking(make, form, [{"n": n} for n in range(65)])
     assert ran == 0
-    assert "no call of this answer ran: it has 65 calls, and the limit is 64" in told
-    ran, told = await asking(make, form, [{"n": n} for n in range(1_000)])
+    assert "no call of this answer ran: it has 65 calls, and the limit is 64" in reply
+    ran, reply = await asking(make, form, [{"n": n} for n in range(1_000)])
     assert ran == 0
-    assert "1,000 calls" in told
+    assert "1,000 calls" in reply
 
 
 @pytest.mark.parametrize(("make", "form"), FORMS)
-async def test_too_large_arguments_run_none(make, form):
-    """A million bytes, over all calls of the answer."""
+async def test_answer_with_too_large_arguments_runs_none(make, form):
+    """The limit is a million bytes over all calls of the answer."""
     ran, _ = await asking(make, form, [{"n": n, "text": "x" * 490_000} for n in range(2)])
     assert ran == 2
     for arguments in ([{"text": "x" * 1_000_000}], [{"n": n, "text": "x" * 510_000} for n in range(2)]):
-        ran, told = await asking(make, form, arguments)
+        ran, reply = await asking(make, form, arguments)
         assert ran == 0
-        assert "and the limit is 1,000,000. Pass shorter arguments" in told
+        assert "and the limit is 1,000,000. Pass shorter arguments" in reply
 
 
 async def test_arguments_that_cannot_be_decoded_count():
-    """They would be repeated to the model in full."""
-    ran, told = await asking(BareAgent, native, ["{" * 1_000_001])
+    """Undecodable arguments would be repeated to the model in full."""
+    ran, reply = await asking(BareAgent, native, ["{" * 1_000_001])
     assert ran == 0
-    assert "1,000,001 bytes" in told
+    assert "1,000,001 bytes" in reply
 
 
 @pytest.mark.parametrize(("make", "form"), FORMS)
 async def test_model_reads_the_error_of_a_ten_megabyte_answer(make, form):
     """The model's own answer is shortened in the next request, so that the error fits."""
-    ran, told = await asking(make, form, [{"text": "x" * 10_000_000}])
+    ran, reply = await asking(make, form, [{"text": "x" * 10_000_000}])
     assert ran == 0
-    assert "and the limit is 1,000,000. Pass shorter arguments" in told
-    assert len(told) < 10_000
+    assert "and the limit is 1,000,000. Pass shorter arguments" in reply
+    assert len(reply) < 10_000
 
 
 @pytest.mark.parametrize(
@@ -111,21 +111,24 @@ async def test_model_reads_the_error_of_a_ten_megabyte_answer(make, form):
     ],
 )
 def test_arguments_count_to_the_byte(arguments, size):
-    """As JSON, of all calls together; other values count by their Python text."""
+    """The limit counts the JSON bytes of all calls together.
+
+    Values that JSON cannot encode count by their Python text.
+    """
     calls = [ToolCall("take", arguments), ToolCall("take", {})]
     assert excess_of(calls, Limits(argument_bytes=size + 2)) is None
     assert f"have {size + 2} bytes" in excess_of(calls, Limits(argument_bytes=size + 1))
 
 
-async def test_both_are_set_by_limits():
-    """Larger or smaller."""
+async def test_limits_set_both_answer_bounds():
+    """Each bound can be larger or smaller than the default."""
     ran, _ = await asking(
         BareAgent, native, [{"n": n, "text": "x" * 20_000} for n in range(100)],
         limits=Limits(answer_calls=100, argument_bytes=10_000_000),
     )  # fmt: skip
     assert ran == 100
-    ran, told = await asking(BareAgent, native, [{"n": 1}, {"n": 2}], limits=Limits(answer_calls=1))
-    assert (ran, "and the limit is 1. Make fewer" in told) == (0, True)
+    ran, reply = await asking(BareAgent, native, [{"n": 1}, {"n": 2}], limits=Limits(answer_calls=1))
+    assert (ran, "and the limit is 1. Make fewer" in reply) == (0, True)
     for wrong in ({"answer_calls": 0}, {"argument_bytes": 1.5}):
         with pytest.raises(ConfigurationError):
             Limits(**wrong)
@@ -133,5 +136,5 @@ async def test_both_are_set_by_limits():
 
 async def test_rejected_calls_cost_no_budget():
     """The model may continue with fewer calls."""
-    ran, told = await asking(BareAgent, native, [{"n": n} for n in range(65)], limits=Limits(tool_calls=10))
-    assert (ran, "65 calls" in told) == (0, True)
+    ran, reply = await asking(BareAgent, native, [{"n": n} for n in range(65)], limits=Limits(tool_calls=10))
+    assert (ran, "65 calls" in reply) == (0, True)

@@ -31,13 +31,13 @@ def hear(session):
     "bound", ["max_concurrent_sessions", "inbox_capacity", "session_inbox_capacity", "urgent_inbox_capacity"]
 )
 def test_a_bound_is_at_least_one(bound):
-    """The text names the argument."""
+    """The error names the argument."""
     with pytest.raises(ConfigurationError, match=bound):
         BareAgent(name="a", llm=ScriptedLLM(["x"]), **{bound: 0})
 
 
-async def test_chat_waits_for_room_and_then_gives_up(autojump_clock):
-    """At its deadline, with the bound that was reached and the remedy in the text."""
+async def test_chat_raises_inbox_full_at_its_deadline(autojump_clock):
+    """The error names the reached bound and the remedy."""
     async with BareAgent(name="a", llm=ScriptedLLM(never), session_inbox_capacity=2, grace=0) as agent:
         session = await agent.create_session("ada", "running")
         await session.chat("1")
@@ -51,8 +51,8 @@ async def test_chat_waits_for_room_and_then_gives_up(autojump_clock):
         assert trio.current_time() == pytest.approx(37)
 
 
-async def test_the_inbox_of_an_agent_is_bounded_too(autojump_clock):
-    """Over all sessions; a waiting sender is admitted as soon as there is room."""
+async def test_agent_inbox_is_bounded_over_all_sessions(autojump_clock):
+    """A waiting sender is admitted as soon as a message leaves the inbox."""
     async with BareAgent(
         name="a", llm=ScriptedLLM(slow), inbox_capacity=3, max_concurrent_sessions=1
     ) as agent:
@@ -70,7 +70,7 @@ async def test_the_inbox_of_an_agent_is_bounded_too(autojump_clock):
     assert logs == [["re: x"]] * 5
 
 
-async def test_sixty_four_urgent_messages_wait_and_no_more(autojump_clock):
+async def test_at_most_64_urgent_messages_are_queued(autojump_clock):
     """URGENT messages have a separate bound and do not count against others."""
     async with BareAgent(
         name="a", llm=ScriptedLLM(slow), inbox_capacity=1, session_inbox_capacity=1
@@ -87,7 +87,7 @@ async def test_sixty_four_urgent_messages_wait_and_no_more(autojump_clock):
 
 
 @pytest.mark.parametrize("where", ["handler", "tool"])
-async def test_chat_from_inside_never_waits(where, autojump_clock):
+async def test_chat_of_a_session_to_itself_never_waits(where, autojump_clock):
     """A session that filled its own inbox gets the error at once, and continues."""
     errors = []
 
@@ -147,7 +147,7 @@ async def test_a_full_inbox_does_not_block_the_session_that_drains_it(autojump_c
 
 
 async def test_a_cancelled_chat_leaves_no_message(autojump_clock):
-    """It leaves neither a message nor a place, and the session becomes idle."""
+    """The chat occupies no inbox slot either, and the session becomes idle."""
     async with BareAgent(name="a", llm=ScriptedLLM(slow), session_inbox_capacity=1) as agent:
         session = await agent.create_session("ada", "0")
         log = hear(session)
@@ -162,7 +162,7 @@ async def test_a_cancelled_chat_leaves_no_message(autojump_clock):
     assert log[2:] == ["re: taken"]
 
 
-async def test_a_run_without_room_leaves_no_session(autojump_clock):
+async def test_run_rejected_by_a_full_inbox_leaves_no_session(autojump_clock):
     """A rejected `tell` leaves none either."""
     async with BareAgent(
         name="a", llm=ScriptedLLM(never), max_concurrent_sessions=1, inbox_capacity=1, grace=0
@@ -175,14 +175,14 @@ async def test_a_run_without_room_leaves_no_session(autojump_clock):
         assert list(agent._opener.running.sessions) == [session.id]
 
 
-async def test_sessions_run_side_by_side_up_to_the_limit(autojump_clock):
+async def test_sessions_run_concurrently_up_to_the_limit(autojump_clock):
     """An URGENT message exceeds the limit at once."""
-    running, most = set(), []
+    running, maximum = set(), []
 
     async def answer(chat):
         key = last_text(chat)
         running.add(key)
-        most.append(len(running))
+        maximum.append(len(running))
         await trio.sleep(1)
         running.remove(key)
         return f"re: {key}"
@@ -191,11 +191,11 @@ async def test_sessions_run_side_by_side_up_to_the_limit(autojump_clock):
         sessions = [await agent.create_session("ada", f"{number}") for number in range(250)]
         logs = [hear(session) for session in sessions]
         await trio.sleep(0.5)
-        assert max(most) == 100
+        assert max(maximum) == 100
         await sessions[249].chat("now", priority=Priority.URGENT)
         await trio.sleep(1.1)
         assert logs[249] == ["re: now"]
-        assert max(most) == 101
+        assert max(maximum) == 101
         for session in sessions:
             await session.wait_idle()
     assert trio.current_time() == pytest.approx(3.5, abs=0.6)
@@ -204,7 +204,7 @@ async def test_sessions_run_side_by_side_up_to_the_limit(autojump_clock):
 
 
 async def test_the_turns_of_a_session_never_overlap(autojump_clock):
-    """In order within a priority, including handlers, with any concurrent sessions."""
+    """Turns run in order within a priority, including handlers, with any concurrent sessions."""
     busy, order = {}, {}
 
     async def answer(chat):

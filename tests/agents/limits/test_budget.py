@@ -19,8 +19,11 @@ def price(prompt, answer):
     return (prompt * (2 if prompt > 500 else 1) + answer * 4) / 1000
 
 
-def test_the_error_says_what_the_next_call_would_take_at_least():
-    """In tokens where they are too few, and in dollars where these are: of the prompt and a least answer, or a shorter one."""
+def test_budget_error_has_the_least_cost_of_the_next_call():
+    """The error states tokens if tokens are too few, and dollars if dollars are.
+
+    The amount covers the prompt and the shortest answer.
+    """
     cases = [
         ({"tokens": 20}, 900, 100 + MIN_ANSWER_TOKENS),
         ({"tokens": 20}, 5, 105),
@@ -137,8 +140,8 @@ class Family:
 
 
 @given(trees(), STEPS)
-def test_spent_and_reserved_never_pass_a_limit(budgets, steps):
-    """Answers within their estimates, calls that fail or are cancelled at any moment, tools between: no account is overdrawn."""
+def test_spent_and_reserved_never_exceed_a_limit(budgets, steps):
+    """The random calls stay within their estimates, fail or are cancelled at any moment, with tool calls in between."""
     family = Family(budgets)
     for kind, which, prompt, answer, share in steps:
         budget = budgets[which % len(budgets)]
@@ -157,7 +160,7 @@ def test_spent_and_reserved_never_pass_a_limit(budgets, steps):
 @given(
     st.integers(1, 5000), st.lists(st.tuples(st.integers(0, 300), st.integers(16, 300), st.integers(0, 900)))
 )
-def test_spent_passes_a_limit_only_by_the_error_of_calls_under_way(limit, calls):
+def test_spent_exceeds_a_limit_only_by_estimate_errors(limit, calls):
     """Sequential calls exceed it by the error of one call at most, and no call follows."""
     budget = gather(own := account("s", turn="m", tokens=limit), (), ())
     for prompt, answer, took in calls:
@@ -174,8 +177,8 @@ def test_spent_passes_a_limit_only_by_the_error_of_calls_under_way(limit, calls)
 
 
 @given(st.integers(1, 64), st.integers(1, 80))
-def test_so_many_at_once_get_exactly_the_limit(limit, askers):
-    """All reserve before any of them ends: the calls that get through are the limit or all."""
+def test_concurrent_calls_get_exactly_the_limit(limit, askers):
+    """All calls reserve before any of them ends. The admitted calls are as many as the limit, or all."""
     shared = account("lead", turn="m", model_calls=limit)
     budgets = [gather(account(f"c{n}", turn="m"), (), (shared,)) for n in range(askers)]
     through = 0
@@ -191,16 +194,19 @@ def test_so_many_at_once_get_exactly_the_limit(limit, askers):
     assert through == min(limit, askers)
 
 
-def test_a_budget_is_exact_where_a_turn_or_a_session_is_bounded():
-    """Then no call begins that the journal does not know of; the bounds of a tree, which all have, do not cost that."""
+def test_limits_of_a_turn_or_session_record_each_call_first():
+    """With such limits no call begins before the journal has it. The default tree limits do not need that."""
     tree = Account(AccountKey(session_id="t", turn="m", agent="a", tree=True), {"model_calls": 250})
     bounded, free = account("s", tokens=10), account("s")
     turns = [(free,), (free, tree), (free, tree, bounded), (bounded,)]
     assert [Budget(accounts).is_exact for accounts in turns] == [False, False, True, True]
 
 
-def test_each_account_is_there_once():
-    """On any number of paths; only accounts that no other task counts for have its seconds."""
+def test_each_account_is_counted_once():
+    """An account may be reached on any number of paths.
+
+    Only accounts that no other task counts for have its seconds.
+    """
     session, asker, own = account("p"), account("p", turn="m"), account("c", turn="m")
     budget = gather(own, (session,), (asker, session))
     assert budget.accounts == (own, session, asker)
@@ -208,8 +214,8 @@ def test_each_account_is_there_once():
     assert gather(own, (session,), ()).clocked == (own, session)
 
 
-def test_an_account_waits_for_what_may_come_back_and_refuses_what_will_not():
-    """Room that only a reservation takes is worth waiting for."""
+def test_call_waits_for_reservations_and_fails_for_spent_budget():
+    """A call waits only for budget that another reservation may return."""
     budget = gather(own := account("s", turn="m", tokens=1000), (), ())
     held = Amounts(model_calls=1, tokens=1000)
     budget.reserve(held)
@@ -222,8 +228,8 @@ def test_an_account_waits_for_what_may_come_back_and_refuses_what_will_not():
 
 
 @given(st.integers(0, 900), st.integers(1, 900), st.floats(0.001, 5))
-def test_an_answer_gets_the_length_that_the_money_is_enough_for(prompt, answer, dollars):
-    """Not a token less, and not one more."""
+def test_answer_length_is_bounded_by_the_remaining_cost(prompt, answer, dollars):
+    """The maximum is exact to one token."""
     longest, why = account("s", cost=dollars).longest(prompt, answer, price, at_best=True)
     if longest < 0:
         assert price(prompt, 0) > dollars
@@ -234,7 +240,7 @@ def test_an_answer_gets_the_length_that_the_money_is_enough_for(prompt, answer, 
 
 
 def test_seconds_are_counted_between_ticks():
-    """By the clock that is passed in, up to the moment when it stops."""
+    """Seconds follow the clock that is passed in, up to the moment when it stops."""
     budget = gather(own := account("s", turn="m", seconds=10), (), ())
     assert budget.start_clock(100.0) == (110.0, own)
     budget.tick(103.0)

@@ -51,8 +51,8 @@ class Watchful(LLM):
         return ModelResponse(parts=(Text("ok"),))
 
 
-async def test_a_provider_that_wants_to_be_asked_later_does_not_hold_the_fallback_up(no_keys, autojump_clock):
-    """Retry-After of 100 s and four seconds: the call fails at once, and the second model answers at once."""
+async def test_retry_after_beyond_the_deadline_starts_the_fallback(no_keys, autojump_clock):
+    """Retry-After is 100 s and the deadline four seconds. The call fails at once, and the second model answers."""
     async with open_provider(lambda _: ErrorStatus(429, retry_after=100)) as provider:
         llm = OpenAI("gpt", base_url=provider.base_url, api_key="sk-aaaaaaaaaaa")
         chain = FallbackModel(llm, ScriptedLLM(["from the second model"], repeat=True))
@@ -61,24 +61,24 @@ async def test_a_provider_that_wants_to_be_asked_later_does_not_hold_the_fallbac
             BareAgent("a", llm=llm, limits=limits) as alone,
             BareAgent("b", llm=chain, limits=limits) as both,
         ):
-            begun = trio.current_time()
+            started = trio.current_time()
             for _ in range(2):
                 with pytest.raises(RateLimited):
                     await alone.run("hello")
                 assert (await both.run("hello")).text == "from the second model"
-            assert trio.current_time() - begun < 1
+            assert trio.current_time() - started < 1
         await llm.aclose()
 
 
 async def test_a_hanging_model_times_out(autojump_clock):
-    """The next one of the chain answers before the turn's time is over."""
+    """The next model of the chain answers before the turn's time is over."""
     chain = FallbackModel(ScriptedLLM(["late"], delay=100), ScriptedLLM(["in time"]))
     async with BareAgent("a", llm=chain, limits=Limits(model_timeout=4)) as agent:
         assert (await agent.run("hello")).text == "in time"
 
 
-async def test_the_least_of_all_deadlines_counts(autojump_clock):
-    """The model's timeout, the turn's seconds, and the time limits of waiting callers: a scope, an ask, a tool."""
+async def test_earliest_deadline_applies(autojump_clock):
+    """The deadlines are the model's timeout, the turn's seconds, and limits of waiting callers (scope, ask, tool)."""
     model = Watchful()
     inner = BareAgent("inner", llm=model, limits=Limits(model_timeout=100))
     outer = BareAgent(
@@ -142,7 +142,7 @@ async def test_first_model_call_of_a_task_has_the_deadline_of_its_parent(journal
 
 
 async def test_the_timeout_of_a_stream_counts(autojump_clock):
-    """The deadline of a stream reader counts; a reader without one leaves the model's own timeout."""
+    """The deadline of a stream reader applies. A reader without one leaves the model's own timeout."""
     model = Watchful()
     async with BareAgent("a", llm=model, limits=Limits(model_timeout=100)) as agent:
         for timeout in (30, 200, None):
@@ -153,7 +153,7 @@ async def test_the_timeout_of_a_stream_counts(autojump_clock):
 
 
 async def test_a_deadline_is_paused_while_an_approval_is_pending(autojump_clock):
-    """The call after the decision has the earlier remainder."""
+    """After the decision, the next model call has the remainder of the time before the approval."""
 
     @tool(approval=True)
     async def pay() -> str:
@@ -210,8 +210,7 @@ async def test_latest_deadline_of_several_callers_applies(autojump_clock):
     assert model.seconds == [20, 90]
 
 
-async def test_a_task_that_came_back_knows_its_deadline(autojump_clock):
-    """After a restart the remainder counts."""
+async def test_task_keeps_its_remaining_time_after_a_restart(autojump_clock):
     async with MemoryJournal().running() as journal:
         for life in range(2):
             model = Watchful(*[] if life else ["nap"])
@@ -231,23 +230,28 @@ async def test_a_task_that_came_back_knows_its_deadline(autojump_clock):
             await trio.sleep(6 * (not life))
 
 
-async def test_a_task_of_another_pool_knows_its_deadline(autojump_clock):
-    """The seconds that its asker gave."""
+async def test_task_of_another_pool_has_the_deadline_of_its_caller(autojump_clock):
     model = Watchful()
     inner = BareAgent("inner", llm=model, limits=Limits(model_timeout=100))
     async with open_runtime(journal="memory:") as runtime:
         await runtime.start(inner)
-        said = Message(session_id="x", sender=Sender("ada"), parts="work")
+        message = Message(session_id="x", sender=Sender("ada"), parts="work")
         ends = runtime.clock.steady() + 20
         task = PoolTask(
-            session_id="t", agent="inner", asker="p/a/s", owner="a@p", message=said, deadline=ends, seconds=20
+            session_id="t",
+            agent="inner",
+            asker="p/a/s",
+            owner="a@p",
+            message=message,
+            deadline=ends,
+            seconds=20,
         )
         await PoolTasks(runtime.delegation.agents, "q").answer(task, wait=50)
     assert model.seconds == [20]
 
 
-async def test_a_delegated_task_that_a_step_waits_for_knows_its_time(autojump_clock):
-    """A step whose task the session had delegated before, under the step's task id."""
+async def test_delegated_task_has_the_deadline_of_the_waiting_step(autojump_clock):
+    """The session delegated the task earlier, under the step's task id."""
     model = Watchful("nap")
     inner = BareAgent("inner", llm=model, tools=[nap], limits=Limits(model_timeout=100))
     pipeline = Pipeline("p", steps=[PipelineStep("a", agent=inner, message="go")], limits=Limits(seconds=40))
@@ -260,7 +264,7 @@ async def test_a_delegated_task_that_a_step_waits_for_knows_its_time(autojump_cl
     assert model.seconds == [100, 30]
 
 
-async def test_a_task_knows_the_time_of_its_step_at_each_call(autojump_clock):
+async def test_each_model_call_of_a_task_has_the_remaining_time_of_its_step(autojump_clock):
     """The remainder counts, although the deadline is known before a caller waits."""
     model = Watchful("nap")
     inner = BareAgent("inner", llm=model, tools=[nap], limits=Limits(model_timeout=100))

@@ -59,7 +59,7 @@ async def serve(agent, seconds, *senders):
 
 
 @pytest.mark.parametrize("busy", [False, True])
-async def test_urgent_brings_at_most_so_many_more(busy, autojump_clock):
+async def test_urgent_turns_exceed_the_limit_by_a_bounded_number(busy, autojump_clock):
     """Of 300 concurrent URGENT messages `max_urgent_sessions` run beyond `max_concurrent_sessions`, at any load."""
     clerk = Clerk()
     async with BareAgent("a", llm=ScriptedLLM(clerk, keep=0), max_concurrent_sessions=10, grace=100) as agent:
@@ -76,7 +76,7 @@ async def test_urgent_brings_at_most_so_many_more(busy, autojump_clock):
 
 
 async def test_the_bound_of_urgent_turns_can_be_set(autojump_clock):
-    """`max_urgent_sessions=2` is two."""
+    """With `max_urgent_sessions=2` two URGENT turns exceed the limit."""
     clerk = Clerk()
     async with BareAgent(
         "a", llm=ScriptedLLM(clerk), max_concurrent_sessions=1, max_urgent_sessions=2, grace=100
@@ -121,7 +121,7 @@ async def test_normal_message_is_answered_despite_urgent_ones_of_others(autojump
     assert times == [51]
 
 
-async def test_urgent_messages_that_interrupt_others_leave_them_their_share(autojump_clock):
+async def test_interrupting_urgent_messages_keep_the_share_of_others(autojump_clock):
     """Sessions whose normal messages are all interrupted by URGENT ones do not delay other users."""
     clerk = Clerk()
     agent = BareAgent("a", llm=ScriptedLLM(clerk, keep=0), max_concurrent_sessions=4, grace=0)
@@ -146,7 +146,7 @@ async def test_urgent_messages_that_interrupt_others_leave_them_their_share(auto
     assert share >= 0.2 * clerk.turns.total()
 
 
-async def test_urgent_users_take_turns_too(autojump_clock):
+async def test_urgent_turns_are_shared_between_owners(autojump_clock):
     """An owner who fills all slots with URGENT messages does not starve another owner."""
     clerk = Clerk()
     agent = BareAgent(
@@ -164,7 +164,7 @@ async def test_urgent_users_take_turns_too(autojump_clock):
     "sessions", [[20] + [1] * 19, [20] + [1] * 4, [20, 1, 1, 1, 1, 1], [30, 10, 5, 4, 4], [20, 6]]
 )
 @pytest.mark.parametrize("queue", [1, 2])
-async def test_owners_share_the_places_of_an_agent(sessions, queue, autojump_clock):
+async def test_owners_share_the_slots_of_an_agent(sessions, queue, autojump_clock):
     """With any number of sessions each owner gets as many turns as any other: Jain's index is 0.9."""
     clerk = Clerk()
     agent = BareAgent("a", llm=ScriptedLLM(clerk, keep=0), max_concurrent_sessions=4, grace=0)
@@ -252,7 +252,10 @@ async def test_suspended_turns_do_not_reduce_the_fair_share(autojump_clock):
 
 
 async def test_an_owner_that_fills_the_inbox_does_not_block_other_owners(autojump_clock):
-    """Its capacity is shared, but places at the gate and turns inside go round: two of each, where 80 messages wait."""
+    """Inbox slots and turns are given to the owners in rotation.
+
+    80 messages of one owner wait for two slots of each kind.
+    """
     clerk = Clerk()
     agent = BareAgent(
         "a", llm=ScriptedLLM(clerk), max_concurrent_sessions=1, inbox_capacity=4, session_inbox_capacity=4
@@ -261,9 +264,9 @@ async def test_an_owner_that_fills_the_inbox_does_not_block_other_owners(autojum
         for _ in range(20):
             nursery.start_soon(lambda: say_on(agent, "ada", queue=4))
         await trio.sleep(30.5)
-        begun = trio.current_time()
+        started = trio.current_time()
         session = await agent.create_session("bob", "bob")
         await session.wait_idle()
         assert clerk.turns["bob"] == 1
-        assert trio.current_time() - begun <= 5
+        assert trio.current_time() - started <= 5
         nursery.cancel_scope.cancel()

@@ -66,27 +66,27 @@ def limit_of(failure):
 
 
 async def test_64_parallel_children_with_a_limit_of_5_calls_take_exactly_5(listen, autojump_clock):
-    """The lead's own call is one of them; the other children fail with the lead's limit, and so does its next call."""
+    """The lead's call is one of the five. The other children and the lead's next call fail with the lead's limit."""
     help_ = worker(delay=1)
     llm = ScriptedLLM(crowd(64))
     async with BareAgent("lead", llm=llm, tools=[help_.as_tool()], limits=Limits(model_calls=5)) as lead:
         session = await lead.create_session("ada", "go")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
     assert len(llm.chats) + len(help_._models.named["default"].chats) == 5
-    results = heard[:-1]
+    results = received[:-1]
     assert [result.status for result in results].count("success") == 4
     refused = [result.error for result in results if result.status == "error"]
     assert all(
         "5 model calls (used: 1 model call" in error and "reserved by running calls: 4)" in error
         for error in refused
     )
-    assert limit_of(heard[-1]) == ("model_calls", 5, "lead")
-    assert heard[-1].error.used["model_calls"] == 5
+    assert limit_of(received[-1]) == ("model_calls", 5, "lead")
+    assert received[-1].error.used["model_calls"] == 5
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
-async def test_a_budget_reaches_down_any_number_of_agents(depth):
+async def test_budget_covers_any_number_of_nested_agents(depth):
     """Each agent asks the next; the innermost reaches the outermost's limit."""
     models = []
 
@@ -126,8 +126,8 @@ async def test_child_session_may_have_tighter_limits():
     assert len(busy.chats) == 2
 
 
-async def test_a_handler_that_asks_draws_on_the_turn_too():
-    """A turn pays all agents that are asked within it."""
+async def test_ask_in_a_handler_uses_the_budget_of_the_turn():
+    """A turn pays for all agents that are asked within it."""
     answers = worker()
     lead = BareAgent("lead", llm=ScriptedLLM(["one", "two"]), limits=Limits(model_calls=2))
     async with open_runtime() as runtime:
@@ -152,8 +152,8 @@ async def test_a_handler_that_asks_draws_on_the_turn_too():
         assert outcomes == ["done", "lead"] * 2
 
 
-async def test_a_route_draws_on_the_turn_too():
-    """The routed agent's second call is one too many for the router's turn."""
+async def test_routed_agent_uses_the_budget_of_the_turn():
+    """The routed agent's second call exceeds the limit of the router's turn."""
     count = iter(range(1000))
     busy = ScriptedLLM(lambda _: ToolCall("add", {"a": next(count), "b": 1}), keep=None)
     clerk = BareAgent("clerk", llm=busy, tools=[add], goal="bill")
@@ -166,7 +166,7 @@ async def test_a_route_draws_on_the_turn_too():
 
 
 async def test_independent_conversation_is_not_charged_to_the_turn():
-    """A message without a waiting caller, in a session that is no child session, starts an independent conversation."""
+    """A message without a waiting caller starts an independent conversation if its session is not a child session."""
     other = worker()
     lead = BareAgent("lead", llm=ScriptedLLM(["one"]), limits=Limits(model_calls=1))
     async with open_runtime() as runtime:
@@ -198,27 +198,27 @@ async def test_the_default_of_25_calls_is_not_shared():
 # --- sessions --------------------------------------------------------------------------------
 
 
-async def test_a_session_is_bounded_over_its_turns_and_with_its_children(listen):
-    """Three calls in all, by any session of the tree."""
+async def test_session_limit_covers_all_turns_and_children(listen):
+    """The tree makes three calls in all, by any of its sessions."""
     agent = BareAgent("a", llm=ScriptedLLM(lambda _: "fine", keep=None))
     async with agent:
         parent = await agent.create_session("ada", limits=Limits(model_calls=3))
         child = await agent.create_session("ada", parent=parent)
         grandchild = await agent.create_session("ada", parent=child)
-        heard = [listen(each) for each in (parent, child, grandchild)]
+        received = [listen(each) for each in (parent, child, grandchild)]
         for each in (parent, child, grandchild, parent, child):
             await each.chat("hello")
             await each.wait_idle()
         assert dict(parent.budget.left) == {"model_calls": 0}
         assert dict(grandchild.budget.left) == {"model_calls": 0}
         assert agent._models.resolve()["default"].chats.__len__() == 3
-    failures = [item for each in heard for item in each if isinstance(item, Failure)]
+    failures = [item for each in received for item in each if isinstance(item, Failure)]
     assert [limit_of(failure) for failure in failures] == [("model_calls", 3, "a")] * 2
     assert {failure.error.session_id for failure in failures} == {parent.id}
     assert all("session" in str(failure.error) for failure in failures)
 
 
-async def test_an_account_that_two_ways_lead_to_is_paid_once():
+async def test_account_reached_on_two_paths_is_charged_once():
     """A child of a bounded session that is asked within its parent's turn takes one call, not two."""
     agent = BareAgent("a", llm=ScriptedLLM(lambda _: "fine", keep=None))
     async with agent:
@@ -267,26 +267,26 @@ async def test_tool_calls_of_one_answer_run_all_or_none(listen):
     llm = ScriptedLLM(lambda _: [ToolCall("note", {"n": next(count)}) for _ in range(2)])
     async with BareAgent("a", llm=llm, tools=[note], limits=Limits(tool_calls=5)) as agent:
         session = await agent.create_session("ada", "go")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
     assert ran == [0, 1, 2, 3]
-    assert [item.status for item in heard[:-1]] == ["success"] * 4 + ["cancelled"] * 2
-    assert (heard[-1].kind, limit_of(heard[-1])) == ("limit", ("tool_calls", 5, "a"))
-    assert heard[-1].error.used == {"model_calls": 3, "tool_calls": 4}
+    assert [item.status for item in received[:-1]] == ["success"] * 4 + ["cancelled"] * 2
+    assert (received[-1].kind, limit_of(received[-1])) == ("limit", ("tool_calls", 5, "a"))
+    assert received[-1].error.used == {"model_calls": 3, "tool_calls": 4}
 
 
 async def test_tokens_are_reserved_before_and_counted_after(listen):
-    """A call whose prompt exceeds the remainder is rejected; the actual usage counts, not the estimate."""
+    """A call whose prompt exceeds the remainder is rejected. After a call its actual usage counts, not the estimate."""
     count = iter(range(1000))
     llm = ScriptedLLM(
         lambda _: said("", tokens=(300, 100), calls=[("add", {"a": next(count), "b": 1})]), keep=None
     )
     async with BareAgent("a", llm=llm, tools=[add], limits=Limits(tokens=1000)) as agent:
         session = await agent.create_session("ada", "go")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-    assert limit_of(heard[-1]) == ("tokens", 1000, "a")
-    assert (heard[-1].error.used["tokens"], len(llm.chats)) == (800, 2)
+    assert limit_of(received[-1]) == ("tokens", 1000, "a")
+    assert (received[-1].error.used["tokens"], len(llm.chats)) == (800, 2)
 
 
 async def test_an_answer_is_limited_to_the_remaining_budget():
@@ -335,7 +335,7 @@ async def test_rejected_model_call_costs_no_tokens():
 
 
 async def test_a_cancelled_call_counts_with_its_estimate_and_frees_the_rest(autojump_clock):
-    """The provider may bill up to that, and the session continues with the remainder."""
+    """The provider may bill up to the estimate. The session continues with the remainder."""
 
     async def slow(_):
         await trio.sleep(10)
@@ -354,8 +354,8 @@ async def test_a_cancelled_call_counts_with_its_estimate_and_frees_the_rest(auto
         assert account.left["tokens"] == 1000 - account.spent.tokens
 
 
-async def test_parallel_children_wait_for_tokens_that_others_may_give_back(autojump_clock):
-    """64 children, of which few fit at once by their estimates, all get their small answers."""
+async def test_parallel_children_wait_for_reserved_tokens(autojump_clock):
+    """64 children, of which only few fit at once by their estimates, all get their small answers."""
 
     async def answer(_):
         await trio.sleep(0.1)
@@ -394,21 +394,21 @@ async def test_a_cost_reported_by_the_provider_replaces_the_price_table():
         assert session.budget.left["cost"] == pytest.approx(0.7)
 
 
-async def test_a_model_without_a_price_is_not_asked_under_a_cost_limit(listen):
-    """It would be silently free; the error names it and the remedy."""
+async def test_model_without_a_price_is_rejected_under_a_cost_limit(listen):
+    """Its calls would be free. The error names the model and the remedy."""
     llm = ScriptedLLM(["fine"], name="mystery")
     async with BareAgent("a", llm=llm, limits=Limits(cost=1)) as agent:
         session = await agent.create_session("ada", "go")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-    assert (heard[-1].kind, type(heard[-1].error)) == ("limit", PriceUnknown)
-    assert "mystery" in str(heard[-1].error)
-    assert "price=" in str(heard[-1].error)
+    assert (received[-1].kind, type(received[-1].error)) == ("limit", PriceUnknown)
+    assert "mystery" in str(received[-1].error)
+    assert "price=" in str(received[-1].error)
     assert len(llm.chats) == 0
 
 
-async def test_seconds_of_a_turn_end_what_runs(autojump_clock, listen):
-    """A model call, a tool, and an agent that is waited for: all are stopped."""
+async def test_seconds_limit_stops_running_work(autojump_clock, listen):
+    """The limit stops a model call, a tool, and an agent that the turn waits for."""
 
     @tool
     async def dawdle() -> str:
@@ -424,13 +424,13 @@ async def test_seconds_of_a_turn_end_what_runs(autojump_clock, listen):
     for script in ([slow], [ToolCall("dawdle", {})], [ToolCall("patient", {"task": "wait"})]):
         tools = [dawdle, patient.as_tool()]
         async with BareAgent("a", llm=ScriptedLLM(script), tools=tools, limits=Limits(seconds=7)) as agent:
-            begun = trio.current_time()
+            started = trio.current_time()
             session = await agent.create_session("ada", "go")
-            heard = listen(session)
+            received = listen(session)
             await session.wait_idle()
-            assert trio.current_time() - begun == pytest.approx(7)
-        assert (heard[-1].kind, limit_of(heard[-1])) == ("limit", ("seconds", 7, "a"))
-        assert heard[-1].error.used["seconds"] == pytest.approx(7)
+            assert trio.current_time() - started == pytest.approx(7)
+        assert (received[-1].kind, limit_of(received[-1])) == ("limit", ("seconds", 7, "a"))
+        assert received[-1].error.used["seconds"] == pytest.approx(7)
 
 
 async def test_seconds_of_a_session_add_up_over_its_turns(autojump_clock):
@@ -467,7 +467,7 @@ async def test_seconds_of_a_session_add_up_over_its_turns(autojump_clock):
 
 
 async def test_an_observer_receives_the_reached_limit():
-    """With the name of the limit and its owner."""
+    """The event has the name of the limit and its owner."""
     async with open_runtime() as runtime, runtime.events() as events:
         agent = await runtime.start(
             BareAgent("a", llm=ScriptedLLM(["one", "two"]), limits=Limits(model_calls=9))
@@ -491,8 +491,8 @@ async def test_an_observer_receives_the_reached_limit():
     }
 
 
-async def test_the_budget_of_a_turn_can_be_looked_at_while_it_runs():
-    """`session.budget.left` is the least that is left over all that the turn draws on."""
+async def test_budget_of_a_running_turn_can_be_read():
+    """`session.budget.left` is the minimum over all budgets that the turn uses."""
     seen = []
 
     async with BareAgent("a", llm=ScriptedLLM(["one", "two"]), limits=Limits(model_calls=3)) as agent:
@@ -521,8 +521,8 @@ def test_each_bound_is_the_same_in_code_and_in_files(name):
             Limits(**{name: None})
 
 
-def test_the_error_says_what_was_used_and_what_to_raise():
-    """As text for people and as attributes for programs."""
+def test_limit_error_has_the_usage_and_the_remedy():
+    """The error has a text for readers and attributes for programs."""
     error = LimitReached(
         "tokens", 5000, field="tokens", used={"model_calls": 3, "tokens": 5012}, agent="lead", session_id="s"
     )

@@ -212,8 +212,8 @@ async def test_limit_counters_survive_a_restart(autojump_clock, limits, scope):
 
 def step(_):
     """A step that is always the same."""
-    wanted = {"id": "call", "tool_name": "count", "parameters": {"n": 1}}
-    return json.dumps({"tool_thought": "once more", "tool_calls": [wanted]})
+    expected = {"id": "call", "tool_name": "count", "parameters": {"n": 1}}
+    return json.dumps({"tool_thought": "once more", "tool_calls": [expected]})
 
 
 def item(chat):
@@ -240,18 +240,18 @@ REPEATING = {
 }
 
 
-@pytest.mark.parametrize(("kind", "said", "asks"), REPEATING.values(), ids=REPEATING)
-async def test_repetitions_before_a_crash_count(autojump_clock, kind, said, asks):
-    """The fourth identical call in a row does not run, wherever the process died in between."""
+@pytest.mark.parametrize(("kind", "answer", "asks"), REPEATING.values(), ids=REPEATING)
+async def test_repetitions_before_a_crash_count(autojump_clock, kind, answer, asks):
+    """The fourth identical call in a row does not run, even if the process died in between."""
     counted = 0
     for writes in range(1, 100):
         world = World()
         async with MemoryJournal().running() as journal:
-            died = await die(journal, writes, lambda world=world: world.repeating(kind, said))
+            died = await die(journal, writes, lambda world=world: world.repeating(kind, answer))
             answered = await answers_in(journal)
             lost = world.asked["loop"] - answered
             counted += 1 < answered < asks
-            await go_on(journal, lambda world=world: world.repeating(kind, said))
+            await go_on(journal, lambda world=world: world.repeating(kind, answer))
         if not died:
             break
         if world.asked:
@@ -286,8 +286,8 @@ async def test_usage_of_child_sessions_survives_a_crash(autojump_clock, scope):
     assert crashes > 20
 
 
-async def test_a_session_that_is_opened_again_knows_what_is_left(autojump_clock):
-    """With its children's part, also where a child is opened first; another session's is its own."""
+async def test_reopened_session_has_its_remaining_budget(autojump_clock):
+    """The budget includes usage of children, also if a child is opened first. Another session has a separate budget."""
     async with MemoryJournal().running() as journal:
         world = World()
         agent = BareAgent("a", llm=world.model("a", calls=lambda _: []))
@@ -316,7 +316,7 @@ async def test_a_session_that_is_opened_again_knows_what_is_left(autojump_clock)
 
 
 async def test_seconds_before_a_restart_count(autojump_clock):
-    """Also those of the stopped turn: four are used, and one is left."""
+    """Seconds of the stopped turn count as well: four are used, and one is left."""
 
     async def slow(chat):
         await trio.sleep(2)
@@ -328,11 +328,11 @@ async def test_seconds_before_a_restart_count(autojump_clock):
         await trio.sleep(3)
         return "waited"
 
-    heard = []
+    received = []
 
     def make():
         agent = BareAgent("a", llm=ScriptedLLM(slow, keep=0), tools=[wait], limits=Limits(seconds=5))
-        agent.on_session(lambda session: session.on_exception(heard.append))
+        agent.on_session(lambda session: session.on_exception(received.append))
         return agent
 
     async with MemoryJournal().running() as journal:
@@ -341,17 +341,17 @@ async def test_seconds_before_a_restart_count(autojump_clock):
                 agent = await runtime.start(make())
                 session = await agent.create_session("ada", session_id="s", limits=Limits(seconds=100))
                 await agent.run("go", session=session)
-        begun = trio.current_time()
+        started = trio.current_time()
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(make())
             session = await agent.open_session("s")
             await session.wait_idle()
             assert session.budget.left["seconds"] == pytest.approx(95)
-    assert trio.current_time() - begun == pytest.approx(1)
-    assert [failure.kind for failure in heard] == ["stopped", "limit"]
+    assert trio.current_time() - started == pytest.approx(1)
+    assert [failure.kind for failure in received] == ["stopped", "limit"]
 
 
-async def test_a_journal_of_an_earlier_version_has_no_budgets_and_its_calls_count(autojump_clock):
+async def test_calls_in_a_journal_of_an_earlier_version_count(autojump_clock):
     """Such a journal has counts of model calls only."""
     message = Message(id="m", session_id="s", sender=Sender("ada"), parts=(Text("go"),))
     asks = Message(session_id="s", sender=Sender("loop", "assistant"), parts=(ToolCall("count", {"n": 1}, id="c"),),
@@ -371,8 +371,8 @@ async def test_a_journal_of_an_earlier_version_has_no_budgets_and_its_calls_coun
     assert world.asked["loop"] == 2
 
 
-async def test_an_erased_session_takes_its_account_with_it(autojump_clock):
-    """Later spending of other sessions is written nowhere and does not restore it; here of a fork, which outlives it."""
+async def test_budget_of_an_erased_session_is_not_restored(autojump_clock):
+    """Later spending of a fork, which outlives the session, is not written to the erased account."""
     async with MemoryJournal().running() as journal:
         for life in range(2):
             async with open_runtime(journal=journal) as runtime:
@@ -393,7 +393,7 @@ async def test_an_erased_session_takes_its_account_with_it(autojump_clock):
 
 
 async def test_limits_of_one_call_hold_after_a_restart(autojump_clock):
-    """`run(limits=...)` is written with its message, whether its turn had begun or not."""
+    """`run(limits=...)` is written with its message, whether or not its turn had begun."""
     for writes in range(2, 8):
         world = World()
         async with MemoryJournal().running() as journal:

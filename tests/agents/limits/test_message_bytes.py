@@ -35,7 +35,7 @@ def clerk(**options):
         ((), 0),
     ],
 )
-def test_the_size_of_a_message(parts, size):
+def test_message_size_counts_text_and_media_bytes(parts, size):
     """Texts count as UTF-8, pictures and files with their data."""
     made = tuple(Text(part) if isinstance(part, str) else part for part in parts)
     assert message_bytes(Message(session_id="s", sender=Sender("ada"), parts=made)) == size
@@ -68,22 +68,22 @@ async def say(agent, session, way, words):
 @pytest.mark.parametrize(
     "way", ["chat", "urgent", "run", "stream", "ask", "tell", "first message", "attachment"]
 )
-async def test_a_message_of_100_megabytes_is_refused(way, journal):
-    """At once, with its size and the limit, and nothing of it is written or queued."""
-    words = "x" * (100 * MEGABYTE)
+async def test_message_of_100_megabytes_is_rejected(way, journal):
+    """The error comes at once and has the size and the limit. Nothing of the message is written or queued."""
+    text = "x" * (100 * MEGABYTE)
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(clerk())
         session = await agent.create_session("ada", session_id="s")
         match = r"has 100,000,000 bytes.*at most 25,000,000 bytes"
         with pytest.raises(MessageTooLarge, match=match) as caught:
-            await say(agent, session, way, words)
+            await say(agent, session, way, text)
         assert (caught.value.size, caught.value.limit) == (100 * MEGABYTE, 25 * MEGABYTE)
         assert session.history == ()
         assert str(await agent.run("hello", session=session)) == "ok"
 
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
-async def test_the_bytes_that_wait_for_an_agent_are_bounded(journal, autojump_clock):
+async def test_queued_bytes_of_an_agent_are_bounded(journal, autojump_clock):
     """A sender waits for room, and then gets `InboxFull`; an answered message frees its bytes."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(
@@ -96,15 +96,15 @@ async def test_the_bytes_that_wait_for_an_agent_are_bounded(journal, autojump_cl
             )
         )
         session = await agent.create_session("ada")
-        words = "x" * 1000
-        await session.chat(words)
+        text = "x" * 1000
+        await session.chat(text)
         await wait_all_tasks_blocked()
         for _ in range(3):
-            await session.chat(words)
+            await session.chat(text)
         with pytest.raises(InboxFull, match=r"is full \(3,000 bytes\)"):
             await session.chat("y", enqueue_timeout=1)
         began = trio.current_time()
-        await session.chat(words)
+        await session.chat(text)
         assert 5 < trio.current_time() - began < 15
         await session.chat("stop", priority=Priority.URGENT)
         await session.wait_idle()
@@ -112,8 +112,8 @@ async def test_the_bytes_that_wait_for_an_agent_are_bounded(journal, autojump_cl
 
 
 async def test_messages_of_a_journal_count_after_a_restart(tmp_path, autojump_clock):
-    """Queued messages of before are accepted beyond the bounds; new messages wait until they are answered."""
-    url, words = f"sqlite:///{tmp_path}/j.db", "x" * 1000
+    """Restored messages are accepted beyond the bounds. New messages wait until these are answered."""
+    url, text = f"sqlite:///{tmp_path}/j.db", "x" * 1000
 
     def agent(delay):
         llm = ScriptedLLM(lambda _: "ok", keep=0, delay=delay)
@@ -123,12 +123,12 @@ async def test_messages_of_a_journal_count_after_a_restart(tmp_path, autojump_cl
         made = await runtime.start(agent(1000))
         session = await made.create_session("ada", session_id="s")
         for _ in range(3):
-            await session.chat(words)
+            await session.chat(text)
     async with open_runtime(journal=url) as runtime:
         made = await runtime.start(agent(10))
         session = await made.open_session("s")
         with pytest.raises(InboxFull):
-            await session.chat(words, enqueue_timeout=0)
+            await session.chat(text, enqueue_timeout=0)
         await session.wait_idle()
         assert made._opener.running.inbox.statistics().bytes == 0
 
@@ -136,6 +136,6 @@ async def test_messages_of_a_journal_count_after_a_restart(tmp_path, autojump_cl
 @pytest.mark.parametrize("name", ["message_bytes", "inbox_bytes"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, None, "1 MB", True])
 def test_the_bounds_are_whole_numbers(name, value):
-    """Anything else would bound nothing."""
+    """Any other value raises an error."""
     with pytest.raises(ConfigurationError, match=f"{name}= must be a whole number"):
         clerk(**{name: value})

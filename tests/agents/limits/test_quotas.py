@@ -40,8 +40,8 @@ async def ask(agent, owner, session_id):
     return str(await agent.run("Hello", session=await agent.ensure_session(owner, session_id)))
 
 
-async def test_all_sessions_of_an_owner_draw_on_one_quota(journal):
-    """Of any agent; other owners have their own. The error names owner, period and bound."""
+async def test_all_sessions_of_an_owner_share_one_quota(journal):
+    """The sessions may be of any agent. Other owners have separate quotas. The error names owner, period and bound."""
     async with open_runtime(journal=journal, quotas=TWO) as runtime:
         one, two = await runtime.start(clerk("one")), await runtime.start(clerk("two"))
         assert await ask(one, "ada", "a") == await ask(two, "ada", "b") == "Noted."
@@ -63,8 +63,8 @@ LONG = "".join(random.Random(7).choices("abcdefghij", k=20_000))
     ids=["tab", "digest", "line end", "long", "usual"],
 )
 @pytest.mark.parametrize("kind", ["none", "sqlite", "postgres"])
-async def test_an_owner_may_have_any_name(request, tmp_path, kind, owner):
-    """His quota is his alone, over restarts too, and others are answered."""
+async def test_quota_works_for_owners_of_any_name(request, tmp_path, kind, owner):
+    """Names do not collide, over restarts as well."""
     url = {"none": None, "sqlite": f"sqlite:///{tmp_path}/agents.db"}.get(kind)
     url = request.getfixturevalue("postgres_url") if kind == "postgres" else url
     with trio.fail_after(20):
@@ -87,8 +87,8 @@ async def test_an_owner_may_have_any_name(request, tmp_path, kind, owner):
             assert await ask(agent, "bob", "c") == "Noted."
 
 
-async def test_two_sessions_at_the_edge(journal):
-    """Of several turns at once no more are let through than the quota has; those that are not call no model."""
+async def test_concurrent_turns_do_not_exceed_the_quota(journal):
+    """The turns that the quota rejects call no model."""
     going, go, calls = trio.Event(), trio.Event(), []
 
     async def answer(chat):
@@ -117,7 +117,7 @@ async def test_two_sessions_at_the_edge(journal):
 
 
 async def test_a_quota_survives_a_restart(tmp_path):
-    """Spending counts with any limits of the next start, and erased sessions do not return it."""
+    """Spending counts with any limits of the next start, and erasing sessions does not reduce it."""
     url = f"sqlite:///{tmp_path}/agents.db"
     for number in range(2):
         async with open_runtime(journal=url, quotas=TWO) as runtime:
@@ -158,7 +158,7 @@ async def test_a_call_whose_process_dies_is_counted(mortal, steps):
 
 
 async def test_a_quota_resets_after_its_period(autojump_clock, journal):
-    """On the next day; the quota of the month continues."""
+    """The daily quota resets on the next day; the monthly quota continues."""
     quotas = Quotas(day=Limits(model_calls=2), month=Limits(model_calls=1000))
     async with open_runtime(journal=journal, quotas=quotas) as runtime:
         agent = await runtime.start(clerk())
@@ -184,7 +184,7 @@ async def test_quota_charges_delegated_turns_once(journal):
 
 
 async def test_tokens_and_cost_are_counted(journal):
-    """According to the provider; the error states the usage."""
+    """The usage is that of the provider, and the error states it."""
     answer = ModelResponse(parts=(Text("Noted."),), usage=Usage(input_tokens=5_000, output_tokens=100))
     async with open_runtime(journal=journal, quotas=Quotas(day=Limits(tokens=10_000))) as runtime:
         agent = await runtime.start(

@@ -18,11 +18,10 @@ from actgent import (
 from actgent.testing import RateLimits, open_provider
 
 
-async def test_the_model_is_asked_in_the_name_of_its_session():
-    """The rate limiter receives session and priority of the message."""
-    asked = []
+async def test_rate_limiter_receives_the_session_and_priority():
+    requests = []
     llm = RateLimitedModel(
-        ScriptedLLM(lambda chat: asked.append((chat.session, chat.priority)) or "ok"), RateLimiter()
+        ScriptedLLM(lambda chat: requests.append((chat.session, chat.priority)) or "ok"), RateLimiter()
     )
     async with BareAgent("clerk", llm=llm) as agent:
         session = await agent.create_session("ada")
@@ -30,7 +29,7 @@ async def test_the_model_is_asked_in_the_name_of_its_session():
         await session.wait_idle()
         await session.chat("two", priority=Priority.HIGH)
         await session.wait_idle()
-    assert asked == [(session.id, Priority.NORMAL), (session.id, Priority.HIGH)]
+    assert requests == [(session.id, Priority.NORMAL), (session.id, Priority.HIGH)]
 
 
 async def test_a_timeout_reports_the_rate_limit_wait(autojump_clock):
@@ -51,14 +50,14 @@ async def test_a_timeout_reports_the_rate_limit_wait(autojump_clock):
 
 
 async def test_a_wait_beyond_the_deadline_fails_immediately(autojump_clock):
-    """Where the limits certainly leave no room before the model's timeout, the call fails at once."""
+    """If the limits certainly leave no call before the model's timeout, the call fails at once."""
     slow = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), RateLimiter(requests_per_minute=1, burst=1.0))
     async with BareAgent("clerk", llm=slow, limits=Limits(model_timeout=20)) as agent:
         await agent.run("one")
-        begun = trio.current_time()
+        started = trio.current_time()
         with pytest.raises(RateLimited, match="leaves no room for another 60"):
             await agent.run("two")
-        assert trio.current_time() == begun
+        assert trio.current_time() == started
 
 
 async def test_agents_with_one_key_share_its_limits(no_keys, autojump_clock):

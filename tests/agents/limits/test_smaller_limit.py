@@ -1,4 +1,4 @@
-"""Where several limits of model calls hold for a turn, the smaller one counts and the error names it."""
+"""If several limits of model calls apply to a turn, the smaller one takes effect and the error names it."""
 
 import itertools
 
@@ -43,9 +43,9 @@ def endless():
     return ScriptedLLM(lambda _: [ToolCall("look", {"page": next(pages)})], keep=None)
 
 
-def short(most):
+def short(maximum):
     made = Short()
-    made.max_iterations = most
+    made.max_iterations = maximum
     return made
 
 
@@ -102,18 +102,18 @@ async def reached(kind, *, protocol=9, agent=None, session=None, run=None, outpu
     llm = endless()
     make, _ = KINDS[kind]
     limits = {"agent": agent, "session": session, "run": run}
-    given = {name: None if most is None else Limits(model_calls=most) for name, most in limits.items()}
-    async with make(llm, protocol, tools=[look], limits=given["agent"], output=output) as made:
-        opened = await made.create_session("ada", session_id="s", limits=given["session"])
+    value = {name: None if most is None else Limits(model_calls=most) for name, most in limits.items()}
+    async with make(llm, protocol, tools=[look], limits=value["agent"], output=output) as made:
+        opened = await made.create_session("ada", session_id="s", limits=value["session"])
         with pytest.raises(LimitReached) as caught:
-            await made.run("go", session=opened, limits=given["run"])
+            await made.run("go", session=opened, limits=value["run"])
     return len(llm.chats), caught.value
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("source", REMEDIES)
-async def test_the_smaller_of_two_limits_counts_and_is_named(kind, source):
-    """The limit of a protocol, and one of `Limits` of the agent, the session or the run, in either order."""
+async def test_error_names_the_smaller_of_two_limits(kind, source):
+    """One limit is that of a protocol. The other is `Limits` of the agent, the session or the run, in either order."""
     argument = KINDS[kind][1]
     for protocol, limit in ((3, 7), (7, 3), (12, 14), (14, 12)):
         least = limit if argument is None else min(protocol, limit)
@@ -124,15 +124,15 @@ async def test_the_smaller_of_two_limits_counts_and_is_named(kind, source):
 
 @pytest.mark.parametrize("kind", ["bare", "steps", "plan", "goal"])
 @pytest.mark.parametrize("pair", [("agent", "session"), ("session", "run")], ids="-".join)
-async def test_the_smaller_of_two_limits_of_calls_counts(kind, pair):
-    """A turn draws on all budgets; `run(limits=...)` replaces only the agent's limits."""
+async def test_smaller_of_two_call_limits_applies(kind, pair):
+    """A turn uses all budgets; `run(limits=...)` replaces only the agent's limits."""
     for limits in ((3, 7), (7, 3)):
         calls, error = await reached(kind, **dict(zip(pair, limits, strict=True)))
         assert (calls, error.value) == (3, 3)
         assert REMEDIES[pair[limits.index(3)]] in str(error)
 
 
-async def test_a_form_of_the_answer_changes_no_limit():
+async def test_output_type_changes_no_limit():
     """`output=` keeps the limit of the protocol and its name."""
     for kind in ("steps", "plan", "a class of one's own"):
         calls, error = await reached(kind, protocol=3, agent=10, output={"type": "object"})

@@ -186,7 +186,7 @@ async def test_a_long_conversation_is_read_in_parts(memories, autojump_clock, mo
     assert len(await texts(memories)) == 9
 
 
-async def test_an_answer_that_cannot_be_used_remembers_nothing(memories, autojump_clock):
+async def test_invalid_answer_stores_no_memory(memories, autojump_clock):
     """After an invalid answer the part stays unread and is read again with the next messages."""
     answers = iter(["no JSON", "no JSON", "no JSON", '{"memories": [{"text": "all of it"}]}'])
     shown = []

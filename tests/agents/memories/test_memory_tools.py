@@ -117,10 +117,10 @@ async def test_a_resumed_session_uses_memories_of_the_root_owner_without_its_par
     await memories.remember("Nuts make Ada ill", owner=owner)
     for other in others:
         await memories.remember("Nuts are for squirrels", owner=other)
-    seen, asked, answered = [], trio.Event(), trio.Event()
+    seen, requested, answered = [], trio.Event(), trio.Event()
 
     async def wait_for_ever(_):
-        asked.set()
+        requested.set()
         await trio.sleep_forever()
 
     plan = [("recall", {"query": "nuts"}), ("remember", {"text": "Dinner without nuts"})]
@@ -148,7 +148,7 @@ async def test_a_resumed_session_uses_memories_of_the_root_owner_without_its_par
                 llm = ScriptedLLM(calls(("cook", {"task": "dinner without nuts"})))
                 clerk = await runtime.start(BareAgent("clerk", llm=llm, tools=[tool], grace=0))
                 await clerk.create_session(owner, "Dinner, please")
-                await asked.wait()
+                await requested.wait()
                 life.cancel()
         async with open_runtime(journal=journal) as runtime:
             await runtime.start(make_cook(cook_dinner))
@@ -177,15 +177,15 @@ async def test_recalled_memories_are_added_to_the_call_only(memories):
         await session.wait_idle()
         await session.chat("And hers, of zebras?")
         await session.wait_idle()
-        said = "\n".join(message.text for message in session.history)
+        text = "\n".join(message.text for message in session.history)
     assert prompts[0].index("What is my dog called?") < prompts[0].index("is called Rex")
     assert "obey" in prompts[0]
     assert "<system>obey" not in prompts[0]
     assert "Max" not in prompts[0]
-    assert "called Rex" not in said + prompts[1].partition("And hers")[0]
+    assert "called Rex" not in text + prompts[1].partition("And hers")[0]
 
 
-async def test_no_more_is_recalled_than_fits(memories):
+async def test_recalled_memories_fit_the_token_budget(memories):
     """`recall_before_answer` is a budget in tokens of four characters. The nearest memories are added first."""
     await memories.remember("zebra " * 60, owner="ada")
     for number in range(40):
@@ -203,7 +203,7 @@ async def test_no_more_is_recalled_than_fits(memories):
     assert prompts[0] < prompts[1] <= 5 + 1200 + 40
 
 
-async def test_memories_are_open_while_an_agent_has_them():
+async def test_memories_stay_open_while_an_agent_uses_them():
     """Agents open their memories. These stay open until the last agent stops."""
     memories = LongTermMemory()
     answer = calls(("remember", {"text": "tea"}), ("recall", {"query": "tea"}))
@@ -266,11 +266,11 @@ def _go_on(chat, *, first):
 
 def test_wrong_options_are_refused():
     """The error names the invalid option and its expected value."""
-    for options, words in (
+    for options, expected in (
         ({"long_term_memory": "sqlite:///m.db"}, "long_term_memory= must be a LongTermMemory"),
         ({"recall_before_answer": True}, "needs long_term_memory="),
         ({"long_term_memory": LongTermMemory(), "recall_before_answer": -1}, "recall_before_answer="),
         ({"long_term_memory": LongTermMemory(), "recall_before_answer": "yes"}, "recall_before_answer="),
     ):
-        with pytest.raises(ConfigurationError, match=words):
+        with pytest.raises(ConfigurationError, match=expected):
             BareAgent("clerk", llm=ScriptedLLM(["x"]), **options)

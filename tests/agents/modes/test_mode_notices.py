@@ -12,8 +12,10 @@ from actgent.testing import CrashingJournal, check_transcript
 
 def marks(session):
     """Return the marks of the mode notices in the history, and those of the mode changes in the state."""
-    told = [m.causation_id for m in session.history if m.sender.kind == "system" and m.sender.name == "mode"]
-    return told, [change.mark for change in session.mode_changes]
+    messages = [
+        m.causation_id for m in session.history if m.sender.kind == "system" and m.sender.name == "mode"
+    ]
+    return messages, [change.mark for change in session.mode_changes]
 
 
 def clerk(seen, paid):
@@ -66,8 +68,8 @@ async def test_mode_notice_appears_once_after_a_crash_at_every_write(autojump_cl
     whole, paid = [], []
     async with MemoryJournal().running() as journal:
         session = await drive(journal, whole, paid)
-        told, changed = marks(session)
-        assert told == changed
+        marks_found, changed = marks(session)
+        assert marks_found == changed
         assert [change.current for change in session.mode_changes] == [
             "integration", "act", "plan", "onboarding",
         ]  # fmt: skip
@@ -85,9 +87,9 @@ async def test_mode_notice_appears_once_after_a_crash_at_every_write(autojump_cl
                 break
             crashes += 1
             session = await drive(journal, seen, paid)
-            told, changed = marks(session)
-            assert told == changed, (writes, told, changed)
-            assert len(set(told)) == len(told)
+            marks_found, changed = marks(session)
+            assert marks_found == changed, (writes, marks_found, changed)
+            assert len(set(marks_found)) == len(marks_found)
             assert len(changed) == 4, (writes, changed)
             assert conversation(seen[-1]) == conversation(whole[-1]), writes
     assert crashes > 20
@@ -116,8 +118,8 @@ async def test_commands_that_are_collected_are_obeyed_in_order(autojump_clock):
                     await dying.died.wait()
                 nursery.cancel_scope.cancel()
             session = await say(journal)
-            told, changed = marks(session)
-            assert told == changed, writes
+            marks_found, changed = marks(session)
+            assert marks_found == changed, writes
             assert [change.current for change in session.mode_changes] == ["act", "plan"], writes
             if not dying.is_dead:
                 break
@@ -135,9 +137,9 @@ async def test_mode_changes_between_turns_are_notices_in_order():
             await session.set_mode(mode)
         await session.chat("hello")
         await session.wait_idle()
-        told, changed = marks(session)
-        assert told == changed
-        assert len(told) == 4
+        marks_found, changed = marks(session)
+        assert marks_found == changed
+        assert len(marks_found) == 4
     texts = [message.parts[0].text for message in llm.chats[0].messages]
     assert [text.startswith("<system>") for text in texts] == [True] * 4 + [False]
 
@@ -176,10 +178,10 @@ async def test_only_the_last_hundred_changes_are_kept():
         session = await agent.create_session("ada")
         for number in range(150):
             await session.set_mode(("act", "plan")[number % 2])
-        told, changed = marks(session)
-        assert len(told) == 150
+        marks_found, changed = marks(session)
+        assert len(marks_found) == 150
         assert len(changed) == 100
-        assert told[-100:] == changed
+        assert marks_found[-100:] == changed
 
 
 async def test_an_urgent_message_sees_the_announced_mode(autojump_clock):
@@ -198,14 +200,14 @@ async def test_an_urgent_message_sees_the_announced_mode(autojump_clock):
         assert session.mode == "plan"
         await session.chat("stop", priority=Priority.URGENT)
         await session.wait_idle()
-        told, changed = marks(session)
-        assert told == changed
-        assert len(told) == 1
+        marks_found, changed = marks(session)
+        assert marks_found == changed
+        assert len(marks_found) == 1
     kinds = [m.sender.kind for m in session.history]
     assert kinds == ["user", "assistant", "tool", "system", "user", "assistant"]
 
 
-async def test_a_message_of_an_agent_is_still_answered_as_a_users(autojump_clock):
+async def test_message_of_an_agent_follows_the_notice_with_the_role_user(autojump_clock):
     """The notice precedes the message of an agent, so that the message is last and has the role user."""
     llm = ScriptedLLM(lambda _: "ok")
     async with BareAgent("a", llm=llm, modes=Modes(commands=True)) as agent:
@@ -275,15 +277,15 @@ async def test_a_crash_after_a_note_resumes_from_the_results(autojump_clock):
 
         @agent.on_session
         def attach(session):
-            session.on_tool_result(lambda result: heard.append(result.tool_name))
-            session.on_exception(lambda failure: heard.append(failure.kind))
+            session.on_tool_result(lambda result: received_items.append(result.tool_name))
+            session.on_exception(lambda failure: received_items.append(failure.kind))
 
         return agent
 
     async def never(_chat):
         await trio.sleep_forever()
 
-    heard = []
+    received_items = []
     async with MemoryJournal().running() as journal:
         with pytest.raises(RuntimeError):  # noqa: PT012 - the block is what fails
             async with open_runtime(journal=journal) as runtime:
@@ -295,30 +297,30 @@ async def test_a_crash_after_a_note_resumes_from_the_results(autojump_clock):
                 raise RuntimeError
         (summary,) = await journal.sessions()
         records = await journal.load(summary.session_id)
-        said = [each for each in records if isinstance(each, AgentMessageRecord)]
-        assert said[-1].message.sender.name == "mode"
-        assert said[-1].calls == 1
-        heard.clear()
+        received = [each for each in records if isinstance(each, AgentMessageRecord)]
+        assert received[-1].message.sender.name == "mode"
+        assert received[-1].calls == 1
+        received_items.clear()
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(build([[ToolCall("get_agent_state", {})], "one too many"]))
             session = await agent.open_session("s")
             await session.wait_idle()
-            told, changed = marks(session)
-            assert told == changed
-            assert len(told) == 1
-    assert heard[-2:] == ["get_agent_state", "limit"]
+            marks_found, changed = marks(session)
+            assert marks_found == changed
+            assert len(marks_found) == 1
+    assert received_items[-2:] == ["get_agent_state", "limit"]
     kinds = [m.sender.kind for m in session.history]
     assert kinds == ["user", "assistant", "tool", "system", "assistant", "tool"]
 
 
 async def test_undelivered_tool_results_are_redelivered_after_the_notice(autojump_clock):
     """The process ends before handlers receive a result. The restarted process appends a notice and then delivers the result."""
-    heard = []
+    received = []
 
     def build(answers):
         agent = BareAgent("a", llm=ScriptedLLM(answers), modes=Modes(agent_may=["act"]))
         agent.on_session(
-            lambda session: session.on_tool_result(lambda result: heard.append(result.tool_name)) and None
+            lambda session: session.on_tool_result(lambda result: received.append(result.tool_name)) and None
         )
         return agent
 
@@ -334,7 +336,7 @@ async def test_undelivered_tool_results_are_redelivered_after_the_notice(autojum
         if isinstance(each, AgentMessageRecord) and each.message.sender.name == "mode"
     )
     kept = [each for each in records[: place + 1] if not isinstance(each, DeliveryRecord)]
-    heard.clear()
+    received.clear()
     async with MemoryJournal().running() as journal:
         entry = Entry(session_id="s", agent="a", records=tuple(kept))
         await journal.commit(entry, epoch=await journal.acquire())
@@ -342,7 +344,7 @@ async def test_undelivered_tool_results_are_redelivered_after_the_notice(autojum
             agent = await runtime.start(build(["done"]))
             session = await agent.open_session("s")
             await session.wait_idle()
-    assert heard == ["set_mode"]
+    assert received == ["set_mode"]
     assert [m.sender.kind for m in session.history] == ["user", "assistant", "tool", "system", "assistant"]
 
 
@@ -361,6 +363,6 @@ async def test_a_removed_mode_is_still_announced():
             session = await agent.open_session("s")
             await session.chat("hello")
             await session.wait_idle()
-            told, changed = marks(session)
-            assert told == changed
+            marks_found, changed = marks(session)
+            assert marks_found == changed
             assert [change.current for change in session.mode_changes] == ["old", "plan"]

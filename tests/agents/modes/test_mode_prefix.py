@@ -42,10 +42,10 @@ def get_time() -> str:
 def script(request):
     """Return the model's answer for a turn, chosen by the turn number in the message."""
     last = request.chat.messages[-1]
-    said = "".join(getattr(part, "text", "") for part in last.parts)
-    if last.role != "user" or "turn " not in said or any(isinstance(part, ToolResult) for part in last.parts):
+    text = "".join(getattr(part, "text", "") for part in last.parts)
+    if last.role != "user" or "turn " not in text or any(isinstance(part, ToolResult) for part in last.parts):
         return "Very well, that is done now."
-    number = int(said.split("turn ")[1].split()[0])
+    number = int(text.split("turn ")[1].split()[0])
     calls = [
         ToolCall("set_mode", {"mode": MODES[number % 4]}, f"a{number}"),
         ToolCall("save_settings", {"settings": {f"key{number}": number}}, f"b{number}"),

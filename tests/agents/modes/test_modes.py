@@ -199,9 +199,9 @@ async def test_case_7_one_message_before_the_next_model_call():
         assert "act" in note
         assert "onboarding" in note
     assert [m.sender.kind for m in session.history] == ["user", "assistant", "tool", "system", "assistant"]
-    told = llm.chats[1].messages[-1]
-    assert told.role == "user"
-    assert told.parts[0].text == f"<system>\n{note}\n</system>"
+    message = llm.chats[1].messages[-1]
+    assert message.role == "user"
+    assert message.parts[0].text == f"<system>\n{note}\n</system>"
 
 
 async def test_case_7_by_the_api_between_turns_and_within_one():
@@ -515,12 +515,12 @@ async def test_case_18_errors_and_results_in_one_form():
     async with agent:
         session = await agent.create_session("ada")
         failed, good = await talk(session, "go")
-    said = json.loads(failed.error)
+    error_text = json.loads(failed.error)
     assert failed.status == "error"
-    assert said["success"] is False
-    assert said["error"]["message"] == "RuntimeError: no such luck"
-    assert said["error"]["details"] == "RuntimeError"
-    assert said["error"]["timestamp"].endswith("+00:00")
+    assert error_text["success"] is False
+    assert error_text["error"]["message"] == "RuntimeError: no such luck"
+    assert error_text["error"]["details"] == "RuntimeError"
+    assert error_text["error"]["timestamp"].endswith("+00:00")
     assert json.loads(good.content) == {"success": True, "result": "noon"}
     assert session.history[-1].text == "I go on."
 
@@ -593,10 +593,10 @@ async def test_a_table_defines_permitted_mode_switches():
 
 
 async def test_a_mode_guard_rejects_unless_an_admin_forces():
-    asked = []
+    requests = []
 
     def guard(state, start, end):
-        asked.append((start, end))
+        requests.append((start, end))
         if end == "act" and not state.get("is_onboarding_complete"):
             return "onboarding is not complete"
         return None
@@ -619,7 +619,7 @@ async def test_a_mode_guard_rejects_unless_an_admin_forces():
         session.state.dispatch(("is_onboarding_complete", True))
         await session.set_mode("plan")
         await session.set_mode("act")
-    assert asked == [("onboarding", "act"), ("onboarding", "act"), ("act", "plan"), ("plan", "act")]
+    assert requests == [("onboarding", "act"), ("onboarding", "act"), ("act", "plan"), ("plan", "act")]
 
 
 async def test_a_failing_mode_guard_keeps_the_agent_running():
@@ -651,7 +651,7 @@ async def test_a_failing_mode_guard_keeps_the_agent_running():
         ("/act", "onboarding"),
     ],
 )
-async def test_single_words_switch_where_that_is_wanted(text, mode):
+async def test_single_words_switch_the_mode_if_enabled(text, mode):
     agent, _ = agent_of("ok", modes=modes_with(Mode("review"), commands=True))
     async with agent:
         session = await agent.create_session("ada", text)
@@ -663,7 +663,7 @@ async def test_single_words_switch_where_that_is_wanted(text, mode):
         assert session.mode == mode
 
 
-async def test_words_are_words_by_default_and_only_users_command():
+async def test_mode_words_are_plain_text_by_default():
     agent, _ = agent_of(lambda _: "ok")
     async with agent:
         session = await agent.create_session("ada", "act")
@@ -681,7 +681,7 @@ async def test_words_are_words_by_default_and_only_users_command():
 
 
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("build", "answer"),
     [
         (lambda: Modes(Mode("a"), Mode("a")), "two modes are named 'a'"),
         (lambda: Mode("two words"), "letters"),
@@ -698,8 +698,8 @@ async def test_words_are_words_by_default_and_only_users_command():
         (lambda: agent_of("ok", modes="plan"), "modes="),
     ],
 )
-def test_invalid_mode_configuration_is_rejected(build, said):
-    with pytest.raises(ConfigurationError, match=said):
+def test_invalid_mode_configuration_is_rejected(build, answer):
+    with pytest.raises(ConfigurationError, match=answer):
         build()
 
 
@@ -804,16 +804,16 @@ async def test_delegated_agents_have_separate_modes():
         tools=[work, deploy],
         modes=Modes(initial="act"),
     )
-    heard = []
-    inner.on_session(heard.append)
+    received = []
+    inner.on_session(received.append)
     async with outer:
         session = await outer.create_session("ada")
         results = await talk(session, "go")
         assert session.mode == "act"
     assert [result.status for result in results] == ["success"]
     assert ran == []
-    assert [child.mode for child in heard] == ["plan"]
-    assert "not available in plan mode" in heard[0].history[2].tool_results[0].error
+    assert [child.mode for child in received] == ["plan"]
+    assert "not available in plan mode" in received[0].history[2].tool_results[0].error
 
 
 async def test_sessions_have_separate_modes():

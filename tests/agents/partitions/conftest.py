@@ -115,7 +115,7 @@ class World:
         helper = BareAgent("helper", llm=ScriptedLLM(help_out))
 
         async def answer(chat):
-            done = sum(said.role == "tool" for said in chat.messages)
+            done = sum(message.role == "tool" for message in chat.messages)
             if not done:
                 await self.pass_by("model")
                 return [ToolCall("pay", {"amount": 7}), ToolCall("helper", {"task": "help"})]
@@ -131,7 +131,7 @@ class World:
         await self.pass_by("guard")
 
     def _attach(self, session):
-        async def heard(delivery):
+        async def received(delivery):
             self.seen.append(delivery)
             if isinstance(delivery, ToolResult):
                 await self.pass_by("result handler")
@@ -141,9 +141,9 @@ class World:
         async def token(_):
             await self.pass_by("token")
 
-        session.on_conversation(heard)
-        session.on_tool_result(heard)
-        session.on_exception(heard)
+        session.on_conversation(received)
+        session.on_tool_result(received)
+        session.on_exception(received)
         if self.held_at == "token":
             session.on_token(token)
 
@@ -165,12 +165,12 @@ async def _check_once(journal, session_id, texts):
     ended = [each for each in records if isinstance(each, MessageEndRecord)]
     assert [each.message_id for each in ended] == [each.id for each in accepted]
     assert {each.failed for each in ended} <= {None}
-    said = [
+    received = [
         each.message.text
         for each in records
         if isinstance(each, AgentMessageRecord) and each.message.sender.kind == "assistant"
     ]
-    assert said.count("done") == len(texts)
+    assert received.count("done") == len(texts)
 
 
 @pytest.fixture

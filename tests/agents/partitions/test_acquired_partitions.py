@@ -95,10 +95,10 @@ async def test_resumed_sessions_are_counted_once(open_node, id_in, until):
         return "paid"
 
     async def answer(chat):
-        said = chat.messages[-1].parts[0].text
-        if said == "slow":
+        content = chat.messages[-1].parts[0].text
+        if content == "slow":
             await trio.sleep_forever()
-        return ToolCall("pay", {}) if said == "pay" else "ok"
+        return ToolCall("pay", {}) if content == "pay" else "ok"
 
     ids = [id_in(0, nth=nth) for nth in range(4)]
     async with open_node("one", take=[0]) as one, open_node("two") as two:
@@ -122,7 +122,7 @@ async def test_resumed_sessions_are_counted_once(open_node, id_in, until):
         assert two.agents.resumed == 2
 
 
-async def test_crashes_are_counted_before_anything_is_opened(open_node, id_in):
+async def test_crashes_are_counted_before_a_session_is_opened(open_node, id_in):
     """`choose` gets all unfinished sessions, oldest first, before any is opened. Sessions that it omits stay unfinished."""
     chosen, opened = [], []
 
@@ -158,7 +158,7 @@ async def test_crashes_are_counted_before_anything_is_opened(open_node, id_in):
         assert await two.resume_acquired() == 1
 
 
-async def test_a_session_that_cannot_be_opened_keeps_no_other(open_node, id_in, caplog):
+async def test_failed_open_does_not_block_other_sessions(open_node, id_in, caplog):
     """If `on_session` fails for one session, the error is logged and the other sessions resume."""
     ids = [id_in(0, nth=nth) for nth in range(3)]
 
@@ -188,7 +188,7 @@ async def test_a_session_that_cannot_be_opened_keeps_no_other(open_node, id_in, 
 
 async def test_a_task_resumes_while_its_parent_is_opening(open_node, id_in, until):
     """A delegated task continues while `on_session` of its parent still runs, and is not treated as orphaned."""
-    gate, opened, asked = trio.Event(), [], []
+    gate, opened, requests = trio.Event(), [], []
 
     def team(name, work):
         worker = BareAgent("worker", llm=ScriptedLLM(work))
@@ -199,7 +199,7 @@ async def test_a_task_resumes_while_its_parent_is_opening(open_node, id_in, unti
         return boss, worker
 
     async def hang(_):
-        asked.append("one")
+        requests.append("one")
         await trio.sleep_forever()
 
     async def wait_opened(_):
@@ -212,7 +212,7 @@ async def test_a_task_resumes_while_its_parent_is_opening(open_node, id_in, unti
         for runtime, (boss, _) in ((one, first), (two, second)):
             await runtime.start(boss)
         session = await first[0].create_session("ada", "go", session_id=id_in(0))
-        await until(lambda: asked)
+        await until(lambda: requests)
         await two.journal.take([0])
         await one.evict(of(one, 0))
         nursery.start_soon(two.resume_acquired)

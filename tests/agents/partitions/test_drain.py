@@ -149,7 +149,7 @@ async def test_a_message_being_written_does_not_overtake_queued_messages(open_no
     assert len(slow.asked) == 1
 
 
-async def test_a_question_that_is_being_written_is_answered_by_the_next_owner(open_node, id_in, until):
+async def test_message_that_is_being_written_is_answered_by_the_next_owner(open_node, id_in, until):
     """The only message of a one-run session is handed over, so the session stays open and the next owner answers."""
 
     async def ask(agent):
@@ -164,16 +164,16 @@ async def test_a_question_that_is_being_written_is_answered_by_the_next_owner(op
             await until(lambda: one.drains)
             one.journal.gate.set()
             slow.gate.set()
-        asked = []
-        other.on_session(asked.append)
+        requests = []
+        other.on_session(requests.append)
         await two.journal.take([0])
         assert await two.resume_acquired() == 1
-        await asked[0].wait_idle()
-        assert [each.text for each in asked[0].history] == ["third", "ok"]
+        await requests[0].wait_idle()
+        assert [each.text for each in requests[0].history] == ["third", "ok"]
     assert len(slow.asked) == 1
 
 
-async def test_a_session_is_not_idle_where_what_waits_in_it_moves(open_node, id_in, until):
+async def test_wait_idle_raises_if_queued_messages_are_handed_over(open_node, id_in, until):
     """`wait_idle()` raises `SessionMoved` if queued messages are handed over, even while the turn still runs here."""
 
     async def wait(session):
@@ -210,7 +210,7 @@ async def test_a_stop_during_the_write_applies_before_the_handover(open_node, id
     assert len(slow.asked) == 1
 
 
-async def test_a_turn_that_may_end_may_ask_another_session(open_node, id_in, until):
+async def test_draining_turn_may_run_another_session(open_node, id_in, until):
     """During the grace period a turn can run another session of the partition and gets its reply."""
     clerk, outcomes = BareAgent("clerk", llm=ScriptedLLM(lambda _: "helped")), []
     started, may_have_approvals = trio.Event(), trio.Event()
@@ -239,7 +239,7 @@ async def test_a_turn_that_may_end_may_ask_another_session(open_node, id_in, unt
     assert outcomes == ["helped"]
 
 
-async def test_a_turn_that_takes_longer_than_its_grace_is_stopped(open_node, id_in, until):
+async def test_turn_is_evicted_after_its_grace_period(open_node, id_in, until):
     """After the grace period the turn is evicted, and the next owner calls the model again."""
     slow = Slow()
     async with open_node("one", take=[0]) as one, open_node("two") as two:
@@ -259,7 +259,7 @@ async def test_a_turn_that_takes_longer_than_its_grace_is_stopped(open_node, id_
         assert [each.text for each in moved.history] == ["first", "ok"]
 
 
-async def test_a_turn_that_may_end_may_ask_others(open_node, id_in, until):
+async def test_draining_turn_may_call_an_agent_as_a_tool(open_node, id_in, until):
     """During the grace period a turn can call an agent as a tool: a new child session of its own tree is accepted."""
     slow = Slow()
 

@@ -33,7 +33,7 @@ async def test_the_session_of_another_process_is_fenced_and_leaves_nothing(open_
         assert (await second.run("hi", session=session)).text == "yes"
 
 
-async def test_a_session_that_was_read_before_others_wrote_writes_nothing(open_node, id_in):
+async def test_session_with_stale_state_is_fenced(open_node, id_in):
     """A session loaded before its partition left and returned is fenced, because its state may be stale."""
     async with open_node("one", take=[0]) as one, open_node("two") as two:
         agent = await one.start(_clerk("hello"))

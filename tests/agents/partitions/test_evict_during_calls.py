@@ -120,12 +120,12 @@ async def test_eviction_releases_waiting_senders(open_node, id_in, until):
         one.stop("clerk")
 
 
-async def test_a_turn_that_finds_out_by_itself_leaves_with_its_tree(open_node, id_in, until):
+async def test_turn_with_a_fenced_write_evicts_its_tree(open_node, id_in, until):
     """A turn whose write is fenced evicts its tree without `evict()`. Handlers get no failure, and other sessions continue."""
-    failures, asked, gate = [], [], trio.Event()
+    failures, gates, gate = [], [], trio.Event()
 
     async def slow(_):
-        asked.append(gate)
+        gates.append(gate)
         await gate.wait()
         return "ok"
 
@@ -140,7 +140,7 @@ async def test_a_turn_that_finds_out_by_itself_leaves_with_its_tree(open_node, i
         runs = [
             Caller(nursery, lambda each=each: agent.run("one", session=each)) for each in (session, child)
         ]
-        await until(lambda: len(asked) == 3)
+        await until(lambda: len(gates) == 3)
         await session.chat("two")
         await two.journal.take([0])
         gate.set()
@@ -157,7 +157,7 @@ async def test_a_turn_that_finds_out_by_itself_leaves_with_its_tree(open_node, i
         assert await _texts(other, child.id) == ["one", "ok"]
 
 
-async def test_a_journal_of_one_process_that_another_took_fails_turns_as_ever():
+async def test_fenced_turn_of_an_unshared_journal_fails():
     """With a journal that is not shared, a fenced turn fails and its handlers get a failure."""
     failures, gate = [], trio.Event()
 
@@ -178,7 +178,7 @@ async def test_a_journal_of_one_process_that_another_took_fails_turns_as_ever():
 
 
 @pytest.mark.parametrize("kind", ["new", "known"])
-async def test_handlers_that_a_session_is_opened_with_are_cut(open_node, id_in, kind):
+async def test_eviction_cancels_a_running_session_handler(open_node, id_in, kind):
     """An eviction cancels a running `on_session` handler, and the session is complete in the new owner."""
     reached, session_id = trio.Event(), id_in(0)
 
@@ -212,15 +212,15 @@ async def test_handlers_that_a_session_is_opened_with_are_cut(open_node, id_in, 
 
 async def test_a_returning_session_waits_for_the_end_of_its_eviction(open_node, id_in):
     """A session that returns is opened after its old turn has ended. The turn then calls the model again."""
-    asked, begun, cleaned = [], trio.Event(), trio.Event()
+    requests, started, cleaned = [], trio.Event(), trio.Event()
 
     async def slow(_):
-        asked.append("begun")
-        if len(asked) > 1:
+        requests.append("begun")
+        if len(requests) > 1:
             assert cleaned.is_set()
             return "ok"
         try:
-            begun.set()
+            started.set()
             await trio.sleep_forever()
         finally:
             with trio.move_on_after(10, shield=True):
@@ -229,7 +229,7 @@ async def test_a_returning_session_waits_for_the_end_of_its_eviction(open_node, 
     async with open_node("one", take=[0]) as one, open_node("two") as two, trio.open_nursery() as nursery:
         agent = await one.start(BareAgent("clerk", llm=ScriptedLLM(slow, keep=0)))
         session = await agent.create_session("ada", "hi", session_id=id_in(0))
-        await begun.wait()
+        await started.wait()
         await two.journal.take([0])
         evicted = Caller(nursery, one.evict, of(one, 0))
         await trio.testing.wait_all_tasks_blocked(0.02)
@@ -243,23 +243,23 @@ async def test_a_returning_session_waits_for_the_end_of_its_eviction(open_node, 
                 await each.ended.wait()
                 assert each.error is None
         assert await _texts(agent, session.id) == ["hi", "ok"]
-        assert len(asked) == 2
+        assert len(requests) == 2
 
 
 async def test_moved_errors_come_after_all_sessions_of_a_tree_left(open_node, id_in, until):
     """The handlers of a root session get the moved error after the last child session is evicted."""
-    heard = []
+    received = []
     agent = BareAgent("clerk", llm=ScriptedLLM(lambda _: "ok", keep=0))
     async with open_node("one", take=[0]) as one:
         await one.start(agent)
         running = agent._opener.running
         running.lifecycle.eviction.on_left = running.runner.notify_moved
         root = await agent.create_session("ada", session_id=id_in(0))
-        root.on_exception(lambda failure, session: heard.append((failure.kind, session.id)))
+        root.on_exception(lambda failure, session: received.append((failure.kind, session.id)))
         child = await agent.create_session("ada", session_id=f"{root.id}/c", parent=root)
         for each in (child, root):
             await each.chat("hi")
             await each.wait_idle()
         running.lifecycle.eviction.evict_tree(root._context.log)
-        await until(lambda: heard)
-    assert heard == [("moved", id_in(0))]
+        await until(lambda: received)
+    assert received == [("moved", id_in(0))]

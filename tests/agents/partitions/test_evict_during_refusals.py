@@ -67,7 +67,7 @@ async def read(heard, agent, session):
 @pytest.mark.parametrize("callers", ["one", "two", "stream"])
 async def test_waiting_callers_get_the_moved_error(case, callers, autojump_clock):
     """Callers get `SessionMoved` with the message id instead of a final failure, because the new owner answers the message."""
-    let_go, heard = trio.Event(), []
+    let_go, received = trio.Event(), []
 
     async def answer(_):
         await let_go.wait()
@@ -79,11 +79,11 @@ async def test_waiting_callers_get_the_moved_error(case, callers, autojump_clock
         say = partial(agent.run, "transfer", session=session, message_id="m")
         async with trio.open_nursery() as nursery:
             if callers == "stream":
-                nursery.start_soon(read, heard, agent, session)
+                nursery.start_soon(read, received, agent, session)
             for _ in range(("stream", "one", "two").index(callers)):
-                nursery.start_soon(told, heard, say)
+                nursery.start_soon(told, received, say)
             await trio.testing.wait_all_tasks_blocked()
             await case(agent, session, let_go)
-        assert heard == [(SessionMoved, "m")] * (2 if callers == "two" else 1)
+        assert received == [(SessionMoved, "m")] * (2 if callers == "two" else 1)
         assert session.id not in agent._opener.running.sessions
         let_go.set()

@@ -57,9 +57,9 @@ class Family:
             agent.on_session(lambda session: self.ids.append(session.id))
 
     def _help(self, chat):
-        said = chat.messages[-1].parts[0]
-        if isinstance(said, ToolResult):
-            self.answered.append(said.content)
+        part = chat.messages[-1].parts[0]
+        if isinstance(part, ToolResult):
+            self.answered.append(part.content)
             return "fine"
         return ToolCall("deep", {"task": "go"})
 
@@ -79,7 +79,7 @@ async def family_of(journal):
         return family, session.id, child.id
 
 
-async def test_all_sessions_of_a_tree_are_of_one_partition(open_journal_of):
+async def test_all_sessions_of_a_tree_are_in_one_partition(open_journal_of):
     """Sessions of asks, runs, tasks, handoffs and child sessions have the slot of their root."""
     async with open_journal_of("one") as journal:
         family, root, child = await family_of(journal)
@@ -88,7 +88,7 @@ async def test_all_sessions_of_a_tree_are_of_one_partition(open_journal_of):
         assert journal.partition_of(child) == 3
 
 
-async def test_in_a_journal_of_one_process_tasks_keep_their_names():
+async def test_task_ids_are_session_ids_without_partitions():
     """Without partitions a task id is the session id. Generated ids begin with the root id, so that a move to partitions works."""
     async with MemoryJournal().running() as journal:
         family, root, child = await family_of(journal)
@@ -111,7 +111,7 @@ async def test_a_child_of_another_partition_is_refused(open_node, id_in):
         assert {each.session_id for each in await runtime.journal.sessions()} == {parent.id, child.id}
 
 
-async def test_a_new_session_is_one_that_this_process_owns(open_node):
+async def test_new_session_belongs_to_an_owned_partition(open_node):
     """Generated session ids belong to an owned partition, also if the process owns only one."""
     async with open_node("one", take=[5]) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(lambda _: "fine")))
@@ -121,7 +121,7 @@ async def test_a_new_session_is_one_that_this_process_owns(open_node):
         assert str(await agent.run("hi")) == "fine"
 
 
-async def test_copies_of_a_tree_are_a_tree():
+async def test_copies_of_a_tree_form_a_tree():
     """Copies with new ids form a tree: each new id begins with the new root id."""
     async with MemoryJournal().running() as journal:
         _, root, _ = await family_of(journal)

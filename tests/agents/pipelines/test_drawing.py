@@ -28,7 +28,7 @@ def made():
     )
 
 
-async def test_a_picture_for_a_terminal():
+async def test_text_drawing_shows_groups_and_status():
     """The text shows the groups from top to bottom. After a run it also shows the status and the reason of each step."""
     async with made() as pipeline:
         assert pipeline.draw() == (
@@ -49,7 +49,7 @@ async def test_a_picture_for_a_terminal():
     )
 
 
-async def test_a_picture_in_mermaid():
+async def test_mermaid_drawing_escapes_names():
     """Names and texts are escaped in labels, and each id has word characters only."""
     async with made() as pipeline:
         plain = pipeline.to_mermaid()

@@ -73,7 +73,7 @@ STEP = {"agent": "one", "message": "x"}
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "expected"),
     [
         ({}, "must have `pipeline:` with the name"),
         ({"pipeline": "p"}, "`steps:` with the steps by name"),
@@ -95,15 +95,15 @@ STEP = {"agent": "one", "message": "x"}
     ],
 )
 @pytest.mark.parametrize("suffix", [".yaml", ".json"])
-def test_invalid_pipeline_file_is_rejected(tmp_path, data, words, suffix):
+def test_invalid_pipeline_file_is_rejected(tmp_path, data, expected, suffix):
     """The error is raised before any step runs."""
     path = tmp_path / f"p{suffix}"
     path.write_text(json.dumps(data))
-    with pytest.raises(ConfigurationError, match=words):
+    with pytest.raises(ConfigurationError, match=expected):
         Pipeline.load(path, agents=agents())
 
 
-def test_files_that_are_none(tmp_path):
+def test_unreadable_pipeline_files_raise_an_error(tmp_path):
     """Unreadable files, unknown suffixes and syntax errors raise an error, with a line if one is known."""
     with pytest.raises(ConfigurationError, match=r"must end with \.yaml, \.yml or \.json"):
         full(agents()).save(tmp_path / "p.xml")

@@ -34,13 +34,13 @@ def pipeline(*steps, **options):
         ),
     ],
 )
-def test_steps_come_after_what_they_name_and_read(steps, groups):
+def test_steps_follow_the_steps_that_they_reference(steps, groups):
     """Steps are grouped after the steps that they name or read, in any order of declaration."""
     assert pipeline(*steps).groups == groups
 
 
 @pytest.mark.parametrize(
-    ("steps", "words"),
+    ("steps", "expected"),
     [
         ([], "it has no steps"),
         ([step("a"), step("a")], "there are several steps 'a'"),
@@ -69,9 +69,9 @@ def test_steps_come_after_what_they_name_and_read(steps, groups):
         ([step("a", when=When.exists("in") & ~When.exists("in"))], "step 'a' can never run"),
     ],
 )
-def test_graph_that_cannot_run_is_rejected(steps, words):
+def test_graph_that_cannot_run_is_rejected(steps, expected):
     """The error has a remedy if there is one."""
-    with pytest.raises(ConfigurationError, match=words):
+    with pytest.raises(ConfigurationError, match=expected):
         pipeline(*steps)
 
 
@@ -102,7 +102,7 @@ def test_graph_that_may_run_is_accepted(steps):
     assert sum(map(len, pipeline(*steps).groups)) == len(steps)
 
 
-def test_inputs_are_what_is_no_step_unless_they_are_declared():
+def test_references_to_no_step_are_inputs():
     """References to no step are inputs. With `inputs=` only declared inputs are read, and they may have keys."""
     made = pipeline(step("a", "{topic} {n?}", when=When.exists("lang")), step("b", "{a} {topic}"))
     assert made.inputs == ("topic", "lang")
@@ -118,7 +118,7 @@ def test_inputs_are_what_is_no_step_unless_they_are_declared():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ({"name": "a b"}, "a step's name must consist of"),
         ({"name": 3}, "a step's name must consist of"),
@@ -134,15 +134,14 @@ def test_inputs_are_what_is_no_step_unless_they_are_declared():
         ({"output": "text"}, "output= must be a type"),
     ],
 )
-def test_wrong_arguments_of_a_step(options, words):
-    """`PipelineStep` rejects invalid arguments."""
-    given = {"name": "a", "agent": ANY, "message": "do", **options}
-    with pytest.raises(ConfigurationError, match=words):
-        PipelineStep(given.pop("name"), **given)
+def test_step_rejects_invalid_arguments(options, expected):
+    settings = {"name": "a", "agent": ANY, "message": "do", **options}
+    with pytest.raises(ConfigurationError, match=expected):
+        PipelineStep(settings.pop("name"), **settings)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ({"answer": "b"}, "answer='b' is not a step"),
         ({"on_failure": "ignore"}, "'continue' or 'stop'"),
@@ -163,9 +162,8 @@ def test_wrong_arguments_of_a_step(options, words):
         ),
     ],
 )
-def test_wrong_arguments_of_a_pipeline(options, words):
-    """`Pipeline` rejects invalid arguments."""
-    with pytest.raises(ConfigurationError, match=words):
+def test_pipeline_rejects_invalid_arguments(options, expected):
+    with pytest.raises(ConfigurationError, match=expected):
         Pipeline("p", **{"steps": [step("a")], **options})
 
 

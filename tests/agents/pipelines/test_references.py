@@ -9,7 +9,7 @@ VALUES = {"find": {"urls": ["http://a", "http://b"], "n": 3, "none": None}, "top
 
 
 @pytest.mark.parametrize(
-    ("said", "filled"),
+    ("answer", "filled"),
     [
         ("Find {topic}.", "Find tea."),
         ("{find.urls.0} and {find.urls.1}", "http://a and http://b"),
@@ -32,10 +32,10 @@ VALUES = {"find": {"urls": ["http://a", "http://b"], "n": 3, "none": None}, "top
         ),
     ],
 )
-def test_references_are_replaced_by_values(said, filled):
+def test_references_are_replaced_by_values(answer, filled):
     """A lone reference keeps the type of its value, also inside structures. In text its value becomes text, and other braces stay."""
-    assert fill(said, VALUES) == filled
-    assert type(fill(said, VALUES)) is type(filled)
+    assert fill(answer, VALUES) == filled
+    assert type(fill(answer, VALUES)) is type(filled)
 
 
 def test_braces_in_a_value_are_not_a_reference():
@@ -43,11 +43,13 @@ def test_braces_in_a_value_are_not_a_reference():
     assert fill("{a} {b}", {"a": "{b}", "b": "{a}"}) == "{b} {a}"
 
 
-@pytest.mark.parametrize("said", ["{find.urls.2}", "x {find.n.deep}", "{nothing}", {"a": ["{find.urls.x}"]}])
-def test_missing_reference_is_reported_with_its_path(said):
+@pytest.mark.parametrize(
+    "answer", ["{find.urls.2}", "x {find.n.deep}", "{nothing}", {"a": ["{find.urls.x}"]}]
+)
+def test_missing_reference_is_reported_with_its_path(answer):
     """A reference without a value raises `NoValue` with its path."""
     with pytest.raises(NoValue, match=r"the value .* does not exist"):
-        fill(said, VALUES)
+        fill(answer, VALUES)
 
 
 def test_all_references_of_a_structure_are_found():
@@ -64,7 +66,7 @@ def test_invalid_reference_is_rejected(text):
 
 
 @pytest.mark.parametrize("place", ["2", "9" * 5_000, "\u0661", "-1"])
-def test_a_place_that_no_list_has(place):
+def test_index_outside_of_a_list_has_no_value(place):
     """An index outside of a list has no value. An optional reference then gives None."""
     assert fill(f"{{find.urls.{place}?}}", VALUES) in (None, f"{{find.urls.{place}?}}")
     with pytest.raises((NoValue, ConfigurationError)):

@@ -82,7 +82,7 @@ def statuses(result):
 # --- messages and outputs of steps -------------------------------------------------------------
 
 
-async def test_steps_read_inputs_and_what_others_gave():
+async def test_steps_read_inputs_and_outputs_of_other_steps():
     """Inserted values keep their types, and outputs have the types that `output=` declares."""
     finder = agent("finder", lambda _: json.dumps(FINDER))
     writer = agent("writer", lambda text: json.dumps({"title": text, "words": 3}))
@@ -105,7 +105,7 @@ async def test_steps_read_inputs_and_what_others_gave():
     assert json.loads(str(result)) == {"title": '{"to": "http://a", "score": 0.7}', "words": 3}
 
 
-async def test_the_answer_is_the_named_step_or_the_last_ones():
+async def test_pipeline_answer_is_the_named_step_or_the_last_steps():
     """Without `answer=` the result is an object of the last steps, without skipped steps."""
     steps = [
         PipelineStep("a", agent=(one := agent("one")), message="x"),
@@ -138,7 +138,7 @@ async def test_a_failed_run_prints_its_reason():
     assert result.steps["write"].reason in str(result)
 
 
-async def test_steps_run_side_by_side_as_soon_as_they_may(autojump_clock):
+async def test_independent_steps_run_concurrently(autojump_clock):
     """A step starts when the steps that it needs are done, and does not wait for others."""
     slow, fast = agent("slow", delay=100), agent("fast", delay=10)
     steps = [
@@ -164,7 +164,7 @@ async def test_steps_run_side_by_side_as_soon_as_they_may(autojump_clock):
     }
 
 
-async def test_conditions_choose_and_branches_meet():
+async def test_step_after_two_branches_reads_the_branch_that_ran():
     """A step after two exclusive branches reads the output of the branch that ran."""
     one = agent("one", lambda text: json.dumps({"n": 4}) if text == "count" else f"<{text}>")
     steps = [
@@ -230,7 +230,7 @@ async def test_a_failure_skips_only_dependent_steps():
     assert "step 'b' was skipped, as 'a' failed" in result.steps["c"].reason
 
 
-async def test_a_failure_stops_the_rest_where_that_is_wanted(autojump_clock):
+async def test_failure_stops_other_steps_with_on_failure_stop(autojump_clock):
     """With `on_failure="stop"` running steps are stopped and others skipped. A retry runs all of them."""
     bad, slow = agent("bad", failing(1), delay=1), agent("slow", delay=100)
     steps = [
@@ -267,7 +267,7 @@ async def test_a_step_is_tried_again():
     ]
 
 
-async def test_a_try_has_its_time(autojump_clock):
+async def test_step_timeout_applies_to_each_attempt(autojump_clock):
     """The timeout of a step applies to each attempt."""
     waits = iter([50, 50, 1])
 
@@ -366,7 +366,7 @@ async def test_run_result_has_the_usage():
 # --- runs by their ids -------------------------------------------------------------------------
 
 
-async def test_a_run_of_an_id_is_run_once():
+async def test_run_with_an_id_runs_once():
     """Concurrent and later calls with the same id get the result of one run. Other inputs and other owners are rejected."""
     one = agent("one")
     pipeline = Pipeline("p", steps=[PipelineStep("a", agent=one, message="{x}")])
@@ -391,19 +391,19 @@ async def test_a_run_of_an_id_is_run_once():
 
 
 @pytest.mark.parametrize(
-    ("inputs", "words"),
+    ("inputs", "expected"),
     [
         ({}, "the input 'x' is missing"),
         ({"x": 1, "yy": 2}, "no step reads the input 'yy'"),
         ({"y": 2}, "'x' is missing"),
     ],
 )
-async def test_wrong_inputs_are_refused_before_anything_runs(inputs, words):
+async def test_invalid_inputs_are_rejected_before_a_step_runs(inputs, expected):
     """Invalid inputs raise an error before a step runs, and the same id can then be used with valid inputs."""
     one = agent("one")
     async with Pipeline("p", steps=[PipelineStep("a", agent=one, message="{x} {y?}")]) as pipeline:
         for session_id in ("r", None):
-            with pytest.raises(ConfigurationError, match=words):
+            with pytest.raises(ConfigurationError, match=expected):
                 await pipeline.process(inputs, session_id=session_id)
         assert told(one) == []
         assert (await pipeline.process({"x": 1}, session_id="r")).data == "<1 >"

@@ -69,7 +69,7 @@ def test_condition_results(condition, held):
 
 
 @pytest.mark.parametrize(
-    ("condition", "words"),
+    ("condition", "expected"),
     [
         (When.greater("text", 3), "greater: text is a text and cannot be compared with a number"),
         (When.less("find.tags", 3), "less: find.tags is a list and cannot be compared with a number"),
@@ -80,13 +80,13 @@ def test_condition_results(condition, held):
         (When.less("find.score", "{nowhere.at.all}"), "the value nowhere.at.all does not exist"),
     ],
 )
-def test_condition_on_incomparable_values_raises(condition, words):
+def test_condition_on_incomparable_values_raises(condition, expected):
     """A comparison of different types raises an error, because it would otherwise always be false."""
-    with pytest.raises(NoValue, match=words):
+    with pytest.raises(NoValue, match=expected):
         condition.holds(VALUES)
 
 
-def test_conditions_in_words():
+def test_condition_text_is_readable():
     """`str()` of a condition is the text for drawings and reasons."""
     both = (When.exists("a") | When.less("b.c", 2)) & ~When.empty("d")
     assert str(both) == "(a exists or b.c < 2) and not (d is empty)"
@@ -94,7 +94,7 @@ def test_conditions_in_words():
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "expected"),
     [
         ({}, "an object with one key"),
         ("exists", "an object with one key"),
@@ -108,13 +108,13 @@ def test_conditions_in_words():
         ({"not": []}, "an object with one key"),
     ],
 )
-def test_invalid_condition_is_rejected(data, words):
+def test_invalid_condition_is_rejected(data, expected):
     """The error suggests a valid condition."""
-    with pytest.raises(ConfigurationError, match=words):
+    with pytest.raises(ConfigurationError, match=expected):
         When.from_data(data)
 
 
-def test_python_words_do_not_join_conditions():
+def test_python_operators_cannot_join_conditions():
     """The truth value of a condition raises an error, because `a and b` would silently be `b`."""
     with pytest.raises(ConfigurationError, match="with the operators &"):
         bool(When.exists("a"))

@@ -89,8 +89,8 @@ async def test_a_goal_is_achieved():
     assert "TOOL [4]: ok: {" in result.conversation
 
 
-async def test_used_tools_are_those_that_gave_something():
-    """Each once, in the order of their first use: neither those that are only there nor those that failed."""
+async def test_used_tools_are_those_that_returned_a_result():
+    """Each tool is listed once, in the order of its first use. Unused and failed tools are not listed."""
 
     @tool(effect="pure")
     def more(n: int = 2) -> dict[str, int]:
@@ -113,7 +113,7 @@ async def test_used_tools_are_those_that_gave_something():
     assert "not used yet: ok, never, broken." in unsaid(llm.chats[2])
 
 
-async def test_the_answer_of_the_evaluation_is_the_users():
+async def test_evaluation_text_is_the_result():
     """If the evaluation has a text for the user, the result is that text."""
     result, _ = await run(*WAY[:3], act("evaluate", achieved=True, answer="One."))
     assert result.data == "One."
@@ -137,8 +137,8 @@ async def test_a_decision_is_one_call():
     assert len(llm.chats) == len(WAY)
 
 
-async def test_native_and_text_calls():
-    """Both forms of a call run, count as used, and lead on."""
+async def test_native_and_text_calls_both_run():
+    """Both forms of a call run, count as used, and lead to the next iteration."""
     result, llm = await run(PLAN, ToolCall("ok", {"n": 2}), ToolCall("ok", {"n": 3}), ACHIEVED)
     assert (result.status, result.raw_data, result.used_tools) == ("completed", {"v": 3}, ("ok",))
     result, llm = await run(ToolCall("ok", {}), SUMMARY, ACHIEVED)
@@ -161,8 +161,8 @@ async def test_feedback_enters_the_next_prompts():
     failed = unmet("too thin", missing_items=["the unit"], suggestions=["use none"])
     _, llm = await run(PLAN, use("ok"), SUMMARY, failed, use("none"), SUMMARY, ACHIEVED, tools=[ok, none])
     for chat in llm.chats[4:6]:
-        for words in ("too thin", "Missing: the unit.", "Suggestions: use none."):
-            assert words in unsaid(chat)
+        for expected in ("too thin", "Missing: the unit.", "Suggestions: use none."):
+            assert expected in unsaid(chat)
     assert "not used yet: none." in unsaid(llm.chats[4])
     assert "not used yet" not in unsaid(llm.chats[5])
 
@@ -185,8 +185,8 @@ async def test_each_role_has_its_model():
     assert [len(model.chats) for model in models.values()] == [1, 1]
 
 
-async def test_without_tools():
-    """Knowledge of the model alone is planned, summarized and evaluated."""
+async def test_goal_without_tools_is_achieved():
+    """The model's own knowledge is planned, summarized and evaluated."""
     result, _ = await run(PLAN, SUMMARY, ACHIEVED, tools=())
     assert result.achieved
 
@@ -199,7 +199,7 @@ class Found:
     answer: str
 
 
-async def test_output_of_a_form():
+async def test_achieved_goal_has_its_output_type():
     """Case 4: the achieved goal is requested in its output type; the text stays text."""
     result, llm = await run(*WAY, '{"answer": "42"}', output=Found)
     assert (result.status, result.data, result.text) == ("completed_with_formatting", Found("42"), "v is 1")
@@ -207,8 +207,8 @@ async def test_output_of_a_form():
     assert [chat.response_format is None for chat in llm.chats] == [True, True, True, True, False]
 
 
-async def test_output_that_never_has_its_form():
-    """Case 4: after three attempts text and data remain, and the error has the reason."""
+async def test_invalid_output_ends_after_three_attempts():
+    """Case 4: text and data remain, and the error has the reason."""
     result, llm = await run(*WAY, "{}", "{}", "{}", output=Found)
     assert (result.status, result.data, result.achieved) == ("completed_without_formatting", None, True)
     assert (result.raw_data, result.text) == ({"v": 1}, "v is 1")
@@ -216,8 +216,8 @@ async def test_output_that_never_has_its_form():
     assert len(llm.chats) == 7
 
 
-async def test_no_other_stage_can_give_the_output():
-    """A value of the form in place of a plan is a malformed plan, not a success."""
+async def test_output_value_in_place_of_a_plan_is_malformed():
+    """It is a malformed plan, and not a success."""
     fits = '{"answer": "42"}'
     result, _ = await run(fits, *WAY, fits, output=Found)
     assert result.status == "completed_with_formatting"
@@ -225,8 +225,8 @@ async def test_no_other_stage_can_give_the_output():
     assert (result.status, result.data, type(result.failure)) == ("error", None, ParseError)
 
 
-async def test_output_of_one_run():
-    """`run(output=)` has the same meaning as the agent's own."""
+async def test_goal_accepts_output_of_one_run():
+    """`run(output=)` has the same meaning as `output=` of the agent."""
     llm = ScriptedLLM([*WAY, '{"answer": "42"}', *WAY])
     async with GoalAgent("tutor", llm=llm, tools=[ok]) as agent:
         assert agent.protocol.max_iterations == 20
@@ -330,12 +330,12 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-async def test_every_end_of_the_work_keeps_what_was_found(end, autojump_clock):
+async def test_every_end_of_a_run_keeps_its_results(end, autojump_clock):
     """Status and error state how the run ended; state, results, tools, history and metrics are returned."""
-    script, options, status, failure, words = ENDS[end]
+    script, options, status, failure, text = ENDS[end]
     result = await run_agent("find v", Gone(script), tools=[ok], **options)
     assert (result.status, result.achieved, result.data) == (status, False, None)
-    assert words in result.error
+    assert text in result.error
     assert isinstance(result.failure, failure) if failure else result.failure is None
     assert (result.raw_data, result.used_tools) == ({"v": 1}, ("ok",))
     assert result.tool_results[0].error is None
@@ -372,7 +372,7 @@ async def test_cancellation_of_a_run_propagates(autojump_clock):
 
 
 async def test_configuration_mistakes_raise_before_the_first_model_call():
-    """No model is called for a goal that cannot be worked on."""
+    """The goal could not be worked on with such a configuration."""
     llm = ScriptedLLM([PLAN])
     for options in ({"tools": ["ok"]}, {"max_iterations": 0}, {"limits": Limits(cost=1.0)}, {"output": 3}):
         with pytest.raises(ConfigurationError):
@@ -382,8 +382,8 @@ async def test_configuration_mistakes_raise_before_the_first_model_call():
     assert llm.chats == []
 
 
-async def test_run_goal_of_an_agent_gives_the_result_of_each_goal_of_a_session():
-    """The second goal has its own progress, and one that fails does not show the first one's success."""
+async def test_run_goal_returns_the_result_of_each_goal():
+    """The second goal has separate progress. A failed goal does not report the success of the first one."""
     script = [*WAY, "x", "x", "x", ToolCall("ok", {"n": 7}), "gone"]
     async with GoalAgent("tutor", llm=Gone(script), tools=[ok]) as agent:
         session = await agent.create_session("ada")
@@ -397,7 +397,7 @@ async def test_run_goal_of_an_agent_gives_the_result_of_each_goal_of_a_session()
 
 
 async def test_run_goal_without_a_session_closes_its_session():
-    """Cancelled or not, no session is left."""
+    """The session is closed also if the run is cancelled."""
     sessions = []
     async with GoalAgent("tutor", llm=ScriptedLLM(WAY), tools=[ok]) as agent:
         agent.on_session(sessions.append)
@@ -408,7 +408,7 @@ async def test_run_goal_without_a_session_closes_its_session():
         await agent.run_goal("find v")
 
 
-async def test_run_agent_takes_custom_actions():
+async def test_run_agent_accepts_custom_actions():
     """A custom action changes the state, and its value is in the result."""
     note = CustomAction("note", "Write a note.", lambda _, params: ("note", params["text"]))
     result, llm = await run(PLAN, act("note", text="hi"), ACHIEVED, actions=[note])
@@ -417,12 +417,12 @@ async def test_run_agent_takes_custom_actions():
 
 
 def test_run_agent_sync_works_in_a_script():
-    """The same result, with the same arguments, without an event loop of the caller."""
+    """`run_agent_sync` returns the same result for the same arguments, without an event loop of the caller."""
     result = run_agent_sync("find v", ScriptedLLM(WAY), tools=[ok], max_iterations=9)
     assert (result.data, result.max_iterations) == ("v is 1", 9)
 
 
-def test_run_agent_sync_is_refused_in_a_running_event_loop():
+def test_run_agent_sync_is_rejected_in_a_running_event_loop():
     """In trio and in asyncio the error states the call to use."""
 
     async def in_a_loop():
@@ -448,8 +448,8 @@ async def test_five_failed_evaluations_end_the_run():
     assert len(llm.chats) == 5 + 4 * 4 + 1
 
 
-async def test_at_the_limit_with_results():
-    """Case 20: a summary and an evaluation, and all that was found."""
+async def test_limit_with_results_requests_a_summary_and_an_evaluation():
+    """Case 20: the result has everything that was found."""
     last = unmet(missing_items=["w"], answer="v is 1")
     result, llm = await run(use("ok"), last, max_iterations=2)
     assert result.status == "completed_with_summary_fallback"
@@ -465,16 +465,16 @@ async def test_at_the_limit_with_results():
     assert "The limit is reached" in unsaid(llm.chats[1])
 
 
-async def test_at_the_limit_achieved_after_all():
-    """The evaluation at the limit may find the goal achieved; nothing else may."""
+async def test_evaluation_at_the_limit_may_achieve_the_goal():
+    """No other step can achieve the goal at the limit."""
     result, _ = await run(PLAN, use("ok"), ACHIEVED, max_iterations=3)
     assert (result.status, result.achieved, result.error) == ("completed_with_summary_fallback", True, None)
     result, _ = await run(*WAY, max_iterations=4)  # on its own way, with the last call
     assert (result.status, result.achieved) == ("completed", True)
 
 
-async def test_at_the_limit_with_a_form():
-    """An achieved goal gets its form, at the limit too; one that is not has no data."""
+async def test_goal_achieved_at_the_limit_has_its_output_type():
+    """A goal that is not achieved has no data."""
     result, _ = await run(PLAN, use("ok"), ACHIEVED, '{"answer": "1"}', output=Found, max_iterations=4)
     assert (result.status, result.data) == ("completed_with_formatting", Found("1"))
     result, llm = await run(PLAN, use("ok"), ACHIEVED, "{}", output=Found, max_iterations=4)
@@ -486,8 +486,8 @@ async def test_at_the_limit_with_a_form():
     assert (result.data, "v is 1" in result.text) == (None, True)
 
 
-async def test_a_model_that_insists_is_stopped():
-    """Refused again and again, an evaluation of nothing still achieves nothing; at the limit, or before, it ends."""
+async def test_model_that_repeats_evaluations_is_stopped():
+    """Repeated evaluations without results achieve nothing, and the run ends at the limit or before."""
     llm = ScriptedLLM(lambda _: ACHIEVED)
     result = await run_agent("find v", llm, tools=[ok], max_iterations=3)
     assert (result.status, result.achieved, result.data) == ("incomplete", False, None)
@@ -498,8 +498,8 @@ async def test_a_model_that_insists_is_stopped():
     assert result.error == "no progress: 6 decisions in a row brought nothing new"
 
 
-async def test_the_loop_of_the_example():
-    """Decide, act, evaluate: the seed's own loop takes two calls, and one that repeats it is never refused."""
+async def test_example_loop_takes_two_calls():
+    """The example decides, acts and evaluates. A loop that repeats this is not stopped as a cycle."""
     result, llm = await run(use("ok"), ACHIEVED)
     assert (result.status, result.iterations, len(llm.chats)) == ("completed", 2, 2)
     script = [step for n in range(3) for step in (use("ok", n=n), unmet())]
@@ -530,7 +530,7 @@ async def test_six_iterations_are_six_calls():
             assert "model_calls=" not in result.error
 
 
-async def test_standing_still_ends_the_run():
+async def test_repeated_cycle_of_calls_ends_the_run():
     """A cycle of five calls, longer than the checked last actions, ends when it repeats."""
     script = [use("ok", n=n % 5) for n in range(40)]
     result, llm = await run(*script, max_iterations=40, limits=Limits(max_repeated_calls=20))
@@ -561,8 +561,8 @@ async def test_a_summary_at_the_limit_is_not_lost():
     assert "v is 1" in result.text
 
 
-async def test_at_the_limit_without_results():
-    """Case 5: nothing was found, so nothing is judged, and there are no new keys."""
+async def test_limit_without_results_requests_no_evaluation():
+    """Case 5: nothing was found to evaluate, and the result has no additional keys."""
     result, llm = await run(use("none"), unmet(), tools=[none], max_iterations=2)
     assert (result.status, result.data, result.achieved) == ("incomplete", None, False)
     assert result.error == "the limit of 2 iterations was reached (max_iterations=2)"
@@ -610,8 +610,8 @@ async def test_a_model_that_only_calls_tools_is_stopped():
     assert result.used_tools == ("ok",)
 
 
-async def test_the_same_call_again_and_again_is_stopped():
-    """The core's own bound on identical calls ends a goal honestly, too."""
+async def test_limit_of_identical_calls_ends_a_goal():
+    """The result reports the limit."""
     result, _ = await run(PLAN, use("ok"), use("ok"), use("ok"), use("ok"))
     assert (result.status, result.achieved) == ("incomplete", False)
     assert "identical calls" in result.text
@@ -660,7 +660,7 @@ async def test_tools_get_a_copy_of_the_state():
 
 
 async def test_tools_cannot_achieve_the_goal():
-    """`achieved` in the state is a key like any other, and the loop's own is out of reach."""
+    """`achieved` in the state is a key like any other. The fields of the loop cannot be changed by tools."""
 
     def cheat(state, args):
         return (args["key"], {"achieved": True})
@@ -678,8 +678,8 @@ async def test_tools_cannot_achieve_the_goal():
     assert result.tool_results[1].status == "error"
 
 
-async def test_tools_of_all_kinds():
-    """Tools, functions of the state and other functions, async or not, with chosen names."""
+async def test_goal_accepts_all_kinds_of_tools():
+    """The tools are functions of the state and other functions, async or not, with chosen names."""
 
     @tool
     def add(a: int, b: int) -> int:
@@ -705,8 +705,8 @@ async def test_tools_of_all_kinds():
         await run(PLAN, tools=["ok"])
 
 
-async def test_a_second_goal_in_a_session():
-    """Each message of a session is a separate goal; record and data are shared."""
+async def test_each_message_of_a_session_is_a_separate_goal():
+    """Record and data are shared."""
     llm = ScriptedLLM([*WAY, *WAY])
     async with GoalAgent("tutor", llm=llm, tools=[ok]) as agent:
         session = await agent.create_session("ada")
@@ -718,7 +718,7 @@ async def test_a_second_goal_in_a_session():
 
 
 async def test_the_prompt_does_not_grow_with_the_state():
-    """Weakness 7: state and earlier prompts are not repeated; the prefix never changes."""
+    """State and earlier prompts are not repeated, and the prefix never changes (weakness 7)."""
     _, llm = await run(*WAY)
     for earlier, later in zip(llm.chats, llm.chats[1:], strict=False):
         assert later.system == earlier.system
@@ -734,7 +734,7 @@ async def test_limits_of_an_agent_end_a_goal_as_a_failure():
 
 
 async def test_any_agent_can_have_the_protocol():
-    """The loop is the protocol's; the agent only brings its tools."""
+    """The protocol brings the loop, and the agent its tools."""
     llm = ScriptedLLM([PLAN, SUMMARY, ACHIEVED])
     kinds = [ClassificationType(name="unused")]
     async with Agent("tutor", llm=llm, protocol=Goal(max_iterations=5), types=kinds) as agent:
@@ -742,7 +742,7 @@ async def test_any_agent_can_have_the_protocol():
 
 
 async def test_tools_that_are_added_later_count():
-    """An agent without tools may get some later; the loop then offers them."""
+    """The loop offers tools that an agent without tools gets later."""
     llm = ScriptedLLM([PLAN, use("look"), act("summarize", summary="a fjord"), ACHIEVED])
 
     @tool
@@ -770,8 +770,8 @@ def to_report(state):
     return Report(results=state.get("results", []), metadata={"goal": state["goal"]}, v=state.get("v", 0))
 
 
-async def test_an_output_handler_makes_the_data_of_the_state():
-    """It gets the state as tools see it, for every end of the work, and no further model call is made."""
+async def test_output_handler_makes_data_from_the_state():
+    """The handler gets the state as tools see it, at every end of a run. No further model call is made."""
     found = Report(results=[{"tool": "ok", "result": {"v": 1}}], metadata={"goal": "find v"}, v=1)
     result, llm = await run(*WAY, output=to_report)
     assert (result.status, result.data, len(llm.chats)) == ("completed", found, len(WAY))
@@ -783,7 +783,7 @@ async def test_an_output_handler_makes_the_data_of_the_state():
 
 
 async def test_an_output_handler_that_raises_is_an_error_of_the_result():
-    """The results are returned; an async handler is rejected."""
+    """The results are returned nevertheless. An async handler is rejected."""
     result, _ = await run(*WAY, output=lambda state: state["missing"])
     assert (result.status, result.data, result.raw_data) == ("completed_without_formatting", None, {"v": 1})
     assert "the output handler failed: KeyError" in result.error

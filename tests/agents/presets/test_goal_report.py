@@ -37,7 +37,7 @@ def paid(text, cost=0.25):
 
 
 async def test_metrics_of_a_run():
-    """Seconds, calls, successes by tool, tokens and cost; of native calls and calls in text alike."""
+    """The metrics are seconds, calls, successes by tool, tokens and cost, for native calls and calls in text."""
     script = [use("ok"), use("broken"), ToolCall("ok", {"n": 2}), ToolCall("broken", {}), ACHIEVED]
     result = await run_agent("find v", ScriptedLLM(list(map(paid, script))), tools=[ok, broken])
     metrics = result.metrics
@@ -72,8 +72,8 @@ async def test_verbose_prints_all_events_in_order():
     lines = []
     llm = ScriptedLLM([act("plan", steps=["use ok"]), use("ok"), ToolCall("broken", {}), "hm", ACHIEVED])
     await run_agent("find\nv", llm, tools=[ok, broken], verbose=lines.append)
-    told = [line.partition("] ")[2] for line in lines]
-    assert told == [
+    received = [line.partition("] ")[2] for line in lines]
+    assert received == [
         "goal: find\\nv",
         'decides: plan {"steps": ["use ok"]} because: because\\x1b[2J',
         'decides: execute {"tool": "ok", "args": {}} because: because\\x1b[2J',
@@ -110,9 +110,7 @@ async def test_verbose_on_standard_error(capsys):
 
 
 @pytest.mark.parametrize("size", [10_000])
-async def test_long_values_are_cut(size):
-    """One line is one line, however long a value is."""
-
+async def test_long_values_are_truncated_to_one_line(size):
     def long(state, args):
         return ("text", "x\n" * size)
 

@@ -53,8 +53,8 @@ async def test_large_values_are_moved():
     assert result.raw_data == {"pages": ["x" * 300_000]}
 
 
-async def test_the_model_reads_what_was_moved():
-    """`read_result` reads on by the reference, and searches."""
+async def test_read_result_returns_moved_values():
+    """`read_result` continues and searches by the reference."""
     script = [use("read", size=30_000, text="needle "), None, ACHIEVED]
     found = []
 
@@ -79,8 +79,8 @@ async def test_the_model_reads_what_was_moved():
     assert "needle" in results[1].content
 
 
-async def test_the_bound_is_of_all_together():
-    """The largest go first, and no more than have to; small values stay, and so does a state that is small enough."""
+async def test_largest_values_are_moved_first():
+    """The bound covers all values together. Small values stay in the state."""
     sizes = {"a": 4_000, "b": 3_000, "c": 2_000, "d": 500}
     script = [use("read", key=key, size=size) for key, size in sizes.items()]
     async with GoalAgent(
@@ -94,8 +94,8 @@ async def test_the_bound_is_of_all_together():
     assert {key: len(value[0]) for key, value in small.raw_data.items()} == sizes
 
 
-async def test_values_that_meet_others_stay():
-    """A key with a reducer is its reducer's: a reference would be appended to the list."""
+async def test_values_with_a_reducer_are_not_moved():
+    """A reducer would append the reference to the list."""
 
     def add(state, args):
         return ("log", "x" * 5_000)
@@ -110,7 +110,7 @@ async def test_values_that_meet_others_stay():
 
 
 async def test_custom_actions_get_whole_values():
-    """They are functions of the state, too."""
+    """Custom actions are functions of the state, as tools are."""
     seen = []
 
     def look(state, params):
@@ -126,12 +126,12 @@ async def test_custom_actions_get_whole_values():
 
 
 @pytest.mark.parametrize("size", [50_000])
-async def test_after_a_restart(size, tmp_path):
-    """The journal has the moved values, and the next process reads them."""
-    place = f"sqlite:///{tmp_path}/state.db"
+async def test_moved_values_are_read_after_a_restart(size, tmp_path):
+    """The journal has the moved values."""
+    path = f"sqlite:///{tmp_path}/state.db"
     for script in ([use("read", size=size), ACHIEVED], [use("measure"), ACHIEVED]):
         agent = GoalAgent("worker", llm=ScriptedLLM(script), tools=[read, measure], state_characters=1_000)
-        async with open_runtime(journal=place) as runtime:
+        async with open_runtime(journal=path) as runtime:
             await runtime.start(agent)
             session = await agent.ensure_session("ada", "s")
             await agent.run("read", session=session)

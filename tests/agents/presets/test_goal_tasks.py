@@ -55,7 +55,7 @@ def told(llm):
 
 
 async def test_a_plan_of_tasks_runs_without_further_model_calls():
-    """One decision, many calls: later tasks read typed results of earlier ones."""
+    """One decision starts many calls. Later tasks read typed results of earlier ones."""
     first = plan(
         task("search", query="a"),
         task("search", query="b"),
@@ -77,8 +77,8 @@ async def test_a_plan_of_tasks_runs_without_further_model_calls():
     assert {name: each.calls for name, each in result.metrics.tools.items()} == {"search": 2, "fetch": 2}
 
 
-async def test_tasks_are_tried_again():
-    """Case 22: three more tries, then it has failed; the next task starts, and those that need it do not."""
+async def test_failed_tasks_are_retried_three_times():
+    """Case 22: after that the task has failed. The next task starts, and dependent tasks do not."""
     fails, calls = flaky(9)
     soon, later = flaky(2)
     first = plan(
@@ -107,7 +107,7 @@ async def test_tasks_are_tried_again():
 
 
 async def test_reasons_reach_the_next_plan():
-    """Case 22: the next prompt has failures and reasons; the next plan refers to the tasks of the first."""
+    """Case 22: the next prompt has the failures with their reasons. The next plan refers to the tasks of the first."""
     fails, _ = flaky(4)
     first = plan(task("search", query="a"), task("fails", say="d"))
     second = plan(task("fetch", urls="{{tasks.0.output.results.0.url}}"))
@@ -123,8 +123,8 @@ async def test_reasons_reach_the_next_plan():
     assert result.raw_data["pages"]["urls"] == "http://a"
 
 
-async def test_planning_stops():
-    """Case 22: a sixth plan is rejected; the model reads it, and other steps continue."""
+async def test_sixth_plan_is_rejected():
+    """Case 22: the model reads the rejection, and other steps continue."""
     plans = [plan(task("search", query=f"q{n}")) for n in range(MAX_PLANS + 1)]
     llm = ScriptedLLM([*plans, ACHIEVED])
     result = await run_agent("read", llm, tools=[search], tasks=True)
@@ -132,15 +132,15 @@ async def test_planning_stops():
     assert any("5 plans of tasks were carried out" in message.text for message in result.history)
 
 
-async def test_the_same_plan_again_is_no_progress():
-    """A plan that is repeated brings nothing new, and ends the run like other circles."""
+async def test_repeated_plan_ends_the_run():
+    """A repeated plan counts as a cycle."""
     llm = ScriptedLLM([plan(task("search", query="a"))], repeat=True)
     result = await run_agent("read", llm, tools=[search], tasks=True)
     assert (result.status, result.achieved) == ("incomplete", False)
     assert len(llm.chats) < 20
 
 
-async def test_tasks_see_the_goal_and_its_results():
+async def test_tasks_receive_the_goal_and_its_results():
     """Functions of the state read results of earlier tasks as results of calls."""
     seen = []
 
@@ -155,8 +155,8 @@ async def test_tasks_see_the_goal_and_its_results():
     assert seen == [("read", ["look"], [{"tool": "look", "result": {"found": 7}}])]
 
 
-async def test_malformed_plans_are_asked_again():
-    """Malformed tasks are reported to the model and never run; a plan of steps is accepted."""
+async def test_malformed_plans_are_retried():
+    """Malformed tasks are reported to the model and never run. A plan of steps is accepted."""
     wrong = act("plan", tasks=[{"tool": "search"}])
     script = [
         wrong,
@@ -169,15 +169,14 @@ async def test_malformed_plans_are_asked_again():
     assert any("an object with a description" in message.text for message in result.history)
 
 
-async def test_models_call_it_natively():
-    """`run_tasks` is a tool like others."""
+async def test_models_can_call_run_tasks_natively():
     call = ToolCall("run_tasks", {"tasks": [task("search", query="a")]})
     result = await run_agent("read", ScriptedLLM([call, ACHIEVED]), tools=[search], tasks=True)
     assert [each.status for each in result.tasks] == ["completed"]
 
 
-async def test_without_tasks_nothing_is_offered():
-    """They are off by default: no tool, no other form of a plan."""
+async def test_tasks_are_not_offered_by_default():
+    """The agent has no tool for tasks and no other form of a plan."""
     llm = ScriptedLLM(
         [act("plan", steps=["look"]), act("execute", tool="search", args={"query": "a"}), ACHIEVED]
     )
@@ -197,8 +196,8 @@ async def test_limits_hold_in_tasks():
     assert "limit of 4 tool calls" in result.tasks[-1].failure_reason
 
 
-async def test_long_results_are_cut_for_the_model_alone():
-    """References have all of it."""
+async def test_long_results_are_truncated_only_for_the_model():
+    """References contain the whole value."""
 
     def long(state, args):
         return ("text", "x" * 50_000)

@@ -43,8 +43,8 @@ class Seen:
 
 
 @pytest.mark.parametrize("native", [False, True])
-async def test_tools_see_the_goal_and_what_was_found(native):
-    """`goal`, `results` and `used_tools`, as the seed's initial state has them, and nothing of the loop's own."""
+async def test_tools_receive_the_goal_and_its_results(native):
+    """The state has `goal`, `results` and `used_tools`, as the seed's initial state, and no field of the loop."""
     seen = Seen()
 
     def call(name, **args):
@@ -82,8 +82,8 @@ async def test_results_written_by_a_tool_take_precedence():
     assert result.raw_data == {"results": ["mine"]}
 
 
-async def test_each_goal_of_a_session_has_its_own():
-    """The second goal begins without results; written state stays."""
+async def test_each_goal_of_a_session_has_separate_results():
+    """The second goal begins without results, and keeps the written state."""
     seen = Seen()
     llm = ScriptedLLM([use("look"), ACHIEVED, use("show"), ACHIEVED])
     async with GoalAgent("worker", llm=llm, tools=[look, seen.tool()]) as agent:
@@ -93,8 +93,7 @@ async def test_each_goal_of_a_session_has_its_own():
     assert seen.states == [{"goal": "two", "results": [], "used_tools": [], "found": {"n": 1}}]
 
 
-async def test_custom_actions_see_the_same():
-    """They are functions of the state, too."""
+async def test_custom_actions_receive_the_goal_and_its_results():
     seen = []
 
     def note(state, params):
@@ -109,7 +108,7 @@ async def test_custom_actions_see_the_same():
     assert seen[0]["results"] == [{"tool": "look", "result": {"found": {"n": 1}}}]
 
 
-async def test_tools_that_were_found_in_files_see_the_goal(tmp_path):
+async def test_tools_from_files_receive_the_goal_state(tmp_path):
     """Files named `NAME.tools.py` are found among other tool files, and their functions get the state of the goal."""
     for name in ("tagent.tools.py", "shop.tools.py", "tools.py"):
         function = name.partition(".")[0]
@@ -133,7 +132,7 @@ async def test_the_result_of_discover_is_accepted_as_tools(tmp_path):
 
 
 @pytest.mark.parametrize("tools", [5, look, "look"])
-def test_tools_that_are_no_list_are_refused_with_the_right_form(tools):
+def test_single_tool_is_rejected_with_the_expected_type(tools):
     """A goal agent rejects a single tool, and the error names the expected type."""
     with pytest.raises(ConfigurationError, match=r"tools= takes a list of tools: tools=\["):
         GoalAgent("worker", llm=ScriptedLLM([]), tools=tools)
@@ -214,7 +213,10 @@ def spec_of(llm, name):
 
 
 async def test_a_docstring_describes_the_arguments():
-    """The model sees their names, types and texts, in the prompt and as the schema; without the section it has none."""
+    """The model receives names, types and texts, in the prompt and as the schema.
+
+    Without the section it receives none.
+    """
     llm = ScriptedLLM([use("listed", query="tea"), use("look"), ACHIEVED])
     result = await run_agent("search", llm, tools=[listed, look])
     schema = spec_of(llm, "listed").parameters
@@ -235,7 +237,7 @@ async def test_a_docstring_describes_the_arguments():
     assert "odd" in result.tool_results[0].text  # it is missing
 
 
-async def test_arguments_below_args():
+async def test_docstring_section_args_is_read():
     """The docstring format of the earlier system is read too; unlisted arguments are accepted."""
     llm = ScriptedLLM([use("nested", query="tea", more=1), use("nested", query=7), ACHIEVED])
     result = await run_agent("search", llm, tools=[nested])
@@ -246,7 +248,7 @@ async def test_arguments_below_args():
 
 
 @pytest.mark.parametrize("function", [by_dict, by_dataclass, by_attrs, by_model])
-async def test_the_type_of_args(function):
+async def test_type_of_args_defines_the_arguments(function):
     """A type defines the arguments, and the function gets a value of it; an invalid value never reaches it."""
     name = function.__name__
     llm = ScriptedLLM([use(name, query="tea"), use(name, query=7), ACHIEVED])
@@ -277,8 +279,8 @@ class Offer(pydantic.BaseModel):
     price: float = pydantic.Field(gt=0)
 
 
-async def test_a_model_of_pydantic_as_the_output():
-    """A goal's answer, and that of `run(output=)`, may be a model of pydantic: an object of it, checked by its own rules."""
+async def test_output_may_be_a_pydantic_model():
+    """The output of a goal and of `run(output=)` is an object of the model, validated by its own rules."""
     llm = ScriptedLLM(
         [use("look"), ACHIEVED, '{"item": "tea", "price": -1}', '{"item": "tea", "price": 2.5}']
     )

@@ -166,7 +166,7 @@ STAGES = (
 def cut(stage):
     """Return an answer that a lost connection or the token limit truncated without notice."""
     text = json.dumps(stage.right)
-    return [text[:place] for place in range(1, len(text), max(1, len(text) // 12))]
+    return [text[:index] for index in range(1, len(text), max(1, len(text) // 12))]
 
 
 def fenced_and_cut(stage):
@@ -306,8 +306,8 @@ async def fates(loop, asked):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("loop", KIND_OF)
-async def test_nothing_comes_of_malformed_answers(loop, kind):
-    """No plan, no action, no tool and no success: a failure, and the state as it was."""
+async def test_malformed_answers_have_no_effect(loop, kind):
+    """No plan, action, tool or success follows, only a failure. The state is unchanged."""
     asked = [case for case in cases(kind) if case[0].loop == loop]
     assert asked
     for (stage, text), fate in zip(asked, await fates(loop, asked), strict=True):
@@ -316,8 +316,8 @@ async def test_nothing_comes_of_malformed_answers(loop, kind):
         assert (fate.ran, fate.state) == ([], fate.before), (stage.name, text)
 
 
-def test_there_are_three_hundred_of_them():
-    """The bar, in answers that are all different for their stage; each kind has some for each loop."""
+def test_there_are_three_hundred_malformed_answers():
+    """All answers of a stage differ, and each kind has some for each loop."""
     made = {(stage.loop, stage.name, text) for kind in KINDS for stage, text in cases(kind)}
     assert len(made) >= 300
     assert {(stage.loop, kind) for kind in KINDS for stage, _ in cases(kind)} == {
@@ -331,20 +331,20 @@ async def test_text_around_a_valid_answer_is_ignored(loop, kind):
     """Further members, code fences and text do not change the parsed answer."""
     stages = [stage for stage in STAGES if stage.loop == loop]
     asked = [(stage, text) for stage in stages for text in (json.dumps(stage.right), *kind(stage))]
-    told = [_without_times(fate) for fate in await fates(loop, asked)]
+    received = [_without_times(fate) for fate in await fates(loop, asked)]
     each = len(asked) // len(stages)
-    for place, stage in enumerate(stages):
-        whole, *others = told[place * each : (place + 1) * each]
+    for index, stage in enumerate(stages):
+        whole, *others = received[index * each : (index + 1) * each]
         assert "ParseError" not in whole, stage
         assert all(other == whole for other in others), (stage, others)
 
 
 def _without_times(fate):
-    heard = [
+    received = [
         (kind, getattr(it, "text", None) or getattr(it, "name", None))
         for kind, it in zip(fate.kinds, fate.heard, strict=True)
     ]
-    return repr((heard, fate.ran, sorted(fate.state)))
+    return repr((received, fate.ran, sorted(fate.state)))
 
 
 # --- words of a model in errors -------------------------------------------------------------------
@@ -366,14 +366,14 @@ STRANGE = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "said"), STRANGE)
-async def test_model_text_in_errors_is_truncated_and_escaped(kind, said):
+@pytest.mark.parametrize(("kind", "model_answer"), STRANGE)
+async def test_model_text_in_errors_is_truncated_and_escaped(kind, model_answer):
     """It therefore takes one line in logs, terminals and the next prompt."""
     seen = []
 
     def answer(chat):
         seen.append(chat)
-        return json.dumps(said)
+        return json.dumps(model_answer)
 
     @tool(thread=False)
     def give(n: int) -> int:
@@ -387,6 +387,6 @@ async def test_model_text_in_errors_is_truncated_and_escaped(kind, said):
     text = str(caught.value)
     assert len(text) < 1_500
     assert text.isprintable()
-    told = [part for chat in seen for each in chat.messages if each.role == "user" for part in each.parts]
-    assert max(len(getattr(part, "text", "")) for part in told) < 3_000
-    assert not any("\nINFO" in getattr(part, "text", "") for part in told)
+    received = [part for chat in seen for each in chat.messages if each.role == "user" for part in each.parts]
+    assert max(len(getattr(part, "text", "")) for part in received) < 3_000
+    assert not any("\nINFO" in getattr(part, "text", "") for part in received)

@@ -105,28 +105,28 @@ def look() -> str:
     return "seen"
 
 
-async def test_a_pair_of_ones_own(make, listen):
+async def test_custom_template_and_classifier_form_a_protocol(make, listen):
     """Its template is the system prompt, its classifier reads answers, and its errors cause retries."""
     agent, llm = make("hello", "HELLO", kind=Agent, protocol=Shouting(), role="loud")
     async with agent:
         session = await agent.create_session("ada", "hi")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-    assert [str(item) for item in heard] == ["HELLO"]
+    assert [str(item) for item in received] == ["HELLO"]
     assert llm.chats[0].system == "You are tutor, loud. SHOUT."
     assert "it does not shout" in llm.chats[1].messages[-1].parts[0].text
 
 
 async def test_two_stages_are_two_model_calls_of_one_turn(listen):
-    """Each with its own prompt at the end, its own model, and the state between them."""
+    """Each stage has its own prompt at the end and its own model. The state passes between them."""
     planner, writer = ScriptedLLM(['["a", "b"]']), ScriptedLLM(["A and B."])
     agent = Agent("author", llm=writer, models={"planner": planner}, protocol=Drafting())
     async with agent:
         session = await agent.create_session("ada", "write")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
         assert session.state["plan"] == ["a", "b"]
-    (reply,) = heard
+    (reply,) = received
     assert (reply.text, reply.data) == ("A and B.", ["a", "b"])
     assert planner.chats[0].messages[-1].parts == (Text("Plan first, as a JSON list."),)
     assert writer.chats[0].messages[-1].parts == (Text("Write the answer from the plan."),)
@@ -136,18 +136,18 @@ async def test_two_stages_are_two_model_calls_of_one_turn(listen):
         assert_valid_transcript(chat)
 
 
-async def test_a_stage_that_says_nothing_still_ends_with_a_user(listen):
+async def test_stage_without_text_ends_with_a_user_message(listen):
     """Without notice and tail the request must not end with the model's own text, which would be a prefill."""
     llm = ScriptedLLM(['["a"]', "A."])
     async with Agent("author", llm=llm, protocol=Drafting(tail="")) as agent:
         session = await agent.create_session("ada", "write")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-    assert str(heard[0]) == "A."
+    assert str(received[0]) == "A."
     assert_valid_transcript(llm.chats[1])
 
 
-async def test_a_repair_stays_in_its_stage(listen):
+async def test_retry_stays_in_its_stage(listen):
     """An invalid plan is requested again, with the error."""
     planner, writer = ScriptedLLM(["no plan", '["a"]']), ScriptedLLM(["A."])
     async with Agent("author", llm=writer, models={"planner": planner}, protocol=Drafting()) as agent:
@@ -156,43 +156,43 @@ async def test_a_repair_stays_in_its_stage(listen):
 
 
 async def test_conflicting_outcomes_have_an_order(make, listen):
-    """All tools together, at the stage of the last ones, precede a continuation without tools; the end precedes all."""
+    """All tools, at the stage of the last ones, precede a continuation without tools. An end precedes all."""
     for said, expected in (("go", ["seen", "seen", "seen", "last"]), ("stop", [])):
         agent, _ = make(said, "y", kind=Agent, protocol=Torn(), tools=[look])
         async with agent:
             session = await agent.create_session("ada", "hi")
-            heard = listen(session)
+            received = listen(session)
             await session.wait_idle()
-        assert [str(item.text) for item in heard] == expected
+        assert [str(item.text) for item in received] == expected
 
 
-async def test_outcomes_are_acted_on_in_one_order(make, listen):
-    """State, events, routing, conversation, tools, in any order of the protocol's outcomes."""
+async def test_outcomes_are_applied_in_a_fixed_order(make, listen):
+    """The order is state, events, routing, conversation and tools, for any order of the protocol's outcomes."""
     seen = []
     agent, _ = make("x", "y", kind=Agent, protocol=Everything(), tools=[look])
     async with agent:
         session = await agent.create_session("ada", "hi")
         session.on_event(lambda _: seen.append(session.state.get("seen")))
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-    assert [type(item).__name__ for item in heard] == ["Event", "Route", "Reply", "ToolResult", "Reply"]
+    assert [type(item).__name__ for item in received] == ["Event", "Route", "Reply", "ToolResult", "Reply"]
     assert seen == [True]
-    assert len({item.id for item in heard}) == 5
+    assert len({item.id for item in received}) == 5
 
 
 async def test_the_iteration_limit_of_a_protocol_replaces_the_agents(make, listen):
-    """Four calls, then a failure of kind limit."""
+    """After four calls the turn is a failure of the kind limit."""
     agent, llm = make(lambda _: "x", kind=Agent, protocol=Endless())
     async with agent:
         session = await agent.create_session("ada", "hi")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
     assert len(llm.chats) == 4
-    assert isinstance(heard[0].error, LimitReached)
+    assert isinstance(received[0].error, LimitReached)
 
 
-async def test_a_protocol_with_a_mistake_fails_its_turn_only(make, listen):
-    """Its exception is a failure of kind internal."""
+async def test_exception_of_a_protocol_fails_only_its_turn(make, listen):
+    """The failure has the kind internal."""
 
     class Broken(Shouting):
         def read(self, answer, view):
@@ -201,25 +201,25 @@ async def test_a_protocol_with_a_mistake_fails_its_turn_only(make, listen):
     agent, _ = make("x", "y", kind=Agent, protocol=Broken())
     async with agent:
         session = await agent.create_session("ada", "hi")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
         await session.chat("again")
         await session.wait_idle()
-    assert [item.kind for item in heard] == ["internal", "internal"]
+    assert [item.kind for item in received] == ["internal", "internal"]
 
 
 async def test_native_calls_are_read_before_any_text_in_every_protocol(make, listen):
-    """A protocol never sees them."""
+    """Protocols do not receive native calls."""
     agent, _ = make(["whatever", ToolCall("look", {})], "DONE", kind=Agent, protocol=Shouting(), tools=[look])
     async with agent:
         session = await agent.create_session("ada", "hi")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-    assert isinstance(heard[0], ToolResult)
-    assert str(heard[1]) == "DONE"
+    assert isinstance(received[0], ToolResult)
+    assert str(received[1]) == "DONE"
 
 
-async def test_an_unknown_role_of_a_model_is_the_default(listen):
+async def test_unknown_model_role_uses_the_default_model(listen):
     """A protocol may request a model role that the agent does not have."""
     llm = ScriptedLLM(['["a"]', "A."])
     async with BareAgent("author", llm=llm, protocol=Drafting()) as agent:

@@ -86,8 +86,8 @@ async def test_request_limits_replace_the_agent_limits_once(plan_agent):
 
 
 @pytest.mark.parametrize("native", [True, False])
-async def test_case_36_the_plain_flow_counts(plan_agent, native):
-    """One plan call, one batch of tools, one synthesis call."""
+async def test_case_36_plain_flow_takes_one_call_per_stage(plan_agent, native):
+    """The stages are one plan call, one batch of tools, and one synthesis call."""
     wish = [ToolCall("search", {"query": "a"}), ToolCall("add", {"a": 1, "b": 2})]
     text = calls(("search", {"query": "a"}), ("add", {"a": 1, "b": 2}), intent="i", plan="p")
     agent, _ = plan_agent(wish if native else text, "It is 3.")
@@ -97,8 +97,8 @@ async def test_case_36_the_plain_flow_counts(plan_agent, native):
     assert (result.status, result.model_calls, result.tool_calls, result.error) == ("success", 2, 2, None)
 
 
-async def test_case_36_what_it_took_is_counted(autojump_clock):
-    """All calls of all stages, their tokens, and the time that passed; of this request alone."""
+async def test_case_36_result_has_calls_tokens_and_time(autojump_clock):
+    """The result counts all calls of all stages of this request only."""
 
     @tool(effect="pure")
     async def wait(seconds: int) -> str:
@@ -139,21 +139,21 @@ async def test_case_32_synthesis_sees_a_failed_tool(plan_agent):
     assert "found b" in seen
 
 
-async def test_case_33_a_model_that_fails(plan_agent, listen):
+async def test_case_33_failing_model_is_reported(plan_agent, listen):
     """The handlers receive the failure, and the result has its reason."""
     error = ProviderUnavailable("down")
     agent, _ = plan_agent(error)
     async with agent:
         session = await agent.create_session("ada")
-        heard = listen(session)
+        received = listen(session)
         result = await agent.process("q", session=session)
     assert (result.status, result.error, result.reply, result.plan) == ("error", error, None, None)
-    assert [failure.error for failure in heard] == [error]
-    assert result.turn_id == heard[0].message_id
+    assert [failure.error for failure in received] == [error]
+    assert result.turn_id == received[0].message_id
 
 
 async def test_an_unreadable_plan_is_an_error(plan_agent):
-    """There is no synthesis without a plan: the plan is requested again, and then the turn fails."""
+    """Without a plan there is no synthesis. The plan is requested again, and then the turn fails."""
     agent, llm = plan_agent("no plan", '{"todoList": [', "[]")
     async with agent:
         result = await agent.process("q")
@@ -162,14 +162,17 @@ async def test_an_unreadable_plan_is_an_error(plan_agent):
 
 
 async def test_case_34_history_and_events(plan_agent, listen):
-    """The user, then the answers; intent and plan, then a result for each call, once."""
+    """The history has the user's message and then the answers.
+
+    Each event is delivered once: intent and plan, then a result for each call.
+    """
     agent, _ = plan_agent(PLAN, ToolCall("search", {"query": "a"}), CONTENT, "It is 42.")
     async with agent:
         session = await agent.create_session("ada")
-        heard = listen(session)
+        received = listen(session)
         await agent.process("q", session=session)
         history = session.history
-    assert [getattr(h, "name", getattr(h, "tool_name", "reply")) for h in heard] == [
+    assert [getattr(h, "name", getattr(h, "tool_name", "reply")) for h in received] == [
         "intent",
         "plan",
         "item",
@@ -181,7 +184,7 @@ async def test_case_34_history_and_events(plan_agent, listen):
     assert (history[-1].sender.kind, history[-1].text) == ("assistant", "It is 42.")
 
 
-async def test_case_35_one_id_for_all(plan_agent):
+async def test_case_35_all_results_have_the_message_id(plan_agent):
     """All results of a request have the id of its message, which is generated if the caller passes none."""
     agent, _ = plan_agent(PLAN, CONTENT, "It is 42.")
     async with agent:
@@ -193,7 +196,7 @@ async def test_case_35_one_id_for_all(plan_agent):
 
 
 async def test_a_failed_step_is_partial(plan_agent):
-    """A required tool of an item fails: the reply is partial, and items that depend on the failed item do not run."""
+    """If a required tool of an item fails, the reply is partial, and dependent items do not run."""
     items = [
         STEP | {"requiredTools": ["offline"]},
         {"description": "then", "dependencies": ["step_1"]},
@@ -229,7 +232,7 @@ async def test_a_turn_whose_tools_all_failed_is_an_error(plan_agent, native, cou
 
 
 async def test_an_item_whose_only_tool_failed_is_an_error(plan_agent):
-    """Also if the model calls the item completed."""
+    """This holds also if the model calls the item completed."""
     agent, _ = plan_agent(PLAN, ToolCall("offline", {"query": "a"}), CONTENT, "I guess 42.")
     async with agent:
         result = await agent.process("q")
@@ -237,7 +240,7 @@ async def test_an_item_whose_only_tool_failed_is_an_error(plan_agent):
 
 
 async def test_a_completed_reasoning_step_makes_failed_tools_partial(plan_agent):
-    """Something was done without tools."""
+    """The reasoning step was completed without tools."""
     items = [STEP, {"description": "think", "stepType": "reasoning"}]
     plan = json.dumps({"todoList": items})
     agent, _ = plan_agent(plan, ToolCall("offline", {"query": "a"}), CONTENT, CONTENT, "So.")
@@ -245,8 +248,8 @@ async def test_a_completed_reasoning_step_makes_failed_tools_partial(plan_agent)
         assert (await agent.process("q")).status == "partial"
 
 
-async def test_a_call_that_works_in_the_end_is_a_success(plan_agent):
-    """A failed call of the same tool before it is repaired."""
+async def test_repaired_call_is_a_success(plan_agent):
+    """An earlier call of the same tool failed."""
     wrong, right = ToolCall("add", {"a": "x", "b": 1}), ToolCall("add", {"a": 1, "b": 1})
     agent, _ = plan_agent(PLAN, wrong, right, CONTENT, "It is 2.")
     async with agent:
@@ -255,7 +258,7 @@ async def test_a_call_that_works_in_the_end_is_a_success(plan_agent):
 
 
 async def test_the_result_names_session_owner_and_turn(plan_agent):
-    """The ids of ART's metadata."""
+    """The result has the ids of ART's metadata."""
     agent, _ = plan_agent(DIRECT, "Hello.")
     async with agent:
         session = await agent.create_session("ada", session_id="t1")
@@ -298,8 +301,8 @@ CORES = [
 
 
 @pytest.mark.parametrize(("kind", "answer", "text"), CORES, ids=[kind.__name__ for kind, *_ in CORES])
-async def test_each_core_is_asked_by_the_same_process(make, kind, answer, text):
-    """With the same result: status, tool results, counts and the error of a failed turn."""
+async def test_process_returns_the_same_result_for_each_agent_kind(make, kind, answer, text):
+    """Equal are the status, tool results, counts and the error of a failed turn."""
     script = [[ToolCall("add", {"a": 1, "b": 2}), ToolCall("offline", {"query": "a"})], *answer]
     agent, _ = make(*script, ToolCall("add", {"a": 1, "b": 2}), *answer, kind=kind, tools=[add, offline])
     async with agent:
@@ -317,7 +320,7 @@ async def test_each_core_is_asked_by_the_same_process(make, kind, answer, text):
 
 
 async def test_an_agent_that_answers_by_an_event_is_processed(make):
-    """As by `run`: its data is the reply's."""
+    """The data of the event is the data of the reply, as with `run`."""
     kind = Instruction("Look", schema={"type": "object", "properties": {"what": {"type": "string"}}})
     answer = json.dumps({"messageType": "Look", "content": {"what": "x"}})
     agent, _ = make(answer, kind=SimpleAgent, instructions=[kind])
@@ -327,7 +330,7 @@ async def test_an_agent_that_answers_by_an_event_is_processed(make):
 
 
 async def test_case_30_thoughts_of_each_stage_are_events(plan_agent, listen):
-    """Each stage's own, in their order, and never a part of the answer."""
+    """Thoughts of each stage are events in their order, and never a part of the answer."""
     agent, _ = plan_agent(
         json.dumps({"thoughts": "of the plan", "todoList": [STEP]}),
         json.dumps({"thoughts": "of the item", "content": "it is 42"}),
@@ -335,12 +338,12 @@ async def test_case_30_thoughts_of_each_stage_are_events(plan_agent, listen):
     )
     async with agent:
         session = await agent.create_session("ada")
-        heard = listen(session, tokens=True)
+        received = listen(session, tokens=True)
         result = await agent.process("q", session=session)
-    thoughts = [each.data for each in heard if getattr(each, "name", "") == "thoughts"]
+    thoughts = [each.data for each in received if getattr(each, "name", "") == "thoughts"]
     assert thoughts == ["of the plan", "of the item", "of the answer"]
     assert str(result) == "It is 42."
-    assert not any("of the" in each.text for each in heard if isinstance(each, Token | Reply))
+    assert not any("of the" in each.text for each in received if isinstance(each, Token | Reply))
 
 
 async def test_models_by_stage():
@@ -356,7 +359,7 @@ async def test_models_by_stage():
     assert [len(model.chats) for model in models.values()] == [1, 1, 1]
 
 
-async def test_the_system_prompt_never_moves(plan_agent):
+async def test_system_prompt_never_changes(plan_agent):
     """Instructions of stages are at the end of the conversation."""
     agent, llm = plan_agent(PLAN, CONTENT, "So.", goal="find out")
     async with agent:
@@ -366,7 +369,7 @@ async def test_the_system_prompt_never_moves(plan_agent):
 
 
 async def test_a_turn_that_waits_is_suspended(plan_agent):
-    """An item that needs something from outside, or a turn that does."""
+    """An item or the whole turn may wait for external input."""
     waits = json.dumps({"content": "which city?", "nextStepDecision": "wait"})
     agent, _ = plan_agent(PLAN, waits, "Which city?", Suspended(["approval"]))
     async with agent:
@@ -375,7 +378,7 @@ async def test_a_turn_that_waits_is_suspended(plan_agent):
     assert (result.status, type(result.error)) == ("suspended", Suspended)
 
 
-async def test_at_the_protocols_limit_the_answer_is_partial(plan_agent):
+async def test_answer_at_the_protocol_limit_is_partial(plan_agent):
     """At the agent's own limit the turn fails, as every turn does."""
     items = json.dumps({"todoList": [{"description": "d"}] * 9})
     script = [items, CONTENT, CONTENT, "Two of nine."]
@@ -389,8 +392,8 @@ async def test_at_the_protocols_limit_the_answer_is_partial(plan_agent):
         assert (result.status, type(result.error)) == ("error", LimitReached)
 
 
-async def test_a_follow_up_refines(plan_agent):
-    """The request has the plan; completed items keep their results and are not repeated."""
+async def test_follow_up_refines_the_plan(plan_agent):
+    """The request has the plan. Completed items keep their results and are not repeated."""
     items = [STEP | {"status": "completed"}, {"id": "step_2", "description": "more"}]
     agent, llm = plan_agent(PLAN, CONTENT, "42.", json.dumps({"todoList": items}), CONTENT, "And 42.")
     async with agent:
@@ -426,7 +429,7 @@ class City:
 
 
 async def test_output_is_the_synthesis(plan_agent):
-    """The output type is requested at the end only, and only there it is an answer."""
+    """The output type is requested only in the synthesis, and only its answer is the output."""
     city = '{"name": "Oslo", "people": 718000}'
     agent, llm = plan_agent(city, PLAN, CONTENT, "Oslo!", city, output=City)
     async with agent:
@@ -437,15 +440,14 @@ async def test_output_is_the_synthesis(plan_agent):
     assert [chat.response_format is not None for chat in llm.chats] == [False, False, False, True, True]
 
 
-async def test_output_of_one_run(plan_agent):
-    """Also as text, and never a plan that could not be read."""
+async def test_plan_agent_accepts_output_of_one_run(plan_agent):
+    """The output may be a text. An unreadable plan is never the output."""
     agent, _ = plan_agent("no plan", DIRECT, "plain words")
     async with agent:
         assert (await agent.run("q", output=str)).data == "plain words"
 
 
-async def test_with_output_of_the_protocol():
-    """The protocol itself handles `output=`."""
+async def test_protocol_handles_its_output_option():
     city = '{"name": "Oslo", "people": 718000}'
     llm = ScriptedLLM([PLAN, city, CONTENT, city])
     async with Agent("planner", llm=llm, protocol=Planning().with_output(City)) as agent:
@@ -457,8 +459,8 @@ async def test_with_output_of_the_protocol():
 # --- a session's configuration: case 31 -------------------------------------------------------------
 
 
-async def test_case_31_the_errors_of_calls(plan_agent):
-    """Disabled, unknown, wrong arguments: each call has its result, and the right one runs."""
+async def test_case_31_each_invalid_call_has_an_error_result(plan_agent):
+    """Calls are disabled, unknown or have wrong arguments. The valid call runs."""
     wish = calls(
         ("search", {"query": "a"}), ("nowhere", {}), ("add", {"a": "x", "b": 1}), ("offline", {"query": "b"})
     )
@@ -478,8 +480,8 @@ async def test_case_31_the_errors_of_calls(plan_agent):
     assert "Tools enabled here: offline, add." in llm.chats[0].messages[-1].parts[0].text
 
 
-async def test_tools_are_enabled_and_disabled(plan_agent):
-    """By session; the list that the model is shown stays as it is."""
+async def test_tools_are_enabled_and_disabled_by_session(plan_agent):
+    """The list of tools that the model receives does not change."""
     agent, llm = plan_agent(
         calls(("search", {"query": "a"})), "So.", calls(("search", {"query": "a"})), "So."
     )
@@ -498,7 +500,7 @@ async def test_tools_are_enabled_and_disabled(plan_agent):
 
 
 @pytest.mark.parametrize(
-    ("names", "words"),
+    ("names", "expected"),
     [
         (("serach",), "did you mean 'search'|search"),
         (("search", "nope"), "no tool 'nope'"),
@@ -506,12 +508,12 @@ async def test_tools_are_enabled_and_disabled(plan_agent):
         (("read_result",), "every session"),
     ],
 )
-async def test_disabling_fails_closed(plan_agent, names, words):
-    """A name that disables nothing is refused, and no tool of the call is disabled."""
+async def test_disabling_fails_closed(plan_agent, names, expected):
+    """A name that disables no tool is rejected, and no tool of that call is disabled."""
     agent, _ = plan_agent()
     async with agent:
         session = await agent.create_session("ada")
-        with pytest.raises(ConfigurationError, match=words):
+        with pytest.raises(ConfigurationError, match=expected):
             agent.disable_tools(session, *names)
         assert agent.enabled_tools(session) == ("search", "offline", "add", "read_result")
         with pytest.raises(ConfigurationError):
@@ -563,7 +565,7 @@ async def test_history_of_a_session(plan_agent, history, shown):
 
 @pytest.mark.parametrize("memory", [lambda history: history, Truncation(), SlidingWindow(turns=50)])
 async def test_history_of_a_session_counts_the_same_with_every_memory(plan_agent, memory):
-    """Also with a memory that rebuilds its view in each turn, and if the limit is set between two turns."""
+    """This includes a memory that rebuilds its view in each turn, and a limit that is set between two turns."""
     agent, llm = plan_agent(*[DIRECT, "So."] * 4, memory=memory)
     async with agent:
         session = await agent.create_session("ada")
@@ -580,7 +582,7 @@ async def test_history_of_a_session_counts_the_same_with_every_memory(plan_agent
     "config", [{"model": "huge"}, {"models": {"thinking": "default"}}, {"tools": ["fly"]}, {"history": -1}]
 )
 async def test_a_configuration_is_checked(plan_agent, config):
-    """A wrong name raises immediately."""
+    """An unknown name raises immediately."""
     agent, _ = plan_agent("never asked")
     async with agent:
         session = await agent.create_session("ada")
@@ -602,7 +604,7 @@ async def test_case_19_delegated_answer_is_the_default_content(make):
 
 
 async def test_agents_as_tools_are_started(make):
-    """A guarded tool is still the agent that it is."""
+    """A guarded tool still counts as an agent."""
     helper = BareAgent("helper", llm=ScriptedLLM(["helped"]))
     agent, llm = make(calls(("helper", {"task": "t"})), "So.", kind=PlanAgent, tools=[helper.as_tool()])
     async with agent:
@@ -614,14 +616,14 @@ async def test_agents_as_tools_are_started(make):
     assert len(llm.chats) == 2
 
 
-async def test_disabled_tools_give_no_result_of_another_session():
-    """Also where a tool keeps its results, and where it was added to an agent that runs."""
-    asked = []
+async def test_disabled_tools_return_no_result_of_another_session():
+    """The tool may keep its results, or may be added to a running agent."""
+    words = []
 
     @tool(effect="pure", cache=10)
     def lookup(word: str) -> str:
         """Look a word up."""
-        asked.append(word)
+        words.append(word)
         return "known"
 
     wish = calls(("lookup", {"word": "a"}))
@@ -634,5 +636,5 @@ async def test_disabled_tools_give_no_result_of_another_session():
         bound.on_tool_result(results.append)
         for session in (free, free, bound):
             await agent.process("a?", session=session)
-    assert asked == ["a"]
+    assert words == ["a"]
     assert [result.error for result in results] == [f'Tool "lookup" is not enabled for session "{bound.id}".']

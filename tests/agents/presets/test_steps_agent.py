@@ -108,7 +108,7 @@ def whole(events, kind):
 
 
 async def test_limits_bound_one_run_of_a_conversation():
-    """A plan is one call; the next run has the agent's own limits again."""
+    """A plan is one call. The next run has the agent's limits again."""
     agent, llm = make(PLAN, PLAN, STEP, FINAL)
     async with agent:
         talk = await agent.open_conversation()
@@ -135,8 +135,8 @@ async def test_run_takes_steps(taken):
     async with agent:
         assert str(await agent.run("5 + 3?")) == "The sum of 5 and 3 is 8"
     assert len(llm.chats) == 2
-    told = llm.chats[1].messages[-2].parts[0]
-    assert (told.content if isinstance(told, ToolResult) else told.text).endswith("8")
+    part = llm.chats[1].messages[-2].parts[0]
+    assert (part.content if isinstance(part, ToolResult) else part.text).endswith("8")
 
 
 async def test_run_plans_first():
@@ -162,8 +162,7 @@ async def test_run_ends_at_its_limit():
     assert "last answer" in llm.chats[2].messages[-1].parts[0].text
 
 
-async def test_plans_without_end_end_at_the_limit():
-    """Planning is no way round the limit."""
+async def test_repeated_plans_end_at_the_limit():
     agent, llm = make(*[PLAN] * 4, max_iterations=4)
     async with agent:
         with pytest.raises(LimitReached):
@@ -190,7 +189,7 @@ async def test_results_and_errors_go_to_the_model(asked, told):
     assert told in results
 
 
-async def test_case_38_a_further_key_is_an_error_and_the_tool_does_not_run():
+async def test_case_38_unknown_key_is_an_error():
     """38: the model reads the name of the key."""
     ran = []
 
@@ -256,7 +255,6 @@ async def test_output_is_a_declared_type(output, answer, value):
 
 
 async def test_output_that_does_not_fit_is_asked_again():
-    """Another form is no answer."""
     agent, llm = make('{"final_answer": "eight"}', '{"final_answer": 8}')
     async with agent:
         assert (await agent.run("5 + 3?", output=int)).data == 8
@@ -275,7 +273,7 @@ async def test_invalid_step_is_not_accepted_as_output(wrong):
     assert "could not be used" in llm.chats[1].messages[-2].parts[0].text
 
 
-async def test_the_output_alone_is_an_answer():
+async def test_output_without_an_envelope_is_an_answer():
     """A model may omit the envelope; no provider is asked to enforce the output schema on plans and steps."""
     agent, llm = make(PLAN, '{"sum": 8}', output=dict[str, int])
     async with agent:
@@ -283,8 +281,8 @@ async def test_the_output_alone_is_an_answer():
     assert [chat.response_format for chat in llm.chats] == [None, None]
 
 
-async def test_calls_that_are_not_run_do_not_start():
-    """A model that repeats itself is stopped: its last requested call never began."""
+async def test_rejected_calls_emit_no_start():
+    """A model that repeats itself is stopped, and its last requested call never began."""
     again = step(call("add", a=1, b=1))
     agent, _ = make(*[again] * 4)
     async with agent:
@@ -350,7 +348,7 @@ async def test_stream_of_a_step(taken):
 
 async def test_a_tool_starts_before_it_runs():
     """A reader receives the start of a tool while it runs, also for native calls."""
-    heard, release = [], trio.Event()
+    received, release = [], trio.Event()
 
     @tool
     async def wait() -> str:
@@ -361,13 +359,13 @@ async def test_a_tool_starts_before_it_runs():
     llm = ScriptedLLM([ToolCall("wait", {}), FINAL])
     async with StepsAgent("a", llm=llm, tools=[wait]) as agent, agent.stream("go") as events:
         async for event in events:
-            heard.append(event)
+            received.append(event)
             if isinstance(event, ToolExecutionEvent):
                 release.set()
-    assert [event.status for event in kinds(heard, ToolExecutionEvent)] == ["started", "completed"]
+    assert [event.status for event in kinds(received, ToolExecutionEvent)] == ["started", "completed"]
 
 
-async def test_the_same_id_in_two_steps_stays_apart():
+async def test_repeated_call_ids_stay_separate():
     """34, weakness 8: models repeat their ids, also within a step."""
     agent, _ = make(
         step(call("add", a=5, b=3), call("multiply", a=2, b=2)), step(call("add", a=1, b=1)), FINAL
@@ -423,9 +421,9 @@ async def test_run_and_handlers_need_no_stream(listen):
     agent, _ = make(PLAN, STEP, FINAL)
     async with agent:
         session = await agent.create_session("ada", "5 + 3?")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-    assert [type(delivery) for delivery in heard] == [ToolResult, Reply]
+    assert [type(delivery) for delivery in received] == [ToolResult, Reply]
 
 
 async def test_leaving_a_stream_early_stops_the_run():
@@ -444,16 +442,16 @@ async def test_streams_side_by_side_do_not_mix():
     def answer(chat):
         return json.dumps({"final_answer": chat.messages[0].parts[0].text * 9})
 
-    heard = {}
+    received = {}
     async with StepsAgent("a", llm=ScriptedLLM(answer, chunk=1)) as agent:
 
         async def listen(word):
-            heard[word] = await events_of(agent, word)
+            received[word] = await events_of(agent, word)
 
         async with trio.open_nursery() as nursery:
             for word in "abc":
                 nursery.start_soon(listen, word)
-    for word, events in heard.items():
+    for word, events in received.items():
         assert {event.text.strip(word) for event in kinds(events, FinalEvent, Token, Reply)} == {""}
         assert len({event.step_id for event in kinds(events, StepsEvent)}) == 1
 
@@ -494,23 +492,22 @@ async def test_typed_output_in_a_stream():
 
 def grow(text, size=1):
     growing = PartialStep("s")
-    pieces = (text[place : place + size] for place in range(0, len(text), size))
+    pieces = (text[index : index + size] for index in range(0, len(text), size))
     return [event for piece in pieces if (event := growing.add(piece)) is not None]
 
 
-def test_growing_plan():
-    """31: the first characters of a plan show its kind; it is not complete."""
+def test_partial_plan_is_recognized_by_its_first_characters():
+    """31: the plan is not complete."""
     assert PartialStep("s").add('{"plan": "') == PlanEvent(step_id="s", plan="", complete=False)
 
 
 @pytest.mark.parametrize("text", ["not json at all", "", "{", '{"mood": "good"}', "null", "[1]"])
-def test_growing_nothing(text):
-    """31: text without a known kind causes no event."""
+def test_partial_text_of_unknown_kind_emits_no_event(text):
     assert grow(text) == []
 
 
-def test_growing_calls():
-    """31: a call shows once its name is whole."""
+def test_partial_call_is_emitted_when_its_name_is_complete():
+    """31."""
     growing = PartialStep("s")
     assert growing.add('{"tool_calls": [{"id": "1", "tool_name"').calls == ()
     assert growing.add(': "ad') is None
@@ -521,8 +518,11 @@ def test_growing_calls():
 @pytest.mark.parametrize(
     "text", ['{"final_answer": "The answer is 42"}', '```json\n{"final_answer": "The answer is 42"}']
 )
-def test_growing_final_answer(text):
-    """32, 33: one character at a time, in an open fence or none: growing events, none complete, none twice."""
+def test_partial_final_answer_grows_by_characters(text):
+    """32, 33: each character of an open fence or plain text gives a growing event.
+
+    None is complete, and none is repeated.
+    """
     events = grow(text)
     assert [event.text for event in events] == ["The answer is 42"[:n] for n in range(17)]
     assert not any(event.complete for event in events)
@@ -536,8 +536,8 @@ def test_kind_is_decided_once():
     assert {type(event) for event in grow('{"final_answer": "a", "plan": "b"}')} == {FinalEvent}
 
 
-def test_empty_members_decide_nothing():
-    """Some models write all members each time, the empty ones too."""
+def test_empty_members_do_not_decide_the_kind():
+    """Some models write all members each time, including empty ones."""
     events = grow('{"plan": "", "tool_calls": [], "final_answer": "42"}')
     assert events[-1] == FinalEvent(step_id="s", text="42", complete=False)
     assert not any(getattr(event, "plan", "") or getattr(event, "calls", ()) for event in events)
@@ -563,16 +563,15 @@ def test_steps_do_not_mix():
 
 
 @pytest.mark.parametrize("stop", ["length", "refusal", "filter", "pause"])
-def test_answers_that_are_not_acted_on(stop):
-    """A cut or refused answer is no step."""
+def test_truncated_or_refused_answer_is_no_step(stop):
     assert TurnEventConverter().end("s", ModelResponse(parts=(Text(STEP),), stop=stop)) == []
 
 
 # --- the answer as one object --------------------------------------------------------------------
 
 
-async def test_stream_state():
-    """30: one object is passed again after each change; at the end it has query, steps and answer."""
+async def test_stream_state_is_updated_after_each_change():
+    """30: the same object is passed after each change. At the end it has query, steps and answer."""
     agent, _ = make(PLAN, STEP, FINAL)
     async with agent:
         answers, states = await states_of(agent)
@@ -593,8 +592,7 @@ async def test_stream_state():
     assert [state["is_complete"] for state in states] == [False] * (len(states) - 1) + [True]
 
 
-async def test_states_are_incomplete_while_they_grow():
-    """Growing plans and answers are marked so, until they are whole."""
+async def test_partial_states_are_marked_incomplete():
     agent, _ = make(PLAN, FINAL)
     async with agent:
         _, states = await states_of(agent)
@@ -604,8 +602,8 @@ async def test_states_are_incomplete_while_they_grow():
     assert answers == sorted(answers, key=len)
 
 
-async def test_state_of_a_failed_run():
-    """A failed tool keeps its error, a failed run is not complete."""
+async def test_state_of_a_failed_run_is_not_complete():
+    """A failed tool keeps its error."""
     agent, _ = make(step(call("divide", a=1, b=0)), max_iterations=1)
     async with agent:
         answers, _ = await states_of(agent)
@@ -634,8 +632,8 @@ TAKEN = StepEvent(step_id="s", calls=(ToolCall("add", {"a": 1}, "s/0"),))
         (TAKEN, TAKEN, progress("started"), TAKEN, progress("completed", content="8"), TAKEN),
     ],
 )
-def test_one_execution_a_call(events):
-    """34: in any order of events there is one execution with parameters and result."""
+def test_each_call_has_one_execution(events):
+    """34: in any order of events the execution has parameters and result."""
     answer = AgentAnswer("q")
     for event in events:
         assert answer.apply(event)
@@ -644,7 +642,7 @@ def test_one_execution_a_call(events):
 
 
 def test_executions_do_not_mix():
-    """34: two tools, and one id in two steps, stay apart; a failed one keeps its error."""
+    """34: two tools, and one id in two steps, have separate executions. A failed one keeps its error."""
     answer = AgentAnswer("q")
     for event in (
         progress("started"),
@@ -706,7 +704,7 @@ async def test_added_messages_keep_their_order():
 
 
 @pytest.mark.parametrize(("role", "text"), [("tool", "x"), ("user", " "), ("owner", "x")])
-async def test_messages_that_cannot_be_added(role, text):
+async def test_invalid_messages_cannot_be_added(role, text):
     """Another role or a missing text raises immediately."""
     agent, _ = make(FINAL)
     async with agent:
@@ -715,7 +713,7 @@ async def test_messages_that_cannot_be_added(role, text):
             talk.add_message(role, text)
 
 
-async def test_nothing_is_added_while_an_answer_is_worked_on():
+async def test_message_cannot_be_added_during_a_run():
     """The message would be between calls and their results."""
     agent, _ = make(PLAN, FINAL)
     async with agent:
@@ -761,7 +759,6 @@ async def test_settings_change_while_it_runs():
     assert "add" not in [spec.name for spec in llm.chats[1].tools]
 
 
-def test_another_protocol_is_refused():
-    """A StepsAgent is one because of its protocol."""
+def test_steps_agent_rejects_another_protocol():
     with pytest.raises(ConfigurationError, match="protocol"):
         make(FINAL, protocol=object())

@@ -115,7 +115,7 @@ async def test_react_asks_again_if_the_type_is_not_certain(answer, reason):
     assert any(reason in part.text for message in llm.chats[1].messages for part in message.parts)
 
 
-async def test_data_without_a_name_is_taken_only_if_no_other_type_can_be_meant():
+async def test_data_without_a_name_is_accepted_if_unambiguous():
     """The only type needs no name, and a type without a tool needs none if no other type can be meant."""
     events, results, _, calls = await results_of((DELETE,), react({"name": "bob"}), react("Done."))
     assert (events, results, calls) == ([("Delete", {"name": "bob"})], ["deleted bob"], 2)
@@ -131,14 +131,14 @@ async def test_data_without_a_name_is_taken_only_if_no_other_type_can_be_meant()
 
 
 @pytest.mark.parametrize("content", [{"message": "Hello."}, "Hello.", {"text": "Hello."}])
-async def test_react_takes_the_format_of_the_document(content):
+async def test_react_accepts_the_documented_format(content):
     """`response_purpose` and `response_content` are enough, with and without types."""
     for types in ((), (CREATE, DELETE)):
         _, results, reply, calls = await results_of(types, react(content))
         assert (str(reply), results, calls) == ("Hello.", [], 1)
 
 
-async def test_react_takes_data_without_a_description():
+async def test_react_accepts_data_without_a_description():
     """An agent without types shows the data as JSON; a tool call with a wrong purpose is requested again."""
     _, _, reply, calls = await results_of((), react({"sum": 3}))
     assert (str(reply), reply.data, calls) == ('{"sum": 3}', {"sum": 3}, 1)
@@ -146,15 +146,15 @@ async def test_react_takes_data_without_a_description():
     assert (str(reply), calls) == ("ok", 2)
 
 
-async def test_a_text_is_never_an_instruction():
+async def test_text_never_selects_an_instruction():
     """A type that accepts text runs its tool only if the answer names the type."""
     note = {"name": "note", "schema": {"type": "string"}, "tool": "create_user"}
     _, results, reply, calls = await results_of((note,), react("Hello."))
     assert (results, str(reply), calls) == ([], "Hello.", 1)
 
 
-async def test_simple_refuses_content_that_names_another_type():
-    """The name outside and the name inside have to agree; a repeated name is no data."""
+async def test_simple_rejects_content_that_names_another_type():
+    """The names outside and inside have to agree. A repeated name is not data."""
     wrong = json.dumps({"messageType": "Create", "content": {"messageType": "Delete", "name": "bob"}})
     plain = json.dumps({"messageType": "DIRECT_RESPONSE", "content": "Done."})
     events, results, _, calls = await results_of((CREATE, DELETE), wrong, plain, kind=SimpleAgent)
@@ -180,7 +180,7 @@ async def test_a_member_with_two_values_is_asked_again(content, beside, runs):
     assert results == runs
 
 
-async def test_the_router_refuses_an_intent_and_another_type():
+async def test_router_rejects_an_intent_with_another_type():
     """An answer that names an action and another type is requested again."""
     both = {
         "top_level_intent": "ACTION",
@@ -210,7 +210,7 @@ def test_two_types_with_one_name_are_refused(other):
         SchemaBuilder([CREATE, twin]).build()
 
 
-def test_a_type_that_is_given_twice_counts_once():
+def test_duplicate_type_counts_once():
     """Instructions and the types that `SchemaBuilder` makes of them may be passed together."""
     types = SchemaBuilder([CREATE]).build()
     agent = SimpleAgent("a", llm=ScriptedLLM([]), instructions=[CREATE], types=types, tools=[create_user])
@@ -244,8 +244,8 @@ def test_a_schema_with_the_name_of_another_type_is_refused(schema):
         )
 
 
-def test_check_names_what_is_ambiguous_in_a_folder(tmp_path, capsys):
-    """`actgent check` refuses names that differ in case only, and a tool behind a name of the protocol."""
+def test_check_reports_ambiguous_names_in_a_folder(tmp_path, capsys):
+    """`actgent check` rejects names that differ only in case, and a tool behind a name of the protocol."""
     folder = tmp_path / "clerk"
     (folder / "instructions").mkdir(parents=True)
     (folder / "brain.md").write_text("---\nprotocol: react\n---\n")
@@ -319,7 +319,7 @@ async def test_a_schema_with_message_type_is_the_whole_answer():
 # --- dicts and JSON text -------------------------------------------------------------------------
 
 
-def test_instructions_and_types_are_taken_as_dicts_and_json_text():
+def test_instructions_and_types_may_be_dicts_or_json_text():
     """The forms of the document are accepted by agents and by both builders."""
     as_text = {"instructionName": "Create", "schemaTemplate": '{"name": "<name>"}', "tool": "create_user"}
     expected = (ClassificationType("Create", "", {"name": "<name>"}, "create_user"),)
@@ -337,7 +337,7 @@ def test_instructions_and_types_are_taken_as_dicts_and_json_text():
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("value", "reason"),
     [
         ({"description": "x"}, "has no name"),
         ({"name": "x", "shema": {}}, "did you mean 'schema'"),
@@ -348,8 +348,8 @@ def test_instructions_and_types_are_taken_as_dicts_and_json_text():
         ({"name": 5}, "has no name"),
     ],
 )
-def test_a_wrong_dict_is_named(given, reason):
+def test_invalid_type_dict_is_reported(value, reason):
     """The error names the invalid value and the reason."""
-    for arguments in ({"instructions": [given]}, {"types": [given]}):
+    for arguments in ({"instructions": [value]}, {"types": [value]}):
         with pytest.raises(ConfigurationError, match=reason):
             SimpleAgent("a", llm=ScriptedLLM([]), **arguments)

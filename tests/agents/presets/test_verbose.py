@@ -35,8 +35,8 @@ def step(**members):
     return json.dumps(members)
 
 
-async def test_the_steps_of_an_agent_are_lines_of_plain_words():
-    """Plan, thoughts, calls, results and the answer, in their order; no braces of the protocol."""
+async def test_verbose_prints_steps_as_plain_text():
+    """Plan, thoughts, calls, results and the answer are printed in order, without braces of the protocol."""
     lines = []
     call = {"id": "1", "tool_name": "add", "parameters": {"a": 1, "b": 2}}
     script = [
@@ -55,8 +55,8 @@ async def test_the_steps_of_an_agent_are_lines_of_plain_words():
     ]
 
 
-async def test_native_calls_plain_text_and_failures():
-    """For agents of all kinds; a failed turn is reported."""
+async def test_verbose_reports_native_calls_text_and_failures():
+    """This holds for agents of all kinds, and a failed turn is reported."""
     lines = []
 
     def gone(chat):
@@ -87,7 +87,7 @@ async def test_verbose_names_the_session_when_it_changes():
 
 
 @pytest.mark.parametrize("kind", [BareAgent, SimpleAgent, StepsAgent, PlanAgent, GoalAgent])
-async def test_every_agent_takes_verbose(kind, capsys):
+async def test_every_agent_accepts_verbose(kind, capsys):
     """True writes to standard error, a file gets whole lines, and without it nothing is written."""
     file = io.StringIO()
     for verbose in (True, file, False):
@@ -104,8 +104,7 @@ async def test_every_agent_takes_verbose(kind, capsys):
             kind("clerk", llm=ScriptedLLM([]), verbose=wrong)
 
 
-async def test_run_agent_writes_to_a_file():
-    """As its agent does."""
+async def test_run_agent_writes_its_report_to_a_file():
     file = io.StringIO()
     await run_agent("find", ScriptedLLM(["x"] * 3), verbose=file)
     assert "ended: error (the model gave no usable answer: no JSON" in file.getvalue().splitlines()[-1]

@@ -9,15 +9,17 @@ from actgent.messages import Message, Sender, ToolCall, ToolResult
 def called(words, results):
     """Return one call per letter of `words`, and the messages with the given results of the first calls."""
     calls = [ToolCall(name, {}, id=f"c{number}") for number, name in enumerate(words)]
-    told = [
+    received = [
         ToolResult(call_id=call.id, tool_name=call.name, content=content)
         for call, content in zip(calls, results, strict=False)
     ]
-    return calls, [Message(session_id="s", sender=Sender("tools", "tool"), parts=(each,)) for each in told]
+    return calls, [
+        Message(session_id="s", sender=Sender("tools", "tool"), parts=(each,)) for each in received
+    ]
 
 
 @pytest.mark.parametrize(
-    ("words", "results", "period"),
+    ("expected", "results", "period"),
     [
         ("ababa", "1212", 2),
         ("abcabca", "123123", 3),
@@ -40,8 +42,8 @@ def called(words, results):
         ("abcdefghiabcdefghia", "123456789123456789", 0),  # longer than the longest detected cycle
     ],
 )
-def test_repeated_call_sequence_is_a_cycle(words, results, period):
+def test_repeated_call_sequence_is_a_cycle(expected, results, period):
     """The same calls with equal results occur twice in a row, and then the first once more. No result may differ."""
-    calls, record = called(words, results)
+    calls, record = called(expected, results)
     found = find_call_cycle(calls, 2, record)
-    assert "".join(call.name for call in found) == words[len(words) - 2 * period - 1 :][:period]
+    assert "".join(call.name for call in found) == expected[len(expected) - 2 * period - 1 :][:period]

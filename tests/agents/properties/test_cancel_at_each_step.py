@@ -359,8 +359,8 @@ async def check(world, case, outcome):
     if case.says_m and "in" in outcome:
         assert "m" in users or world.failed["m"]  # a confirmed message has ended
     if case is CASES["delegate"] and outcome:
-        told = [message for message in session.history if message.sender.kind == "agent"]
-        assert len(told) == 1
+        messages = [message for message in session.history if message.sender.kind == "agent"]
+        assert len(messages) == 1
     if case in (CASES["create id"], CASES["ensure"]) and outcome:
         assert (await agent.open_session("b")).status == "idle"
     if case is CASES["schedule"]:
@@ -404,10 +404,10 @@ def check_record(session):
 async def live_again(journal):
     """Start again on the journal and check that no turn runs and the sessions are consistent."""
     said = {each.session_id: await journal.load(each.session_id) for each in await journal.sessions()}
-    asked = []
+    requests = []
 
     def count(chat):
-        asked.append(chat)
+        requests.append(chat)
         return "again"
 
     async with open_runtime(journal=journal) as runtime:
@@ -415,7 +415,7 @@ async def live_again(journal):
         for agent in agents:
             await runtime.start(agent)
         await trio.testing.wait_all_tasks_blocked()
-        assert asked == []
+        assert requests == []
         for key in said:
             with suppress(ActgentError):
                 check_record(await agents[0].open_session(key))

@@ -68,8 +68,8 @@ class World:
     trace: list = attrs.field(factory=list)
     """Operations with their times."""
 
-    async def pause(self, most):
-        await trio.sleep(self.chance.uniform(0, most))
+    async def pause(self, maximum):
+        await trio.sleep(self.chance.uniform(0, maximum))
 
     # --- agents ----------------------------------------------------------------------------
 
@@ -268,13 +268,13 @@ def _wrong_in(session_id, records):
         each.message.id for each in records if isinstance(each, MessageAcceptedRecord)
     )
     ended = collections.Counter(each.message_id for each in records if isinstance(each, MessageEndRecord))
-    said = [each.message for each in records if isinstance(each, AgentMessageRecord)]
+    received = [each.message for each in records if isinstance(each, AgentMessageRecord)]
     if not isinstance(records[0], SessionCreatedRecord):
         yield f"{session_id} has no beginning"
     if accepted != ended:
         yield f"{session_id}: accepted but not ended {accepted - ended}, ended but not accepted {ended - accepted}"
-    if [call.id for each in said for call in each.tool_calls] != [
-        result.call_id for each in said for result in each.tool_results
+    if [call.id for each in received for call in each.tool_calls] != [
+        result.call_id for each in received for result in each.tool_results
     ]:
         yield f"{session_id} has not one result for each call"
 
@@ -298,7 +298,7 @@ def breaking(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_nothing_is_left_over_in_a_block(autojump_clock, breaking, seed):
+async def test_agents_without_a_journal_leave_no_unfinished_state(autojump_clock, breaking, seed):
     """Without a journal, agent failures leave no unfinished state."""
     breaking(world := World(random.Random(seed)))
     with trio.fail_after(100_000):
@@ -307,7 +307,7 @@ async def test_nothing_is_left_over_in_a_block(autojump_clock, breaking, seed):
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_nothing_is_left_over_in_a_journal(autojump_clock, breaking, seed):
+async def test_agents_with_a_journal_leave_no_unfinished_state(autojump_clock, breaking, seed):
     """With a journal, agent failures and processes cancelled at any time leave no unfinished state."""
     breaking(world := World(random.Random(seed)))
     async with MemoryJournal().running() as journal:
@@ -345,7 +345,7 @@ async def chaos(seed, journal, breaking):
 
 
 @pytest.mark.parametrize("seed", range(CHAOS))
-async def test_nothing_is_left_over_where_sessions_sleep_and_are_deleted(
+async def test_evicted_and_deleted_sessions_leave_no_unfinished_state(
     autojump_clock, breaking, scheduled, monkeypatch, seed
 ):
     """Urgent messages, interrupts, restarts, evictions, failures and `delete_session` together leave no unfinished state."""

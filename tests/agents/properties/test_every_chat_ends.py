@@ -111,11 +111,11 @@ async def _talk(kind, script, *, chats, streams):
         limits=Limits(model_calls=8, tool_timeout=10),
         session_inbox_capacity=3,
     )
-    heard, accepted = [], []
+    received, accepted = [], []
     async with agent:
         session = await agent.create_session("ada")
         for register in (session.on_conversation, session.on_exception, session.on_tool_result):
-            register(heard.append)
+            register(received.append)
         if streams:
             session.on_token(lambda _: None)
         session.on_event(lambda _: 1 / 0)
@@ -127,7 +127,7 @@ async def _talk(kind, script, *, chats, streams):
         with trio.fail_after(100_000):
             await session.wait_idle()
         assert session.status == "idle"
-    return llm, session, accepted, heard
+    return llm, session, accepted, received
 
 
 def _check(llm, session, accepted, heard, *, pauses):
@@ -148,8 +148,8 @@ def _check(llm, session, accepted, heard, *, pauses):
     )
     assert set(failed.values()) <= {1}
     assert set(failed) <= set(accepted)
-    said = [message.id for message in record if message.sender.name == "ada"]
-    assert said == accepted
+    messages = [message.id for message in record if message.sender.name == "ada"]
+    assert messages == accepted
     ids = {item.id for item in heard if isinstance(item, Reply)}
     answered = {message.correlation_id for message in record if message.id in ids}
     for message_id in accepted:

@@ -74,7 +74,7 @@ async def pay() -> str:
     return "paid"
 
 
-async def test_a_parents_turn_does_not_look_at_its_children():
+async def test_turn_costs_the_same_with_many_children():
     """A turn of a session with 1,000 children takes as many bytecodes as with one child."""
     counts = []
     for children in (1, 1000):
@@ -182,9 +182,9 @@ class Tree:
 
     def look(self):
         context = self.random.choice(self.contexts)
-        found, wanted = open_approvals(context), naive_approvals(context)
-        assert len(found) == len(wanted)
-        assert {each.id for each in found} == {each.id for each in wanted}
+        found, expected = open_approvals(context), naive_approvals(context)
+        assert len(found) == len(expected)
+        assert {each.id for each in found} == {each.id for each in expected}
 
     def step(self):
         getattr(self, self.random.choice(["open", "attach", "close", "ask", "decide", "look", "look"]))()
@@ -231,17 +231,17 @@ def answers_of(said):
 
 @pytest.mark.parametrize("kind", [SimpleAgent, ReActAgent, StepsAgent])
 @pytest.mark.parametrize("output", [None, str], ids=["", "output"])
-async def test_a_character_is_read_so_many_times_however_long_its_answer_is(kind, output):
+async def test_streamed_json_is_parsed_in_linear_time(kind, output):
     """The parsers of streamed JSON read each character a constant number of times for any length of the answer."""
     times = []
     for size in (20_000, 80_000):
-        said = "word " * (size // 5)
-        text = json.dumps(answers_of(said)[kind])
+        content = "word " * (size // 5)
+        text = json.dumps(answers_of(content)[kind])
         async with kind("tutor", llm=ScriptedLLM([text], chunk=4), output=output) as agent:
             with Reading() as reading:
                 async with agent.stream("go") as events:
                     tokens = [event.text async for event in events if isinstance(event, Token)]
-        assert "".join(tokens) == said
+        assert "".join(tokens) == content
         times.append(reading.characters / len(text))
     short, long = times
     assert long < 2 * short
@@ -265,15 +265,15 @@ class Reading:
 
 
 @pytest.mark.parametrize("name", ["final_answer", "plan", "tool_thought"])
-async def test_events_of_growing_steps_hold_so_many_times_the_text(name):
+async def test_partial_step_events_have_bounded_total_size(name):
     """Each event has the text so far, so long texts get fewer events. The last event has the full text."""
-    said = "word " * 8_000
-    answer = {"tool_calls": [{"tool_name": "x"}], name: said} if name == "tool_thought" else {name: said}
+    text = "word " * 8_000
+    answer = {"tool_calls": [{"tool_name": "x"}], name: text} if name == "tool_thought" else {name: text}
     script = [json.dumps(answer), json.dumps({"final_answer": "done"})]
     agent = StepsAgent("tutor", llm=ScriptedLLM(script, chunk=4, repeat=True))
     async with agent, agent.stream("go", limits=Limits(model_calls=2)) as events:
         seen = [event async for event in events if isinstance(event, (PlanEvent, StepEvent, FinalEvent))]
     texts = [getattr(event, "plan", "") or getattr(event, "text", "") or event.thought for event in seen]
     held = sum(map(len, texts))
-    assert said in texts
-    assert held < 100 * len(said) + 4096**2
+    assert text in texts
+    assert held < 100 * len(text) + 4096**2

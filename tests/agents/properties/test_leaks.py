@@ -25,7 +25,7 @@ def answer(request):
 @pytest.mark.parametrize("cls", [OpenAI, OpenAIResponses, Anthropic])
 @pytest.mark.parametrize("text", ["stream", "silence"])
 @pytest.mark.parametrize("how", ["interrupt", "urgent", "aclose", "leave", "cancel", "raise"])
-async def test_a_stopped_stream_leaves_nothing(cls, text, how):
+async def test_stopped_stream_leaves_no_resources(cls, text, how):
     """A stopped stream leaves no task, descriptor or thread. The received text is in the history, and the next request is valid."""
     async with assert_no_leaks(), open_provider(answer) as provider:
         llm, log, tokens = client(cls, provider), [], trio.Event()
@@ -88,9 +88,9 @@ async def test_a_hundred_streams_end_within_a_second(cls, slow_clock):
                 while len(provider.requests) < 100:  # noqa: ASYNC110 - the provider has no event for it
                     await trio.sleep(0.01)
                 slow_clock.rate = 0.02
-                begun = trio.current_time()
+                started = trio.current_time()
                 scope.cancel()
                 await trio.lowlevel.checkpoint()
-        assert trio.current_time() - begun < 1
+        assert trio.current_time() - started < 1
         slow_clock.rate = 1
         await llm.aclose()

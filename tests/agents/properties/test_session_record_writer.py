@@ -203,10 +203,10 @@ async def test_unserializable_record_is_rejected_while_the_session_opens():
 async def test_timeout_of_write_includes_the_opening_of_the_session(autojump_clock):
     """The timeout of a write counts the time for which it waits for the creation of the session."""
     async with opening() as (journal, log):
-        begun = trio.current_time()
+        started = trio.current_time()
         with pytest.raises(JournalSlow, match="within 3 s"):
             await log.write(StateChangeRecord(changes={"n": 1}), timeout_seconds=3)
-        assert trio.current_time() - begun == pytest.approx(3)
+        assert trio.current_time() - started == pytest.approx(3)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(log.write, StateChangeRecord(changes={"n": 2}), timeout_seconds=60))
             await trio.sleep(20)
@@ -215,7 +215,7 @@ async def test_timeout_of_write_includes_the_opening_of_the_session(autojump_clo
 
 
 @pytest.mark.parametrize("is_another_one_there", [True, False])
-async def test_a_session_whose_id_another_one_has_is_not_erased_with_that(is_another_one_there):
+async def test_failed_session_with_a_used_id_erases_no_other_session(is_another_one_there):
     """A temporary session whose id is in use fails, and its `withdraw()` does not close the existing session."""
     opened = SessionCreatedRecord(owner=Sender("ada", "user"), created_at=1.0)
     async with open_journal("memory:") as journal:
@@ -232,7 +232,7 @@ async def test_a_session_whose_id_another_one_has_is_not_erased_with_that(is_ano
     assert closed == ([False] if is_another_one_there else [False, True])
 
 
-async def test_nothing_is_written_of_a_session_that_is_perhaps_about_to_be_erased():
+async def test_paused_log_writes_nothing():
     """A paused log writes nothing. Its records are written when the log resumes."""
     async with open_journal("memory:") as journal:
         log = SessionLog("s", "clerk", journal, await journal.acquire())

@@ -164,15 +164,15 @@ async def live(plan, grace, side_by_side):
 
 
 @pytest.mark.parametrize("busy", [1, 50])
-async def test_an_urgent_message_passes_a_full_inbox(busy, autojump_clock):
+async def test_urgent_message_is_answered_despite_a_full_inbox(busy, autojump_clock):
     """An URGENT message is answered next, although a thousand messages are queued."""
     async with BareAgent(name="a", llm=ScriptedLLM(answer), max_concurrent_sessions=busy, grace=0) as agent:
         sessions = [await agent.create_session("ada") for _ in range(100)]
         for number in range(1000):
             await sessions[number % 100].chat("slow", enqueue_timeout=100)
         log = []
-        sessions[-1].on_conversation(lambda reply: log.append((trio.current_time() - begun, reply.text)))
-        begun = trio.current_time()
+        sessions[-1].on_conversation(lambda reply: log.append((trio.current_time() - started, reply.text)))
+        started = trio.current_time()
         await sessions[-1].chat("now", priority=Priority.URGENT)
         await trio.sleep(0.6)
         assert log == [(pytest.approx(0.5), "answer")]

@@ -1,6 +1,6 @@
-"""A life that talks in one long session, gets snapshots soon, and is ended by SIGKILL before or behind a chosen write.
+"""A process with one long session and early snapshots, killed by SIGKILL before or after a chosen write.
 
-`python snapshot_lives.py URL TURNS WRITE`: prints the accepted ids as lines, each when it is confirmed.
+`python snapshot_lives.py URL TURNS WRITE` prints each accepted id as a line when it is confirmed.
 """
 
 import os

@@ -199,7 +199,7 @@ async def test_turn_of_a_failed_agent_ends_with_a_recorded_failure(autojump_cloc
 
 
 async def test_callers_of_a_failed_agent_get_an_error_at_once(autojump_clock, journal):
-    """An asking tool, and a session with a delegated task, before the timeout."""
+    """An asking tool and a session with a delegated task get the error before their timeouts."""
     world = World()
     ask = {"agent": "worker", "task": "wait"}
     calls = [
@@ -218,13 +218,13 @@ async def test_callers_of_a_failed_agent_get_an_error_at_once(autojump_clock, jo
         errors = [result.error for message in session.history for result in message.tool_results]
         assert "agent 'worker' failed (internal): actor 'worker' gave no answer" in errors[0]
         assert errors[1] is None
-        (told,) = [message.text for message in session.history if message.sender.kind == "agent"]
-        assert "failed (internal): actor 'worker' gave no answer" in told
+        (texts,) = [message.text for message in session.history if message.sender.kind == "agent"]
+        assert "failed (internal): actor 'worker' gave no answer" in texts
         assert session.children == ()
 
 
 async def test_a_session_opened_during_an_agent_restart_resumes(autojump_clock):
-    """The unfinished turn is first: a queued URGENT message stops it."""
+    """The unfinished turn runs first; a queued URGENT message stops it."""
     world = World()
 
     def message(message_id, text, **options):
@@ -294,8 +294,11 @@ async def test_an_agent_that_fails_too_often_stops_alone(autojump_clock, journal
         assert (await agent.run("again")).text == "re: again"
 
 
-async def test_a_stop_is_no_failure(autojump_clock):
-    """Turns that run when the block is left resume at the next start, in any order of tasks; they are reported as stopped."""
+async def test_stop_of_an_agent_is_not_a_failure(autojump_clock):
+    """Turns that run when the block exits are reported as stopped.
+
+    They resume at the next start, in any order of tasks.
+    """
     seconds = 100
 
     @tool(effect="pure")
@@ -331,7 +334,7 @@ async def test_a_stop_is_no_failure(autojump_clock):
 
 @pytest.mark.parametrize("how", ["run", "stream"])
 async def test_cancellation_of_the_process_interrupts_no_turn(autojump_clock, how):
-    """As by Ctrl-C, in any order of tasks: turns resume at the next start."""
+    """After a cancellation, e.g. by Ctrl-C, turns resume at the next start, in any order of tasks."""
     seconds = 100
 
     @tool(effect="pure")
@@ -370,9 +373,9 @@ async def test_cancellation_of_the_process_interrupts_no_turn(autojump_clock, ho
                     assert (result.status, session.history[-1].text) == ("success", "done")
 
 
-async def test_calls_side_by_side_end_with_their_agent(autojump_clock):
-    """For a stop and for a failure: the handlers of the turn receive the result of each call, and the session continues."""
-    world, heard = World(), []
+async def test_concurrent_calls_end_with_their_agent(autojump_clock):
+    """At a stop and at a failure, the handlers receive the result of each call, and the session continues."""
+    world, received = World(), []
 
     @tool
     async def wait() -> str:
@@ -393,7 +396,9 @@ async def test_calls_side_by_side_end_with_their_agent(autojump_clock):
         memory=Breaking(),
         grace=0,
     )
-    agent.on_session(lambda session: session.on_exception(lambda failure: heard.append(type(failure.error))))
+    agent.on_session(
+        lambda session: session.on_exception(lambda failure: received.append(type(failure.error)))
+    )
     async with open_runtime(supervision=PATIENT) as runtime:
         await runtime.start(agent)
         session = await agent.create_session("ada", "wait")
@@ -402,7 +407,7 @@ async def test_calls_side_by_side_end_with_their_agent(autojump_clock):
         await session.chat("hello")
         await session.wait_idle()
         assert session.history[-1].text == "re: hello"
-        assert heard == [RuntimeError, ActorFailed]
+        assert received == [RuntimeError, ActorFailed]
         await session.chat("wait")
         await trio.sleep(1)
-    assert heard == [RuntimeError, ActorFailed, Stopped]
+    assert received == [RuntimeError, ActorFailed, Stopped]

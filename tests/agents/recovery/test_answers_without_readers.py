@@ -60,7 +60,7 @@ async def records_of(follower):
 WHOLE = [MessageAppendedRecord, AgentMessageRecord, DeliveryRecord, MessageEndRecord]
 
 
-async def test_an_answer_that_is_only_read_is_one_row_with_the_end_of_its_turn(autojump_clock):
+async def test_answer_without_handlers_is_written_with_the_end_of_its_turn(autojump_clock):
     """The write begins at once, without the delay of steps without a waiting caller."""
     async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
@@ -68,10 +68,10 @@ async def test_an_answer_that_is_only_read_is_one_row_with_the_end_of_its_turn(a
         async with session.follow() as follower:
             assert await records_of(follower) == [SessionCreatedRecord]
             journal.rows.clear()
-            begun = trio.current_time()
+            started = trio.current_time()
             await session.chat("one")
             assert await records_of(follower) == [MessageAcceptedRecord, *WHOLE]
-        assert {at for at, _ in journal.rows} == {begun}
+        assert {at for at, _ in journal.rows} == {started}
         # A follower may have had Appended written before the end of the turn.
         assert kinds_of(journal)[-1][-3:] == WHOLE[-3:]
 
@@ -134,8 +134,8 @@ async def test_answer_is_written_before_the_caller_receives_it(autojump_clock):
         assert [MessageAppendedRecord, AgentMessageRecord] in kinds_of(journal)
 
 
-async def test_an_idle_session_has_written_what_is_only_read(autojump_clock):
-    """Two wait for that, and neither returns before."""
+async def test_idle_session_has_written_its_answers(autojump_clock):
+    """Two callers wait for the idle session, and neither returns before the write."""
     async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
         session = await agent.create_session("ada", session_id="s")
@@ -153,7 +153,7 @@ async def test_an_idle_session_has_written_what_is_only_read(autojump_clock):
         assert found == [[[MessageAcceptedRecord], WHOLE]] * 2
 
 
-async def test_an_idle_session_has_written_what_was_only_read_before_a_turn_that_fails(autojump_clock):
+async def test_idle_session_has_written_answers_before_a_failed_turn(autojump_clock):
     """The journal blocks from the first answer on, and no caller flushes it for the second message."""
     async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
         both_are_in = trio.Event()
@@ -178,7 +178,7 @@ async def test_an_idle_session_has_written_what_was_only_read_before_a_turn_that
         assert any(kinds[: len(WHOLE)] == WHOLE for kinds in kinds_of(journal))
 
 
-async def test_a_journal_that_fails_keeps_what_is_only_read(autojump_clock):
+async def test_answer_is_delivered_once_after_a_journal_failure(autojump_clock):
     """No handler received the answer. A follower receives it once, when the journal works; the session continues meanwhile."""
     async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
 
@@ -198,7 +198,7 @@ async def test_a_journal_that_fails_keeps_what_is_only_read(autojump_clock):
             assert await records_of(follower) == WHOLE
 
 
-async def test_a_session_is_idle_where_another_process_has_its_journal(autojump_clock):
+async def test_fenced_session_becomes_idle(autojump_clock):
     """The other process answers unwritten messages, and waiting callers get no error."""
     async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
@@ -240,17 +240,17 @@ async def test_answers_are_written_before_the_turn_continues(autojump_clock):
         assert kinds_of(journal) == [*first, [AgentMessageRecord] * 4 + [DeliveryRecord, MessageEndRecord]]
 
 
-async def test_a_relaxed_journal_is_not_hurried(autojump_clock):
-    """Readers do not change the commit interval of a relaxed journal, which writes queued steps together."""
+async def test_readers_do_not_change_the_commit_interval_of_a_relaxed_journal(autojump_clock):
+    """Such a journal writes queued steps together."""
     async with NotingJournal().running() as journal:
         async with open_runtime(journal=journal, durability="relaxed") as runtime:
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
             session = await agent.create_session("ada", session_id="s")
-            begun = trio.current_time()
+            started = trio.current_time()
             await session.chat("one")
             await session.wait_idle()
-            assert trio.current_time() == begun
+            assert trio.current_time() == started
             await trio.sleep(1)
         ((at, kinds),) = journal.rows
         assert kinds == [SessionCreatedRecord, MessageAcceptedRecord, *WHOLE]
-        assert at == begun + FLUSH_DELAY_SECONDS
+        assert at == started + FLUSH_DELAY_SECONDS

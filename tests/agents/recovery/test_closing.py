@@ -23,14 +23,14 @@ def make_agents():
     llm = ScriptedLLM(
         lambda chat: ToolCall("deploy", {}) if chat.messages[-1].parts[0].text == "go" else "ok"
     )
-    agents, heard = [BareAgent(name, llm=llm, tools=[deploy]) for name in ("clerk", "helper")], []
+    agents, received = [BareAgent(name, llm=llm, tools=[deploy]) for name in ("clerk", "helper")], []
 
     def attach(session):
-        session.on_exception(lambda failure: heard.append((failure.kind, session.id, failure.message_id)))
+        session.on_exception(lambda failure: received.append((failure.kind, session.id, failure.message_id)))
         session.on_approval(lambda _: None)
 
     agents[1].on_session(attach)
-    return (*agents, heard)
+    return (*agents, received)
 
 
 async def make_tree(journal):
@@ -56,8 +56,11 @@ async def open_ones(journal):
     return sorted(each.session_id for each in page if not each.closed)
 
 
-async def test_a_tree_is_closed_that_the_journal_alone_has(autojump_clock):
-    """Waiting callers get its end, none of its schedules fires, and nothing of it runs after a further restart."""
+async def test_tree_of_an_earlier_process_is_closed(autojump_clock):
+    """Waiting callers get its end, and none of its schedules fires.
+
+    Nothing of the tree runs after a further restart.
+    """
     async with MemoryJournal().running() as journal:
         await make_tree(journal)
         assert await open_ones(journal) == ["last", "root", "waits"]
@@ -75,8 +78,8 @@ async def test_a_tree_is_closed_that_the_journal_alone_has(autojump_clock):
         assert await open_ones(journal) == []
 
 
-async def test_a_task_that_is_stopped_after_a_restart_ends_with_all_below_it(autojump_clock):
-    """Also with sessions that are only in the journal."""
+async def test_task_stopped_after_a_restart_ends_with_its_child_sessions(autojump_clock):
+    """Some of the child sessions are only in the journal."""
     async with MemoryJournal().running() as journal:
         clerk, helper, _ = make_agents()
         async with open_runtime(journal=journal) as runtime:
@@ -197,8 +200,8 @@ class Counting(WrappedJournal):
         return await super().children_of(keys)
 
 
-async def test_a_journal_is_asked_once_for_a_whole_level_of_a_tree():
-    """One query per level for a close and for an erasure, and one more that checks for new sessions."""
+async def test_close_makes_one_query_per_tree_level():
+    """Closing and erasing make one query per level, and one more that checks for new sessions."""
     async with MemoryJournal().running() as inner:
         agent = make_agents()[0]
         async with open_runtime(journal=inner) as runtime:
@@ -233,7 +236,7 @@ class SlowToRead(WrappedJournal):
         return await super().load_tail(session_id, agent=agent)
 
 
-async def test_a_close_is_durable_though_a_call_keeps_the_session_in_memory(autojump_clock):
+async def test_close_is_durable_while_a_call_keeps_the_session(autojump_clock):
     """The call delegates a task and gets an error. A crash before that leaves the session closed."""
     refused = []
     async with MemoryJournal().running() as inner:
@@ -268,7 +271,7 @@ class SlowBelow(WrappedJournal):
 
 
 async def test_a_cancelled_close_is_completed(autojump_clock):
-    """Sessions in memory are closed at the call, and the others afterwards."""
+    """Sessions in memory are closed at the call, and the others later."""
     async with MemoryJournal().running() as inner:
         await make_tree(inner)
         clerk, helper, heard = make_agents()
@@ -284,8 +287,8 @@ async def test_a_cancelled_close_is_completed(autojump_clock):
             assert ("stopped", "waits", "m1") in heard
 
 
-async def test_a_crash_in_the_middle_of_a_close_leaves_it_to_be_done_again(autojump_clock):
-    """The session above is closed last: its end is in the journal behind those of all below."""
+async def test_interrupted_close_can_be_repeated(autojump_clock):
+    """The parent session is closed last: its end is in the journal after those of all descendants."""
     async with MemoryJournal().running() as inner:
         await make_tree(inner)
         clerk, helper, _ = make_agents()
@@ -320,7 +323,7 @@ class FailsBelow(WrappedJournal):
 
 @pytest.mark.parametrize("fails_to_load", [True, False])
 async def test_a_close_resumes_after_a_journal_failure(autojump_clock, fails_to_load):
-    """The parent stays open in the journal until then, so that no child session stays open for good."""
+    """The parent stays open in the journal until then, so that no child session stays open forever."""
     async with MemoryJournal().running() as inner:
         await make_tree(inner)
         clerk, helper, heard = make_agents()
@@ -341,7 +344,7 @@ async def test_a_close_resumes_after_a_journal_failure(autojump_clock, fails_to_
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
-async def test_a_close_that_failed_until_the_end_is_done_again_after_a_restart(autojump_clock, is_cancelled):
+async def test_failed_close_can_be_repeated_after_a_restart(autojump_clock, is_cancelled):
     """The parent session is open, whichever of its children are closed."""
     async with MemoryJournal().running() as inner:
         await make_tree(inner)
@@ -367,8 +370,11 @@ async def test_a_close_that_failed_until_the_end_is_done_again_after_a_restart(a
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-async def test_a_close_that_was_cancelled_is_done_though_its_agent_ends_at_once(autojump_clock, is_new):
-    """As in the `finally` of a program that is stopped: no next start opens the session, if nothing below it stays open."""
+async def test_cancelled_close_is_completed_although_its_agent_ends(autojump_clock, is_new):
+    """This happens in the `finally` of a program that is stopped.
+
+    If no child stays open, no next start opens the session.
+    """
     async with MemoryJournal().running() as journal:
         for is_last in (True,) if is_new else (False, True):
             clerk = make_agents()[0]
@@ -394,7 +400,7 @@ class FailsToWrite(WrappedJournal):
         await super().commit(entry, epoch=epoch, durable=durable)
 
 
-async def test_all_agents_at_a_task_are_stopped_though_the_journal_fails(autojump_clock):
+async def test_task_is_stopped_in_all_agents_despite_a_journal_failure(autojump_clock):
     """No agent continues the task, and no result is reported."""
     async with MemoryJournal().running() as inner:
         journal, llm = FailsToWrite(inner), ScriptedLLM(["done"], repeat=True, delay=3600)

@@ -1,4 +1,7 @@
-"""Failures: written before anybody is notified, with one outcome for one id, over crashes, restarts and failing disks."""
+"""Failures are written before handlers are notified, over crashes, restarts and failing disks.
+
+Each id has one outcome.
+"""
 
 import pytest
 import trio
@@ -56,20 +59,22 @@ async def test_a_notified_failure_is_final_at_every_crash(autojump_clock):
     """The next start does not answer a message whose failure a handler received, wherever the process died."""
     cut = 0
     for writes in range(1, 50):
-        heard = []
+        received = []
         async with MemoryJournal().running() as inner:
             dying = CrashingJournal(inner, writes)
-            await live(dying, make_agent(failing, heard), say)
-            first = [each for each in heard if not each.may_continue]
-            asked = []
+            await live(dying, make_agent(failing, received), say)
+            first = [each for each in received if not each.may_continue]
+            requests = []
             await live(
-                inner, make_agent(lambda chat, asked=asked: asked.append(chat) or "Answered.", heard), wait
+                inner,
+                make_agent(lambda chat, requests=requests: requests.append(chat) or "Answered.", received),
+                wait,
             )
             if first:
-                assert not asked, writes
-            if len(first) == 1 and len(heard) > 1:
+                assert not requests, writes
+            if len(first) == 1 and len(received) > 1:
                 cut += 1
-                assert {(each.id, each.kind, type(each.error)) for each in heard[-1:]} == {
+                assert {(each.id, each.kind, type(each.error)) for each in received[-1:]} == {
                     ("m/failure", "model", NotAuthorized)
                 }
             records = await inner.load("s", agent="clerk")
@@ -81,8 +86,11 @@ async def test_a_notified_failure_is_final_at_every_crash(autojump_clock):
     assert writes > 4
 
 
-async def test_a_failure_that_was_written_and_not_notified_is_notified_after_the_restart(autojump_clock):
-    """The journal has the failure, the process died before a handler got it: the next start notifies the same failure."""
+async def test_written_failure_is_notified_after_a_restart(autojump_clock):
+    """The process died after the journal had the failure and before a handler received it.
+
+    The next start notifies the same failure.
+    """
     for writes in range(1, 50):
         async with MemoryJournal().running() as inner:
             before, after = [], []
@@ -101,9 +109,7 @@ async def test_a_failure_that_was_written_and_not_notified_is_notified_after_the
         pytest.fail("no crash between the record of the failure and the end of the message")
 
 
-async def test_a_limit_is_named_with_its_field_after_a_restart(autojump_clock):
-    """A restored `LimitReached` has the attributes that it had."""
-
+async def test_limit_error_has_its_attributes_after_a_restart(autojump_clock):
     @tool(effect="pure")
     async def look() -> str:
         """Look."""
@@ -114,13 +120,13 @@ async def test_a_limit_is_named_with_its_field_after_a_restart(autojump_clock):
 
     for writes in range(1, 50):
         async with MemoryJournal().running() as inner:
-            heard = []
+            received = []
             dying = CrashingJournal(inner, writes)
             await live(dying, make_agent(answer, [], tools=[look]), say)
             records = await inner.load("s", agent="clerk")
             if any(isinstance(each, FailureRecord) for each in records):
-                await live(inner, make_agent(answer, heard, tools=[look]), wait)
-                (failure,) = [each for each in heard if hasattr(each, "error") and hasattr(each, "kind")]
+                await live(inner, make_agent(answer, received, tools=[look]), wait)
+                (failure,) = [each for each in received if hasattr(each, "error") and hasattr(each, "kind")]
                 assert isinstance(failure.error, LimitReached)
                 assert failure.error.field == "max_repeated_calls"
                 assert failure.error.value == 3
@@ -128,9 +134,12 @@ async def test_a_limit_is_named_with_its_field_after_a_restart(autojump_clock):
     pytest.fail("no limit was reached")
 
 
-async def test_a_failure_that_cannot_be_written_is_not_final(autojump_clock):
-    """The disk fails as the failure is written: the handler gets a `journal` failure with its own id, and the cause."""
-    heard = []
+async def test_unwritten_failure_is_not_final(autojump_clock):
+    """The disk fails while the failure is written.
+
+    The handler gets a `journal` failure with a different id, and the cause.
+    """
+    received = []
     async with FaultyJournal().running() as journal:
 
         async def fail(_):
@@ -150,8 +159,8 @@ async def test_a_failure_that_cannot_be_written_is_not_final(autojump_clock):
             await session.wait_idle()
 
         answers = [False, True]
-        await live(journal, make_agent(answer, heard), script)
-    failure, reply = heard
+        await live(journal, make_agent(answer, received), script)
+    failure, reply = received
     assert (failure.id, failure.kind, failure.may_continue) == ("m/failure/journal", "journal", True)
     assert isinstance(failure.error.__cause__, NotAuthorized)
     assert reply.text == "Answered."
@@ -159,14 +168,17 @@ async def test_a_failure_that_cannot_be_written_is_not_final(autojump_clock):
 
 @pytest.mark.parametrize("how", ["drop_queued", "message_id", "aclose"])
 async def test_a_dropped_message_is_final_at_every_crash(autojump_clock, how):
-    """A queued message that `interrupt()` or `aclose()` ends is not answered after a crash, once a handler was notified."""
+    """`interrupt()` or `aclose()` drops a queued message.
+
+    It is not answered after a crash, once a handler was notified.
+    """
     for writes in range(1, 60):
-        heard, asked = [], []
+        received, texts = [], []
         async with MemoryJournal().running() as inner:
             dying = CrashingJournal(inner, writes)
 
-            async def answer(chat, asked=asked):
-                asked.append(chat.messages[-1].parts[0].text)
+            async def answer(chat, texts=texts):
+                texts.append(chat.messages[-1].parts[0].text)
                 await trio.sleep(5)
                 return "Answered."
 
@@ -181,13 +193,13 @@ async def test_a_dropped_message_is_final_at_every_crash(autojump_clock, how):
                 else:
                     await session.aclose()
 
-            await live(dying, make_agent(answer, heard), script)
-            final = {each.message_id for each in heard if hasattr(each, "error") and not each.may_continue}
-            asked.clear()
+            await live(dying, make_agent(answer, received), script)
+            final = {each.message_id for each in received if hasattr(each, "error") and not each.may_continue}
+            texts.clear()
             async with open_runtime(journal=inner) as runtime:
-                await runtime.start(make_agent(answer, heard))
+                await runtime.start(make_agent(answer, received))
                 await trio.sleep(60)
-            assert not final & set(asked), writes
+            assert not final & set(texts), writes
         if not dying.is_dead:
             break
     assert "second" in final
@@ -196,7 +208,7 @@ async def test_a_dropped_message_is_final_at_every_crash(autojump_clock, how):
 
 async def test_a_message_of_a_closed_session_has_a_final_failure(autojump_clock):
     """`SessionClosed` is the outcome of a queued message, although its kind is `stopped`."""
-    heard = []
+    received = []
     async with MemoryJournal().running() as journal:
 
         async def script(session):
@@ -209,15 +221,15 @@ async def test_a_message_of_a_closed_session_has_a_final_failure(autojump_clock)
             await trio.sleep(5)
             return "Answered."
 
-        await live(journal, make_agent(answer, heard), script)
-    failure = next(each for each in heard if each.message_id == "second")
+        await live(journal, make_agent(answer, received), script)
+    failure = next(each for each in received if each.message_id == "second")
     assert isinstance(failure.error, SessionClosed)
     assert (failure.id, failure.may_continue) == ("second/failure", False)
 
 
 async def test_the_failure_of_a_stop_and_the_outcome_have_two_ids(autojump_clock):
     """The agent stops, and the next start fails: two failures of one message, with two ids."""
-    heard = []
+    received = []
     async with MemoryJournal().running() as journal:
 
         async def slow(_):
@@ -228,17 +240,20 @@ async def test_the_failure_of_a_stop_and_the_outcome_have_two_ids(autojump_clock
             await session.chat("Hello", message_id="m")
             await trio.sleep(1)
 
-        await live(journal, make_agent(slow, heard), begin)
-        await live(journal, make_agent(failing, heard), wait)
-    assert [(each.id, each.kind, each.may_continue) for each in heard] == [
+        await live(journal, make_agent(slow, received), begin)
+        await live(journal, make_agent(failing, received), wait)
+    assert [(each.id, each.kind, each.may_continue) for each in received] == [
         ("m/failure/stopped", "stopped", True),
         ("m/failure", "model", False),
     ]
 
 
-async def test_a_result_that_is_not_written_is_not_notified_by_a_stop(autojump_clock):
-    """A tool that a stop cuts has no result for the handlers; the next start hands out the only result of this id."""
-    heard = []
+async def test_stop_notifies_no_unwritten_result(autojump_clock):
+    """A tool that a stop interrupts has no result for the handlers.
+
+    The next start delivers the only result of this id.
+    """
+    received = []
     seconds = [60, 1]
 
     @tool(effect="idempotent")
@@ -255,14 +270,14 @@ async def test_a_result_that_is_not_written_is_not_notified_by_a_stop(autojump_c
         await trio.sleep(1)
 
     async with MemoryJournal().running() as journal:
-        await live(journal, make_agent(answer, heard, tools=[store]), begin)
-        await live(journal, make_agent(answer, heard, tools=[store]), wait)
-    assert [getattr(each, "status", None) for each in heard] == [None, "success", None]
+        await live(journal, make_agent(answer, received, tools=[store]), begin)
+        await live(journal, make_agent(answer, received, tools=[store]), wait)
+    assert [getattr(each, "status", None) for each in received] == [None, "success", None]
 
 
 async def test_without_a_journal_a_stop_cancels_the_calls(autojump_clock):
     """Nothing resumes a turn without a journal, so its handlers get the results of its cancelled calls."""
-    heard = []
+    received = []
 
     @tool(effect="idempotent")
     async def store(order: str) -> str:
@@ -274,13 +289,13 @@ async def test_without_a_journal_a_stop_cancels_the_calls(autojump_clock):
         await session.chat("Store it.", message_id="m")
         await trio.sleep(1)
 
-    await live(None, make_agent(lambda _: ToolCall("store", {"order": "a"}), heard, tools=[store]), begin)
-    assert [getattr(each, "status", None) for each in heard] == ["cancelled", None]
+    await live(None, make_agent(lambda _: ToolCall("store", {"order": "a"}), received, tools=[store]), begin)
+    assert [getattr(each, "status", None) for each in received] == ["cancelled", None]
 
 
-async def test_two_handlers_that_fail_have_two_ids(autojump_clock):
+async def test_failures_of_two_handlers_have_two_ids(autojump_clock):
     """Each handler that fails at one reply causes a failure with a separate id."""
-    heard = []
+    received = []
     async with BareAgent("clerk", llm=ScriptedLLM(["Yes."])) as agent:
         session = await agent.create_session("ada")
 
@@ -292,10 +307,10 @@ async def test_two_handlers_that_fail_have_two_ids(autojump_clock):
 
         session.on_conversation(fail)
         session.on_conversation(fail_too)
-        session.on_exception(heard.append)
+        session.on_exception(received.append)
         await session.chat("Hello")
         await session.wait_idle()
-    assert len({each.id for each in heard}) == len(heard) == 2
+    assert len({each.id for each in received}) == len(received) == 2
 
 
 async def test_a_caller_that_repeats_a_message_gets_the_same_failure(autojump_clock):

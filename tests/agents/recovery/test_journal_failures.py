@@ -52,7 +52,7 @@ class FailingJournal(MemoryJournal):
 @pytest.mark.parametrize("error", [JournalFull, JournalFailed, Fenced])
 async def test_a_journal_that_fails_in_a_turn_is_named(error, autojump_clock):
     """The message ends as `Failure(kind="journal")`, no handler receives the unwritten answer, and the next message is answered."""
-    heard = []
+    received = []
     async with FailingJournal().running() as journal, open_runtime(journal=journal) as runtime:
 
         async def answer(chat):
@@ -62,17 +62,17 @@ async def test_a_journal_that_fails_in_a_turn_is_named(error, autojump_clock):
 
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(answer, keep=0)))
         session = await agent.create_session("ada")
-        session.on_conversation(heard.append)
-        session.on_exception(heard.append)
+        session.on_conversation(received.append)
+        session.on_exception(received.append)
         await session.chat("one")
         await session.wait_idle()
-        (failure,) = heard
+        (failure,) = received
         assert failure.kind == "journal"
         assert isinstance(failure.error, error)
         journal.error = None
         await session.chat("two")
         await session.wait_idle()
-        assert str(heard[-1]) == "hi"
+        assert str(received[-1]) == "hi"
 
 
 class ForgetfulJournal(FailingJournal):
@@ -140,10 +140,10 @@ async def test_each_call_has_a_result_whatever_write_failed(at, autojump_clock):
     assert wrong == []
 
 
-async def test_calls_that_an_old_record_left_open_have_results_when_it_is_read(autojump_clock):
-    """According to the record they finished, may have begun, or never began."""
+async def test_open_calls_of_an_old_record_get_results(autojump_clock):
+    """Each result depends on whether the call finished, may have begun, or never began."""
     wrong, sender = [], Sender("a", "assistant")
-    calls = [ToolCall("pay", {"what": word}, f"c{place}") for place, word in enumerate("xyz")]
+    calls = [ToolCall("pay", {"what": word}, f"c{index}") for index, word in enumerate("xyz")]
     question = Message(session_id="s", sender=Sender("ada"), parts=(Text("Pay."),))
     answer = question.caused(sender, tuple(calls), stage=None)
     done = ToolResult(call_id="c0", tool_name="pay", content="paid x")
@@ -203,18 +203,21 @@ def payer(journal, paid, **options):
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_a_message_that_failed_by_the_journal_may_be_sent_again(autojump_clock, restarts):
-    """Under its id, when there is space again, in this process or the next: it is answered, and its tool runs once."""
-    paid, heard = [], []
+async def test_message_that_failed_by_the_journal_can_be_sent_again(autojump_clock, restarts):
+    """When the disk has space again, the message is answered under its id, in this process or the next.
+
+    Its tool runs once.
+    """
+    paid, received = [], []
     async with ShortJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(payer(journal, paid, fill=True))
             session = await agent.create_session("ada", session_id="s")
-            session.on_conversation(heard.append)
-            session.on_exception(heard.append)
+            session.on_conversation(received.append)
+            session.on_exception(received.append)
             await session.chat("Pay order 7.", message_id="m")
             await session.wait_idle()
-            assert [(each.kind, each.may_continue) for each in heard] == [("journal", True)]
+            assert [(each.kind, each.may_continue) for each in received] == [("journal", True)]
             journal.is_full = False
             if not restarts:
                 await session.chat("Pay order 7.", message_id="m")
@@ -224,18 +227,18 @@ async def test_a_message_that_failed_by_the_journal_may_be_sent_again(autojump_c
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(payer(journal, paid))
             session = await agent.open_session("s")
-            session.on_conversation(heard.append)
+            session.on_conversation(received.append)
             for _ in range(2 * restarts):
                 await session.chat("Pay order 7.", message_id="m")
                 await session.wait_idle()
             await session.wait_idle()
             assert unanswered(session.history) == []
-    assert [str(each) for each in heard[1:]] == ["done"]
+    assert [str(each) for each in received[1:]] == ["done"]
     assert paid == ["7"]
 
 
 async def test_the_end_of_a_message_that_failed_by_the_journal_is_written_first(autojump_clock):
-    """By itself, as soon as there is space: a process that ends after that leaves nothing that runs again."""
+    """The end is written as soon as there is space, without a caller. So a process that ends later repeats no work."""
     paid = []
     async with ShortJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(payer(journal, paid, fill=True))
@@ -255,7 +258,7 @@ async def test_the_end_of_a_message_that_failed_by_the_journal_is_written_first(
 
 async def test_a_message_resumed_after_a_restart_is_not_duplicated(autojump_clock):
     """The disk stays full until the process ends: the next start resumes, and a repetition of the id has no effect."""
-    paid, heard = [], []
+    paid, received = [], []
     async with ShortJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(payer(journal, paid, fill=True))
@@ -266,28 +269,28 @@ async def test_a_message_resumed_after_a_restart_is_not_duplicated(autojump_cloc
         journal.is_full = False
         async with open_runtime(journal=journal) as runtime:
             agent = payer(journal, paid)
-            agent.on_session(lambda session: session.on_conversation(heard.append) and None)
+            agent.on_session(lambda session: session.on_conversation(received.append) and None)
             await runtime.start(agent)
             session = await agent.open_session("s")
             await session.chat("Pay order 7.", message_id="m")
             await session.wait_idle()
-    assert [str(each) for each in heard] == ["done"]
+    assert [str(each) for each in received] == ["done"]
     assert paid == ["7"]
 
 
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_a_turn_resumes_after_a_journal_failure(autojump_clock, restarts):
     """Its tool does not run again if the sender sends the message again."""
-    paid, heard = [], []
+    paid, received = [], []
     async with ShortJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(payer(journal, paid, late=True))
             session = await agent.create_session("ada", session_id="s")
-            session.on_conversation(heard.append)
-            session.on_exception(heard.append)
+            session.on_conversation(received.append)
+            session.on_exception(received.append)
             await session.chat("Pay order 7.", message_id="m")
             await session.wait_idle()
-            assert [each.kind for each in heard] == ["journal"]
+            assert [each.kind for each in received] == ["journal"]
             assert paid == ["7"]
             journal.is_full = False
             if not restarts:
@@ -298,7 +301,7 @@ async def test_a_turn_resumes_after_a_journal_failure(autojump_clock, restarts):
             agent = await runtime.start(payer(journal, paid))
             session = await agent.open_session("s")
             assert [each.parts for each in session.history] == [each.parts for each in history]
-            session.on_conversation(heard.append)
+            session.on_conversation(received.append)
             if restarts:
                 await session.chat("Pay order 7.", message_id="m")
                 await session.wait_idle()
@@ -306,7 +309,7 @@ async def test_a_turn_resumes_after_a_journal_failure(autojump_clock, restarts):
             assert [message.text for message in session.history if message.sender.kind == "user"] == [
                 "Pay order 7."
             ]
-    assert [str(each) for each in heard[1:]] == ["done"]
+    assert [str(each) for each in received[1:]] == ["done"]
     assert paid == ["7"]
 
 
@@ -349,8 +352,8 @@ async def test_a_turn_resumes_before_a_call_that_did_not_start(autojump_clock, r
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_task_result_is_delivered_after_a_full_disk(autojump_clock, fails):
-    """Once, to the parent session, also if the process ends in between."""
-    heard = []
+    """The parent session receives the result once, also if the process ends in between."""
+    received = []
 
     async def live(journal, space_after):
         def work(_):
@@ -360,7 +363,7 @@ async def test_a_task_result_is_delivered_after_a_full_disk(autojump_clock, fail
             return "42"
 
         def hear(chat):
-            heard.append(chat.messages[-1].parts[0].text)
+            received.append(chat.messages[-1].parts[0].text)
             return "heard"
 
         worker = BareAgent("worker", llm=ScriptedLLM(work, delay=1), grace=0)
@@ -383,7 +386,7 @@ async def test_a_task_result_is_delivered_after_a_full_disk(autojump_clock, fail
     async with ShortJournal().running() as journal:
         for space_after in (50, 20, 0):
             await live(journal, space_after)
-    (said,) = heard
+    (said,) = received
     assert said.startswith("Task t, given to agent 'worker', failed" if fails else "Task t was done by")
 
 
@@ -400,7 +403,7 @@ class StumblingJournal(MemoryJournal):
         await super()._write(rows, heads, epoch)
 
 
-async def test_a_message_that_is_refused_by_the_journal_moves_nothing_of_the_turn_that_runs(autojump_clock):
+async def test_rejected_message_keeps_the_order_of_the_running_turn(autojump_clock):
     """The failed write contained the beginning of the running turn, which stays before the later records of that turn."""
     async with StumblingJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -413,14 +416,14 @@ async def test_a_message_that_is_refused_by_the_journal_moves_nothing_of_the_tur
             with pytest.raises(JournalFailed):
                 await session.chat("three")
             await session.wait_idle()
-            said = [message.text for message in session.history]
+            texts = [message.text for message in session.history]
         assert not journal.stumbles
         kinds = [type(each) for each in await journal.load("s")]
         assert kinds.count(MessageAppendedRecord) == 2
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True)))
             session = await agent.open_session("s")
-            assert [message.text for message in session.history] == said == ["one", "ok", "two", "ok"]
+            assert [message.text for message in session.history] == texts == ["one", "ok", "two", "ok"]
 
 
 async def test_a_timer_set_during_a_turn_is_recorded(autojump_clock):
@@ -464,7 +467,7 @@ class UnsureJournal(WrappedJournal):
     [(Approve(), Reject("no"), 0), (Reject("no"), Approve(), 1)],
     ids=["yes-no", "no-yes"],
 )
-async def test_of_two_decisions_the_one_that_was_confirmed_counts(autojump_clock, first, last, payments):
+async def test_confirmed_decision_applies(autojump_clock, first, last, payments):
     """The journal has the other decision too, although its caller got an error; then the process dies."""
     paid = []
 

@@ -77,11 +77,11 @@ async def test_a_long_session_is_restored_from_its_snapshot(url):
     history = await live(url)
     shown = []
     for drops in (False, True):
-        said = []
+        texts = []
         async with open_runtime(journal=url) as runtime:
             if drops:
                 await runtime.journal.drop_snapshots("s", agent="clerk", epoch=runtime.journal.epoch_of("s"))
-            agent = await runtime.start(clerk(said=said))
+            agent = await runtime.start(clerk(said=texts))
             session = await agent.open_session("s")
             assert isinstance(held(session), RecordedMessages) is not drops
             assert len(held(session)) == len(history) + 2 * drops
@@ -89,7 +89,7 @@ async def test_a_long_session_is_restored_from_its_snapshot(url):
             await session.wait_idle()
             assert session.history[: len(history)] == history
             assert held(session)[3] == history[3]
-            shown.append(said[0][: 2 * TURNS + 1])
+            shown.append(texts[0][: 2 * TURNS + 1])
     assert shown[0] == shown[1]
 
 
@@ -110,7 +110,7 @@ async def test_a_snapshot_follows_the_one_before(url):
     assert covered == sorted(covered)
 
 
-async def test_a_session_of_before_gets_its_snapshot_when_it_is_opened(url, monkeypatch):
+async def test_old_session_gets_its_snapshot_when_it_is_opened(url, monkeypatch):
     """No message is needed in the session."""
     with monkeypatch.context() as patched:
         patched.setattr(session_record_writer, "SNAPSHOT_RECORDS", 10_000)
@@ -161,7 +161,7 @@ async def test_a_memory_that_cannot_be_saved_is_made_from_all_records(url, memor
         assert held(session) == list(later)
 
 
-async def test_other_settings_of_a_memory_pass_the_snapshot_over(url):
+async def test_memory_with_other_settings_ignores_the_snapshot(url):
     """The memory with other settings is built from all records."""
     history = await live(url)
     async with open_runtime(journal=url) as runtime:
@@ -170,8 +170,8 @@ async def test_other_settings_of_a_memory_pass_the_snapshot_over(url):
 
 
 @pytest.mark.parametrize("lookback", [None, 33])
-async def test_a_protocol_that_may_look_further_back_has_all_read(url, lookback):
-    """Also if the protocol does not declare how far it reads back."""
+async def test_protocol_that_reads_further_back_gets_all_messages(url, lookback):
+    """This includes a protocol that does not declare how far it reads back."""
     history = await live(url)
     async with open_runtime(journal=url) as runtime:
         agent = clerk()
@@ -180,7 +180,7 @@ async def test_a_protocol_that_may_look_further_back_has_all_read(url, lookback)
         assert held(session) == list(history)
 
 
-async def test_a_form_that_is_not_known_is_passed_over(url):
+async def test_unknown_snapshot_format_is_ignored(url):
     """Snapshots of an older or newer version and invalid bytes are ignored."""
     history = await live(url)
     for version, body in (
@@ -225,7 +225,7 @@ class Slow(MemoryJournal):
         await trio.sleep_forever()
 
 
-async def test_leaving_does_not_wait_for_snapshots():
+async def test_exit_does_not_wait_for_snapshots():
     """A snapshot in progress is abandoned, and no turn has waited for it."""
     async with Slow().running() as journal:
         with trio.fail_after(60):
@@ -248,7 +248,7 @@ async def test_a_deleted_session_loses_its_snapshot(url):
 
 
 async def test_a_snapshot_contains_no_redacted_text(url, tmp_path):
-    """It is made of records."""
+    """The snapshot is made from the stored records."""
 
     def redact(text):
         return text.replace("hello", "*****")
@@ -307,8 +307,8 @@ async def test_messages_are_read_in_pages(kind, url, request, monkeypatch):
             assert session.history == history
 
 
-async def test_a_page_has_a_size_and_one_place(url):
-    """Mistakes are named."""
+async def test_page_needs_a_size_and_one_position(url):
+    """Invalid arguments raise an error."""
     async with open_runtime(journal=url) as runtime:
         session = await (await runtime.start(clerk())).create_session("ada")
         assert (await session.messages()).messages == ()
@@ -318,7 +318,7 @@ async def test_a_page_has_a_size_and_one_place(url):
             await session.messages(before=3, after=3)
 
 
-async def test_older_messages_of_a_session_that_was_erased_are_gone(url):
+async def test_reading_older_messages_of_an_erased_session_raises(url):
     """A caller with a reference to the session gets an error."""
     await live(url)
     async with open_runtime(journal=url) as runtime:
@@ -384,8 +384,8 @@ class Renewing(MemoryJournal):
         return page
 
 
-async def test_a_snapshot_is_of_the_session_that_was_read():
-    """Not of one that began under its id meanwhile, however alike they are."""
+async def test_snapshot_is_not_stored_for_a_recreated_session():
+    """The other session began under the same id, and may be equal otherwise."""
     async with Renewing().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             session = await (await runtime.start(clerk())).create_session("ada", session_id="s")

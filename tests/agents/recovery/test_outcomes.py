@@ -90,14 +90,14 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 async def test_outcomes_are_recorded_as_delivered(case):
-    """In order, for every answer format; the feed delivers the same."""
+    """The records are in order for every answer format, and the feed delivers the same."""
     make, text = CASES[case]
-    heard = []
+    received = []
     async with open_journal("memory:") as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(make(ScriptedLLM([text])))
         session = await agent.create_session("ada", session_id="s")
         for attach in (session.on_conversation, session.on_event, session.on_routing):
-            attach(heard.append)
+            attach(received.append)
         async with journal.feed() as feed:
             await session.chat("hello")
             await session.wait_idle()
@@ -105,8 +105,8 @@ async def test_outcomes_are_recorded_as_delivered(case):
             steps = [await feed.receive()]
             while steps[-1].last < len(records):
                 steps.append(await feed.receive())
-    assert heard
-    assert list(told_in(records)) == [outcome(each) for each in heard]
+    assert received
+    assert list(told_in(records)) == [outcome(each) for each in received]
     assert [record for step in steps for record in step.records] == list(records[1:])
 
 
@@ -123,14 +123,14 @@ async def test_text_of_outcomes_is_stored_once(case):
         rows = next(iter(journal._stored_rows.values()))
         size = sum(len(row.body) for row in rows)
         epoch = await journal.acquire()
-    told = [record for record in records if isinstance(record, OutcomeRecord)]
-    assert bool(told) == (case != "bare")
+    received = [record for record in records if isinstance(record, OutcomeRecord)]
+    assert bool(received) == (case != "bare")
     assert size < 850 + 1.1 * len(text.encode())
     assert epoch
 
 
 async def test_outcomes_are_recorded_once_across_crashes():
-    """Whichever write the process dies at, each outcome has one record, written before the delivery."""
+    """If the process dies at any write, each outcome has one record, written before the delivery."""
     make, text = CASES["simple"]
     writes = 0
     while True:
@@ -179,13 +179,13 @@ async def test_outcomes_have_redacted_text():
         await session.chat("hello")
         await session.wait_idle()
         records = await journal.load("s")
-    (told,) = [record for record in records if isinstance(record, OutcomeRecord)]
-    assert told.text == f"[card] is your number. {LONG}"
+    (received,) = [record for record in records if isinstance(record, OutcomeRecord)]
+    assert received.text == f"[card] is your number. {LONG}"
     assert "4111" not in repr(records)
 
 
 async def test_failure_reasons_are_recorded():
-    """With actgent's text; of user code's exceptions only the class."""
+    """Reasons have actgent's text. Exceptions of user code are recorded by class only."""
 
     def fail(chat):
         if chat.messages[-1].parts[0].text == "one":
@@ -209,7 +209,7 @@ async def test_failure_reasons_are_recorded():
 
 
 async def test_durations_of_model_calls_are_recorded(autojump_clock):
-    """With the seconds of waiting for rate limits, on trio's clock."""
+    """The record has the seconds of waiting for rate limits, on trio's clock."""
     rate_limiter = RateLimiter(requests_per_minute=60, burst=1 / 60)
     async with open_journal("memory:") as journal, open_runtime(journal=journal) as runtime:
         llm = RateLimitedModel(ScriptedLLM(["hi"], repeat=True), rate_limiter)
@@ -225,8 +225,8 @@ async def test_durations_of_model_calls_are_recorded(autojump_clock):
     assert first.seconds > 0
 
 
-async def test_reacting_agents_tell_what_they_decided():
-    """The reply is the text of the final answer, at any position of the answer format."""
+async def test_reply_of_a_react_agent_is_its_final_answer():
+    """The text may be at any position of the answer format."""
     text = answer(
         question_nature={"category": "SIMPLE", "confidence_level": 90},
         context={"what_we_know": "all"},
@@ -235,12 +235,12 @@ async def test_reacting_agents_tell_what_they_decided():
             "response_content": {"content": LONG},
         },
     )
-    heard = []
+    received = []
     async with open_journal("memory:") as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(ReActAgent("a", llm=ScriptedLLM([text], repeat=True), **NAMES))
         session = await agent.create_session("ada", session_id="s")
-        session.on_conversation(heard.append)
+        session.on_conversation(received.append)
         await session.chat("hello")
         await session.wait_idle()
         records = await journal.load("s")
-    assert [each for each in told_in(records) if each[1] == "reply"] == [outcome(each) for each in heard]
+    assert [each for each in told_in(records) if each[1] == "reply"] == [outcome(each) for each in received]

@@ -53,7 +53,7 @@ class World:
 
         def answer(chat):
             assert check_transcript(chat) == []
-            done = sum(said.role == "tool" for said in chat.messages)
+            done = sum(message.role == "tool" for message in chat.messages)
             if done == STEPS:
                 return "done"
             order = {"order": f"{chat.messages[0].parts[0].text}, step {done}"}
@@ -97,10 +97,10 @@ async def die(inner, world, writes):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run, nursery.cancel_scope)
         await dying.died.wait()
-        heard = {session_id: list(outcomes) for session_id, outcomes in world.heard.items()}
+        received = {session_id: list(outcomes) for session_id, outcomes in world.heard.items()}
         nursery.cancel_scope.cancel()
     if dying.is_dead:
-        world.heard = collections.defaultdict(list, heard)  # nobody heard what a dead process said
+        world.heard = collections.defaultdict(list, received)  # nobody heard what a dead process said
     return dying.is_dead, accepted
 
 
@@ -131,10 +131,10 @@ async def test_a_crash_at_every_write_loses_and_repeats_nothing(autojump_clock):
         repeated += sum(len(keys) - 1 for keys in world.stored.values())
         assert set(accepted) <= set(sessions), writes
         for session_id in accepted:
-            said = [
+            received = [
                 record.message for record in records[session_id] if isinstance(record, AgentMessageRecord)
             ]
-            results = {r.call_id: {(r.id, r.status)} for message in said for r in message.tool_results}
+            results = {r.call_id: {(r.id, r.status)} for message in received for r in message.tool_results}
             assert sessions[session_id].unfinished == 0, (writes, session_id)
             assert len(results) == 2 * STEPS, (writes, session_id)
             assert outcomes_of(world, session_id, ToolResult) == results, (writes, session_id)
@@ -181,7 +181,7 @@ async def test_the_model_receives_the_same_requests_after_a_restart(autojump_clo
 
 
 async def test_queued_messages_keep_their_order_after_a_restart(autojump_clock):
-    """URGENT first, then by priority and age."""
+    """URGENT messages are first, then by priority and age."""
     answered = []
 
     def answer(chat):

@@ -55,20 +55,20 @@ async def _live(journal, agent, *, until):
 
 
 async def test_a_call_that_never_began_is_run_after_a_crash(autojump_clock):
-    """At every write: nothing runs twice, and only a call that was about to begin is `outcome_unknown`."""
+    """A crash at any write runs no call twice. Only a call that was about to begin is `outcome_unknown`."""
     unknown = set()
     for writes in range(1, 60):
-        begun = []
+        started = []
         async with MemoryJournal().running() as journal:
             dying = CrashingJournal(journal, writes)
-            await _live(dying, make_agent(begun, []), until=dying.died)
+            await _live(dying, make_agent(started, []), until=dying.died)
             if not dying.is_dead:
                 break
-            before, results = list(begun), []
+            before, results = list(started), []
             async with open_runtime(journal=journal) as runtime:
-                await runtime.start(make_agent(begun, results))
+                await runtime.start(make_agent(started, results))
         told = {result.tool_name: result.status for result in results}
-        assert len(begun) == len(set(begun)), (writes, begun)
+        assert len(started) == len(set(started)), (writes, started)
         doubtful = {name for name, status in told.items() if status == "outcome_unknown"}
         assert doubtful <= {*before[-1:], CALLS[len(before)]}, (writes, before, told)
         unknown |= doubtful
@@ -77,20 +77,20 @@ async def test_a_call_that_never_began_is_run_after_a_crash(autojump_clock):
 
 
 async def test_each_stage_is_written_before_its_calls_start(autojump_clock):
-    """One write a stage, with the calls of that stage that may have an effect; unknown tools have none."""
+    """Each stage has one write with its calls that may have an effect. Unknown tools have no effect."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(make_agent([], []))
             session = await agent.create_session("ada", "go", session_id="s")
             await session.wait_idle()
-            names = {call.id: call.name for said in session.history for call in said.tool_calls}
+            names = {call.id: call.name for message in session.history for call in message.tool_calls}
         records = await journal.load("s")
     started = [record.call_ids for record in records if isinstance(record, CallsStartedRecord)]
     assert [[names[call_id] for call_id in ids] for ids in started] == [["first"], ["alone"], ["last"]]
 
 
 async def test_results_are_stored_once(tmp_path):
-    """Several large results take their size in the file, and are in their places when it is read."""
+    """Several large results take their size in the file, and are at their positions when it is read."""
     size = 50_000
 
     @tool
@@ -115,6 +115,6 @@ async def test_results_are_stored_once(tmp_path):
     async with open_journal(url) as journal:
         await journal.acquire()
         records = await journal.load("s")
-    said = [record.message for record in records if isinstance(record, AgentMessageRecord)]
-    assert said == list(history[1:])
+    received = [record.message for record in records if isinstance(record, AgentMessageRecord)]
+    assert received == list(history[1:])
     assert len([record for record in records if isinstance(record, CallFinishedRecord)]) == 5

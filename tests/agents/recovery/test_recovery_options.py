@@ -39,7 +39,7 @@ def make_agent(seen):
             (m.role, tuple(getattr(part, "text", part.__class__) for part in m.parts)) for m in chat.messages
         )
         seen.append((chat.system, said, chat.temperature, chat.max_tokens, chat.response_format, model))
-        last = max(place for place, (_, texts) in enumerate(said) if "question" in str(texts[0]))
+        last = max(index for index, (_, texts) in enumerate(said) if "question" in str(texts[0]))
         if len(said) - last < 3:
             return ToolCall("add", {"a": 2, "b": 3})
         return '{"total": 5}' if "Your last answer could not be used" in str(said[last:]) else "five"
@@ -66,7 +66,7 @@ async def _ask_all(journal, agent):
 
 
 async def test_a_resumed_turn_keeps_its_options(autojump_clock):
-    """Model, schema, prompt, temperature and maximum tokens, whichever write the process dies at."""
+    """The options are model, schema, prompt, temperature and maximum tokens. The process dies at any write."""
     whole, resumed = [], 0
     async with MemoryJournal().running() as journal:
         await _ask_all(journal, make_agent(whole))
@@ -91,7 +91,7 @@ async def test_a_resumed_turn_keeps_its_options(autojump_clock):
 
 
 async def test_queued_messages_keep_their_options(autojump_clock):
-    """Across a restart; later messages use the agent's options."""
+    """The options survive a restart. Later messages use the agent's options."""
     seen = []
     async with MemoryJournal().running() as journal:
         dying = CrashingJournal(journal, 2)  # its opening and the message
@@ -113,13 +113,13 @@ async def test_queued_messages_keep_their_options(autojump_clock):
     assert {asked[0] for asked in seen} == {f"{agent.system_prompt}\n\nIt is late.".lstrip()}
 
 
-async def test_a_conversation_keeps_what_was_added_and_its_prompt(autojump_clock):
-    """`add_message` and `set_system_prompt` hold over a restart."""
+async def test_conversation_keeps_added_messages_and_its_prompt(autojump_clock):
+    """The effects of `add_message` and `set_system_prompt` survive a restart."""
     seen = []
 
     def make():
         def answer(chat):
-            seen.append((chat.system, [part.text for said in chat.messages[:2] for part in said.parts]))
+            seen.append((chat.system, [part.text for message in chat.messages[:2] for part in message.parts]))
             return "Done."
 
         return StepsAgent("a", llm=ScriptedLLM(answer, keep=0))

@@ -192,13 +192,13 @@ async def test_rejected_messages_never_run(case, autojump_clock):
     """The journal has the rejection before the sender receives it."""
     life = await die_when_told(case)
     assert life.told == CASES[case]
-    asked = []
+    requests = []
     async with life.left.running() as journal, open_runtime(journal=journal) as runtime:
-        agent, worker = start_agents(asked)
+        agent, worker = start_agents(requests)
         await runtime.start(worker)
         await runtime.start(agent)
         if case in (run, repeated_run, stream):
             session = await agent.open_session("s")
             await session.answer(session.approvals[0], Approve())
         await trio.sleep(100)
-    assert "transfer" not in asked
+    assert "transfer" not in requests

@@ -58,18 +58,18 @@ async def interrupt_at(inner, writes):
 @pytest.mark.parametrize("writes", range(2, 6))
 @pytest.mark.parametrize("who", ["handler", "other task"])
 async def test_queued_messages_run_before_new_ones_after_a_restart(writes, who, autojump_clock):
-    """Also if `on_session` is slow or sends messages itself: the interrupted turn ends first."""
+    """The interrupted turn ends first, also if `on_session` is slow or sends messages."""
     problems = []
     async with MemoryJournal().running() as journal:
         await interrupt_at(journal, writes)
         agent = make_agent(problems)
-        heard = []
+        received = []
 
         @agent.on_session
         async def attach(session):
             await trio.sleep(1)
-            session.on_conversation(lambda reply: heard.append(str(reply)))
-            session.on_exception(lambda failure: heard.append(failure.kind))
+            session.on_conversation(lambda reply: received.append(str(reply)))
+            session.on_exception(lambda failure: received.append(failure.kind))
             if who == "handler":
                 await session.chat("welcome back")
 
@@ -86,7 +86,7 @@ async def test_queued_messages_run_before_new_ones_after_a_restart(writes, who, 
             session = await agent.open_session("s")
             await session.wait_idle()
             assert problems == []
-            assert heard == ["done: seen order 1", "heard welcome back"]
+            assert received == ["done: seen order 1", "heard welcome back"]
             texts = [message.text for message in session.history if message.text]
             assert texts == ["order 1", "done: seen order 1", "welcome back", "heard welcome back"]
             assert await journal.unfinished("clerk") == []
@@ -97,19 +97,19 @@ async def test_a_handler_cannot_wait_for_the_session_that_it_opens(how, autojump
     """The handler would wait for work that runs only after it; the session is reopened nevertheless."""
     async with MemoryJournal().running() as journal:
         await interrupt_at(journal, 3)
-        agent, heard = make_agent([]), []
+        agent, received = make_agent([]), []
 
         @agent.on_session
         async def attach(session):
             with pytest.raises(WouldDeadlock, match=how):
                 await (session.wait_idle() if how == "wait_idle" else agent.run("hi", session=session))
-            session.on_conversation(lambda reply: heard.append(str(reply)))
+            session.on_conversation(lambda reply: received.append(str(reply)))
 
         async with open_runtime(journal=journal) as runtime:
             await runtime.start(agent)
             session = await agent.open_session("s")
             await session.wait_idle()
-        assert heard == ["done: seen order 1"]
+        assert received == ["done: seen order 1"]
 
 
 async def test_a_session_with_failing_handlers_keeps_its_messages(autojump_clock):
@@ -117,35 +117,35 @@ async def test_a_session_with_failing_handlers_keeps_its_messages(autojump_clock
     async with MemoryJournal().running() as journal:
         await interrupt_at(journal, 3)
         async with open_runtime(journal=journal) as runtime:
-            agent, heard = make_agent([]), []
+            agent, received = make_agent([]), []
 
             @agent.on_session
             async def attach(session):
-                if not heard:
-                    heard.append("failed")
+                if not received:
+                    received.append("failed")
                     await session.chat("welcome back")
                     raise ZeroDivisionError
-                session.on_conversation(lambda reply: heard.append(str(reply)))
+                session.on_conversation(lambda reply: received.append(str(reply)))
 
             with pytest.raises(ZeroDivisionError):
                 await runtime.start(agent)
             session = await agent.open_session("s")
             await session.wait_idle()
-            assert heard == ["failed", "done: seen order 1", "heard welcome back"]
+            assert received == ["failed", "done: seen order 1", "heard welcome back"]
 
 
-async def test_an_opening_that_is_cancelled_leaves_the_session_to_the_next(autojump_clock):
-    """A caller that waited for the first opening opens the session, and handlers may open the session they are called for."""
+async def test_cancelled_open_lets_the_next_caller_open_the_session(autojump_clock):
+    """Handlers may open the session they are called for."""
     async with MemoryJournal().running() as journal:
         await interrupt_at(journal, 3)
         async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
-            agent, heard, opened = make_agent([]), [], []
+            agent, received, opened = make_agent([]), [], []
 
             @agent.on_session
             async def attach(session):
                 assert await agent.open_session("s") is session
                 await trio.sleep(1)
-                session.on_conversation(lambda reply: heard.append(str(reply)))
+                session.on_conversation(lambda reply: received.append(str(reply)))
 
             async def open_again():
                 opened.append(await agent.open_session("s"))
@@ -158,12 +158,12 @@ async def test_an_opening_that_is_cancelled_leaves_the_session_to_the_next(autoj
             await trio.sleep(2)
             assert opened == [opened[0]] * 3
             await opened[0].wait_idle()
-            assert heard == ["done: seen order 1"]
+            assert received == ["done: seen order 1"]
 
 
 @pytest.mark.parametrize("url", ["memory:", None])
 async def test_concurrent_ensure_session_calls_share_one_session(url, autojump_clock):
-    """Also the first calls ever, and only after the handlers are attached."""
+    """This includes the first calls for the id. They return after the handlers are attached."""
     agent, attached, found = make_agent([]), [], []
 
     @agent.on_session
@@ -193,11 +193,11 @@ async def test_a_session_may_be_closed_or_erased_while_it_is_opened(writes, how,
     """Only the delivery of a stored answer continues, nothing remains, and no caller waits."""
     async with MemoryJournal().running() as journal:
         await interrupt_at(journal, writes)
-        agent, heard = make_agent([]), []
+        agent, received = make_agent([]), []
 
         @agent.on_session
         async def attach(session):
-            session.on_conversation(lambda reply: heard.append(str(reply)))
+            session.on_conversation(lambda reply: received.append(str(reply)))
             opened.set()
             await trio.sleep(1)
 
@@ -216,7 +216,7 @@ async def test_a_session_may_be_closed_or_erased_while_it_is_opened(writes, how,
             await trio.sleep(5)
             with pytest.raises((LookupError, SessionClosed)):
                 await agent.open_session("s")
-        assert heard == ["done: seen order 1"] * (writes == 5)
+        assert received == ["done: seen order 1"] * (writes == 5)
         assert bool(await journal.load("s")) is (how == "close")
         assert await journal.unfinished("clerk") == []
 
@@ -243,8 +243,8 @@ ACCEPTED = MessageAcceptedRecord(
         ((ACCEPTED, MessageAppendedRecord(message_id="m")), 1),
     ],
 )
-async def test_a_session_that_lacks_a_record_says_which_builds_on_it(records, number):
-    """As for a damaged session: other sessions continue, and the start of the agent skips it."""
+async def test_session_with_a_missing_record_names_the_dependent_record(records, number):
+    """As with a damaged session, other sessions continue, and the start of the agent skips it."""
     async with MemoryJournal().running() as journal:
         entry = Entry(session_id="s", agent="clerk", records=records)
         await journal.commit(entry, epoch=await journal.acquire())

@@ -13,8 +13,8 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
-async def test_every_step_can_be_seen_again():
-    """The last one has the digest of the running session, and each is the same whenever it is made."""
+async def test_every_step_can_be_rebuilt():
+    """The last step has the digest of the running session. Each step is the same whenever it is rebuilt."""
     script = [ToolCall("add", {"a": 1, "b": 2}), "3", "bye"]
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(script), tools=[add]))

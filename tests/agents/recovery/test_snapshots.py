@@ -258,8 +258,8 @@ SEEN = set()
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_each_moment_is_the_same_from_each_snapshot(seed, monkeypatch, autojump_clock):
-    """Made from each other, with few messages between two marks, in a memory that cuts soon and one that does not."""
+async def test_state_is_the_same_from_each_snapshot(seed, monkeypatch, autojump_clock):
+    """Snapshots are made from each other. Marks are few messages apart, and one of two memories cuts soon."""
     monkeypatch.setattr(snapshotter, "MARK_MESSAGES", 4)
     memory = ShortTermMemory(max_tokens=300 if seed % 2 else 180_000)
     redact = (lambda text: text.replace("9", "*")) if seed % 4 == 3 else None
@@ -291,8 +291,8 @@ async def test_each_moment_is_the_same_from_each_snapshot(seed, monkeypatch, aut
     assert snapshots >= 5
 
 
-def test_the_lives_had_it_all():
-    """Each part of a snapshot occurred in at least one recorded session. Runs after them."""
+def test_recorded_sessions_contain_each_part_of_a_snapshot():
+    """This test runs after the others."""
     expected = {
         SessionCreatedRecord,
         MessageAcceptedRecord,

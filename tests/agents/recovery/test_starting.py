@@ -59,8 +59,8 @@ async def leave_unfinished(journal, *agents):
 async def leave_from_before(journal, agent):
     """Leave an unfinished session of an agent whose name is from before names had to be printable."""
     opened = SessionCreatedRecord(owner=Sender("ada"), created_at=0.0)
-    said = Message(session_id="old", sender=Sender("ada"), parts=(Text("go"),))
-    entry = Entry(session_id="old", agent=agent, records=(opened, MessageAcceptedRecord(message=said)))
+    message = Message(session_id="old", sender=Sender("ada"), parts=(Text("go"),))
+    entry = Entry(session_id="old", agent=agent, records=(opened, MessageAcceptedRecord(message=message)))
     await journal.commit(entry, epoch=await journal.acquire())
 
 
@@ -102,8 +102,8 @@ async def test_sessions_resume_after_the_block_of_starts(autojump_clock):
             assert await answers_of(alpha) == "helped"
 
 
-async def test_a_call_of_an_agent_that_never_comes_fails_when_all_are_there(autojump_clock):
-    """At `ready`, without any further wait."""
+async def test_call_of_a_missing_agent_fails_when_the_runtime_is_ready(autojump_clock):
+    """The call fails at `ready`, without any further wait."""
     async with MemoryJournal().running() as journal:
         await leave_unfinished(journal, "alpha")
         async with open_runtime(journal=journal) as runtime:
@@ -115,8 +115,8 @@ async def test_a_call_of_an_agent_that_never_comes_fails_when_all_are_there(auto
             assert trio.current_time() == began
 
 
-async def test_a_call_of_an_agent_that_never_comes_waits_a_bounded_time(autojump_clock):
-    """Ten seconds after the last start it fails as any other; in a new session at once."""
+async def test_call_of_a_missing_agent_fails_ten_seconds_after_the_last_start(autojump_clock):
+    """In a new session it fails at once."""
     async with MemoryJournal().running() as journal:
         await leave_unfinished(journal, "alpha")
         async with open_runtime(journal=journal) as runtime:
@@ -147,8 +147,8 @@ async def test_find_agents_includes_agents_started_later(autojump_clock):
 
 
 @pytest.mark.parametrize("way", ["run", "delegate", "ask"])
-async def test_a_tool_that_calls_an_agent_waits_for_it(autojump_clock, way):
-    """Also where the program's own tool has the agent, and not its name."""
+async def test_tool_waits_for_the_start_of_the_agent_it_calls(autojump_clock, way):
+    """The program's own tool may have the agent instead of its name."""
     beta = worker()
 
     @tool
@@ -174,8 +174,8 @@ async def test_a_tool_that_calls_an_agent_waits_for_it(autojump_clock, way):
     assert {result.status for result in results} == {"success"}
 
 
-async def test_a_program_does_not_wait_for_its_own_agents():
-    """Outside of turns from the journal a call of an agent that does not run is refused at once."""
+async def test_call_outside_of_recovered_turns_does_not_wait():
+    """Outside of turns from the journal, a call of an agent that does not run is rejected at once."""
     async with open_runtime(journal="memory:") as runtime:
         await runtime.start(caller())
         with pytest.raises(NotRunning):
@@ -183,8 +183,8 @@ async def test_a_program_does_not_wait_for_its_own_agents():
 
 
 @pytest.mark.parametrize("ending", ["ready", "starting", "grace"])
-async def test_the_log_names_agents_whose_sessions_wait(autojump_clock, caplog, ending):
-    """Once, with the number of their sessions, and no agent that runs."""
+async def test_missing_agents_with_waiting_sessions_are_logged(autojump_clock, caplog, ending):
+    """Each missing agent is logged once with the number of its sessions. Running agents are not logged."""
     async with MemoryJournal().running() as journal:
         await leave_unfinished(journal, "alpha", "beta")
         await leave_from_before(journal, "gam\nma")
@@ -198,7 +198,7 @@ async def test_the_log_names_agents_whose_sessions_wait(autojump_clock, caplog, 
                 await runtime.ready()
             await trio.sleep(20)
             await runtime.ready()
-    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(said) == 1
-    assert "'beta' (1), 'gam\\nma' (1)" in said[0]
-    assert "alpha" not in said[0]
+    log_lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(log_lines) == 1
+    assert "'beta' (1), 'gam\\nma' (1)" in log_lines[0]
+    assert "alpha" not in log_lines[0]

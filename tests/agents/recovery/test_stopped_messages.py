@@ -122,7 +122,7 @@ async def stop_and_go_on(life, session):
 async def test_a_message_that_was_stopped_is_not_answered_by_the_next_process(
     deed, autojump_clock, monkeypatch
 ):
-    """Whether it arrived before the death or arrives now; it ends once, also if it is sent again."""
+    """The message may arrive before the process dies or later. It ends once, also if it is sent again."""
     monkeypatch.setattr("actgent.sessions.session_record_writer.SNAPSHOT_RECORDS", 10)
     left = await Life(SlowJournal()).run(deed)
 
@@ -139,7 +139,7 @@ async def test_a_message_that_was_stopped_is_not_answered_by_the_next_process(
         assert life.failed == ([("interrupted", "m1")] if lives == 0 else [])
 
 
-async def test_a_stop_is_written_once_and_forgotten_with_its_message(autojump_clock):
+async def test_stop_is_written_once_and_removed_with_its_message(autojump_clock):
     """A repeated stop writes no second record; a new message with the id of an ended one is not stopped."""
 
     async def deed(life, session):
@@ -159,8 +159,8 @@ async def test_a_stop_is_written_once_and_forgotten_with_its_message(autojump_cl
     await Life(left).run(look)
 
 
-async def test_messages_that_wait_since_before_a_restart_are_stopped_by_their_ids(autojump_clock):
-    """As messages sent after the restart are; otherwise they would stay queued and be answered."""
+async def test_messages_queued_before_a_restart_can_be_stopped_by_id(autojump_clock):
+    """Otherwise they would stay queued and be answered."""
 
     async def say(life, session):
         for number in range(3):
@@ -176,8 +176,8 @@ async def test_messages_that_wait_since_before_a_restart_are_stopped_by_their_id
     assert life.asked == ["text 0", "text 2"]
 
 
-async def test_a_message_that_waits_for_a_place_is_stopped_by_its_id(autojump_clock):
-    """It had left the queue, and the agent failed as its turn began."""
+async def test_message_that_waits_for_a_slot_can_be_stopped_by_id(autojump_clock):
+    """The message had left the queue, and the agent failed when its turn began."""
 
     async def deed(life, session):
         await session.chat("first", message_id="m0")
@@ -202,7 +202,7 @@ async def test_a_message_that_waits_for_a_place_is_stopped_by_its_id(autojump_cl
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["same process", "next process"])
-async def test_a_stop_outlives_a_journal_that_failed_for_the_end_of_its_message(restarts, autojump_clock):
+async def test_stop_applies_again_after_the_end_was_not_written(restarts, autojump_clock):
     """A message whose end was not written may be sent again. It is stopped again, and not answered."""
     journal = FailingJournal()
     outcomes = []

@@ -84,7 +84,7 @@ async def stop_in_a_turn(journal, how, act):
 
 @pytest.mark.parametrize("how", STOPPED_BY)
 async def test_message_accepted_during_shutdown_is_answered_after_a_restart(autojump_clock, journal, how):
-    """Otherwise it is rejected, so that its sender does not wait forever."""
+    """If it was not accepted, it is rejected, so that its sender does not wait forever."""
     accepted = []
 
     async def say(session, text):
@@ -94,17 +94,17 @@ async def test_message_accepted_during_shutdown_is_answered_after_a_restart(auto
     await stop_in_a_turn(journal, how, say)
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["answered"], repeat=True)))
-        said = set()
+        texts = set()
         for name in ("idle", "at work"):
             session = await agent.open_session(name)
             await session.wait_idle()
-            said |= {each.text for each in session.history if each.sender.kind == "user"}
-    assert said == {"first", *accepted}
+            texts |= {each.text for each in session.history if each.sender.kind == "user"}
+    assert texts == {"first", *accepted}
 
 
 @pytest.mark.parametrize("what", ENDS)
 async def test_session_closed_while_its_agent_stops_stays_closed(autojump_clock, journal, what):
-    """Otherwise the closing caller receives NotRunning."""
+    """If the close does not succeed, the closing caller receives NotRunning."""
     ended, known = set(), {}
 
     async def end(session, _):
@@ -125,8 +125,8 @@ async def test_session_closed_while_its_agent_stops_stays_closed(autojump_clock,
     assert (ended, left[what]) == ({"idle"}, {"at work"})
 
 
-async def test_nothing_is_taken_from_the_call_on_that_stops_an_agent(journal):
-    """No task has run since the call, so no task of the agent knows of the stop."""
+async def test_stopping_agent_accepts_nothing_after_the_call(journal):
+    """No task has run since the call, so no task of the agent has noticed the stop."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["hi"])))
         session = await agent.create_session("ada", session_id="s")
@@ -137,8 +137,11 @@ async def test_nothing_is_taken_from_the_call_on_that_stops_an_agent(journal):
 
 
 async def test_a_session_receives_a_report_after_its_agent_was_stopped(autojump_clock, journal):
-    """The end of the task does not close the session here; otherwise the report would be lost and the session never erased."""
-    may_end, heard = trio.Event(), []
+    """The end of the task does not close the session here.
+
+    Otherwise the report would be lost and the session never erased.
+    """
+    may_end, received = trio.Event(), []
 
     @tool
     async def hand_on(context: ToolContext) -> str:
@@ -146,8 +149,8 @@ async def test_a_session_receives_a_report_after_its_agent_was_stopped(autojump_
         return await context.session.delegate("helper", "help")
 
     def answer(chat):
-        heard.append(chat.messages[-1].parts[0])
-        return ToolCall("hand_on", {}) if len(heard) == 1 else "thanks"
+        received.append(chat.messages[-1].parts[0])
+        return ToolCall("hand_on", {}) if len(received) == 1 else "thanks"
 
     async def help_slowly(_):
         await may_end.wait()
@@ -163,8 +166,8 @@ async def test_a_session_receives_a_report_after_its_agent_was_stopped(autojump_
         await trio.sleep(60)
         await runtime.start(clerks[1])
         await trio.sleep(60)
-        assert len(heard) == 3
-        assert "helped" in heard[-1].text
+        assert len(received) == 3
+        assert "helped" in received[-1].text
         assert await journal.sessions() == []
 
 

@@ -67,8 +67,8 @@ async def _begin(journal, *, answers, kind=BareAgent, **options):
 
 async def _go_on(journal, agent, *, decision=None):
     """Run the next process. Return the results that handlers and model received."""
-    told = []
-    agent.on_session(lambda session: session.on_tool_result(told.append))
+    received = []
+    agent.on_session(lambda session: session.on_tool_result(received.append))
     async with open_runtime(journal=journal) as runtime:
         await runtime.start(agent)
         session = await agent.open_session("s")
@@ -77,8 +77,8 @@ async def _go_on(journal, agent, *, decision=None):
             await agent.answer(approval, decision)
         await session.wait_idle()
         shown = [result for message in session.history for result in message.tool_results]
-    assert told == shown
-    return {result.tool_name: result.status for result in told}
+    assert received == shown
+    return {result.tool_name: result.status for result in received}
 
 
 def changed_schema(ran):
@@ -112,10 +112,10 @@ async def test_a_started_call_without_idempotency_has_an_unknown_outcome(autojum
     async with MemoryJournal().running() as journal:
         await _begin(journal, answers=[[PUT, LOOK]])
         preview = await preview_restart(UPGRADES[upgrade](ran), "s", await journal.load("s"))
-        told = await _go_on(journal, UPGRADES[upgrade](ran), decision=Reject("no"))
+        received = await _go_on(journal, UPGRADES[upgrade](ran), decision=Reject("no"))
     assert len(preview.changes) == 1
     assert "'put': outcome unknown" in preview.changes[0]
-    assert told == {"put": "outcome_unknown", "look": "success"}
+    assert received == {"put": "outcome_unknown", "look": "success"}
     assert ran == []
 
 
@@ -124,11 +124,11 @@ async def test_a_started_call_after_a_lowered_limit_has_an_unknown_outcome(autoj
     async with MemoryJournal().running() as journal:
         await _begin(journal, answers=[[PUT, PUT]], parallel_tools=True)
         agent = bare(putting([]), look, limits=Limits(max_repeated_calls=1))
-        told = await _go_on(journal, agent)
-    assert told["put"] == "outcome_unknown"
+        received = await _go_on(journal, agent)
+    assert received["put"] == "outcome_unknown"
 
 
-async def test_a_begun_call_of_a_turn_that_is_interrupted_has_an_unknown_outcome(autojump_clock):
+async def test_started_call_of_an_interrupted_turn_has_an_unknown_outcome(autojump_clock):
     """An urgent message that precedes the recovered turn ends this turn before its call runs again."""
     ran = []
     async with MemoryJournal().running() as journal:
@@ -149,35 +149,35 @@ async def test_a_begun_call_of_a_turn_that_is_interrupted_has_an_unknown_outcome
     assert statuses == ["outcome_unknown"]
 
 
-async def test_a_begun_call_runs_again_where_it_may(autojump_clock):
-    """With the same tool it is repeated, as its effect allows."""
+async def test_started_call_runs_again_if_its_effect_allows(autojump_clock):
+    """The tool is unchanged."""
     ran = []
     async with MemoryJournal().running() as journal:
         await _begin(journal, answers=[[PUT, LOOK]])
         preview = await preview_restart(bare(putting(ran), look), "s", await journal.load("s"))
         assert preview.changes == ()
         assert preview.resumes[0] == "tool 'put' runs again"
-        told = await _go_on(journal, bare(putting(ran), look))
-    assert told == {"put": "success", "look": "success"}
+        received = await _go_on(journal, bare(putting(ran), look))
+    assert received == {"put": "success", "look": "success"}
     assert ran == ["7"]
 
 
 @pytest.mark.parametrize("effect", ["once", "idempotent"])
-async def test_a_begun_call_in_text_that_the_new_protocol_does_not_read(autojump_clock, effect):
+async def test_started_call_in_text_has_an_unknown_outcome_under_a_new_protocol(autojump_clock, effect):
     """The model reads that the outcome is unknown, and the JSON of the call is not an answer."""
-    ran, said = [], []
+    ran, texts = [], []
     async with MemoryJournal().running() as journal:
         await _begin(journal, answers=[REACT_PUT], kind=ReActAgent)
         preview = await preview_restart(bare(putting(ran, effect=effect)), "s", await journal.load("s"))
         assert "not read as calls: outcome unknown" in preview.changes[0]
         agent = bare(putting(ran, effect=effect))
-        agent.on_session(lambda session: session.on_conversation(lambda reply: said.append(reply.text)))
+        agent.on_session(lambda session: session.on_conversation(lambda reply: texts.append(reply.text)))
         async with open_runtime(journal=journal) as runtime:
             await runtime.start(agent)
             session = await agent.open_session("s")
             await session.wait_idle()
             notes = [message.text for message in session.history if message.sender.kind == "system"]
-    assert said == ["done"]
+    assert texts == ["done"]
     assert ran == []
     assert len(notes) == 1
     assert "not known" in notes[0]
@@ -185,21 +185,21 @@ async def test_a_begun_call_in_text_that_the_new_protocol_does_not_read(autojump
 
 async def _leave(journal, *answers, content="go", queued=0, **options):
     """A process that ends with a session in the middle: at a model's call, or where people are waited for."""
-    asked = trio.Event()
+    requested = trio.Event()
 
     async def answer(chat):
         if answers and len(llm.chats) <= len(answers):
             return answers[len(llm.chats) - 1]
-        asked.set()
+        requested.set()
         return await trio.sleep_forever()
 
     llm = ScriptedLLM(answer)
     with trio.CancelScope() as scope:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(BareAgent("shop", llm=llm, **options))
-            agent.on_session(lambda session: session.on_approval(lambda _: asked.set()))
+            agent.on_session(lambda session: session.on_approval(lambda _: requested.set()))
             session = await agent.create_session("ada", content, session_id="s")
-            await asked.wait()
+            await requested.wait()
             for _ in range(queued):
                 await session.chat("and then?")
             await trio.testing.wait_all_tasks_blocked()
@@ -226,12 +226,12 @@ async def test_a_turn_resumes_with_another_model_prompt_or_protocol(autojump_clo
         ([putting([])], "waits for an approval"),
     ],
 )
-async def test_an_open_approval_after_an_upgrade(autojump_clock, tools, says):
-    """The approval can still be decided; an approved call that cannot run is an error without an effect."""
+async def test_open_approval_can_be_decided_after_an_upgrade(autojump_clock, tools, says):
+    """An approved call that cannot run is an error without an effect."""
     async with MemoryJournal().running() as journal:
         await _leave(journal, [PUT], tools=[putting([], approval=True)])
         preview = await preview_restart(bare(*tools), "s", await journal.load("s"))
-        told = await _go_on(journal, bare(*tools), decision=Approve())
+        received = await _go_on(journal, bare(*tools), decision=Approve())
     assert says in (*preview.changes, *preview.resumes)[0]
     assert bool(preview.changes) is ("fails" in says)
-    assert told == {"put": "error" if "fails" in says else "success"}
+    assert received == {"put": "error" if "fails" in says else "success"}

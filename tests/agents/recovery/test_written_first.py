@@ -1,4 +1,7 @@
-"""Nothing is notified before it is written, and one delivery id has one outcome: over failing and slow writes, crashes and restarts."""
+"""Outcomes are written before they are notified, over failing and slow writes, crashes and restarts.
+
+Each delivery id has one outcome.
+"""
 
 import contextlib
 import random
@@ -175,21 +178,21 @@ def written(records):
 async def test_notified_outcomes_are_durable(seed, autojump_clock):
     """With two callers, a faulty disk, and a crash or stop: the journal has each notified outcome, and no later process changes it."""
     rng = random.Random(seed)
-    notified, asked = Notified(), []
+    notified, requests = Notified(), []
     async with FaultyJournal(faults_of(rng)).running() as journal:
         dying = CrashingJournal(journal, rng.randint(2, 25)) if rng.random() < 0.6 else journal
-        await live(rng, dying, notified, asked, rng.choice([1, 5, 30]))
+        await live(rng, dying, notified, requests, rng.choice([1, 5, 30]))
         stored = journal.read_blocking("s", agent="clerk", limit=100_000)  # without what waits to be written
-        first, asked[:] = list(notified.items), []
+        first, requests[:] = list(notified.items), []
         journal.fault = None
         if dying is not journal:  # a process that stops may still have what it could not write
             has = written(stored)
             for known, kind, said in first:
                 if kind != "open":
                     assert has.get(known) == said, (known, kind, said)
-        await live(rng, journal, notified, asked, 60)
+        await live(rng, journal, notified, requests, 60)
         async with open_runtime(journal=journal) as runtime:
-            clerk = await runtime.start(make_agent(rng, notified, asked))
+            clerk = await runtime.start(make_agent(rng, notified, requests))
             session = await clerk.ensure_session("ada", "s")
             with trio.move_on_after(300):
                 await session.wait_idle()
@@ -203,4 +206,4 @@ async def test_notified_outcomes_are_durable(seed, autojump_clock):
         for _, said in notified.of_kind("reply")[len([1 for each in first if each[1] == "reply"]) :]
     }
     assert not failed & answered
-    assert not failed & set(asked)
+    assert not failed & set(requests)

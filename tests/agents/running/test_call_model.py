@@ -34,7 +34,7 @@ def last_words(chat):
     return chat.messages[-1].parts[-1].text
 
 
-async def test_one_call_asks_another_model():
+async def test_model_option_applies_to_one_turn():
     """All calls of the turn use the model of that role, the next turn uses the agent's own; an unknown role is rejected."""
     usual, fast = ScriptedLLM(["usual"]), ScriptedLLM(["fast", "faster"])
     async with BareAgent("clerk", llm=usual, models={"fast": fast}) as agent:
@@ -47,8 +47,8 @@ async def test_one_call_asks_another_model():
             await agent.run("d", session=session, model="slow")
 
 
-async def test_the_loop_of_steps_takes_a_model_for_one_call():
-    """Its own stream knows the argument, too."""
+async def test_steps_agent_accepts_a_model_for_one_call():
+    """Its own stream accepts the argument as well."""
     fast = ScriptedLLM([json.dumps({"final_answer": "5"})])
     agent = StepsAgent("steps", llm=ScriptedLLM([]), models={"fast": fast})
     async with agent, agent.stream("2+3?", model="fast", metadata={"k": 1}) as told:
@@ -85,7 +85,7 @@ async def test_process_options_apply_to_one_request():
 
 
 async def test_limits_of_one_request():
-    """One model call is not enough for a plan with a step: an error in the result."""
+    """With one model call allowed, a plan with a step gives an error in the result."""
     async with PlanAgent("planner", llm=ScriptedLLM(WHOLE), tools=[look]) as agent:
         result = await agent.process("what is it?", limits=Limits(model_calls=1))
         assert (result.status, type(result.error)) == ("error", LimitReached)
@@ -136,7 +136,7 @@ async def test_context_of_a_stage_is_gathered_once_a_call():
 
 
 async def test_an_unknown_stage_is_rejected():
-    """With the nearest name, or that there is none."""
+    """The error names the nearest stage, or says that the protocol has none."""
     agent = PlanAgent("planner", llm=ScriptedLLM([]))
     with pytest.raises(ConfigurationError, match="synthesis"):
         agent.on_query(stage="sythesis")(print)

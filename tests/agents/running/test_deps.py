@@ -76,8 +76,8 @@ def clerk(*names, kind=BareAgent, name="clerk", **options):
     return kind(name, llm=selling(*names), tools=[known[name] for name in names], **options)
 
 
-async def test_those_of_a_run_go_before_those_of_the_session_and_the_agent():
-    """Each for itself, in tools that wait and in threads."""
+async def test_deps_of_a_run_precede_those_of_session_and_agent():
+    """Each run has separate deps, in async tools and in threads."""
     async with clerk("sell", "look", deps=Shop("A")) as agent:
         session = await agent.create_session("ada", deps=Shop("S"))
         other = await agent.create_session("bob")
@@ -89,14 +89,13 @@ async def test_those_of_a_run_go_before_those_of_the_session_and_the_agent():
         assert (session.deps, other.deps) == (Shop("S"), Shop("A"))
 
 
-async def test_a_stream_has_its_own():
-    """As a run has."""
+async def test_stream_accepts_deps():
     async with clerk("sell") as agent, agent.stream("?", deps=Shop("R")) as events:
         assert str([event async for event in events][-1]) == "tea from R"
 
 
-async def test_ready_agents_take_deps():
-    """Of several stages and classes, and from a builder."""
+async def test_all_agent_kinds_accept_deps():
+    """The agents have several stages and classes, and one comes from a builder."""
     built = AgentBuilder("b").llm(selling("sell")).tools(sell).deps(Shop("B")).build()
     async with built:
         assert str(await built.run("?")) == "tea from B"
@@ -115,8 +114,8 @@ async def test_ready_agents_take_deps():
     assert results[0].content == "tea from P"
 
 
-async def test_a_function_gives_each_session_its_own():
-    """It is called once per session, before its first message, and not for sessions with explicit deps."""
+async def test_deps_function_is_called_once_per_session():
+    """The function is called before the first message, and not for sessions with explicit deps."""
     opened = []
 
     async def open_shop(session):
@@ -132,7 +131,7 @@ async def test_a_function_gives_each_session_its_own():
     assert opened == ["ada"]
 
 
-async def test_a_function_that_fails_leaves_no_session():
+async def test_failing_deps_function_leaves_no_session():
     """The creator of the session gets the error."""
 
     async def open_shop(_, number):
@@ -147,8 +146,8 @@ async def test_a_function_that_fails_leaves_no_session():
             await agent.open_session("ada")
 
 
-async def test_another_type_is_refused():
-    """Before anything runs: for an agent, a session, a run, and the result of a function."""
+async def test_deps_of_another_type_are_rejected():
+    """The check precedes any work, for an agent, a session, a run, and the result of a function."""
 
     async def open_bank(_):
         await trio.lowlevel.checkpoint()
@@ -170,21 +169,24 @@ async def test_another_type_is_refused():
 
 
 async def test_a_turn_without_deps_fails_before_its_model_is_asked(listen):
-    """The waiting caller gets the error, otherwise the handlers do; the model is never called."""
+    """The waiting caller gets the error, or otherwise the handlers. The model is never called."""
     async with clerk("sell") as agent:
         with pytest.raises(DepsMissing, match=r"tool 'sell' needs deps, and none are set; pass deps= to"):
             await agent.run("?")
         session = await agent.create_session("ada")
-        heard = listen(session)
+        received = listen(session)
         await session.chat("?")
         await session.wait_idle()
-        (failure,) = [each for each in heard if isinstance(each, Failure)]
+        (failure,) = [each for each in received if isinstance(each, Failure)]
         assert (failure.kind, type(failure.error)) == ("deps", DepsMissing)
         assert agent._models.clients["default"].chats == []
 
 
-async def test_a_tool_of_no_known_type_asks_for_itself():
-    """The tool gets the existing value, or has an error result without one; an envelope does not hide the requirement."""
+async def test_untyped_tool_requires_deps_when_it_reads_them():
+    """The tool gets the existing value, or has an error result without one.
+
+    An envelope does not hide the requirement.
+    """
 
     @tool
     async def ask(context: ToolContext) -> str:
@@ -205,8 +207,8 @@ async def test_a_tool_of_no_known_type_asks_for_itself():
     assert ToolContext(deps=Shop("T")).deps == Shop("T")
 
 
-async def test_an_agent_that_is_a_tool_has_those_of_its_asker():
-    """It uses the deps of the calling run, unless it has its own."""
+async def test_agent_as_a_tool_has_the_deps_of_its_caller():
+    """The agent uses the deps of the calling run, unless it has its own."""
     inner, own = clerk("sell", name="inner"), clerk("sell", name="own", deps=Shop("own"))
     model = ScriptedLLM([[ToolCall("inner", {"task": "?"}), ToolCall("own", {"task": "?"})], "done"])
     async with BareAgent("outer", llm=model, tools=[inner.as_tool(), own.as_tool()]) as outer:
@@ -240,7 +242,7 @@ async def die(journal, *, agent=None, session=None, run=None):
     assert process.cancelled_caught
 
 
-async def test_the_function_is_called_again_after_a_restart(journal):
+async def test_deps_function_is_called_again_after_a_restart(journal):
     """The turn resumes with the new return value."""
     opened = []
 
@@ -258,10 +260,10 @@ async def test_the_function_is_called_again_after_a_restart(journal):
     assert opened == ["ada", "ada"]
 
 
-@pytest.mark.parametrize("given", ["session", "run"])
-async def test_a_session_whose_deps_are_gone_is_left_out_and_named(journal, given, caplog):
+@pytest.mark.parametrize("value", ["session", "run"])
+async def test_session_without_its_deps_is_skipped_and_logged(journal, value, caplog):
     """The agent's own deps do not replace explicit ones; opened with deps, the session resumes."""
-    await die(journal, **{given: Shop("")})
+    await die(journal, **{value: Shop("")})
     for _ in range(2):
         caplog.clear()
         async with open_runtime(journal=journal) as runtime:
@@ -279,8 +281,8 @@ async def test_a_session_whose_deps_are_gone_is_left_out_and_named(journal, give
         assert str(await agent.run("?", session=session)) == "S"
 
 
-async def test_a_session_of_an_agent_that_lost_its_deps_is_left_out(journal, caplog):
-    """Where the next program forgets them."""
+async def test_session_is_skipped_if_its_agent_has_no_deps(journal, caplog):
+    """The next program does not pass them."""
     await die(journal, agent=Shop(""))
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(clerk("wait"))
@@ -291,7 +293,7 @@ async def test_a_session_of_an_agent_that_lost_its_deps_is_left_out(journal, cap
 
 
 async def test_a_deps_function_that_fails_at_a_restart_affects_one_session(journal, caplog):
-    """Its session is named, and the agent starts."""
+    """The log names the session, and the agent starts."""
     await die(journal, agent=Shop(""))
 
     async def open_shop(session):
@@ -306,7 +308,7 @@ async def test_a_deps_function_that_fails_at_a_restart_affects_one_session(journ
         assert str(await agent.run("?")) == "B"
 
 
-async def test_a_session_that_is_due_without_its_deps_waits_for_them(autojump_clock, caplog):
+async def test_schedule_of_a_session_without_deps_waits_for_them(autojump_clock, caplog):
     """The log names it once, and the schedule fires when the session is opened with deps."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -325,7 +327,7 @@ async def test_a_session_that_is_due_without_its_deps_waits_for_them(autojump_cl
             assert session.history[-1].text == "tea from T"
 
 
-async def test_nothing_of_them_is_written(journal):
+async def test_deps_are_not_written_to_the_journal(journal):
     """Neither the value nor its text is in the journal."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(clerk("sell"))

@@ -12,8 +12,11 @@ def broken(_):
 
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
-async def test_failures_are_kept(journal):
-    """Each failed message is listed with kind and class, in texts of the framework only, without event handlers."""
+async def test_failures_are_listed(journal):
+    """Each failed message has its kind and class.
+
+    The texts are of the framework only, and no event handler is needed.
+    """
     async with open_runtime(journal=journal) as runtime:
         scout = await runtime.start(
             BareAgent("scout", llm=ScriptedLLM([ProviderUnavailable("503"), "there"]))
@@ -43,24 +46,23 @@ async def test_failures_are_kept(journal):
 
 async def test_interrupted_turns_are_not_failures():
     """Interrupted turns and the messages dropped with them are not listed."""
-    begun = trio.Event()
+    started = trio.Event()
 
     async def slow(_):
-        begun.set()
+        started.set()
         await trio.sleep_forever()
 
     async with open_runtime() as runtime:
         clerk = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(slow)))
         session = await clerk.create_session("ada", "Begin.")
-        await begun.wait()
+        await started.wait()
         await session.chat("And then.")
         await session.interrupt(drop_queued=True)
         await session.wait_idle()
         assert runtime.failures == ()
 
 
-async def test_the_newest_are_kept():
-    """The oldest are dropped beyond the bound."""
+async def test_oldest_failures_are_dropped_beyond_the_bound():
     llm = ScriptedLLM([ProviderUnavailable("503")], repeat=True)
     async with open_runtime() as runtime:
         scout = await runtime.start(BareAgent("scout", llm=llm))

@@ -87,7 +87,7 @@ async def test_a_running_turn_keeps_the_task(journal, autojump_clock):
 @journals
 @pytest.mark.parametrize("steps", STEPS)
 async def test_messages_arrive_while_the_task_ends(journal, steps, autojump_clock):
-    """Messages of two senders are answered, at each step."""
+    """Messages of two senders are answered if they arrive at any step of the end."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=Echo()))
         session, other = await agent.create_session("ada"), await agent.create_session("bob")
@@ -120,7 +120,7 @@ async def test_the_runtime_ends_while_the_task_ends(steps, is_cancelled, autojum
 
 @pytest.mark.parametrize("steps", [*STEPS, 100])
 async def test_the_agent_is_stopped_while_its_task_ends(steps, autojump_clock):
-    """It ends once, rejects messages, and its name is free."""
+    """The agent ends once, rejects messages, and its name is free."""
     async with open_runtime() as runtime, runtime.events() as events:
         agent = await runtime.start(BareAgent("a", llm=Echo()))
         session = await agent.create_session("ada")
@@ -143,7 +143,10 @@ async def test_the_agent_is_stopped_while_its_task_ends(steps, autojump_clock):
 
 @pytest.mark.parametrize("steps", [*STEPS, 100])
 async def test_background_work_starts_while_the_task_ends(steps, autojump_clock):
-    """It runs with the context variables of its caller. If the agent is stopped at once, it is cancelled, not lost."""
+    """The work runs with the context variables of its caller.
+
+    If the agent is stopped at once, the work is cancelled, not lost.
+    """
     seen = []
 
     async def work():
@@ -242,8 +245,8 @@ async def test_messages_to_an_idle_agent_keep_their_order(autojump_clock):
         assert sorted(texts) == ["echo first", "echo second", "echo third"]
 
 
-async def test_the_user_who_wakes_an_agent_leaves_no_context_variables(autojump_clock):
-    """The next task of the agent has the context variables of the start, too."""
+async def test_waking_an_agent_changes_no_context_variables(autojump_clock):
+    """The next task of the agent has the context variables of its start."""
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent("a", llm=Echo()))
         await agent.run("hi")

@@ -61,16 +61,19 @@ async def listen(stream, heard):
 
 @pytest.mark.parametrize("how", ["resume", "follow", "resume and follow", "answer"])
 async def test_all_waiters_receive_the_answer_after_a_decision(autojump_clock, how):
-    """Both the tool that asked and the deciding operator get the answer. The tool's timeout counts again after the decision."""
+    """Both the asking tool and the deciding operator get the answer.
+
+    The tool's timeout continues after the decision.
+    """
     office = Office(seconds=3)
     async with open_runtime() as runtime, trio.open_nursery() as nursery:
         session, (approval,) = await office.open(runtime)
         child = await office.clerk.open_session(approval.session_id)
         await trio.sleep(100)
-        heard = []
+        received = []
         with trio.fail_after(4):
             if "follow" in how:
-                nursery.start_soon(listen, office.clerk.follow(child), heard)
+                nursery.start_soon(listen, office.clerk.follow(child), received)
                 await trio.testing.wait_all_tasks_blocked()
             if "resume" in how:
                 assert (await office.clerk.resume({approval.id: Approve()})).text == "it is paid"
@@ -80,7 +83,7 @@ async def test_all_waiters_receive_the_answer_after_a_decision(autojump_clock, h
         assert session.history[-1].text == "all done"
         assert results(session) == ["it is paid"]
         if "follow" in how:
-            assert [type(each) for each in heard if not isinstance(each, Token)] == [ToolResult, Reply]
+            assert [type(each) for each in received if not isinstance(each, Token)] == [ToolResult, Reply]
 
 
 @pytest.mark.parametrize("how", ["resume", "follow"])
@@ -124,7 +127,7 @@ async def test_cancelled_resume_keeps_a_turn_with_other_waiters(autojump_clock):
         assert office.ran == [0]
 
 
-async def test_a_cancelled_asker_stops_nothing_that_an_operator_waits_for(autojump_clock):
+async def test_cancelled_caller_does_not_stop_a_turn_with_other_waiters(autojump_clock):
     """The operator that resumed the turn gets its answer, although the asking session was interrupted."""
     office = Office(seconds=3)
     async with open_runtime() as runtime, trio.open_nursery() as nursery:
@@ -143,7 +146,7 @@ async def test_a_cancelled_asker_stops_nothing_that_an_operator_waits_for(autoju
 
 
 async def test_two_resumes_with_a_decision_each_get_the_same_answer(autojump_clock):
-    """Or the first one gets the approvals that are still pending."""
+    """If approvals are still pending, the first caller gets these approvals."""
     office = Office(calls=2)
     async with open_runtime() as runtime, trio.open_nursery() as nursery:
         session, (one, two) = await office.open(runtime)
@@ -207,8 +210,11 @@ async def test_a_late_decision_of_a_follower_does_not_stop_the_turn(autojump_clo
     assert (office.ran, failures) == ([0], [])
 
 
-async def test_followers_come_and_go(autojump_clock):
-    """Each receives everything; one that leaves affects no other, and the turn stops with the last one."""
+async def test_followers_are_independent(autojump_clock):
+    """Each follower receives everything.
+
+    A follower that leaves affects no other, and the turn stops with the last one.
+    """
     office = Office(seconds=5)
     async with open_runtime() as runtime, trio.open_nursery() as nursery:
         await runtime.start(office.clerk)
@@ -217,16 +223,16 @@ async def test_followers_come_and_go(autojump_clock):
         async with office.clerk.follow(session):
             pass
         assert session.status == "suspended"
-        heard = [[], []]
-        for each in heard:
+        received = [[], []]
+        for each in received:
             nursery.start_soon(listen, office.clerk.follow(session), each)
         await trio.testing.wait_all_tasks_blocked()
         async with office.clerk.follow(session):
             await session.answer(session.approvals[0], Approve())
             await trio.sleep(1)
         await trio.sleep(5)
-        assert [type(each) for each in heard[0] if not isinstance(each, Token)] == [ToolResult, Reply]
-        assert heard[0] == heard[1]
+        assert [type(each) for each in received[0] if not isinstance(each, Token)] == [ToolResult, Reply]
+        assert received[0] == received[1]
         await session.chat("again")
         await session.wait_idle()
         failures = []
@@ -242,7 +248,7 @@ async def test_followers_come_and_go(autojump_clock):
 @pytest.mark.parametrize("how", ["answer", "resume", "follow"])
 @pytest.mark.parametrize("restart", [False, True])
 async def test_parent_session_receives_the_outcome_of_a_decided_task(autojump_clock, how, restart):
-    """It does so whichever user and process decides the approval of the task."""
+    """Any user in any process may decide the approval of the task."""
 
     def company():
         return Office().clerk, BareAgent("lead", llm=ScriptedLLM(["noted"], repeat=True), grace=0)
@@ -277,8 +283,8 @@ async def test_parent_session_receives_the_outcome_of_a_decided_task(autojump_cl
                         assert [each async for each in deliveries]
             await trio.sleep(1)
             await session.wait_idle()
-            (told,) = [message.text for message in session.history if message.sender.kind == "agent"]
-            assert "was done by agent 'clerk':\nit is paid" in told
+            (texts,) = [message.text for message in session.history if message.sender.kind == "agent"]
+            assert "was done by agent 'clerk':\nit is paid" in texts
 
 
 async def test_stop_during_resume_leaves_the_turn_for_the_next_start(autojump_clock):
@@ -296,8 +302,8 @@ async def test_stop_during_resume_leaves_the_turn_for_the_next_start(autojump_cl
         assert await journal.unfinished("clerk") == ["s"]
 
 
-async def test_a_resume_in_a_tool_waits_for_further_persons(autojump_clock):
-    """The turn suspends again, and its tool gets the answer in the end, with its time standing still meanwhile."""
+async def test_resume_in_a_tool_waits_for_further_approvals(autojump_clock):
+    """The turn suspends again, and its tool gets the answer in the end. The tool timeout pauses in between."""
     rounds = [ToolCall("pay", {}), ToolCall("pay", {}), "it is paid"]
 
     @tool(approval=True)

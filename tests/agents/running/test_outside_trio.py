@@ -1,4 +1,4 @@
-"""Calls from outside of the trio that an agent runs on: each is refused with the ways that there are."""
+"""Calls from outside of the agent's trio run are rejected with the list of supported alternatives."""
 
 import asyncio
 
@@ -90,8 +90,8 @@ def test_missing_event_loop_is_reported():
         work.send(None)
 
 
-async def test_an_agent_at_work_is_refused_to_other_threads():
-    """Calls from asyncio or another trio in another thread raise, and the running work is not affected."""
+async def test_calls_from_other_threads_are_rejected():
+    """The caller runs asyncio or another trio in its thread. The running work is not affected."""
     agent = clerk()
     async with agent:
         session = await agent.create_session("ada")
@@ -106,12 +106,12 @@ async def test_an_agent_at_work_is_refused_to_other_threads():
         }
 
         def try_all(run):
-            told = {}
+            received = {}
             for name, call in calls.items():
                 with pytest.raises(OutsideTrio) as caught:
                     run(call)
-                told[name] = str(caught.value)
-            return told
+                received[name] = str(caught.value)
+            return received
 
         in_asyncio = await trio.to_thread.run_sync(
             try_all, lambda call: asyncio.run(asyncio.wait_for(call(), 5))
@@ -124,8 +124,8 @@ async def test_an_agent_at_work_is_refused_to_other_threads():
         assert (await agent.run("Hello")).text == "Yes."
 
 
-async def test_a_tool_in_a_thread_asks_its_agent_by_trio_from_thread():
-    """Code in a thread that hands its call over to the agent's own trio is welcome."""
+async def test_tool_in_a_thread_may_call_by_trio_from_thread():
+    """The call runs in the agent's own trio."""
     agent = clerk()
     async with agent:
         reply = await trio.to_thread.run_sync(lambda: trio.from_thread.run(agent.run, "Hello"))

@@ -1,4 +1,4 @@
-"""Plain actors and agents in one runtime: one address, one supervision, one end, one list of dead letters."""
+"""Plain actors and agents in one runtime share addresses, supervision, shutdown, and the list of dead letters."""
 
 import re
 
@@ -79,7 +79,7 @@ async def test_names_are_shared(autojump_clock):
         assert str(await agent.run("hi")) == "x"
 
 
-async def test_leaving_the_runtime_lets_actors_ask_agents_for_what_they_still_have(autojump_clock):
+async def test_draining_actors_may_ask_agents(autojump_clock):
     """Messages that an actor accepted are processed, with the help of an agent that accepts no other messages."""
     answers = []
 
@@ -98,7 +98,7 @@ async def test_leaving_the_runtime_lets_actors_ask_agents_for_what_they_still_ha
         await runtime.spawn(Counter)
 
 
-async def test_two_poison_messages_to_one_actor_disturb_no_agent(autojump_clock):
+async def test_two_poison_messages_stop_only_their_actor(autojump_clock):
     """By default the actor stops, and a runtime of 50 agents answers as before."""
     async with open_runtime() as runtime:
         agents = [
@@ -148,7 +148,7 @@ async def test_one_for_all_restarts_an_agent_with_the_actor_that_it_needs(autoju
         assert runtime.count == 2
 
 
-async def test_one_for_one_leaves_agents_alone(autojump_clock):
+async def test_one_for_one_restart_does_not_affect_agents(autojump_clock):
     """By default the turn of an agent continues while an actor restarts."""
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent("tutor", llm=ScriptedLLM(slow)))
@@ -158,7 +158,7 @@ async def test_one_for_one_leaves_agents_alone(autojump_clock):
             assert str(await agent.run("hi")) == "re: hi"
 
 
-async def test_an_ask_to_an_agent_that_is_stopped_ends(autojump_clock):
+async def test_ask_ends_when_its_agent_stops(autojump_clock):
     """The waiting caller gets the error at once, and the agent can be started again under its name."""
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent("tutor", llm=ScriptedLLM([never, "hello again"])))
@@ -181,8 +181,8 @@ async def test_an_ask_to_an_agent_that_is_stopped_ends(autojump_clock):
         runtime.stop("nobody")
 
 
-async def test_an_ask_to_an_actor_that_dies_ends(autojump_clock):
-    """Also if the agent's tool waits for it: the error is the tool's result."""
+async def test_ask_ends_when_its_actor_dies(autojump_clock):
+    """An agent's tool that waits for the actor gets the error as its result."""
     async with open_runtime() as runtime:
         clerk = await runtime.spawn(lambda: Clerk(runtime, "tutor"))
         await runtime.start(BareAgent("tutor", llm=ScriptedLLM(never)))
@@ -199,7 +199,7 @@ async def test_an_ask_to_an_actor_that_dies_ends(autojump_clock):
 
 
 async def test_a_cancelled_spawn_starts_nothing(autojump_clock):
-    """Neither an actor nor its name is left."""
+    """The actor does not run, and its name is free."""
     async with open_runtime() as runtime:
         with trio.CancelScope() as scope:
             scope.cancel()
@@ -245,10 +245,10 @@ async def test_messages_of_a_stopped_agent_are_listed_and_resume(autojump_clock)
 
 async def test_message_to_a_stopped_agent_is_a_dead_letter(autojump_clock):
     """The sender gets NotRunning. The next start of the agent can answer the message."""
-    asked = []
+    texts = []
 
     def answer(chat):
-        asked.append(chat.messages[-1].parts[-1].text)
+        texts.append(chat.messages[-1].parts[-1].text)
         return "ok"
 
     async with open_runtime() as runtime:
@@ -266,7 +266,7 @@ async def test_message_to_a_stopped_agent_is_a_dead_letter(autojump_clock):
         )
         await runtime.start(agent)
         await runtime.send_again(letter)
-    assert asked == ["too late"]
+    assert texts == ["too late"]
 
 
 async def test_a_journal_keeps_the_queue_of_a_stopped_agent(autojump_clock, tmp_path):
@@ -327,7 +327,10 @@ async def test_an_ask_cycle_of_actor_and_agent_is_rejected(autojump_clock):
 
 
 async def test_an_actor_that_asks_itself_is_rejected(autojump_clock):
-    """Directly or through another actor; a `tell` and an `ask` from a separate task are accepted."""
+    """The actor may ask itself directly or through another actor.
+
+    A `tell` and an `ask` from a separate task are accepted.
+    """
     outcomes = []
 
     class Asking(Actor):

@@ -14,8 +14,8 @@ def pay() -> str:
     return SECRET
 
 
-async def test_a_session(autojump_clock):
-    """Its agent, its id, its status, and the length of its record."""
+async def test_repr_of_a_session(autojump_clock):
+    """It shows its agent, its id, its status, and the length of its record."""
     seen = []
 
     def answer(chat):
@@ -35,8 +35,8 @@ async def test_a_session(autojump_clock):
         assert repr(context) == "<SessionContext clerk/s1 closed, 2 messages>"
 
 
-async def test_a_turn(autojump_clock):
-    """Its message, its session, its state, and how often it has called the model."""
+async def test_repr_of_a_turn(autojump_clock):
+    """It shows its message, its session, its state, and the number of its model calls."""
     seen = []
 
     async def answer(chat):
@@ -63,8 +63,8 @@ async def test_a_turn(autojump_clock):
     assert seen == ["<Turn of m1 in s1, running, 1 model call>", "<Turn of m1 in s1, running, 2 model calls>"]
 
 
-async def test_an_agent_and_its_inbox(autojump_clock):
-    """The state of the agent, its number of sessions and running turns, and the number of queued messages."""
+async def test_repr_of_an_agent_and_its_inbox(autojump_clock):
+    """It shows the state of the agent, its number of sessions and running turns, and the number of queued messages."""
 
     async def answer(chat):
         await trio.sleep(5)
@@ -84,8 +84,8 @@ async def test_an_agent_and_its_inbox(autojump_clock):
     assert repr(running) == "<AgentActor clerk stopped, 3 sessions, 0 working, 0 messages queued>"
 
 
-async def test_long_ids_are_cut(autojump_clock):
-    """At most one line, with any names of agents, sessions and messages."""
+async def test_long_ids_are_truncated_in_reprs(autojump_clock):
+    """A repr is one line at most, with any names of agents, sessions and messages."""
     async with BareAgent(LONG, llm=ScriptedLLM(["hi"], repeat=True)) as agent:
         parent = await agent.create_session("ada", session_id="p" + LONG[1:])
         child = await agent.create_session("ada", parent=parent, session_id=LONG)

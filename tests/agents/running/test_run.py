@@ -46,8 +46,8 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-async def test_run_gives_the_reply_and_closes_its_session(make):
-    """A fresh session for each, nothing left of it."""
+async def test_run_returns_the_reply_and_closes_its_session(make):
+    """Each run has a new session, which is removed at the end."""
     agent, llm = make("one", "two")
     async with agent:
         reply = await agent.run("a")
@@ -63,17 +63,17 @@ async def test_run_in_a_session_continues_its_conversation(make, listen):
     agent, llm = make("one", "two")
     async with agent:
         session = await agent.create_session("ada", "a")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
         reply = await agent.run("b", session=session)
-        assert heard[1] is reply
+        assert received[1] is reply
         assert session.status == "idle"
     assert len(llm.chats[1].messages) == 3
 
 
 @pytest.mark.parametrize("error", [NotAuthorized("no"), ZeroDivisionError("x")])
 async def test_run_raises_the_error_of_the_failure(make, error):
-    """The exception that handlers would have got; one of the model's own client is its cause."""
+    """It is the exception that handlers get. An exception of the model client is its cause."""
     agent, _ = make(error)
     async with agent:
         with pytest.raises(ModelError) as caught:
@@ -128,8 +128,8 @@ async def test_an_image_alone_is_no_structured_answer():
     ],
 )
 @pytest.mark.parametrize("on_agent", [True, False])
-async def test_output_is_a_value_of_the_wanted_form(make, output, text, value, on_agent):
-    """A type or a schema, on the agent or on one run; the value is the reply's data."""
+async def test_output_is_a_value_of_the_declared_type(make, output, text, value, on_agent):
+    """The type or schema is an option of the agent or of one run. The value is the data of the reply."""
     agent, llm = make(text, **({"output": output} if on_agent else {}))
     async with agent:
         reply = await agent.run("a", **({} if on_agent else {"output": output}))
@@ -161,7 +161,7 @@ async def test_output_in_the_envelope_of_a_protocol(make, kind, envelope):
 
 
 async def test_output_that_does_not_fit_is_asked_again(make):
-    """With the place of the mistake, two times, then it is a parse error."""
+    """The model reads the position of the mistake two times; then the run ends with a parse error."""
     agent, llm = make('{"x": "one"}', '{"x": 1}', *['{"y": 1}'] * 3)
     async with agent:
         assert (await agent.run("a", output=Point)).data == Point(1)
@@ -180,16 +180,15 @@ async def test_temperature_and_max_tokens_reach_the_model(make):
     assert [(c.temperature, c.max_tokens) for c in llm.chats] == [(0, 100), (0.5, 7), (0, 100)]
 
 
-async def test_a_run_option_of_zero_goes_before_the_agents(make):
-    """A falsy value is a value."""
+async def test_run_option_of_zero_precedes_the_agents_option(make):
     agent, llm = make("x", temperature=1)
     async with agent:
         await agent.run("a", temperature=0)
     assert llm.chats[0].temperature == 0
 
 
-async def test_runs_side_by_side_do_not_mix(make):
-    """Each gets its own answer."""
+async def test_concurrent_runs_do_not_mix(make):
+    """Each run gets its own answer."""
     agent, _ = make(lambda chat: chat.messages[-1].parts[0].text.upper())
     answers = {}
 
@@ -202,8 +201,8 @@ async def test_runs_side_by_side_do_not_mix(make):
     assert answers == {"a": "A", "b": "B", "c": "C"}
 
 
-async def test_a_run_that_the_block_ends_raises_stopped(autojump_clock):
-    """The caller gets Stopped and does not wait forever."""
+async def test_run_raises_stopped_when_the_block_exits(autojump_clock):
+    """The caller does not wait forever."""
     caught = []
 
     async def ask(agent):
@@ -218,8 +217,8 @@ async def test_a_run_that_the_block_ends_raises_stopped(autojump_clock):
     assert len(caught) == 1
 
 
-async def test_stream_gives_typed_events_in_order():
-    """Tokens, the tool's result, tokens, the reply; then the end."""
+async def test_stream_yields_typed_events_in_order():
+    """The events are tokens, the tool's result, tokens and the reply. Then the stream ends."""
     llm = ScriptedLLM([ToolCall("add", {"a": 2, "b": 3}), "It is 5."], chunk=4)
     async with BareAgent("a", llm=llm, tools=[add]) as agent, agent.stream("2 + 3?") as events:
         seen = [event async for event in events]
@@ -242,19 +241,19 @@ async def test_leaving_a_stream_early_stops_its_turn(autojump_clock, listen):
     llm = ScriptedLLM(["a long story", "fine"], chunk=1, chunk_delay=1)
     async with BareAgent("a", llm=llm) as agent:
         session = await agent.create_session("ada")
-        heard = listen(session)
+        received = listen(session)
         async with agent.stream("tell", session=session) as events:
             await events.receive()
             await events.receive()
         await session.wait_idle()
         assert trio.current_time() < 3
-        assert [item.kind for item in heard] == ["interrupted"]
+        assert [item.kind for item in received] == ["interrupted"]
         assert session.history[-1].cut
         assert str(await agent.run("again", session=session)) == "fine"
 
 
-async def test_an_exception_inside_a_stream_comes_out_as_itself(autojump_clock):
-    """And the turn is stopped."""
+async def test_exception_in_a_stream_block_is_raised_unchanged(autojump_clock):
+    """The turn is stopped."""
     async with BareAgent("a", llm=ScriptedLLM(["a long story"], chunk=1, chunk_delay=1)) as agent:
         with pytest.raises(LookupError):  # noqa: PT012 - a block is the subject
             async with agent.stream("tell") as events:
@@ -273,8 +272,7 @@ async def test_an_unread_stream_does_not_block_the_agent(autojump_clock):
         assert agent._opener.running.sessions == {}
 
 
-async def test_a_wrong_output_is_refused_before_anything_is_asked(make):
-    """It is the developer's mistake."""
+async def test_invalid_output_type_is_rejected_before_the_model_call(make):
     agent, llm = make("x")
     async with agent:
         with pytest.raises(ConfigurationError):

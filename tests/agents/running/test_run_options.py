@@ -70,7 +70,7 @@ async def streamed(agent, *args, **options):
 
 
 @pytest.mark.parametrize("way", ["run", "stream"])
-async def test_sender_and_priority_are_those_of_a_chat(way):
+async def test_run_accepts_sender_and_priority(way):
     """The message in the record has them."""
     async with agent_of(lambda _: "ok") as agent:
         session = await agent.create_session("ada")
@@ -79,13 +79,13 @@ async def test_sender_and_priority_are_those_of_a_chat(way):
             await agent.run("tick", **options)
         else:
             await streamed(agent, "tick", **options)
-        said = session.history[0]
-    assert (said.sender, said.priority) == (Sender("clock", "system"), Priority.HIGH)
+        message = session.history[0]
+    assert (message.sender, message.priority) == (Sender("clock", "system"), Priority.HIGH)
 
 
 @pytest.mark.parametrize("kind", [BareAgent, StepsAgent])
-async def test_unknown_priorities_are_refused_with_the_nearest(kind):
-    """Before the message is sent."""
+async def test_unknown_priorities_of_run_are_rejected(kind):
+    """The error suggests the nearest priority, and no message is sent."""
     async with kind("tutor", llm=ScriptedLLM(["ok"])) as agent:
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError, match="'URGENT'"):
@@ -95,8 +95,7 @@ async def test_unknown_priorities_are_refused_with_the_nearest(kind):
         assert session.history == ()
 
 
-async def test_an_urgent_run_stops_what_its_session_does(slow):
-    """As an urgent chat does."""
+async def test_urgent_run_stops_the_running_turn(slow):
     failures = []
     async with agent_of(slow) as agent:
         session = await agent.create_session("ada", "slow one")
@@ -111,19 +110,19 @@ async def test_an_urgent_run_stops_what_its_session_does(slow):
 # --- timeout -----------------------------------------------------------------------------------
 
 
-async def test_a_run_that_takes_too_long_stops_its_turn(slow, autojump_clock):
+async def test_run_timeout_stops_its_turn(slow, autojump_clock):
     """The caller gets the error at the timeout, and the model call ends."""
     async with agent_of(slow) as agent:
         session = await agent.create_session("ada")
-        begun = trio.current_time()
+        started = trio.current_time()
         with pytest.raises(DeadlineExceeded, match="5"):
             await agent.run("go", session=session, timeout=5)
-        assert trio.current_time() - begun == 5
+        assert trio.current_time() - started == 5
         await session.wait_idle()
         assert (slow.stopped, session.status) == (1, "idle")
 
 
-async def test_a_run_in_a_queue_ends_in_time_and_never_begins(slow, autojump_clock):
+async def test_queued_run_times_out_and_never_begins(slow, autojump_clock):
     """Its message is not answered later."""
     async with agent_of(slow) as agent:
         session = await agent.create_session("ada", "first")
@@ -135,22 +134,22 @@ async def test_a_run_in_a_queue_ends_in_time_and_never_begins(slow, autojump_clo
 
 
 @pytest.mark.parametrize("is_queued", [False, True])
-async def test_a_stream_that_takes_too_long_ends_with_its_failure(slow, autojump_clock, is_queued):
+async def test_stream_timeout_ends_with_a_failure(slow, autojump_clock, is_queued):
     """The last delivery has the reason; the turn stops or does not begin."""
     async with agent_of(slow) as agent:
         session = await agent.create_session("ada", "first" if is_queued else "")
-        begun = trio.current_time()
+        started = trio.current_time()
         [failure] = await streamed(agent, "go", session=session, timeout=5)
         assert isinstance(failure, Failure)
         assert (failure.kind, type(failure.error)) == ("deadline", DeadlineExceeded)
-        assert trio.current_time() - begun == 5
+        assert trio.current_time() - started == 5
         slow.gate.set()
         await session.wait_idle()
         assert (slow.calls, slow.stopped) == ((1, 0) if is_queued else (1, 1))
 
 
 async def test_an_answer_before_the_deadline_is_accepted(autojump_clock):
-    """And no alarm is left behind it."""
+    """The timer of the deadline is removed."""
     async with agent_of(lambda _: "ok") as agent:
         assert (await agent.run("go", timeout=5)).text == "ok"
         [reply] = await streamed(agent, "go", timeout=5)
@@ -165,7 +164,7 @@ async def test_an_answer_before_the_deadline_is_accepted(autojump_clock):
 # --- said once -----------------------------------------------------------------------------------
 
 
-async def test_a_repetition_of_what_has_ended_gets_the_same_reply():
+async def test_repetition_of_an_ended_message_gets_the_same_reply():
     """The model is called once for any number of repetitions by run or stream; the record has the message once."""
     llm = ScriptedLLM(["one", "two"])
     async with BareAgent("tutor", llm=llm) as agent:
@@ -235,8 +234,8 @@ async def test_a_repetition_after_the_last_delivery_gets_the_outcome(by, answer)
         assert (outcome.text, outcome.message_type, outcome.label) == (*expected, Label({"page"}))
 
 
-async def test_a_repetition_of_what_has_failed_gets_the_same_error():
-    """Nothing runs a second time."""
+async def test_repetition_of_a_failed_message_gets_the_same_error():
+    """The message does not run a second time."""
 
     def broken(_):
         raise ValueError("no")
@@ -251,7 +250,7 @@ async def test_a_repetition_of_what_has_failed_gets_the_same_error():
 
 
 @pytest.mark.parametrize("by", ["run", "stream", "chat"])
-async def test_repetitions_join_what_runs_or_waits(slow, by):
+async def test_repetitions_join_running_and_queued_messages(slow, by):
     """Repetitions during the queue and during the turn get the same answer."""
     replies = []
 
@@ -291,10 +290,10 @@ async def streamed_to(replies, agent, session):
 @pytest.mark.parametrize("is_queued", [False, True])
 async def test_a_cancelled_repetition_does_not_stop_the_turn(slow, is_queued):
     """Other callers, or the handlers of a chat, receive the answer nevertheless."""
-    heard = []
+    received = []
     async with agent_of(slow) as agent:
         session = await agent.create_session("ada", "first" if is_queued else "")
-        session.on_conversation(lambda reply: heard.append(reply.text))
+        session.on_conversation(lambda reply: received.append(reply.text))
         await session.chat("go", message_id="m1")
         await trio.testing.wait_all_tasks_blocked()
         with trio.move_on_after(0):
@@ -305,12 +304,12 @@ async def test_a_cancelled_repetition_does_not_stop_the_turn(slow, is_queued):
         assert failure.kind == "deadline"
         slow.gate.set()
         await session.wait_idle()
-    assert heard[-1] == f"answer {len(heard)}"
+    assert received[-1] == f"answer {len(received)}"
     assert slow.stopped == 0
 
 
 async def test_a_cancelled_run_stays_stopped_for_its_repetition(slow):
-    """It was accepted, and ended so; a repetition does not do it again."""
+    """The message was accepted and has ended as stopped. A repetition does not run it again."""
     async with agent_of(slow) as agent:
         session = await agent.create_session("ada")
         with trio.move_on_after(0.01):
@@ -322,7 +321,7 @@ async def test_a_cancelled_run_stays_stopped_for_its_repetition(slow):
 
 
 async def test_a_repeated_message_of_a_suspended_turn_raises_suspended():
-    """As the first was; the decision is for both."""
+    """The first call raised it as well, and the decision applies to both."""
     async with agent_of([ToolCall("pay", {}), "done"], tools=[pay]) as agent:
         session = await agent.create_session("ada")
         for _ in range(2):
@@ -364,8 +363,8 @@ async def test_rejected_message_can_be_sent_again(slow):
         assert (await agent.run("go", session=session, message_id="m1")).text == "ok"
 
 
-async def test_after_a_restart_the_reply_is_in_the_history(tmp_path):
-    """The reply is not stored for repetitions; the fact that the message was answered is."""
+async def test_repetition_after_a_restart_refers_to_the_history(tmp_path):
+    """The reply is not stored for repetitions. The journal has only the fact that the message was answered."""
     url = f"sqlite:///{tmp_path}/x.db"
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(agent_of(["one"]))

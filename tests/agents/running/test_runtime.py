@@ -42,8 +42,8 @@ def hear(session):
     return log
 
 
-async def test_leaving_the_block_answers_what_was_accepted(autojump_clock):
-    """A queue of several messages is drained, in order."""
+async def test_exit_answers_accepted_messages(autojump_clock):
+    """A queue of several messages is processed in order."""
     async with assert_no_leaks(), BareAgent(name="a", llm=ScriptedLLM(slow)) as agent:
         session = await agent.create_session("ada")
         log = hear(session)
@@ -57,22 +57,22 @@ async def test_unanswered_messages_end_as_stopped_after_the_grace_period(autojum
     """Sync and async handlers are notified of the running message and of the queued ones."""
     async with assert_no_leaks(), BareAgent(name="a", llm=ScriptedLLM(never), grace=3) as agent:
         session = await agent.create_session("ada")
-        log, told = hear(session), []
+        log, received = hear(session), []
 
         @session.on_exception
         async def tell(failure):
             await trio.sleep(0.1)
-            told.append(failure)
+            received.append(failure)
 
         for number in range(3):
             await session.chat(f"{number}")
     assert log == ["stopped"] * 3
-    assert [failure.kind for failure in told] == ["stopped"] * 3
-    assert isinstance(told[0].error, Stopped)
+    assert [failure.kind for failure in received] == ["stopped"] * 3
+    assert isinstance(received[0].error, Stopped)
     assert 3 <= trio.current_time() < 4
 
 
-async def test_after_an_exception_there_is_no_grace(autojump_clock):
+async def test_exception_of_the_block_skips_the_grace_period(autojump_clock):
     """The block raises its own exception, and all accepted messages end as stopped."""
     async with assert_no_leaks():
         with pytest.raises(ValueError, match="mine") as caught:  # noqa: PT012 - what the block does is the test
@@ -88,8 +88,8 @@ async def test_after_an_exception_there_is_no_grace(autojump_clock):
     assert trio.current_time() == 0
 
 
-async def test_a_handler_that_hangs_does_not_silence_the_others(autojump_clock):
-    """All share one second; sync handlers of every session are called even after it."""
+async def test_hanging_handler_does_not_block_other_handlers(autojump_clock):
+    """All handlers share one second. Sync handlers of every session are called even after that."""
     logs = []
     with trio.CancelScope() as scope:
         async with BareAgent(name="a", llm=ScriptedLLM(never), max_concurrent_sessions=1) as agent:
@@ -113,7 +113,7 @@ async def test_a_handler_that_hangs_does_not_silence_the_others(autojump_clock):
 
 
 async def test_a_waiting_run_raises_when_the_agent_stops(autojump_clock):
-    """It raises whatever the handlers of its session do, running or queued."""
+    """It raises for any behaviour of the session's handlers, if it is running or queued."""
     errors = []
     agent = BareAgent(name="a", llm=ScriptedLLM(never), max_concurrent_sessions=1, grace=0)
 
@@ -135,8 +135,8 @@ async def test_a_waiting_run_raises_when_the_agent_stops(autojump_clock):
     assert len(errors) == 3
 
 
-async def test_handlers_may_chat_while_the_block_is_left(autojump_clock):
-    """In their own session and in another one; callers outside of turns may not."""
+async def test_handlers_may_chat_during_shutdown(autojump_clock):
+    """Handlers may chat in their own session and in another one. Callers outside of turns may not."""
     agent, hear_third, outside = BareAgent(name="a", llm=ScriptedLLM(slow)), [], []
 
     async def try_outside():
@@ -165,8 +165,8 @@ async def test_handlers_may_chat_while_the_block_is_left(autojump_clock):
     assert len(outside) == 2
 
 
-async def test_agents_may_ask_each_other_while_the_block_is_left(autojump_clock):
-    """An idle agent stays as long as another may need it."""
+async def test_agents_may_ask_each_other_during_shutdown(autojump_clock):
+    """An idle agent stays as long as another agent may need it."""
     helper = BareAgent(name="helper", llm=ScriptedLLM(slow))
     llm = ScriptedLLM([ToolCall("helper", {"task": "sum"}), ToolCall("helper", {"task": "more"}), "done"])
     async with BareAgent(name="boss", llm=llm, tools=[helper.as_tool()]) as boss:
@@ -178,8 +178,8 @@ async def test_agents_may_ask_each_other_while_the_block_is_left(autojump_clock)
     assert log == ["done"]
 
 
-async def test_each_agent_drains_for_its_own_grace(autojump_clock):
-    """A patient agent is not cut short by a hasty one."""
+async def test_each_agent_has_its_own_grace_period(autojump_clock):
+    """An agent with a longer period is not stopped early by another one."""
     async with open_runtime() as runtime:
         hasty = await runtime.start(BareAgent(name="hasty", llm=ScriptedLLM(never), grace=2))
         patient = await runtime.start(BareAgent(name="patient", llm=ScriptedLLM(slow), grace=50))
@@ -194,7 +194,7 @@ async def test_each_agent_drains_for_its_own_grace(autojump_clock):
 
 
 async def test_a_cancelled_scope_around_the_block_ends_it_at_once(autojump_clock):
-    """Nothing is left, everything accepted ends as stopped, also when it is cancelled while it drains."""
+    """Everything accepted ends as stopped, also when the scope is cancelled during the drain."""
     async with assert_no_leaks():
         with trio.move_on_after(5) as scope:
             async with BareAgent(name="a", llm=ScriptedLLM(never), grace=1000) as agent:
@@ -207,8 +207,8 @@ async def test_a_cancelled_scope_around_the_block_ends_it_at_once(autojump_clock
     assert trio.current_time() == pytest.approx(5)
 
 
-async def test_a_sender_without_room_is_answered_or_refused_when_the_block_is_left(autojump_clock):
-    """Its message is never lost, and affects no other message of its session."""
+async def test_waiting_sender_is_answered_or_rejected_at_shutdown(autojump_clock):
+    """The message is never lost, and affects no other message of its session."""
     agent = BareAgent(name="a", llm=ScriptedLLM(slow), session_inbox_capacity=3)
     async with trio.open_nursery() as nursery, agent:
         session = await agent.create_session("ada")
@@ -268,7 +268,7 @@ class BreakingView(type(ShortTermMemory().open_view())):
         super().add(message, answered=answered)
 
 
-async def test_an_agent_that_crashes_comes_back_with_its_sessions(autojump_clock):
+async def test_crashed_agent_restarts_with_its_sessions(autojump_clock):
     """The message that caused the crash ends; queued ones are answered after the restart."""
 
     @tool
@@ -296,7 +296,7 @@ async def test_an_agent_that_crashes_comes_back_with_its_sessions(autojump_clock
     assert other_log == ["re: hello"]
 
 
-async def test_a_name_is_taken_once():
+async def test_name_of_a_running_agent_cannot_be_reused():
     """The error names the conflict, and the first agent keeps running."""
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent(name="a", llm=ScriptedLLM(["one"])))
@@ -317,7 +317,7 @@ async def test_a_failed_block_entry_releases_all_resources():
 
 
 async def test_an_agent_can_be_opened_again():
-    """After its block, and never twice at a time."""
+    """The agent can be opened after its block, and never twice at a time."""
     agent = BareAgent(name="a", llm=ScriptedLLM(["one", "two"]))
     async with agent:
         assert (await agent.run("hello")).text == "one"
@@ -345,7 +345,7 @@ async def test_companions_are_started_and_stopped_with_their_agent():
 
 
 async def test_an_agent_starts_with_all_its_companions_or_not_at_all():
-    """If the name of one is in use, none of them stays."""
+    """If the name of one companion is in use, none of them stays."""
     helper = BareAgent(name="taken", llm=ScriptedLLM(["help"]))
     middle = BareAgent(name="middle", llm=ScriptedLLM(["help"]), tools=[helper.as_tool()])
     agent = BareAgent(name="agent", llm=ScriptedLLM(["x"]), tools=[middle.as_tool()])
@@ -361,8 +361,8 @@ async def test_an_agent_starts_with_all_its_companions_or_not_at_all():
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_runtime_that_was_left_starts_nothing(fails):
-    """However it was left."""
+async def test_closed_runtime_starts_no_agent(fails):
+    """The block may have ended in any way."""
     with suppress(LookupError):
         async with open_runtime() as runtime:
             if fails:
@@ -372,7 +372,7 @@ async def test_a_runtime_that_was_left_starts_nothing(fails):
 
 
 async def test_a_thousand_agents_start_and_stop():
-    """With nothing left of them."""
+    """No resources remain."""
     async with assert_no_leaks(), open_runtime() as runtime:
         agents = [
             await runtime.start(BareAgent(name=f"agent {n}", llm=ScriptedLLM([f"{n}"]))) for n in range(1000)
@@ -399,7 +399,7 @@ async def test_the_watchdog_ends_with_the_last_block():
 
 async def test_close_during_shutdown_raises_not_running(monkeypatch):
     """Closing a session at the moment its agent ends raises that error and no error of a nursery."""
-    begun = []
+    started = []
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM([])))
         runner = runtime.agents.opener(agent.name).running.runner
@@ -407,11 +407,11 @@ async def test_close_during_shutdown_raises_not_running(monkeypatch):
         end = runner.end
 
         def end_late():
-            begun.append(runner.start_soon(trio.sleep, 1))
+            started.append(runner.start_soon(trio.sleep, 1))
             end()
 
         monkeypatch.setattr(runner, "end", end_late)
-    assert begun == [False]
+    assert started == [False]
 
 
 async def test_stopped_agents_leave_no_memory(autojump_clock):

@@ -104,7 +104,7 @@ async def test_provider_limits_are_listed_by_model(autojump_clock):
 
 @pytest.mark.parametrize("journal", ["memory:", None])
 async def test_schedules_of_all_sessions_are_listed_by_date(journal, monkeypatch):
-    """Page by page, also those of sessions that are not in memory, where there is a journal."""
+    """With a journal, the pages include sessions that are not in memory."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 2)
     async with open_runtime(journal=journal) as runtime:
         agents = [await runtime.start(BareAgent(name, llm=ScriptedLLM(["ok"]))) for name in ("a", "b")]
@@ -126,7 +126,7 @@ async def test_schedules_of_all_sessions_are_listed_by_date(journal, monkeypatch
 
 
 async def test_budgets_of_sessions_in_memory_are_listed():
-    """Of the whole session and of its running turn: bounds, usage and remainder."""
+    """The list has bounds, usage and remainder of each session and of its running turn."""
     gate = trio.Event()
 
     async def answer(chat):
@@ -172,8 +172,8 @@ async def test_concurrent_creations_of_one_session_id_succeed_once(tmp_path, oth
         assert taken == (0 if other == "ensure" and copy.history else 1)
 
 
-@pytest.mark.parametrize("wanted", ["one", "copy"])
-async def test_fork_in_a_handler_fails_if_the_id_is_being_created(wanted):
+@pytest.mark.parametrize("expected", ["one", "copy"])
+async def test_fork_in_a_handler_fails_if_the_id_is_being_created(expected):
     """A handler never waits for the creation of a session, including its own; it gets SessionExists."""
     async with open_runtime(journal="memory:") as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
@@ -182,17 +182,17 @@ async def test_fork_in_a_handler_fails_if_the_id_is_being_created(wanted):
 
         @agent.on_session
         async def fork(session):
-            if session.id == "one" or wanted == "copy":
+            if session.id == "one" or expected == "copy":
                 try:
-                    await runtime.fork("s", new_id=wanted)
+                    await runtime.fork("s", new_id=expected)
                 except SessionExists as error:
                     refused.append(error.session_id)
 
         async with trio.open_nursery() as nursery:
             for session_id in ("one", "two"):
                 nursery.start_soon(partial(agent.create_session, "ada", session_id=session_id))
-        kinds = [type(record).__name__ for record in await runtime.journal.load(wanted)]
-    assert (kinds.count("SessionCreatedRecord"), refused) == (1, [wanted])
+        kinds = [type(record).__name__ for record in await runtime.journal.load(expected)]
+    assert (kinds.count("SessionCreatedRecord"), refused) == (1, [expected])
 
 
 @attrs.define(eq=False)
@@ -262,8 +262,11 @@ async def test_session_created_in_a_handler_races_with_a_fork(hold_looks, other,
         assert sum(taken) == (0 if other == "ensure" and is_first else 1)
 
 
-async def test_an_agent_that_starts_while_a_fork_is_written_makes_no_second_one(hold_looks):
-    """The fork is written while its agent does not run. The agent, started, waits for it before it makes a session of that id."""
+async def test_agent_start_waits_for_a_fork_of_its_session(hold_looks):
+    """The fork is written while its agent does not run.
+
+    The starting agent waits for it before it creates a session of that id.
+    """
     async with open_runtime(journal="memory:") as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
         await agent.run("1", session=await agent.create_session("ada", session_id="s"))
@@ -289,7 +292,7 @@ async def test_an_agent_that_starts_while_a_fork_is_written_makes_no_second_one(
     assert kinds.count("SessionCreatedRecord") == 1
 
 
-async def test_of_two_forks_of_one_id_at_once_one_is_written_without_their_agent(tmp_path):
+async def test_one_of_two_concurrent_forks_is_written_without_their_agent(tmp_path):
     async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db") as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
         await agent.run("1", session=await agent.create_session("ada", session_id="s"))
@@ -323,7 +326,7 @@ async def refusals(*calls):
 
 
 async def test_a_session_is_rebuilt_and_forked_while_its_agent_works(tmp_path):
-    """At any record; the copy is independent, and the original does not change."""
+    """The session may be rebuilt at any record. The copy is independent, and the original does not change."""
     async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db") as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one", "two", "else"])))
         session = await agent.create_session("ada", session_id="s")
@@ -354,8 +357,8 @@ async def test_a_session_is_rebuilt_and_forked_while_its_agent_works(tmp_path):
     assert attrs.asdict(copy)["closed"] is False
 
 
-async def test_a_session_is_compared_with_the_code_that_runs(tmp_path):
-    """Without its model and tools, while it works; nothing of the session or of the running agent changes."""
+async def test_session_is_compared_with_the_running_code(tmp_path):
+    """The comparison needs neither model nor tools. Nothing of the session or of the running agent changes."""
     called = []
 
     @tool(effect="once")
@@ -388,7 +391,7 @@ async def test_a_session_is_compared_with_the_code_that_runs(tmp_path):
     assert "system prompt" in str(found)
 
 
-async def test_a_session_in_the_middle_of_something_is_no_difference():
+async def test_unfinished_session_causes_no_difference():
     """With a pending approval and after a mode change no record differs; with other code records do."""
 
     @tool(approval=True)
@@ -437,7 +440,7 @@ class Shop(Toolset):
         await trio.sleep_forever()
 
 
-async def test_a_comparison_leaves_the_running_agent_as_it_is():
+async def test_comparison_does_not_change_the_running_agent():
     """Its toolsets stay connected, its deps are not created again, and its log stays redacted."""
     made, shop = [], Shop()
 
@@ -458,12 +461,11 @@ async def test_a_comparison_leaves_the_running_agent_as_it_is():
     assert (reply.text, [each.content for each in results]) == ("done again", ["paid by s"] * 2)
 
 
-async def test_a_comparison_asks_no_model_for_summaries():
-    """A memory that summarizes has its model left alone."""
-    asked = []
+async def test_comparison_calls_no_model_for_summaries():
+    requests = []
 
     def summarize(chat):
-        asked.append(chat)
+        requests.append(chat)
         return "they said numbers"
 
     memory = SummarizingMemory(llm=ScriptedLLM(summarize), keep=2, trigger=4)
@@ -474,8 +476,8 @@ async def test_a_comparison_asks_no_model_for_summaries():
         for number in range(8):
             await agent.run(str(number), session=session)
         await trio.testing.wait_all_tasks_blocked(0.01)
-        before = len(asked)
+        before = len(requests)
         assert before > 0
         assert await compare_session(runtime, "s") is None
         await trio.testing.wait_all_tasks_blocked(0.01)
-        assert len(asked) == before
+        assert len(requests) == before

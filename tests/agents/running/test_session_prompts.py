@@ -68,7 +68,7 @@ async def test_system_prompt_renders_session_and_state():
     assert "<system>" not in other
 
 
-async def test_a_prompt_is_rendered_once_a_change(monkeypatch):
+async def test_prompt_is_rendered_once_per_change(monkeypatch):
     """Any number of model calls share a rendering; each change of the state renders again."""
     rendered = []
 
@@ -114,8 +114,8 @@ async def test_prompts_render_memory():
     assert "characters of" not in repr(session.history)
 
 
-async def test_a_template_of_a_protocol_may_say_the_session():
-    """With a restart it is rendered to the same bytes."""
+async def test_protocol_template_may_contain_the_session():
+    """After a restart the template is rendered to the same bytes."""
 
     class Personal(Bare):
         template = "You serve {{ session.owner }} ({{ session.id }})."
@@ -128,7 +128,7 @@ async def test_a_template_of_a_protocol_may_say_the_session():
     assert said_by(llm) == ["You serve ada (s)."]
 
 
-async def test_layers_of_sessions_and_calls_round_a_prompt_that_changes():
+async def test_prompt_layers_work_with_a_changing_prompt():
     """Text appended for one call is last; a wrapping template is rejected, and a replacing one is used."""
     llm = ScriptedLLM(["a"] * 3)
     async with BareAgent("clerk", llm=llm, prompt=GREETING) as agent:
@@ -143,7 +143,7 @@ async def test_layers_of_sessions_and_calls_round_a_prompt_that_changes():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ({"prompt": PromptLayer("{{ state.plan }}", variables={})}, "plan"),
         ({"assistant_prompt": "{{ session.name }}"}, "name"),
@@ -151,14 +151,14 @@ async def test_layers_of_sessions_and_calls_round_a_prompt_that_changes():
         ({"user_prompt": 5}, "a string"),
     ],
 )
-def test_templates_are_tried_when_the_agent_is_made(options, words):
-    """A state is empty in the beginning; a name that there is not, and a broken template, are refused."""
-    with pytest.raises(ConfigurationError, match=words):
+def test_templates_are_checked_at_construction(options, expected):
+    """The state is empty at first. An unknown name and a broken template raise an error."""
+    with pytest.raises(ConfigurationError, match=expected):
         BareAgent("clerk", llm=ScriptedLLM([]), **options)
 
 
-def test_plain_text_is_no_template():
-    """Braces in a plain text stay."""
+def test_plain_text_is_not_a_template():
+    """Braces in plain text are unchanged."""
     agent = ReActAgent("tutor", llm=ScriptedLLM([]), prompt="Say {{ session.owner }}.")
     assert agent.system_prompt.endswith("Say {{ session.owner }}.")
     assert agent.prompts.live is None
@@ -172,7 +172,7 @@ def answered(text, stop="end"):
 
 
 async def test_a_first_message_is_rewritten():
-    """By one model call, with the sender's own text next to it; the usage counts, images stay."""
+    """One model call rewrites it and gets the sender's own text. The usage counts, and images stay."""
     enhancer, llm = ScriptedLLM([answered("Plan three days in Rome.")]), ScriptedLLM(["Day one ..."])
     async with open_runtime(journal="memory:") as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=llm, models={"enhancer": enhancer}))
@@ -189,7 +189,7 @@ async def test_a_first_message_is_rewritten():
         assert "rome 3d" not in repr(llm.chats[0].messages)
 
 
-async def test_how_it_is_worded_can_be_said():
+async def test_rewrite_accepts_an_instruction():
     """A text instead of True instructs the model; without a separate model the agent's is used."""
     llm = ScriptedLLM(["In French.", "Bien."])
     async with BareAgent("clerk", llm=llm) as agent:
@@ -210,8 +210,8 @@ async def test_unusable_rewrite_keeps_the_original_message(answer):
         assert (session.history[0].text, dict(session.history[0].metadata)) == ("hello", {})
 
 
-async def test_a_model_that_fails_makes_no_session(autojump_clock):
-    """Its error is raised, and the id is free; one that hangs is cut."""
+async def test_failed_rewrite_creates_no_session(autojump_clock):
+    """The error of the model is raised, and the id is free. A hanging model is cancelled."""
     broken = ScriptedLLM([ModelError("down"), "never"], delay=0)
     async with BareAgent("clerk", llm=ScriptedLLM(["ok"]), models={"enhancer": broken}) as agent:
         with pytest.raises(ModelError, match="down"):
@@ -224,7 +224,7 @@ async def test_a_model_that_fails_makes_no_session(autojump_clock):
             await agent.create_session("ada", "hello", enhance_prompt=True)
 
 
-async def test_the_prompt_manager_takes_a_session():
+async def test_prompt_manager_renders_the_prompt_of_a_session():
     """A program renders the assistant prompt of a session as the model sees it."""
     llm = ScriptedLLM(["Hello."])
     prompt = "I talk with {{ session.owner }} about {{ state.get('topic', 'all') }}."

@@ -29,13 +29,13 @@ def shown(tokens):
     return "".join(token.text for token in tokens)
 
 
-async def test_tokens_are_the_reply_in_pieces(listen):
-    """Together they are its text, and they carry its id."""
+async def test_tokens_join_to_the_text_of_the_reply(listen):
+    """The tokens have the id of the reply."""
     async with BareAgent("a", llm=ScriptedLLM(["Hello Ada, how are you?"], chunk=4)) as agent:
         session = await agent.create_session("ada", "hi")
-        heard = listen(session, tokens=True)
+        received = listen(session, tokens=True)
         await session.wait_idle()
-    *tokens, reply = heard
+    *tokens, reply = received
     assert len(tokens) == 6
     assert shown(tokens) == reply.text
     assert {(token.reply_id, token.attempt) for token in tokens} == {(reply.id, 0)}
@@ -58,24 +58,24 @@ REACT = {
         (RouterAgent, {"top_level_intent": "CONVERSATION", "response": "Hello!"}),
     ],
 )
-async def test_only_what_the_user_reads_is_shown(listen, kind, answer):
-    """No braces, no thoughts, nothing of the envelope."""
+async def test_tokens_contain_only_text_for_the_user(listen, kind, answer):
+    """Tokens have no braces, no thoughts, and nothing of the envelope."""
     async with kind("a", llm=ScriptedLLM([json.dumps(answer)], chunk=3)) as agent:
         session = await agent.create_session("ada", "hi")
-        heard = listen(session, tokens=True)
+        received = listen(session, tokens=True)
         await session.wait_idle()
-    assert str(heard[-1]) == "Hello!"
-    assert shown(item for item in heard if isinstance(item, Token)) == "Hello!"
+    assert str(received[-1]) == "Hello!"
+    assert shown(item for item in received if isinstance(item, Token)) == "Hello!"
 
 
-async def test_a_new_attempt_voids_the_former_text(listen):
-    """Each attempt begins from nothing, and the last one's text is the reply's."""
+async def test_new_attempt_replaces_the_earlier_text(listen):
+    """Each attempt begins with empty text, and the last attempt's text is the reply's."""
     async with BareAgent("a", llm=Stumbling()) as agent:
         session = await agent.create_session("ada", "hi")
-        heard = listen(session, tokens=True)
+        received = listen(session, tokens=True)
         await session.wait_idle()
     texts = {}
-    for token in heard[:-1]:
+    for token in received[:-1]:
         texts[token.attempt] = texts.get(token.attempt, "") + token.text
     assert texts == {0: "Hel", 1: "Hello th", 2: "Hello."}
 
@@ -90,19 +90,19 @@ async def test_a_fallback_is_a_new_attempt(listen):
 
     async with BareAgent("a", llm=FallbackModel(Half(["x"]), ScriptedLLM(["Hello."]))) as agent:
         session = await agent.create_session("ada", "hi")
-        heard = listen(session, tokens=True)
+        received = listen(session, tokens=True)
         await session.wait_idle()
-    assert [(t.text, t.attempt > 0) for t in heard[:-1]] == [("I am", False), ("Hello.", True)]
-    assert str(heard[-1]) == "Hello."
+    assert [(t.text, t.attempt > 0) for t in received[:-1]] == [("I am", False), ("Hello.", True)]
+    assert str(received[-1]) == "Hello."
 
 
 async def test_model_does_not_stream_without_token_handlers():
     """Without a handler for tokens the model call does not stream."""
-    asked = []
+    texts = []
 
     class Watched(ScriptedLLM):
         async def complete(self, chat, *, on_text=None):
-            asked.append(on_text is not None)
+            texts.append(on_text is not None)
             return await super().complete(chat, on_text=on_text)
 
     async with BareAgent("a", llm=Watched(["one", "two"])) as agent:
@@ -111,20 +111,20 @@ async def test_model_does_not_stream_without_token_handlers():
         session.on_token(lambda _: None)
         await session.chat("more")
         await session.wait_idle()
-    assert asked == [False, True]
+    assert texts == [False, True]
 
 
 async def test_the_text_of_an_interrupted_answer_is_kept_as_cut(autojump_clock, listen):
-    """The record has the received text; the model reads it as its own earlier text."""
+    """The record has the received text, and the model reads it as its own earlier text."""
     llm = ScriptedLLM(["Once upon a time", "fine"], chunk=5, chunk_delay=1)
     async with BareAgent("a", llm=llm) as agent:
         session = await agent.create_session("ada", "a story")
-        heard = listen(session, tokens=True)
+        received = listen(session, tokens=True)
         await trio.sleep(1.5)
         await session.interrupt("enough")
         assert (session.history[-1].text, session.history[-1].cut) == ("Once upon ", True)
-        assert heard[-1].kind == "interrupted"
-        assert heard[0].reply_id == session.history[-1].id
+        assert received[-1].kind == "interrupted"
+        assert received[0].reply_id == session.history[-1].id
         await session.chat("go on")
         await session.wait_idle()
     assert [m.role for m in llm.chats[-1].messages] == ["user", "assistant", "user"]
@@ -136,11 +136,11 @@ async def test_failing_token_handler_is_reported_once_per_answer(listen):
     async with agent:
         session = await agent.create_session("ada", "count")
         session.on_token(lambda _: 1 / 0)
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
         await session.chat("go on")
         await session.wait_idle()
-    assert [getattr(item, "kind", "reply") for item in heard if not isinstance(item, Token)] == [
+    assert [getattr(item, "kind", "reply") for item in received if not isinstance(item, Token)] == [
         "handler",
         "reply",
     ] * 2

@@ -76,7 +76,7 @@ async def test_the_name_of_an_unused_agent_is_taken():
 
 @pytest.mark.parametrize("is_used", [False, True], ids=["unused", "used"])
 async def test_start_and_stop_are_one_event_each(is_used):
-    """Observers see the start at the start, and not again at the first use."""
+    """Observers receive the start event at the start, and not again at the first use."""
     async with open_runtime() as runtime, runtime.events() as events:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
         if is_used:
@@ -197,7 +197,7 @@ async def test_a_configuration_error_is_raised_by_the_start(make, text, no_keys)
 
 
 async def test_a_missing_key_is_raised_by_the_start(no_keys):
-    """A key that was removed between the construction and the start."""
+    """The key was removed between the construction and the start."""
     no_keys.setenv("OPENAI_API_KEY", "test")
     agent = BareAgent("a", llm="openai:gpt-4.1-mini")
     async with agent:

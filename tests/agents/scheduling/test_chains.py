@@ -57,10 +57,10 @@ def looking_again(seconds, calls, **settings):
 @pytest.mark.parametrize("seconds", [0, 59])
 async def test_a_model_that_schedules_itself_soon_ends_at_the_bound_of_the_tree(seconds, autojump_clock):
     """Turns of soon schedules share `tree_model_calls` with the first turn, and `LimitReached` names that limit."""
-    calls, said, failed = [], [], []
+    calls, texts, failed = [], [], []
     async with looking_again(seconds, calls) as agent:
         session = await agent.create_session("ada")
-        session.on_conversation(lambda reply: said.append(reply.text))
+        session.on_conversation(lambda reply: texts.append(reply.text))
         session.on_exception(lambda failure: failed.append(failure.error))
         await session.chat("begin")
         await trio.sleep(3600)

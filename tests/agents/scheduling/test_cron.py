@@ -42,7 +42,7 @@ def times(line, start, count, zone=BERLIN):
         ("0 9 * * *", "2026-10-24T10:00", ["25 09:00+0100", "26 09:00+0100"]),
     ],
 )
-def test_the_next_times_of_a_line(line, start, expected):
+def test_next_times_of_a_cron_expression(line, start, expected):
     """Successive times are in order, without omissions or repetitions."""
     assert times(line, start, len(expected)) == expected
 

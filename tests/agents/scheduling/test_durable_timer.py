@@ -67,7 +67,7 @@ class Model:
 @example([("set", "a", 1), ("set", "b", 2), ("forget", "a"), ("wait", 4)])
 @example([("set", "a", 1), ("wait", 2), ("set", "a", 2), ("load", "b", 3), ("wait", 1), ("put_back", "a", 2)])
 @settings(deadline=None)
-def test_the_index_is_its_model(deeds):
+def test_index_equals_a_simple_model(deeds):
     """Each due session is popped once, earliest first, until it is put back. The last set time applies."""
     clock = Hands()
     index, model = DueIndex(clock), Model(clock)
@@ -114,16 +114,16 @@ def test_timer_fires_within_the_clock_tolerance():
 
 def test_a_new_earliest_time_is_reported():
     """The index calls `on_push` for a new earliest time, so that the service need not poll."""
-    told = []
+    received = []
     index = DueIndex(Hands())
-    index.on_push = told.append
+    index.on_push = received.append
     index.set("a", 1010.0)
     index.set("a", 1010.0)
     index.set("b", 1005.0)
-    assert (told, index.first) == ([1010.0, 1005.0], 1005.0)
+    assert (received, index.first) == ([1010.0, 1005.0], 1005.0)
 
 
-def test_changed_times_do_not_pile_up():
+def test_changed_times_keep_few_stale_entries():
     """Repeated changes of one session's time keep a bounded number of stale entries."""
     index = DueIndex(Hands())
     for number in range(10 * MIN_COMPACT_ENTRIES):

@@ -66,7 +66,7 @@ async def test_a_cron_schedule_skips_runs_while_its_message_is_suspended(
     autojump_clock, at_wall_time, journal_or_none
 ):
     """While a cron message is suspended no further one is queued, also after a restart. The next follows the turn."""
-    asked = []
+    times = []
 
     @tool(approval=True)
     async def look() -> str:
@@ -75,14 +75,14 @@ async def test_a_cron_schedule_skips_runs_while_its_message_is_suspended(
 
     def agent():
         def answer(chat):
-            asked.append(trio.current_time())
+            times.append(trio.current_time())
             return "done" if chat.messages[-1].role == "tool" else ToolCall("look", {})
 
         return BareAgent("a", llm=ScriptedLLM(answer, keep=0), tools=[look])
 
     async def due_later(session):
         await trio.sleep(600)
-        assert (session.status, len(asked), len(session.history)) == ("suspended", 1, 2)
+        assert (session.status, len(times), len(session.history)) == ("suspended", 1, 2)
         assert session._agent.inbox.waiting(session.id) == []
 
     async with open_runtime(journal=journal_or_none) as runtime:
@@ -92,14 +92,14 @@ async def test_a_cron_schedule_skips_runs_while_its_message_is_suspended(
         await trio.sleep(61)
         await due_later(session)
         if journal_or_none is None:
-            await decided(session, asked)
+            await decided(session, times)
     if journal_or_none is not None:
         at_wall_time(session.clock.now())
         async with open_runtime(journal=journal_or_none) as runtime:
             a = await runtime.start(agent())
             session = await a.open_session("s")
             await due_later(session)
-            await decided(session, asked)
+            await decided(session, times)
 
 
 async def decided(session, asked):
@@ -122,7 +122,7 @@ class SlowJournal(WrappedJournal):
         await self.inner.commit(entry, epoch=epoch, durable=durable)
 
 
-async def test_a_removal_that_is_cancelled_holds_in_the_next_life_too(autojump_clock):
+async def test_cancelled_removal_holds_after_a_restart(autojump_clock):
     """A cancelled `unschedule()` removes the schedule, in this process and after a restart."""
     async with MemoryJournal().running() as inner:
         journal = SlowJournal(inner)
@@ -143,7 +143,7 @@ async def test_a_removal_that_is_cancelled_holds_in_the_next_life_too(autojump_c
             assert (await agent.open_session("s")).schedules == ()
 
 
-async def test_a_removal_that_is_cancelled_is_written_by_itself(autojump_clock):
+async def test_cancelled_removal_is_written_without_a_message(autojump_clock):
     """A cancelled removal is written without a further message in the session."""
     async with MemoryJournal().running() as inner:
         journal = SlowJournal(inner)
@@ -170,7 +170,7 @@ class UnsureJournal(WrappedJournal):
             raise JournalFailed("no answer")
 
 
-async def test_a_removal_that_failed_holds_in_no_life(autojump_clock):
+async def test_failed_removal_has_no_effect(autojump_clock):
     """If `unschedule()` raises, the schedule remains, in this process and after a restart."""
     async with MemoryJournal().running() as inner:
         journal = UnsureJournal(inner)
@@ -221,7 +221,7 @@ async def journal_or_none(request):
 # --- times of firing ---------------------------------------------------------------------
 
 
-async def test_a_delay_a_date_and_a_line_fire_at_their_times(autojump_clock, at_wall_time):
+async def test_delay_date_and_cron_schedule_fire_at_their_times(autojump_clock, at_wall_time):
     """Case 16 of the specification: each fires with its description, a cron expression repeatedly."""
     at_wall_time(datetime(2026, 11, 20, 8, 30, tzinfo=UTC).timestamp())
     async with make_agent() as agent:
@@ -259,7 +259,7 @@ async def test_removed_schedule_never_fires(autojump_clock):
 
 
 @pytest.mark.parametrize(
-    ("times", "words"),
+    ("times", "expected"),
     [
         ({}, "exactly one"),
         ({"after": 1, "cron": "* * * * *"}, "exactly one"),
@@ -274,11 +274,11 @@ async def test_removed_schedule_never_fires(autojump_clock):
         ({"cron": "* * * * *", "zone": "Moon"}, "time zone"),
     ],
 )
-async def test_invalid_times_are_rejected(times, words):
+async def test_invalid_times_are_rejected(times, expected):
     """The error names the argument, and no schedule is set."""
     async with make_agent() as agent:
         session = await agent.create_session("ada")
-        with pytest.raises(ConfigurationError, match=words):
+        with pytest.raises(ConfigurationError, match=expected):
             await session.schedule("x", **times)
         with pytest.raises(ConfigurationError, match="description"):
             await session.schedule(" ", after=1)
@@ -309,8 +309,8 @@ async def test_schedules_are_bounded(autojump_clock):
         await session.schedule("one more", after=10)
 
 
-async def test_where_nothing_can_be_scheduled(autojump_clock):
-    """A closed session and a session that ends after its reply reject schedules."""
+async def test_closed_and_ending_sessions_reject_schedules(autojump_clock):
+    """A session that ends after its reply is such a session."""
     async with make_agent() as agent:
         session = await agent.create_session("ada")
         await session.schedule("never", after=10)
@@ -328,26 +328,26 @@ async def test_where_nothing_can_be_scheduled(autojump_clock):
 # --- full inboxes -----------------------------------------------------------------------
 
 
-async def test_a_full_inbox_makes_it_wait_and_loses_nothing(autojump_clock):
+async def test_due_schedule_waits_for_a_full_inbox(autojump_clock):
     """If the session inbox is full, a due schedule waits for a free slot."""
 
     async def slow(chat):
         await trio.sleep(30)
         return "done"
 
-    said = []
+    received_texts = []
     async with BareAgent("a", llm=ScriptedLLM(slow, keep=0), session_inbox_capacity=1) as agent:
         session = await agent.create_session("ada")
-        session.on_conversation(lambda _: said.append(round(trio.current_time())))
+        session.on_conversation(lambda _: received_texts.append(round(trio.current_time())))
         for number in range(3):
             await session.schedule(f"{number}", after=10 + number)
         await trio.sleep(200)
         texts = [message.text for message in session.history if message.sender.kind == "system"]
     assert texts == [f"{TASK}{number}" for number in range(3)]
-    assert said == [40, 70, 100]
+    assert received_texts == [40, 70, 100]
 
 
-async def test_a_full_inbox_of_the_agent_makes_all_wait(autojump_clock):
+async def test_due_schedules_wait_for_a_full_agent_inbox(autojump_clock):
     """With a full agent inbox the due schedules of 60 sessions wait, and all fire."""
 
     async def slow(chat):
@@ -365,7 +365,7 @@ async def test_a_full_inbox_of_the_agent_makes_all_wait(autojump_clock):
     assert len(done) == 60
 
 
-async def test_a_line_is_passed_over_while_its_last_message_waits(autojump_clock, at_wall_time):
+async def test_cron_schedule_skips_times_while_its_message_waits(autojump_clock, at_wall_time):
     """A cron schedule skips times at which its previous message is unfinished."""
     at_wall_time(datetime(2026, 11, 20, 8, 0, tzinfo=UTC).timestamp())
 
@@ -389,10 +389,10 @@ async def test_overdue_schedule_fires_once_at_the_start(autojump_clock, at_wall_
     """A cron schedule that missed several times fires once and continues. Later schedules wait for their time."""
     begin = datetime(2026, 11, 20, 8, 0, tzinfo=UTC).timestamp()
     at_wall_time(begin)
-    heard = []
+    received = []
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
-            agent = await runtime.start(make_agent(heard))
+            agent = await runtime.start(make_agent(received))
             session = await agent.create_session("ada", session_id="s")
             await session.schedule("missed", after=600)
             await session.schedule("later", after=7200)
@@ -401,7 +401,7 @@ async def test_overdue_schedule_fires_once_at_the_start(autojump_clock, at_wall_
         at_wall_time(begin + 3605)
         started = round(trio.current_time())
         async with open_runtime(journal=journal) as runtime:
-            agent = await runtime.start(make_agent(heard))
+            agent = await runtime.start(make_agent(received))
             await trio.sleep(1200)
             session = await agent.open_session("s")
             assert [s.description for s in session.schedules] == ["line", "later"]
@@ -417,14 +417,14 @@ async def test_overdue_schedule_fires_once_at_the_start(autojump_clock, at_wall_
     assert len({message.id for message in fired}) == len(fired) == len(found)
 
 
-async def test_a_sleeping_session_is_woken(autojump_clock, monkeypatch):
+async def test_schedule_loads_an_evicted_session(autojump_clock, monkeypatch):
     """Schedules of evicted sessions fire in time, before and after a restart."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 3)
-    heard = []
+    received = []
     async with MemoryJournal().running() as journal:
         for life in range(2):
             async with open_runtime(journal=journal) as runtime:
-                agent = await runtime.start(make_agent(heard))
+                agent = await runtime.start(make_agent(received))
                 if not life:
                     for number in range(50):
                         session = await agent.create_session("ada", session_id=f"s{number}")
@@ -441,9 +441,9 @@ async def test_a_sleeping_session_is_woken(autojump_clock, monkeypatch):
 
 async def test_a_schedule_travels_with_its_session(autojump_clock):
     """Case 20 of the specification: an exported schedule fires in the runtime that imports it."""
-    heard = []
+    received = []
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
-        agent = await runtime.start(make_agent(heard))
+        agent = await runtime.start(make_agent(received))
         session = await agent.create_session("ada", session_id="s")
         await session.schedule("travels", after=100)
         exported = await read_sessions(journal)
@@ -451,7 +451,7 @@ async def test_a_schedule_travels_with_its_session(autojump_clock):
         await journal.acquire()
         await write_sessions(journal, exported)
         async with open_runtime(journal=journal) as runtime:
-            await runtime.start(make_agent(heard))
+            await runtime.start(make_agent(received))
             await trio.sleep(200)
     assert [text for _, text in asked(agent)] == [TASK + "travels"]
 
@@ -479,19 +479,19 @@ async def test_a_crash_at_every_write_fires_each_exactly_once(autojump_clock, at
     writes = 1
     while True:
         at_wall_time(begin)
-        heard, effects = [], []
+        received, effects = [], []
         async with MemoryJournal().running() as inner:
             journal = CrashingJournal(inner, writes)
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(kill_when_dead, journal, scope)
-                    await live(journal, heard, effects)
+                    await live(journal, received, effects)
                     nursery.cancel_scope.cancel()
             died = journal.is_dead
             if died:
                 at_wall_time(begin + (1000 if late else 0))
                 effects.clear()
-                await live(inner, heard, effects)
+                await live(inner, received, effects)
             (fired,) = effects
             ids = [message.id for message in fired]
             assert len(set(ids)) == len(ids)

@@ -55,7 +55,7 @@ async def call(name, /, **arguments):
         ({"type": "cron", "cron": "0 9 * * mon-fri", "zone": "Europe/Berlin"}, "2026-11-23T09:00:00+01:00"),
     ],
 )
-async def test_each_kind_of_time(when, expected, autojump_clock):
+async def test_model_reads_the_next_firing_time_of_each_kind(when, expected, autojump_clock):
     """The model reads the next firing time, or that the time is in the past."""
     text = await call("schedule_task", when=when, description="call home")
     if expected is None:
@@ -67,7 +67,7 @@ async def test_each_kind_of_time(when, expected, autojump_clock):
 
 
 @pytest.mark.parametrize(
-    ("when", "words"),
+    ("when", "expected"),
     [
         ({"type": "no-schedule"}, "nothing was scheduled"),
         ({"type": "delayed"}, "needs 'seconds'"),
@@ -82,14 +82,14 @@ async def test_each_kind_of_time(when, expected, autojump_clock):
         ({"type": "sometime"}, "sometime"),
     ],
 )
-async def test_invalid_schedule_time_is_an_error_for_the_model(when, words, autojump_clock):
+async def test_invalid_schedule_time_is_an_error_for_the_model(when, expected, autojump_clock):
     """The model reads the reason, so that it can correct the time."""
-    assert words in await call("schedule_task", when=when, description="x")
+    assert expected in await call("schedule_task", when=when, description="x")
 
 
 async def test_a_task_is_run_and_a_cancelled_one_is_not(autojump_clock):
     """Case 16: a scheduled message is processed at 60 s in its session. A cancelled one is not."""
-    said = []
+    texts = []
 
     def answer(chat):
         last = chat.messages[-1]
@@ -108,21 +108,21 @@ async def test_a_task_is_run_and_a_cancelled_one_is_not(autojump_clock):
 
     async with BareAgent("a", llm=ScriptedLLM(answer, keep=0), tools=scheduling_tools()) as agent:
         session = await agent.create_session("ada")
-        session.on_conversation(lambda reply: said.append((round(trio.current_time()), reply.text)))
+        session.on_conversation(lambda reply: texts.append((round(trio.current_time()), reply.text)))
         for text in ("schedule 60", "schedule 90", "list"):
             await agent.run(text, session=session)
-        listed = json.loads(said[-1][1].removeprefix("noted: "))
+        listed = json.loads(texts[-1][1].removeprefix("noted: "))
         assert listed["now"] == "2026-11-20T08:00:00+00:00"
         assert [task["description"] for task in listed["tasks"]] == ["task 60", "task 90"]
         await agent.run(f"cancel {listed['tasks'][1]['id']}", session=session)
-        assert "is cancelled" in said[-1][1]
+        assert "is cancelled" in texts[-1][1]
         await agent.run("cancel nothing", session=session)
-        assert "No task nothing" in said[-1][1]
+        assert "No task nothing" in texts[-1][1]
         await trio.sleep(200)
-    assert [(at, text) for at, text in said if text == "did it"] == [(60, "did it")]
+    assert [(at, text) for at, text in texts if text == "did it"] == [(60, "did it")]
 
 
-async def test_in_a_conversation_that_ends_nothing_can_be_scheduled(autojump_clock):
+async def test_scheduling_fails_in_a_run_without_a_session(autojump_clock):
     """In a `run` without a session scheduling fails, because the session ends with the reply."""
     llm = calling("schedule_task", when={"type": "delayed", "seconds": 60}, description="x")
     async with BareAgent("a", llm=llm, tools=scheduling_tools()) as agent:

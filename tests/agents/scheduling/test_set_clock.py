@@ -66,10 +66,10 @@ def clerk(**options):
 
 async def heard_within(session, seconds):
     """Return the replies of the next `seconds` seconds."""
-    heard = []
-    session.on_conversation(lambda reply: heard.append(reply.text))
+    received = []
+    session.on_conversation(lambda reply: received.append(reply.text))
     await trio.sleep(seconds)
-    return heard
+    return received
 
 
 @pytest.mark.parametrize("jump", JUMPS)
@@ -84,8 +84,7 @@ async def test_a_delay_ignores_clock_adjustments(autojump_clock, wall, journal, 
 
 
 @pytest.mark.parametrize("jump", JUMPS)
-async def test_a_delay_that_is_set_after_the_jump(autojump_clock, wall, journal, jump):
-    """A delay that is set after a clock change has its normal length."""
+async def test_delay_set_after_a_clock_change_has_its_length(autojump_clock, wall, journal, jump):
     async with open_runtime(journal=journal) as runtime:
         session = await (await runtime.start(clerk())).create_session("ada")
         await session.schedule("far away", after=10_000)
@@ -117,7 +116,9 @@ async def test_a_date_follows_the_clock_back(autojump_clock, wall, journal):
 
 
 @pytest.mark.parametrize("jump", JUMPS)
-async def test_a_delay_of_a_session_that_sleeps(autojump_clock, wall, tmp_path, jump, monkeypatch):
+async def test_delay_of_an_evicted_session_fires_after_a_clock_change(
+    autojump_clock, wall, tmp_path, jump, monkeypatch
+):
     """After a clock change an evicted session is loaded at most to check its timer, and fires after the delay."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 1)
     async with open_runtime(journal=f"sqlite:///{tmp_path}/a.db") as runtime:
@@ -127,21 +128,21 @@ async def test_a_delay_of_a_session_that_sleeps(autojump_clock, wall, tmp_path, 
         del session
         for _ in range(5):
             await agent.create_session("bob", "Hello.")
-        heard = []
+        received = []
 
         @agent.on_session
         def attach(session):
             if session.id == "ada":
-                session.on_conversation(heard.append)
+                session.on_conversation(received.append)
 
         await trio.sleep(0.1)
         gc.collect()
         assert "ada" not in agent._opener.running.sessions
         wall.ahead += jump
         await trio.sleep(SHORT)
-        assert heard == []
+        assert received == []
         await trio.sleep(4 * SHORT)
-        assert [str(each) for each in heard] == ["ok"]
+        assert [str(each) for each in received] == ["ok"]
 
 
 @tool(approval=ApprovalRequest("May I?", timeout=2 * SHORT))

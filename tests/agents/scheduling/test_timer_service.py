@@ -53,7 +53,7 @@ def bell(session, seconds, **options):
     return made
 
 
-async def test_each_rings_once_at_its_time(session, autojump_clock):
+async def test_each_timer_fires_once_at_its_time(session, autojump_clock):
     """Timers fire once in time, in any order of their creation. Dropped timers do not fire."""
     bells = [bell(session, seconds) for seconds in (50, 3600 * 24 * 30, 10, 20)]
     session._context.drop_timer("bell 20")
@@ -62,7 +62,7 @@ async def test_each_rings_once_at_its_time(session, autojump_clock):
     assert len(session._agent.timer_service.index) == 0
 
 
-async def test_dates_that_follow_closely_are_rung_together(session, autojump_clock):
+async def test_close_timers_fire_together(session, autojump_clock):
     """Timers that follow closely fire together, so that they share a journal commit. A lone timer fires in time."""
     bells = [bell(session, seconds) for seconds in (10, 10.01, 10.02, 10.04, 11, 11.5)]
     await trio.sleep(20)
@@ -73,7 +73,7 @@ async def test_dates_that_follow_closely_are_rung_together(session, autojump_clo
     )
 
 
-async def test_a_date_may_be_moved(session, autojump_clock):
+async def test_timer_can_be_set_again(session, autojump_clock):
     """A timer that is set again fires at the last time only."""
     for seconds in (100, 10, 300):
         moved = Bell("moved", session._agent.clock.now() + seconds)
@@ -95,8 +95,7 @@ async def test_failed_timer_is_retried_without_delaying_others(session, autojump
     assert "bell 20 of session" in caplog.text
 
 
-async def test_a_closed_session_is_not_rung(session, autojump_clock):
-    """Closing a session removes its timers."""
+async def test_closing_a_session_removes_its_timers(session, autojump_clock):
     closed = bell(session, 10)
     await session.aclose()
     assert len(session._agent.timer_service.index) == 0
@@ -104,14 +103,14 @@ async def test_a_closed_session_is_not_rung(session, autojump_clock):
     assert closed.rung == []
 
 
-async def test_a_crowd_is_rung_a_few_at_a_time(autojump_clock):
+async def test_many_due_timers_fire_a_few_at_a_time(autojump_clock):
     """A thousand timers of one moment all fire, at most `WORKERS` at a time."""
-    running, most = set(), 0
+    running, maximum = set(), 0
 
     async def ring_slowly(context, bell):
-        nonlocal most
+        nonlocal maximum
         running.add(bell)
-        most = max(most, len(running))
+        maximum = max(maximum, len(running))
         await ring(context, bell)
         await trio.sleep(0.01)
         running.discard(bell)
@@ -125,7 +124,7 @@ async def test_a_crowd_is_rung_a_few_at_a_time(autojump_clock):
             session._context.set_timer(bells[-1])
         await trio.sleep(60)
         assert [len(each.rung) for each in bells] == [1] * 1000
-        assert most == timer_service.WORKERS
+        assert maximum == timer_service.WORKERS
 
 
 async def test_schedules_use_at_most_half_of_an_inbox(autojump_clock):
@@ -141,9 +140,9 @@ async def test_schedules_use_at_most_half_of_an_inbox(autojump_clock):
         """Fire a `Bell` and send a message to its session after half a second."""
         await ring(context, bell)
         await trio.sleep(0.5)
-        said = Message(session_id=context.id, sender=Sender("bell", "system"), parts=(Text("now"),))
+        message = Message(session_id=context.id, sender=Sender("bell", "system"), parts=(Text("now"),))
         try:
-            await agent._opener.admission.accept_due(context, said)
+            await agent._opener.admission.accept_due(context, message)
         except InboxFull:
             turned_away.append(context.id)
             raise
@@ -169,7 +168,7 @@ async def test_schedules_use_at_most_half_of_an_inbox(autojump_clock):
     assert ended[-1] < 10 + 400 / 20 + 3
 
 
-async def test_a_clock_that_is_set_is_noticed(session, autojump_clock, monkeypatch):
+async def test_clock_change_is_detected(session, autojump_clock, monkeypatch):
     """After the clock is set forward, due timers fire within `CLOCK_CHECK_SECONDS`."""
     clock = session._agent.clock
     monkeypatch.setattr(clock, "may_be_set", True)
@@ -180,7 +179,7 @@ async def test_a_clock_that_is_set_is_noticed(session, autojump_clock, monkeypat
     assert len(late.rung) == 1
 
 
-async def test_changed_dates_do_not_pile_up(session, autojump_clock):
+async def test_changed_timers_keep_few_stale_entries(session, autojump_clock):
     """A timer that is set ten thousand times keeps a bounded number of stale entries."""
     index = session._agent.timer_service.index
     for number in range(10_000):
@@ -190,7 +189,7 @@ async def test_changed_dates_do_not_pile_up(session, autojump_clock):
     await trio.lowlevel.checkpoint()
 
 
-async def test_draining_waits_for_no_date(autojump_clock):
+async def test_drain_does_not_wait_for_timers(autojump_clock):
     """A runtime closes without waiting for its timers, and they do not fire later."""
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))

@@ -1,4 +1,4 @@
-"""Tags and metadata of sessions: what sets, changes, stores, finds and erases them."""
+"""Tags and metadata of sessions: how they are set, changed, stored, found and erased."""
 
 import pytest
 import trio
@@ -34,7 +34,7 @@ def of(annotated):
 
 
 async def test_lists_select_by_tags_and_metadata(url):
-    """All given tags and values must match, together with the other filters."""
+    """All of the filter's tags and values must match, together with the other filters."""
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(clerk())
         await agent.create_session("ada", session_id="a", tags=["b", "a", "b"], metadata={"ticket": "1"})
@@ -59,7 +59,7 @@ async def test_lists_select_by_tags_and_metadata(url):
         assert len(await runtime.sessions(tags=["b"], after=first[0])) == 1
 
 
-async def test_lists_without_a_journal_select_too():
+async def test_lists_without_a_journal_select_by_tags():
     async with open_runtime() as runtime:
         agent = await runtime.start(clerk())
         session = await agent.create_session("ada", session_id="a", tags=["b"])
@@ -73,7 +73,7 @@ async def test_lists_without_a_journal_select_too():
             await runtime.annotate("nothing", add_tags=["a"])
 
 
-async def test_a_change_keeps_what_it_does_not_name(url):
+async def test_change_keeps_other_tags_and_metadata(url):
     """A removal precedes an addition, None removes a key, and a change of nothing writes no record."""
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(clerk())
@@ -91,7 +91,7 @@ async def test_a_change_keeps_what_it_does_not_name(url):
 
 
 async def test_concurrent_changes_are_both_kept(url):
-    """Of a session in memory, and of a closed one."""
+    """The session is in memory or closed."""
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(clerk())
         session = await agent.create_session("ada", session_id="s")
@@ -108,7 +108,7 @@ async def test_concurrent_changes_are_both_kept(url):
 
 
 async def test_changes_survive_a_restart(lasting_url, monkeypatch):
-    """Those of the first record, later ones, those before a snapshot, and those of a session that is not in memory."""
+    """Changes are in the first record, in later ones, before a snapshot, or of a session that is not in memory."""
     monkeypatch.setattr(session_record_writer, "SNAPSHOT_RECORDS", 10)
     async with open_runtime(journal=lasting_url) as runtime:
         agent = await runtime.start(clerk())
@@ -158,7 +158,7 @@ async def test_an_unloaded_session_can_be_changed(url, monkeypatch):
 
 
 async def test_tools_and_session_hooks_change_their_session(url):
-    """During a turn, and before the first message, also of the session of a single request."""
+    """They change it during a turn and before the first message, also for the session of a single request."""
 
     @tool(effect="pure")
     async def label(context: ToolContext) -> str:
@@ -181,7 +181,7 @@ async def test_tools_and_session_hooks_change_their_session(url):
         assert (await runtime.sessions(tags=["hook", "tool"]))[-1].session_id == "s"
 
 
-async def test_an_erased_session_keeps_nothing(url):
+async def test_recreated_session_has_no_former_tags(url):
     """A change of an erased session fails, and a new session with the same id begins without the former tags."""
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(clerk())
@@ -229,8 +229,8 @@ async def test_a_failed_write_changes_nothing():
         assert (await runtime.sessions())[0].tags == ("a", "c")
 
 
-async def test_texts_are_redacted_in_the_journal(url):
-    """As messages are: keys of the metadata stay."""
+async def test_tags_and_metadata_are_redacted_in_the_journal(url):
+    """Keys of the metadata are not redacted."""
 
     def redact(text):
         return text.replace("secret", "(gone)")
@@ -248,8 +248,8 @@ async def test_texts_are_redacted_in_the_journal(url):
         assert (await runtime.sessions())[0].tags == ("(gone) a", "(gone) c", "b (gone)")
 
 
-async def test_the_search_index_selects_by_them(lasting_url):
-    """Also by a change that follows the message."""
+async def test_search_index_selects_by_tags_and_metadata(lasting_url):
+    """This includes a change that follows the message."""
     async with open_runtime(journal=lasting_url, index=True) as runtime:
         agent = await runtime.start(clerk())
         for name, tags in (("s1", ["a"]), ("s2", [])):
@@ -271,7 +271,7 @@ async def test_the_search_index_selects_by_them(lasting_url):
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("raw", "expected"),
     [
         ({"tags": "billing"}, "tags= must be a list of strings"),
         ({"tags": [""]}, "invalid tag ''"),
@@ -294,24 +294,24 @@ async def test_the_search_index_selects_by_them(lasting_url):
     ],
     ids=lambda value: str(value)[:30] if isinstance(value, str) else None,
 )
-async def test_invalid_values_are_rejected(given, words):
-    """Before anything is created, and by a change of an existing session as well."""
-    given = {name: [*value] if isinstance(value, map) else value for name, value in given.items()}
+async def test_invalid_values_are_rejected(raw, expected):
+    """The error is raised before a session is created or changed."""
+    raw = {name: [*value] if isinstance(value, map) else value for name, value in raw.items()}
     async with open_runtime(journal="memory:") as runtime:
         agent = await runtime.start(clerk())
-        with pytest.raises(ConfigurationError, match=words):
-            await agent.create_session("ada", **given)
+        with pytest.raises(ConfigurationError, match=expected):
+            await agent.create_session("ada", **raw)
         assert await ids_of(runtime) == []
         session = await agent.create_session("ada", session_id="s", tags=["a"])
-        if given != {"metadata": {"k": None}}:
-            change = {"add_tags" if name == "tags" else name: value for name, value in given.items()}
-            with pytest.raises(ConfigurationError, match=words.removeprefix("tags= ")):
+        if raw != {"metadata": {"k": None}}:
+            change = {"add_tags" if name == "tags" else name: value for name, value in raw.items()}
+            with pytest.raises(ConfigurationError, match=expected.removeprefix("tags= ")):
                 await session.annotate(**change)
         assert of(session) == (("a",), {})
 
 
-async def test_limits_are_accepted(url):
-    """The largest values, stored and found."""
+async def test_largest_tags_and_metadata_are_accepted(url):
+    """They are stored and found."""
     tags = [f"{number:064}" for number in range(32)]
     metadata = {f"{number:064}": "é" * 512 for number in range(16)}
     async with open_runtime(journal=url) as runtime:

@@ -27,8 +27,8 @@ from actgent import (
 
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
-async def test_a_message_is_made_and_received_as_chat_does(journal):
-    """A made message is not sent; a received one is answered once, with its sender and priority."""
+async def test_made_message_is_received_like_a_chat(journal):
+    """Making a message does not send it. A received message is answered once, with its sender and priority."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["Hello."])))
         session = await agent.create_session("ada")
@@ -40,7 +40,7 @@ async def test_a_message_is_made_and_received_as_chat_does(journal):
         assert session.create_message("mine").sender == session.owner
 
 
-async def test_only_what_can_be_said_is_received():
+async def test_receive_rejects_messages_that_cannot_be_chatted():
     """Texts, results of tools, and messages of sessions that this agent does not have, are refused."""
     async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
         session = await agent.create_session("ada")
@@ -55,21 +55,21 @@ async def test_only_what_can_be_said_is_received():
         assert session.history == ()
 
 
-async def test_a_program_gives_outcomes_to_handlers(listen):
-    """Each kind reaches its own handlers, and the record has nothing of it."""
+async def test_program_passes_outcomes_to_handlers(listen):
+    """Each kind reaches its own handlers, and the record is unchanged."""
     async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
         session = await agent.create_session("ada")
-        heard = listen(session)
-        given = [Reply(text="hello"), Event(name="order", data={"id": 7})]
-        for delivery in given:
+        received = listen(session)
+        values = [Reply(text="hello"), Event(name="order", data={"id": 7})]
+        for delivery in values:
             await session.inject(delivery)
-        assert (heard, session.history, session.status) == (given, (), "idle")
+        assert (received, session.history, session.status) == (values, (), "idle")
         with pytest.raises(ConfigurationError, match="takes a delivery"):
             await session.inject("hello")
 
 
 @pytest.mark.parametrize(
-    ("status", "words"),
+    ("status", "expected"),
     [
         (400, "improperly formatted"),
         (401, "Authentication failed"),
@@ -84,22 +84,21 @@ async def test_a_program_gives_outcomes_to_handlers(listen):
         (None, "unexpected error"),
     ],
 )
-def test_a_failure_has_a_sentence_for_users(status, words):
-    """By the provider's status, and without a word of the error itself."""
+def test_a_failure_has_a_sentence_for_users(status, expected):
+    """The sentence depends on the provider's status, and repeats no word of the error."""
     error = ProviderUnavailable("secret detail", status=status)
     failure = Failure(kind="model", error=error, message_id="m")
-    assert words in failure.user_message
+    assert expected in failure.user_message
     assert "secret" not in failure.user_message
 
 
-def test_failures_of_our_own_have_sentences_too():
-    """By their kinds."""
+def test_failures_of_actgent_have_sentences_by_kind():
     failure = Failure(kind="limit", error=LimitReached("tokens", 5), message_id="m")
     assert "limit" in failure.user_message
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "words"),
+    ("error", "kind", "expected"),
     [
         (ModelTimeout("secret after 5 s"), "model", "took too long"),
         (RateLimited("secret"), "model", "rate limit"),
@@ -109,8 +108,8 @@ def test_failures_of_our_own_have_sentences_too():
         (ParseError("secret", "raw secret"), "parse", "no usable answer"),
     ],
 )
-async def test_errors_without_a_status_have_sentences_by_what_they_are(error, kind, words, listen):
-    """As handlers get them of a model that fails, and without a word of the error."""
+async def test_errors_without_a_status_have_sentences_by_class(error, kind, expected, listen):
+    """Handlers get such errors of a failing model. The sentence repeats no word of the error."""
 
     def answer(_):
         raise error
@@ -118,10 +117,10 @@ async def test_errors_without_a_status_have_sentences_by_what_they_are(error, ki
     limits = Limits(output_retries=0)
     async with BareAgent("clerk", llm=ScriptedLLM(answer), limits=limits) as agent:
         session = await agent.create_session("ada")
-        heard = listen(session)
+        received = listen(session)
         await session.chat("hi")
         await session.wait_idle()
-    (failure,) = [each for each in heard if isinstance(each, Failure)]
-    assert words in failure.user_message
+    (failure,) = [each for each in received if isinstance(each, Failure)]
+    assert expected in failure.user_message
     assert "secret" not in failure.user_message
     assert failure.kind in (kind, "model")

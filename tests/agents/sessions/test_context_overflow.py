@@ -50,8 +50,11 @@ def agent_of(desk, **options):
     return agent
 
 
-async def test_a_message_that_does_not_fit_ends_its_turn_alone(autojump_clock):
-    """It ends as a failure of the kind `context`. The next request has a notice in its place, and all earlier messages."""
+async def test_message_beyond_the_context_limit_fails_only_its_turn(autojump_clock):
+    """The failure has the kind `context`.
+
+    The next request has a notice in place of the message, and all earlier messages.
+    """
     desk = Desk()
     async with agent_of(desk) as agent:
         session = await agent.create_session("ada")
@@ -70,15 +73,15 @@ async def test_a_message_that_does_not_fit_ends_its_turn_alone(autojump_clock):
     assert texts[3:] == ["and now?"]
 
 
-async def test_the_default_is_a_bound_too(autojump_clock):
-    """10 MB do not pass 180,000 tokens."""
+async def test_default_context_limit_applies(autojump_clock):
+    """10 MB exceed 180,000 tokens."""
     async with BareAgent("a", llm=ScriptedLLM(["never"])) as agent:
         with pytest.raises(ContextOverflow, match="180,000"):
             await agent.run("x" * 10_000_000)
 
 
 @pytest.mark.parametrize("durable", [False, True])
-async def test_results_that_do_not_fit_end_the_turn_and_are_left_out_as_a_whole(durable, autojump_clock):
+async def test_results_beyond_the_context_limit_fail_the_turn(durable, autojump_clock):
     """Twenty results of 50,000 characters are not sent; the session continues with the same view after a restart."""
     desk = Desk()
     async with MemoryJournal().running() as journal:
@@ -102,7 +105,7 @@ async def test_results_that_do_not_fit_end_the_turn_and_are_left_out_as_a_whole(
 
 
 @pytest.mark.parametrize("kind", [StepsAgent, ReActAgent])
-async def test_every_protocol_has_the_bound(kind, autojump_clock):
+async def test_context_limit_applies_to_every_protocol(kind, autojump_clock):
     """The text of a stage at the end of the prompt counts with the conversation."""
     chats = []
 

@@ -36,8 +36,8 @@ def look(what: str) -> str:
 
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
-async def test_a_plan_is_no_part_of_the_conversation(journal):
-    """Only the user's message and the final answer are; the whole record has the plan, with its stage."""
+async def test_conversation_does_not_contain_plans(journal):
+    """It has only the user's message and the final answer. The whole record has the plan, with its stage."""
     llm = ScriptedLLM([PLAN, ToolCall("look", {"what": "sums"}), json.dumps({"content": "5"}), "It is 5."])
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(PlanAgent("tutor", llm=llm, tools=[look]))
@@ -55,7 +55,7 @@ async def test_a_plan_is_no_part_of_the_conversation(journal):
         assert [each.text for each in await session.messages()][:2] == ["What is 2+3?", PLAN]
 
 
-async def test_a_plan_whose_turn_failed_is_no_part_of_the_conversation():
+async def test_conversation_does_not_contain_plans_of_failed_turns():
     """The last message of the turn is a plan, and no answer follows it."""
     async with PlanAgent("tutor", llm=ScriptedLLM([PLAN, ProviderUnavailable("down")])) as agent:
         session = await agent.create_session("ada")
@@ -63,7 +63,7 @@ async def test_a_plan_whose_turn_failed_is_no_part_of_the_conversation():
         assert [each.text for each in await session.messages(roles=ROLES)] == ["q"]
 
 
-async def test_pages_of_the_conversation_end_anywhere(monkeypatch):
+async def test_conversation_pages_may_end_after_a_plan(monkeypatch):
     """A page of the record may end between a plan and the message that follows it."""
     monkeypatch.setattr("actgent.sessions.subscriptions.message_search.PAGE", 2)
     llm = ScriptedLLM([[ToolCall("look", {"what": "sums"})], "a", [ToolCall("look", {"what": "x"})], "b"])
@@ -74,9 +74,9 @@ async def test_pages_of_the_conversation_end_anywhere(monkeypatch):
         assert [each.text for each in await session.messages(roles=ROLES)] == ["q1", "a", "q2", "b"]
         forward = await session.messages(roles=ROLES, after=0, limit=2)
         assert [each.text for each in forward] == ["a", "q2"]
-        for place in range(len(session.history)):
-            before = await session.messages(roles=ROLES, before=place)
-            shown = [each for each in session.history[:place] if each.text in ("q1", "a", "q2", "b")]
+        for index in range(len(session.history)):
+            before = await session.messages(roles=ROLES, before=index)
+            shown = [each for each in session.history[:index] if each.text in ("q1", "a", "q2", "b")]
             assert list(before) == shown
 
 

@@ -144,7 +144,7 @@ def roles(request):
 
 @pytest.mark.parametrize("wire", ["openai", "openai-responses", "anthropic"])
 @pytest.mark.parametrize("kind", ["agent", "assistant"])
-async def test_a_conversation_that_another_agent_begins_is_a_users_to_every_provider(wire, kind):
+async def test_conversation_begun_by_an_agent_starts_with_a_user_message(wire, kind):
     """The agent's first text becomes an assistant message, so a user message precedes it."""
     async with open_provider(["one", "two", "three"]) as provider:
         llm = client(wire, provider)
@@ -154,8 +154,8 @@ async def test_a_conversation_that_another_agent_begins_is_a_users_to_every_prov
             for text in ("thanks", "bye"):
                 await session.chat(text)
             await session.wait_idle()
-            said = [message.text for message in session.history if message.sender.name == "clerk"]
-            assert said == ["one", "two", "three"]
+            texts = [message.text for message in session.history if message.sender.name == "clerk"]
+            assert texts == ["one", "two", "three"]
         await llm.aclose()
         assert not any(request.problems for request in provider.requests)
         assert [roles(request)[0] for request in provider.requests] == ["user"] * 3

@@ -78,8 +78,8 @@ async def test_a_long_chain_of_tasks_ends_with_its_root(durable, how, autojump_c
         assert [answer.text for answer in answers] == ["fine"]
 
 
-async def test_sessions_as_deep_as_a_program_likes(autojump_clock):
-    """Sessions are created, listed, asked at the bottom and closed at any depth; the ancestors of a closed session stay."""
+async def test_session_trees_may_have_any_depth(autojump_clock):
+    """Sessions are created, listed, asked at the bottom and closed. Ancestors of a closed session stay open."""
 
     @tool(approval=True)
     async def delete() -> str:
@@ -91,14 +91,14 @@ async def test_sessions_as_deep_as_a_program_likes(autojump_clock):
         sessions = [await agent.create_session("ada")]
         for _ in range(DEEP):
             sessions.append(await agent.create_session("ada", parent=sessions[-1]))
-        heard = []
-        sessions[-1].on_conversation(heard.append)
+        received = []
+        sessions[-1].on_conversation(received.append)
         await sessions[-1].chat("go")
         await sessions[-1].wait_idle()
         (asked,) = sessions[0].approvals
         await sessions[0].answer(asked, Approve())
         await sessions[-1].wait_idle()
-        assert [reply.text for reply in heard] == ["done"]
+        assert [reply.text for reply in received] == ["done"]
         await sessions[600].aclose()
         assert {session.status for session in sessions[600:]} == {"closed"}
         assert {session.status for session in sessions[:600]} == {"idle"}

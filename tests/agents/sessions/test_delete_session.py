@@ -25,8 +25,8 @@ async def ids(journal):
     return [summary.session_id for summary in await journal.sessions()]
 
 
-async def test_a_deleted_session_is_gone():
-    """Neither it nor its children can be opened again, other sessions stay."""
+async def test_deleted_session_cannot_be_opened():
+    """The session and its children cannot be opened. Other sessions stay."""
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(agent_of(["hi"]))
         session = await agent.create_session("ada", "hello", session_id="s")
@@ -46,8 +46,8 @@ async def test_a_deleted_session_is_gone():
         assert await ids(journal) == ["other"]
 
 
-async def test_a_working_session_is_stopped_first(autojump_clock):
-    """Nothing that its turn still had to write brings it back, in this run or the next."""
+async def test_delete_stops_a_running_turn(autojump_clock):
+    """Writes of the turn do not restore the session, in this run or the next."""
     failures = []
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -65,8 +65,8 @@ async def test_a_working_session_is_stopped_first(autojump_clock):
             assert await ids(journal) == []
 
 
-async def test_a_session_of_an_earlier_run_is_deleted():
-    """It does not have to be open."""
+async def test_unopened_session_can_be_deleted():
+    """The session is from an earlier run."""
     async with MemoryJournal().running() as journal:
         for _ in range(2):
             async with open_runtime(journal=journal) as runtime:
@@ -99,22 +99,22 @@ async def test_session_cannot_be_opened_during_its_deletion():
             await agent.create_session("ada", session_id="s")
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(agent_of(["hi"]))
-            heard = []
+            received = []
 
             async def say():
                 with pytest.raises(SessionNotFound):
                     await (await agent.open_session("s")).chat("hello")
-                heard.append("not found")
+                received.append("not found")
 
             journal.meanwhile = lambda: nursery.start_soon(say)
             await runtime.delete_session("s")
             await trio.testing.wait_all_tasks_blocked()
-            assert heard == ["not found"]
+            assert received == ["not found"]
             assert await ids(journal) == []
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-async def test_a_session_is_deleted_while_its_handlers_wait_for_that(autojump_clock, is_new):
+async def test_session_can_be_deleted_while_its_handlers_wait(autojump_clock, is_new):
     """The handlers may wait forever before its first message; a caller that creates or opens the session gets SessionClosed."""
     async with MemoryJournal().running() as journal:
         if not is_new:
@@ -143,8 +143,8 @@ async def test_a_session_is_deleted_while_its_handlers_wait_for_that(autojump_cl
             assert again.history[-1].text == "hi"
 
 
-async def test_a_session_that_is_deleted_while_it_is_closed_is_gone():
-    """Both calls return, in any order that trio resumes them."""
+async def test_delete_during_a_close_erases_the_session():
+    """Both calls return, in any order in which trio resumes them."""
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(agent_of(["hi"]))
         for number in range(40):
@@ -202,8 +202,8 @@ async def test_a_tool_cannot_delete_its_own_session():
         assert await ids(journal) == ["s"]
 
 
-async def test_a_tool_cannot_delete_a_session_above_its_own():
-    """Nothing of the tree is closed by that."""
+async def test_tool_cannot_delete_an_ancestor_session():
+    """No session of the tree is closed."""
     runtimes = []
 
     @tool
@@ -237,7 +237,7 @@ class SlowBelow(WrappedJournal):
 
 @pytest.mark.parametrize("above", ["root", "below"])
 async def test_child_created_during_a_deletion_is_deleted(autojump_clock, above):
-    """A caller opens a session of the tree meanwhile. Nothing would refer to the child afterwards."""
+    """Another caller opens a session of the tree meanwhile. No session would refer to the child later."""
     async with MemoryJournal().running() as inner:
         async with open_runtime(journal=inner) as runtime:
             agent = await runtime.start(agent_of(["hi"]))
@@ -268,7 +268,7 @@ class SlowToLoad(WrappedJournal):
 
 
 @pytest.mark.parametrize("by_handler", [False, True])
-async def test_a_session_that_is_just_opened_is_erased_with_the_rest(autojump_clock, by_handler):
+async def test_session_opened_during_a_deletion_is_erased(autojump_clock, by_handler):
     """Also if another session is opened. A write would make a session without a first record, which cannot be opened and blocks its id."""
     async with MemoryJournal().running() as inner:
         async with open_runtime(journal=inner) as runtime:
@@ -308,12 +308,12 @@ class SlowToErase(WrappedJournal):
 
 
 @pytest.mark.parametrize("first", ["delete", "start"])
-async def test_an_agent_that_starts_while_its_session_is_deleted(autojump_clock, first):
+async def test_agent_started_during_a_deletion_gets_nothing_of_the_session(autojump_clock, first):
     """Its model receives nothing of the deleted session, and no record returns to the journal."""
-    asked = []
+    texts = []
 
     async def answer(chat):
-        asked.append(chat.messages[-1].parts[0].text)
+        texts.append(chat.messages[-1].parts[0].text)
         await trio.sleep(60)
         return "hi"
 
@@ -326,7 +326,7 @@ async def test_an_agent_that_starts_while_its_session_is_deleted(autojump_clock,
                 agent = await runtime.start(make())
                 await (await agent.create_session("ada", session_id="s")).chat("secret")
                 await trio.sleep_forever()
-        assert asked == ["secret"]
+        assert texts == ["secret"]
         async with open_runtime(journal=SlowToErase(inner)) as runtime, trio.open_nursery() as nursery:
             if first == "start":
                 nursery.start_soon(runtime.start, make())
@@ -337,18 +337,18 @@ async def test_an_agent_that_starts_while_its_session_is_deleted(autojump_clock,
                 await trio.sleep(0.5)
                 nursery.start_soon(runtime.start, make())
             await trio.sleep(0.9)
-            at_last = len(asked)
+            at_last = len(texts)
             await trio.sleep(100)
             assert await ids(inner) == []
         if first == "delete":
-            assert asked == ["secret"]
-        assert len(asked) == at_last
+            assert texts == ["secret"]
+        assert len(texts) == at_last
         async with open_runtime(journal=inner) as runtime:
             await runtime.start(make())
             assert await ids(inner) == []
 
 
-async def test_a_message_on_its_way_into_a_session_that_is_just_made_and_deleted(autojump_clock):
+async def test_message_to_a_deleted_new_session_does_not_restore_it(autojump_clock):
     """The session's first step is written slowly; a message that waits for that does not bring the session back."""
 
     async def slow(_):
@@ -380,8 +380,8 @@ async def test_a_message_on_its_way_into_a_session_that_is_just_made_and_deleted
         assert refused
 
 
-async def test_a_session_that_two_tasks_load_is_deleted(autojump_clock):
-    """One of them loads it as it opens another session, so that it does not wait for the first: the delete waits for both."""
+async def test_delete_waits_for_two_concurrent_loads(autojump_clock):
+    """One of the tasks loads the session because it opens another one, so it does not wait for the first task."""
     async with MemoryJournal().running() as inner:
         async with open_runtime(journal=inner) as runtime:
             agent = await runtime.start(agent_of(["hi"]))
@@ -411,7 +411,7 @@ async def test_a_session_that_two_tasks_load_is_deleted(autojump_clock):
             assert await ids(inner) == ["new"]
 
 
-async def test_records_of_an_erased_session_are_refused_by_the_journal():
+async def test_journal_rejects_records_of_an_erased_session():
     """A step that does not begin a session is rejected if the session does not exist, and its caller gets the error."""
     async with MemoryJournal().running() as journal:
         epoch = await journal.acquire()
@@ -431,7 +431,7 @@ async def test_records_of_an_erased_session_are_refused_by_the_journal():
         assert len(await journal.load("s", agent="a")) == 1
 
 
-async def test_a_state_change_by_a_former_process_of_the_agent_does_not_bring_a_session_back():
+async def test_state_change_does_not_restore_a_deleted_session():
     """A program holds a session over a stop of its agent; the session is deleted, and then its state changes."""
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(agent_of(["hi"]))

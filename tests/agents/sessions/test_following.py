@@ -87,8 +87,8 @@ async def texts_of(follower, wanted=None):
 # --- records ------------------------------------------------------------------------------
 
 
-async def test_history_and_what_comes_is_one_stream(runtime, journal):
-    """From the beginning, from a cursor, and from now on; each record with its turn and its time."""
+async def test_follower_receives_history_and_new_records(runtime, journal):
+    """It starts at the beginning, at a cursor, or now. Each record has its turn and its time."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one", "two", "three"])))
     session = await agent.create_session("ada", session_id="s")
     first = await session.chat("1")
@@ -110,7 +110,7 @@ async def test_history_and_what_comes_is_one_stream(runtime, journal):
 
 
 async def test_a_follower_resumes_within_a_turn(runtime, journal):
-    """The turn is known from records before the cursor."""
+    """The turn is derived from records before the cursor."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
     session = await agent.create_session("ada", session_id="s")
     message = await session.chat("1")
@@ -122,7 +122,7 @@ async def test_a_follower_resumes_within_a_turn(runtime, journal):
 
 
 async def test_messages_that_are_answered_together_are_one_turn(runtime, journal):
-    """It is named by the last of them, from the first record on."""
+    """The last message names the turn, from the first record on."""
     gated = Gated("first answer")
     agent = await runtime.start(BareAgent("a", llm=gated.llm))
     session = await agent.create_session("ada", session_id="s", on_busy="collect")
@@ -145,7 +145,7 @@ async def test_messages_that_are_answered_together_are_one_turn(runtime, journal
 
 
 async def test_a_slow_reader_loses_no_record(runtime, journal):
-    """It reads records from the journal that the feed has dropped; the writer never waits."""
+    """Records that the feed has dropped are read from the journal. The writer never waits."""
     epoch = journal.epoch_of("s")
     opened = SessionCreatedRecord(owner=Sender("ada"), created_at=1.0)
     await journal.commit(Entry(session_id="s", agent="gone", records=(opened,)), epoch=epoch)
@@ -228,7 +228,7 @@ async def read_for_a_while(session, known, seconds):
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_whatever_happens_followers_see_the_record(runtime, journal, seed):
+async def test_followers_receive_each_record_once(runtime, journal, seed):
     """Readers join, leave and resume by their cursors while turns, state and schedules are written."""
     dice = random.Random(seed)
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi there"], repeat=True, chunk=2)))
@@ -256,8 +256,8 @@ async def test_whatever_happens_followers_see_the_record(runtime, journal, seed)
 # --- what ends it, and what is refused -----------------------------------------------------
 
 
-async def test_it_ends_with_the_session(runtime):
-    """Closed or erased, after the last record."""
+async def test_follower_ends_with_the_session(runtime):
+    """The session is closed or erased. The follower ends after the last record."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
     one = await agent.create_session("ada", session_id="one")
     two = await agent.create_session("ada", session_id="two")
@@ -273,8 +273,8 @@ async def test_it_ends_with_the_session(runtime):
 
 
 @pytest.mark.parametrize("after", [None, 1, 2])
-async def test_it_ends_with_a_session_that_was_closed_before(runtime, after):
-    """Also for a reader that had all records and left before it received the end."""
+async def test_follower_ends_with_an_already_closed_session(runtime, after):
+    """The reader may have all records, and have left before it received the end."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
     await (await agent.create_session("ada", session_id="one")).aclose()
     with trio.fail_after(60):
@@ -282,7 +282,7 @@ async def test_it_ends_with_a_session_that_was_closed_before(runtime, after):
             assert [item.number async for item in late] == [2] * (after == 1)
 
 
-async def test_it_ends_with_the_journal():
+async def test_follower_ends_with_the_journal():
     """The reader gets an error and is not cancelled."""
     items, following = [], trio.Event()
 
@@ -299,8 +299,8 @@ async def test_it_ends_with_the_journal():
     assert type(items[0].record) is SessionCreatedRecord
 
 
-async def test_cursors_of_others_are_refused(runtime):
-    """A cursor behind the end belongs to another session or an older copy; the error states a remedy."""
+async def test_cursor_beyond_the_end_is_rejected(runtime):
+    """Such a cursor belongs to another session or an older copy. The error states a remedy."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
     session = await agent.create_session("ada", session_id="s")
     with pytest.raises(InvalidCursor, match="'s' has 1 record, but the cursor is 7") as caught:
@@ -425,7 +425,7 @@ async def test_no_delta_arrives_after_its_answer_record():
 
 
 async def test_a_step_that_was_read_is_not_received_again(runtime):
-    """It was written while the follower was open, before that read the journal."""
+    """The step was written after the follower was opened and before it read the journal."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
     session = await agent.create_session("ada", session_id="s")
     async with session.follow() as follower:
@@ -442,20 +442,20 @@ async def test_a_step_that_was_read_is_not_received_again(runtime):
 async def test_first_follower_gets_the_streamed_text():
     """It receives the same text as the handlers, also if a protocol shows only a part of the answer."""
     gated = Gated('{"messageType": "DIRECT_RESPONSE", "content": "G', "o" * 49, "d day" + " " * 44, '"}')
-    heard = []
+    received = []
     async with open_runtime(journal="memory:") as runtime:
         agent = await runtime.start(
             SimpleAgent("a", llm=gated.llm, role="clerk", goal="help", capabilities="words")
         )
         session = await agent.create_session("ada")
-        session.on_token(heard.append)
+        session.on_token(received.append)
         await session.chat("hello")
         for _ in range(2):
             await gated.send.send(None)
         await trio.testing.wait_all_tasks_blocked()
         async with session.follow() as late:
-            told = "".join(token.text for token in heard)
-            assert await texts_of(late, told) == told != ""
+            text = "".join(token.text for token in received)
+            assert await texts_of(late, text) == text != ""
             await gated.send.send(None)
             await trio.testing.wait_all_tasks_blocked()
             assert "d day" in await texts_of(late, "d day")
@@ -465,8 +465,8 @@ async def test_first_follower_gets_the_streamed_text():
             await session.wait_idle()
 
 
-async def test_a_session_that_comes_back_is_streamed(tmp_path, monkeypatch):
-    """Also for a follower from before the load; a follower does not keep the session in memory."""
+async def test_reloaded_session_is_streamed(tmp_path, monkeypatch):
+    """This includes followers from before the load. A follower does not keep the session in memory."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 1)
     gated = Gated("Good ", "day. ")
     async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db") as runtime:
@@ -484,8 +484,7 @@ async def test_a_session_that_comes_back_is_streamed(tmp_path, monkeypatch):
             await session.wait_idle()
 
 
-async def test_calls_tell_followers_how_far_they_are():
-    """The latest of each call."""
+async def test_followers_receive_the_latest_progress_of_each_call():
     gate = trio.Event()
 
     @tool(effect="pure")
@@ -560,7 +559,7 @@ async def test_a_cursor_is_valid_up_to_the_end_of_a_backup(tmp_path):
 
 
 async def test_a_cursor_is_valid_after_an_import(tmp_path):
-    """Its records have the numbers that they had, and the time of the import."""
+    """The records keep their numbers, and have the time of the import."""
     async with open_runtime(journal=f"sqlite:///{tmp_path}/one.db") as runtime:
         await talk(runtime, "1", "2")
         exported = await read_sessions(runtime.journal, session_id="s")

@@ -50,15 +50,15 @@ async def test_a_session_of_another_owner_is_not_ensured(agent):
     assert await agent.ensure_session(Sender("ada"), "s") is session
 
 
-async def test_a_name_of_another_kind_is_another_owner(agent):
-    """An agent that is called like a user is not that user."""
+async def test_owner_of_another_kind_is_another_owner(agent):
+    """An agent with the name of a user is not that user."""
     await agent.create_session(Sender("ada", "agent"), session_id="s")
     with pytest.raises(WrongOwner):
         await agent.ensure_session("ada", "s")
 
 
-async def test_opening_looks_at_the_owner_where_one_is_given(agent):
-    """Without one the id is enough, as for administrators."""
+async def test_open_checks_the_owner_if_passed(agent):
+    """Without an owner the id is enough, as for administrators."""
     session = await agent.create_session("ada", session_id="s")
     assert await agent.open_session("s") is session
     assert await agent.open_session("s", owner="ada") is session
@@ -69,7 +69,7 @@ async def test_opening_looks_at_the_owner_where_one_is_given(agent):
 
 
 async def test_an_owner_is_checked_after_a_restart():
-    """As the journal knows it."""
+    """The owner is read from the journal."""
     async with open_journal("memory:") as journal:
         async with open_runtime(journal=journal) as runtime:
             await (await runtime.start(bare())).create_session("ada", session_id="s")
@@ -82,7 +82,7 @@ async def test_an_owner_is_checked_after_a_restart():
 
 
 @pytest.mark.parametrize("name", ["ada\0", "\ud800", "ada\udfff"], ids=ascii)
-async def test_a_name_that_comes_back_as_another_owns_nothing(agent, name):
+async def test_owner_name_changed_by_the_database_does_not_match(agent, name):
     """A database stores `ada` with NUL as `ada?`, which is a different owner."""
     for owner in (name, Sender(name)):
         for call in (agent.create_session(owner), agent.ensure_session(owner, "s")):
@@ -91,7 +91,7 @@ async def test_a_name_that_comes_back_as_another_owns_nothing(agent, name):
     assert (await agent.create_session("ada?", session_id="s")).owner.name == "ada?"
 
 
-async def test_a_stranger_does_not_wake_a_session():
+async def test_request_of_another_owner_does_not_load_a_session():
     """A request by another owner loads nothing, attaches no handler and resumes nothing."""
     async with open_journal("memory:") as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -109,7 +109,7 @@ async def test_a_stranger_does_not_wake_a_session():
                 await agent.open_session("other", owner="ada")
 
 
-async def test_a_session_below_another_users_is_refused(agent):
+async def test_child_session_of_another_owner_is_rejected(agent):
     """Another owner would decide its approvals and pay its calls."""
     parent = await agent.create_session("ada", session_id="parent")
     with pytest.raises(WrongOwner):
@@ -133,7 +133,7 @@ async def test_duplicate_session_id_raises_session_exists(agent):
 
 
 async def test_one_of_many_creations_of_an_id_wins(agent):
-    """The others get an error, at any interleaving."""
+    """The other callers get an error, at any interleaving."""
     won, lost = [], []
 
     async def create(owner):
@@ -191,8 +191,8 @@ async def test_ids_are_printable_text(name, give, value):
 
 
 @pytest.mark.parametrize("value", ["", "  ", "x" * 201])
-async def test_ids_are_neither_blank_nor_endless(value):
-    """And the error does not repeat all of it."""
+async def test_blank_and_long_ids_are_rejected(value):
+    """The error does not repeat the whole id."""
     async with bare() as agent:
         with pytest.raises(ConfigurationError, match="session_id") as caught:
             await agent.create_session("ada", session_id=value)
@@ -200,8 +200,8 @@ async def test_ids_are_neither_blank_nor_endless(value):
 
 
 @pytest.mark.parametrize("value", ["x" * 200, "Ünïcode 会议", "a/b\\c 'd' \"e\"", "🦊", "e\u0301"])
-async def test_other_ids_are_taken_as_they_are(agent, value):
-    """Letters of all scripts, signs and spaces."""
+async def test_ids_may_contain_any_printable_characters(agent, value):
+    """The ids have letters of all scripts, signs and spaces."""
     assert unicodedata.category(value[0])[0] in "LPS"
     session = await agent.create_session("ada", session_id=value)
     assert await agent.open_session(value) is session
@@ -209,8 +209,8 @@ async def test_other_ids_are_taken_as_they_are(agent, value):
 
 
 @pytest.mark.parametrize("name", [*BAD.values(), "x" * 201])
-def test_agents_have_names_that_can_be_printed(name):
-    """They reach the same places."""
+def test_agent_names_are_printable_text(name):
+    """Names reach logs and terminals."""
     with pytest.raises(ConfigurationError, match="name="):
         bare(name)
 
@@ -283,8 +283,8 @@ async def test_two_agents_have_a_session_of_one_id_each(journal_url):
         assert len(books.paid) == 2
 
 
-async def test_an_agent_does_not_find_anothers_session(journal_url):
-    """Neither to open it nor to answer in it, and its id is free."""
+async def test_agent_does_not_find_the_session_of_another_agent(journal_url):
+    """It can neither open the session nor answer in it, and the id is free for it."""
     async with open_runtime(journal=journal_url) as runtime:
         doctor, shop = [await runtime.start(bare(name)) for name in ("doctor", "shop")]
         theirs = await doctor.create_session("ada", "I am pregnant.", session_id="ada")
@@ -334,8 +334,8 @@ async def test_approvals_of_equal_calls_have_different_ids(journal_url):
         assert [each.agent for each in await runtime.approvals()] == ["bank"]
 
 
-async def test_a_tree_decides_for_the_session_that_asked(autojump_clock):
-    """Although one below it, of another agent, has the same id."""
+async def test_decision_applies_to_the_session_that_requested_it(autojump_clock):
+    """A session below it, of another agent, has the same id."""
     paid = []
 
     def clerk(name):
@@ -393,7 +393,7 @@ def reports_to(agent):
     return receive
 
 
-async def test_tasks_of_one_name_never_meet(journal_url):
+async def test_tasks_with_the_same_id_are_separate(journal_url):
     """Two agents with a session of one id, and two sessions of one agent, delegate a task with the same id to the same agent."""
     gate = trio.Event()
     async with open_runtime(journal=journal_url) as runtime:
@@ -414,13 +414,13 @@ async def test_tasks_of_one_name_never_meet(journal_url):
         gate.set()
         with trio.fail_after(60):
             for number in (0, 1):
-                told = {await channels[number].receive() for _ in range(2 - number)}
+                received = {await channels[number].receive() for _ in range(2 - number)}
                 jobs = (0, 2) if number == 0 else (1,)
-                assert told == {f"Task t was done by agent 'worker':\ndid job {job}" for job in jobs}
+                assert received == {f"Task t was done by agent 'worker':\ndid job {job}" for job in jobs}
 
 
-async def test_the_first_task_of_a_name_has_it_as_id(journal_url):
-    """So the delegating agent finds its session; other sessions with this id are not changed."""
+async def test_first_task_has_its_task_id_as_session_id(journal_url):
+    """So the delegating agent finds its session. Other sessions with this id are not changed."""
     async with open_runtime(journal=journal_url) as runtime:
         helper = await runtime.start(worker(until=trio.sleep_forever))
         lead = await runtime.start(boss("lead"))
@@ -439,7 +439,7 @@ async def test_the_first_task_of_a_name_has_it_as_id(journal_url):
         assert mallorys.status == "idle"
 
 
-async def test_two_agents_are_given_tasks_of_one_name(journal_url):
+async def test_same_task_id_works_for_two_agents(journal_url):
     """Both tasks complete, are reported once each, and are stopped together."""
     gates = [trio.Event()]
 
@@ -457,8 +457,8 @@ async def test_two_agents_are_given_tasks_of_one_name(journal_url):
         assert len(session.children) == 2
         gates[0].set()
         with trio.fail_after(60):
-            said = [await reports.receive() for _ in range(2)]
-        assert sorted(said) == [
+            texts = [await reports.receive() for _ in range(2)]
+        assert sorted(texts) == [
             f"Task t was done by agent {name!r}:\ndid it" for name in ("builder", "digger")
         ]
         gates.append(trio.Event())
@@ -504,7 +504,7 @@ async def test_routes_of_two_routers_use_separate_sessions(journal_url):
             ]
 
 
-async def test_a_session_is_erased_with_its_own_tree_alone(journal_url):
+async def test_erasing_a_session_affects_only_its_tree(journal_url):
     """If several agents have a session with its id, the call must name the agent."""
     async with open_runtime(journal=journal_url) as runtime:
         shop, bank = [await runtime.start(boss(name)) for name in ("shop", "bank")]

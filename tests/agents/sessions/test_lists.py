@@ -60,8 +60,8 @@ async def all_of(runtime, **wanted):
     return found
 
 
-async def test_pages_come_newest_first_and_fit_what_is_wanted(journal):
-    """By owner, agent and state; each session is in one page."""
+async def test_pages_are_sorted_by_time_and_filtered(journal):
+    """The filters are owner, agent and state. Each session is in one page."""
     async with open_runtime(journal=journal) as runtime:
         first, second = await runtime.start(clerk("first")), await runtime.start(clerk("second"))
         for agent in (first, second):
@@ -81,7 +81,6 @@ async def test_pages_come_newest_first_and_fit_what_is_wanted(journal):
 
 
 async def test_running_session_is_listed_as_working(journal):
-    """No other session has this state."""
     going = trio.Event()
 
     async def answer(chat):
@@ -110,15 +109,15 @@ async def test_invalid_list_filter_is_rejected(journal, wrong):
 
 @pytest.mark.parametrize("also", [False, True])
 async def test_a_history_precedes_the_new_message(journal, also):
-    """The request has the history with its calls and results; hooks and handlers receive nothing of it."""
-    heard, shown = [], []
+    """The request has the history with its calls and results. Hooks and handlers receive nothing of it."""
+    received, shown = [], []
 
     def answer(chat):
         shown.append(chat)
         return "Noted."
 
     agent = BareAgent("clerk", llm=ScriptedLLM(answer))
-    agent.on_message(lambda message: heard.append(message.text))
+    agent.on_message(lambda message: received.append(message.text))
     async with open_runtime(journal=journal) as runtime:
         await runtime.start(agent)
         description = "And now?" if also else ""
@@ -130,7 +129,7 @@ async def test_a_history_precedes_the_new_message(journal, also):
         assert session.history[0].sender == session.owner
     assert shown[0].messages[:4] == SAID
     assert check_transcript(shown[0]) == []
-    assert heard == ["And now?", "Noted."]
+    assert received == ["And now?", "Noted."]
 
 
 async def test_a_history_survives_a_restart(tmp_path):
@@ -202,7 +201,7 @@ REPEATED = {
 
 @pytest.mark.parametrize("name", REPEATED)
 async def test_repeated_call_ids_of_a_history_are_renamed(name, tmp_path):
-    """As those of live answers are; each result stays with its call, also after a restart."""
+    """Live answers are treated equally. Each result stays with its call, also after a restart."""
     url, llm = f"sqlite:///{tmp_path}/agents.db", ScriptedLLM(["Noted."], repeat=True)
     for number in range(2):
         async with open_runtime(journal=url) as runtime:
@@ -217,12 +216,12 @@ async def test_repeated_call_ids_of_a_history_are_renamed(name, tmp_path):
             assert [call.id for call in calls] == [result.call_id for result in results]
             assert len({call.id for call in calls}) == len(calls) == 2 * (1 + (len(REPEATED[name]) > 4))
             assert all(call.id for call in calls)
-            given = [part for message in REPEATED[name] for part in message.parts]
+            values = [part for message in REPEATED[name] for part in message.parts]
             assert [call.arguments for call in calls] == [
-                part.arguments for part in given if isinstance(part, ToolCall)
+                part.arguments for part in values if isinstance(part, ToolCall)
             ]
             assert [result.content for result in results] == [
-                part.content for part in given if isinstance(part, ToolResult)
+                part.content for part in values if isinstance(part, ToolResult)
             ]
             assert check_transcript(llm.chats[-1]) == []
 
@@ -269,7 +268,7 @@ async def test_invalid_history_is_rejected(journal, wrong, way):
 # --- found or made ------------------------------------------------------------------------------------
 
 
-async def test_a_session_is_made_once_with_what_it_is_given(tmp_path):
+async def test_session_options_apply_to_the_first_creation(tmp_path):
     """One of several concurrent callers creates it; later callers find it unchanged, also after a restart."""
     url, llm = f"sqlite:///{tmp_path}/agents.db", ScriptedLLM(["Noted."], repeat=True)
     found = []
@@ -314,8 +313,8 @@ async def test_a_session_is_made_once_with_what_it_is_given(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [{"limits": 7}, {"on_busy": "wait"}, {"history": "x"}])
-async def test_wrong_options_are_refused_also_where_there_is_a_session(journal, wrong):
-    """A mistake raises at the first call, before the first user without a session arrives."""
+async def test_invalid_options_are_rejected_for_existing_sessions(journal, wrong):
+    """The error is raised at the first call, so a mistake is found before the first new user."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(clerk())
         await agent.ensure_session("ada", "ada-1")

@@ -51,11 +51,11 @@ async def test_reasoning_fields_are_in_the_reply(journal):
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(ReActAgent("tutor", llm=llm))
         session = await agent.create_session("ada")
-        heard = []
-        session.on_conversation(heard.append)
+        received = []
+        session.on_conversation(received.append)
         reply = await agent.run("2+3?", session=session)
         assert (reply.text, reply.reasoning) == ("It is 5.", REASONED)
-        assert heard == [reply]
+        assert received == [reply]
         assert (await agent.run("again?", session=session)).reasoning is None
         assert (await agent.run("and?", session=session)).reasoning == {"question_nature": "COMPLEX"}
         if journal:
@@ -67,7 +67,7 @@ async def test_reasoning_fields_are_in_the_reply(journal):
 
 
 async def test_metadata_is_kept_and_never_shown_to_a_model(tmp_path):
-    """With chat, run and create_message; hooks see it; it survives a restart."""
+    """Metadata is set by chat, run and create_message. Hooks receive it, and it survives a restart."""
     noted = {"ticket": 7, "tags": ["a", "b"]}
     llm, seen = ScriptedLLM(["one", "two", "three", "four"]), []
     address = f"sqlite:///{tmp_path / 'j.db'}"
@@ -85,14 +85,14 @@ async def test_metadata_is_kept_and_never_shown_to_a_model(tmp_path):
         assert "ticket" not in repr([chat.messages for chat in llm.chats])
     async with open_runtime(journal=address) as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
-        said = [each for each in (await agent.open_session("s")).history if each.sender.kind == "user"]
+        messages = [each for each in (await agent.open_session("s")).history if each.sender.kind == "user"]
     kept = {"ticket": 7, "tags": ["a", "b"]}
-    assert [dict(each.metadata) for each in said] == [kept, {"k": 1}, kept]
+    assert [dict(each.metadata) for each in messages] == [kept, {"k": 1}, kept]
     assert seen == [kept, {"k": 1}, kept]
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("wrong", "expected"),
     [
         ({1: "x"}, "texts as keys"),
         ("text", "mapping"),
@@ -101,11 +101,11 @@ async def test_metadata_is_kept_and_never_shown_to_a_model(tmp_path):
         ({"x": "y" * 16_000}, "at most 16000"),
     ],
 )
-async def test_metadata_is_plain_and_bounded(wrong, words):
+async def test_metadata_is_plain_and_bounded(wrong, expected):
     """Values that are not JSON or too long raise an error in the call, and no message is sent."""
     async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
         session = await agent.create_session("ada")
-        with pytest.raises(ConfigurationError, match=words):
+        with pytest.raises(ConfigurationError, match=expected):
             await session.chat("hi", metadata=wrong)
         assert session.history == ()
 
@@ -127,7 +127,7 @@ async def test_metadata_and_descriptions_are_redacted(tmp_path):
 # --- description -----------------------------------------------------------------------------
 
 
-async def test_a_session_knows_its_description(tmp_path):
+async def test_session_has_its_description(tmp_path):
     """The description is bounded and survives a restart; a session without one has None."""
     address = f"sqlite:///{tmp_path / 'j.db'}"
     async with open_runtime(journal=address) as runtime:
@@ -176,7 +176,7 @@ async def test_messages_are_found_by_role_and_date(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "words"),
+    ("query", "expected"),
     [
         ({"roles": ["assistent"]}, "assistant"),
         ({"roles": "user"}, "list of kinds"),
@@ -185,19 +185,19 @@ async def test_messages_are_found_by_role_and_date(monkeypatch):
         ({"roles": ["user"], "before": 1, "after": 2}, "not both"),
     ],
 )
-async def test_invalid_message_search_is_rejected(wanted, words):
+async def test_invalid_message_search_is_rejected(query, expected):
     """Cases: an unknown role, a date without a time zone, a limit below 1, and two positions."""
     async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
         session = await agent.create_session("ada")
-        with pytest.raises(ConfigurationError, match=words):
-            await session.messages(**wanted)
+        with pytest.raises(ConfigurationError, match=expected):
+            await session.messages(**query)
 
 
 # --- links ---------------------------------------------------------------------------------------
 
 
-async def test_a_message_leads_to_its_trace_calls_and_observations():
-    """From the question to all of its turn; from the answer to its own calls; from an unknown id to an error."""
+async def test_message_trace_has_calls_and_observations():
+    """A question leads to its whole turn, and an answer to its own calls. An unknown id raises an error."""
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     call = ToolCall("look", {"what": "sums"}, id="c1")
     llm = ScriptedLLM([[call], "It is 5.", "Bye."])
@@ -230,8 +230,8 @@ async def test_a_message_leads_to_its_trace_calls_and_observations():
             await session.message_trace("nope")
 
 
-async def test_links_need_no_journal():
-    """Observations are those that memory has."""
+async def test_message_trace_needs_no_journal():
+    """The observations are those in memory."""
     async with BareAgent("clerk", llm=ScriptedLLM(["Hello."])) as agent:
         session = await agent.create_session("ada")
         await agent.run("hi", session=session, sender=Sender("bob"), message_id="m")
@@ -244,8 +244,8 @@ async def test_links_need_no_journal():
 
 
 async def test_a_schedule_has_metadata_for_its_messages_also_after_a_restart(autojump_clock, tmp_path):
-    """From the record and from a snapshot. The metadata can be read and is not sent to a model."""
-    url, noted, heard = f"sqlite:///{tmp_path}/agents.db", {"ticket": 7}, []
+    """The metadata is restored from the record and from a snapshot. It can be read, and is not sent to a model."""
+    url, noted, received = f"sqlite:///{tmp_path}/agents.db", {"ticket": 7}, []
     llm = ScriptedLLM(lambda chat: str("ticket" in str(chat)))
     for life in range(3):
         async with open_runtime(journal=url) as runtime:
@@ -258,12 +258,12 @@ async def test_a_schedule_has_metadata_for_its_messages_also_after_a_restart(aut
             assert known.metadata == noted
             await trio.sleep(100)
             await session.wait_idle()
-            heard += [message for message in session.history if message.sender.kind == "system"]
+            received += [message for message in session.history if message.sender.kind == "system"]
             assert {message.text for message in session.history if message.sender.kind == "agent"} <= {
                 "False"
             }
-    assert len(heard) >= 3
-    assert all(message.metadata == noted for message in heard)
+    assert len(received) >= 3
+    assert all(message.metadata == noted for message in received)
 
 
 async def test_a_task_has_metadata_also_after_a_restart(autojump_clock, tmp_path):
@@ -290,8 +290,7 @@ async def test_a_task_has_metadata_also_after_a_restart(autojump_clock, tmp_path
 
 
 @pytest.mark.parametrize("metadata", ["x", {1: 2}, {"x": object()}, {"x": "y" * 20_000}])
-async def test_wrong_metadata_sets_and_gives_nothing(metadata):
-    """Neither a schedule nor a session of the other agent is created."""
+async def test_invalid_metadata_creates_no_schedule_or_session(metadata):
     async with open_runtime() as runtime:
         await runtime.start(BareAgent("worker", llm=ScriptedLLM(["dug"])))
         lead = await runtime.start(BareAgent("lead", llm=ScriptedLLM([])))

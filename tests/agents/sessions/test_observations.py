@@ -56,7 +56,7 @@ def planner(**options):
 
 
 async def test_a_turn_is_observed_in_order(runtime):
-    """Intent, plan, thoughts, each call once with its result, and the answer; all of one turn."""
+    """The order is intent, plan, thoughts, each call once with its result, and the answer. All have the same turn."""
     session = await (await runtime.start(planner())).create_session("ada", session_id="s")
     async with session.observe() as reader:
         message = await session.chat("How deep is Baikal?")
@@ -98,8 +98,8 @@ async def test_native_calls_are_the_parents_of_their_results(runtime):
     assert {each.parent for each in made} == {history[0].turn}
 
 
-async def test_subscribers_get_what_they_asked_for(runtime):
-    """One of a type, one of a turn, one that leaves; none disturbs the others."""
+async def test_subscribers_receive_filtered_observations(runtime):
+    """One subscriber filters by type, one by turn, and one leaves. None affects the others."""
     session = await (
         await runtime.start(BareAgent("a", llm=ScriptedLLM(["one", "two", "three"])))
     ).create_session("ada")
@@ -156,7 +156,7 @@ async def test_failures_and_suspensions_are_observed(runtime):
 
 
 async def test_typed_answers_and_changes_of_the_state_are_observed(runtime):
-    """The answer as handlers receive it, and the changed value with its name."""
+    """The answer is the one that handlers receive. A state change has the value with its name."""
     text = json.dumps({"messageType": "DIRECT_RESPONSE", "content": "Good day."})
     agent = await runtime.start(SimpleAgent("a", llm=ScriptedLLM([text]), **NAMES))
     session = await agent.create_session("ada")
@@ -226,7 +226,7 @@ async def test_a_subscription_ends_with_a_session_without_a_journal():
 
 
 async def test_a_runtime_without_a_journal_observes_sessions_of_its_agents():
-    """By agent and id, as with a journal."""
+    """Sessions are found by agent and id, as with a journal."""
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
         session = await agent.create_session("ada", session_id="s")
@@ -236,8 +236,8 @@ async def test_a_runtime_without_a_journal_observes_sessions_of_its_agents():
         assert [each.content for each in await runtime.observations("s", agent="a")] == ["one"]
 
 
-async def test_a_cursor_ahead_of_the_records_is_refused():
-    """It is of another session."""
+async def test_cursor_ahead_of_the_records_is_rejected():
+    """Such a cursor belongs to another session."""
     async with BareAgent("a", llm=ScriptedLLM([])) as agent:
         session = await agent.create_session("ada")
         with pytest.raises(InvalidCursor):
@@ -246,7 +246,7 @@ async def test_a_cursor_ahead_of_the_records_is_refused():
 
 
 async def test_messages_answered_together_are_one_turn_with_and_without_a_journal():
-    """It is named by the last of them."""
+    """The last message names the turn."""
     for journal in (None, "memory:"):
         async with open_runtime(journal=journal) as runtime:
             release = trio.Event()
@@ -264,8 +264,8 @@ async def test_messages_answered_together_are_one_turn_with_and_without_a_journa
             assert [each.turn for each in await session.observations()][-1] == third
 
 
-async def test_thoughts_come_while_the_model_writes_them(runtime):
-    """They grow under the id that they have when they are whole."""
+async def test_thoughts_are_observed_while_the_model_writes_them(runtime):
+    """Partial thoughts have the id of the complete ones."""
     send, receive = trio.open_memory_channel(0)
     agent = planner(chunk=20)
     complete = agent._models.clients["default"].complete
@@ -323,6 +323,6 @@ async def test_thoughts_come_while_the_model_writes_them(runtime):
         ("plain words", ""),
     ],
 )
-def test_the_beginning_of_thoughts_is_read(text, thoughts):
-    """As far as they are whole, in tags or in a member of a JSON answer."""
+def test_partial_thoughts_are_parsed(text, thoughts):
+    """Thoughts are in tags or in a member of a JSON answer."""
     assert growing_thoughts(text) == thoughts

@@ -69,7 +69,10 @@ CALLS = {
 @JOURNALS
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 async def test_a_cancelled_call_leaves_its_id_free(call, journal, cancelled_at):
-    """At whichever step it is cancelled, nothing is left in memory or journal, and the next call makes the session."""
+    """The call may be cancelled at any step.
+
+    Memory and journal have nothing of it, and the next call creates the session.
+    """
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(attended())
         for step in range(STEPS):
@@ -85,8 +88,8 @@ async def test_a_cancelled_call_leaves_its_id_free(call, journal, cancelled_at):
 
 @JOURNALS
 @pytest.mark.parametrize("fails", ["times out", "is refused"])
-async def test_a_first_message_without_room_leaves_no_session(fails, journal, autojump_clock):
-    """The id is free again when there is room."""
+async def test_first_message_rejected_by_a_full_inbox_leaves_no_session(fails, journal, autojump_clock):
+    """The id is free."""
 
     async def create(**options):
         with trio.move_on_after(1 if fails == "times out" else 60):
@@ -142,8 +145,8 @@ USES = {
 
 
 @pytest.mark.parametrize(("use", "refusal"), USES.values(), ids=USES)
-async def test_a_task_of_a_handler_does_not_wait_for_what_waits_for_it(use, refusal, autojump_clock):
-    """Whether it is about its own session, or two sessions are about each other."""
+async def test_task_of_a_session_handler_detects_a_wait_cycle(use, refusal, autojump_clock):
+    """The task waits for its own session, or two sessions wait for each other."""
     async with open_runtime(journal="memory:") as runtime:
         agent, came = await runtime.start(attended()), []
         await agent.create_session("ada", session_id="former")
@@ -221,7 +224,10 @@ async def test_a_cancelled_question_leaves_no_session(journal, cancelled_at):
 @JOURNALS
 @pytest.mark.parametrize("call", ["create", "ensure"])
 async def test_a_second_caller_waits_for_the_first(call, journal, cancelled_at):
-    """It makes the session if the first one is cancelled, and gets or misses that of the first one otherwise."""
+    """If the first caller is cancelled, the second creates the session.
+
+    Otherwise it gets the session or the error of the first.
+    """
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(attended())
         for step in range(2 * STEPS):
@@ -248,8 +254,8 @@ async def test_a_second_caller_waits_for_the_first(call, journal, cancelled_at):
 
 @JOURNALS
 @pytest.mark.parametrize("callers", [1, 2])
-async def test_a_task_that_is_given_again_is_done_once(callers, journal, cancelled_at):
-    """At whichever step the first call was cancelled, also while the second one waits for it."""
+async def test_task_that_is_delegated_again_runs_once(callers, journal, cancelled_at):
+    """The first call is cancelled at any step, also while the second one waits for it."""
     done = []
 
     def answer(chat):
@@ -273,8 +279,8 @@ async def test_a_task_that_is_given_again_is_done_once(callers, journal, cancell
             while session.children:
                 await trio.lowlevel.checkpoint()
             await session.wait_idle()
-            told = [message.text for message in session.history if message.sender.kind == "agent"]
-            assert told == [f"Task t{step} was done by agent 'worker':\n42"]
+            texts = [message.text for message in session.history if message.sender.kind == "agent"]
+            assert texts == [f"Task t{step} was done by agent 'worker':\n42"]
             assert done.count(f"task {step}") == 1
 
 
@@ -282,8 +288,8 @@ async def test_a_task_that_is_given_again_is_done_once(callers, journal, cancell
 
 
 @pytest.mark.parametrize("call", ["delegate", "schedule", "aclose", "unschedule"])
-async def test_a_session_stays_awake_while_something_is_done_in_it(call, monkeypatch, autojump_clock):
-    """However many others are used meanwhile, and whether anyone else holds it."""
+async def test_session_in_use_is_not_evicted(call, monkeypatch, autojump_clock):
+    """Any number of other sessions may be used, and the caller may hold no reference."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 2)
     async with SlowJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(attended())

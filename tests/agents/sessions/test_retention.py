@@ -55,8 +55,8 @@ async def test_sessions_of_run_leave_the_journal(autojump_clock):
         assert journal._stored_rows.keys() == {journal._stored_heads["clerk", "kept"].series}
 
 
-async def test_a_suspended_run_stays_until_it_has_ended(autojump_clock):
-    """Also over a restart, after which it leaves with its answer."""
+async def test_suspended_run_is_erased_after_its_end(autojump_clock):
+    """This holds over a restart."""
 
     @tool(approval=True)
     async def pay() -> str:
@@ -81,8 +81,8 @@ async def test_a_suspended_run_stays_until_it_has_ended(autojump_clock):
             assert await ids_in(journal) == set()
 
 
-async def test_a_run_with_a_task_that_reports_stays_until_then(autojump_clock):
-    """And leaves with the sessions below it."""
+async def test_run_is_erased_after_the_report_of_its_task(autojump_clock):
+    """Its child sessions are erased as well."""
     may_end = trio.Event()
 
     async def slow(chat):
@@ -95,8 +95,8 @@ async def test_a_run_with_a_task_that_reports_stays_until_then(autojump_clock):
         return await context.session.delegate("helper", "help")
 
     def answer(chat):
-        said = chat.messages[-1]
-        is_first = said.role == "user" and said.parts[0].text == "go"
+        message = chat.messages[-1]
+        is_first = message.role == "user" and message.parts[0].text == "go"
         return [ToolCall("hand_on", {})] if is_first else "thanks"
 
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
@@ -136,8 +136,8 @@ async def test_interrupted_retention_is_completed_at_the_next_start(autojump_clo
 # --- old sessions ------------------------------------------------------------------------------
 
 
-async def test_nothing_else_leaves_by_itself(autojump_clock):
-    """However old it is."""
+async def test_other_sessions_are_never_erased(autojump_clock):
+    """They may have any age."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(agent_of())
@@ -149,7 +149,7 @@ async def test_nothing_else_leaves_by_itself(autojump_clock):
         assert await ids_in(journal) == {"idle", "closed"}
 
 
-async def test_old_sessions_leave_with_those_below_them(autojump_clock):
+async def test_old_sessions_are_erased_with_their_children(autojump_clock):
     """Closed and idle sessions have separate times; a session in use or with pending work in its tree stays."""
     async with MemoryJournal().running() as journal:
         retention = Retention(closed=timedelta(days=1), idle=10 * DAY)
@@ -192,10 +192,10 @@ async def test_working_and_suspended_sessions_are_retained(autojump_clock):
         return "paid"
 
     async def answer(chat):
-        said = chat.messages[-1].parts[0].text
-        if said == "work":
+        text = chat.messages[-1].parts[0].text
+        if text == "work":
             await trio.sleep(100 * DAY)
-        return [ToolCall("pay", {})] if said == "pay" else "yes"
+        return [ToolCall("pay", {})] if text == "pay" else "yes"
 
     async with (
         MemoryJournal().running() as journal,
@@ -219,8 +219,8 @@ class Counting(MemoryJournal):
         return await super().children_of(keys)
 
 
-async def test_a_tree_that_is_idle_is_looked_for_once_a_level(autojump_clock):
-    """However many sessions it has; and all of it is held still while it leaves, or nothing of it does."""
+async def test_retention_makes_one_query_per_tree_level(autojump_clock):
+    """The tree may have any number of sessions. It is erased completely while its sessions are held, or not at all."""
     async with (
         Counting().running() as journal,
         open_runtime(journal=journal, retention=Retention(idle=60)) as runtime,
@@ -254,7 +254,7 @@ class Slow(MemoryJournal):
 @pytest.mark.parametrize("what", ["open", "open inside", "chat", "state", "ensure", "held"])
 async def test_opening_during_the_erasure_raises_session_not_found(autojump_clock, what):
     """The open waits for the erasure. Records written before the erasure decision are never erased."""
-    heard = []
+    received = []
 
     async with Slow().running() as journal:
         async with open_runtime(journal=journal, retention=Retention(idle=60)) as runtime:
@@ -268,7 +268,7 @@ async def test_opening_during_the_erasure_raises_session_not_found(autojump_cloc
                 if new.id == "other":
                     with pytest.raises(SessionNotFound):
                         await agent.open_session("s")
-                    heard.append("not found")
+                    received.append("not found")
 
             agent.on_session(look_for_former)
 
@@ -280,11 +280,11 @@ async def test_opening_during_the_erasure_raises_session_not_found(autojump_cloc
                         found = await (
                             agent.open_session("s") if what == "open" else agent.ensure_session("ada", "s")
                         )
-                        heard.append(found.history)
+                        received.append(found.history)
                 elif what in ("chat", "held"):
                     with pytest.raises(SessionClosed):
                         await session.chat("now")
-                    heard.append("refused")
+                    received.append("refused")
                 else:
                     session.state.dispatch(("n", 1))
 
@@ -302,7 +302,7 @@ async def test_opening_during_the_erasure_raises_session_not_found(autojump_cloc
             left = await ids_in(journal)
         assert left - {"other"} == set()
         told = {"ensure": [()], "chat": ["refused"], "held": ["refused"], "open inside": ["not found"]}
-        assert heard == told.get(what, [])
+        assert received == told.get(what, [])
 
 
 async def test_session_changed_before_the_erasure_is_kept():
@@ -409,8 +409,8 @@ class AwayAtFirst(MemoryJournal):
         return await super()._list_to_erase(limit)
 
 
-async def test_a_journal_that_fails_as_the_runtime_begins_is_asked_again(autojump_clock):
-    """The runtime works meanwhile, also without retention; then ended sessions are erased."""
+async def test_retention_retries_after_a_journal_failure_at_the_start(autojump_clock):
+    """The runtime works meanwhile, also without retention. Then ended sessions are erased."""
     async with AwayAtFirst().running() as journal:
         records = (
             SessionCreatedRecord(owner=Sender("ada"), created_at=1.0, transient=True),
@@ -428,7 +428,7 @@ async def test_a_journal_that_fails_as_the_runtime_begins_is_asked_again(autojum
 
 
 @pytest.mark.parametrize("wrong", [-1, "day", True, float("inf")])
-def test_times_that_are_none_are_refused(wrong):
-    """By name."""
+def test_invalid_retention_times_are_rejected(wrong):
+    """The error names the argument."""
     with pytest.raises(ConfigurationError, match="Retention"):
         Retention(idle=wrong)

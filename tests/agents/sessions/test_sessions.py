@@ -24,9 +24,9 @@ async def test_description_is_answered_for_handlers_attached_later(make, listen)
     agent, _ = make("Hello Ada.")
     async with agent:
         session = await agent.create_session("ada", "Hi!")
-        heard = listen(session, tokens=True)
+        received = listen(session, tokens=True)
         await session.wait_idle()
-    assert [type(item).__name__ for item in heard] == ["Token", "Reply"]
+    assert [type(item).__name__ for item in received] == ["Token", "Reply"]
     assert [m.text for m in session.history] == ["Hi!", "Hello Ada."]
     assert session.history[0].sender == Sender("ada", "user")
 
@@ -40,14 +40,13 @@ async def test_delayed_description_is_answered_for_handlers_attached_later(autoj
             await busy.chat("one")
             await busy.chat("two")
             session = await agent.create_session("bob", "three")
-            heard = listen(session, tokens=True)
+            received = listen(session, tokens=True)
             await session.wait_idle()
-            assert [type(item).__name__ for item in heard] == ["Token", "Reply"]
+            assert [type(item).__name__ for item in received] == ["Token", "Reply"]
             await busy.wait_idle()
 
 
-async def test_without_a_description_nothing_is_asked(make):
-    """An empty description is no message."""
+async def test_empty_description_sends_no_message(make):
     agent, llm = make("never")
     async with agent:
         session = await agent.create_session("ada")
@@ -57,7 +56,7 @@ async def test_without_a_description_nothing_is_asked(make):
 
 
 async def test_on_session_is_awaited_before_the_first_message(make):
-    """Handlers of the agent's own are in place before anything of the session runs, in every session."""
+    """Handlers of the agent are attached before the first message of every session runs."""
     agent, _ = make(lambda _: "hello")
     order = []
 
@@ -135,7 +134,7 @@ async def test_run_rejected_by_a_full_inbox_removes_its_session(autojump_clock):
         assert list(agent._opener.running.sessions) == [busy.id]
 
 
-async def test_a_session_id_of_ones_own_finds_the_session_again(make):
+async def test_open_session_returns_the_open_session(make):
     """`open_session` returns the open session with an id, and raises for an unknown one."""
     agent, _ = make("x")
     async with agent:
@@ -181,8 +180,11 @@ async def test_sessions_form_a_tree_that_closes_with_its_root(make):
             await agent.create_session("ada", parent=root)
 
 
-async def test_status_and_usage_tell_how_a_session_is_doing(listen):
-    """Idle, working, idle, closed; usage adds up over all calls, and a reply has its turn's."""
+async def test_session_has_status_and_usage(listen):
+    """The status is idle, working, idle, closed.
+
+    Usage adds up over all calls, and a reply has the usage of its turn.
+    """
     usage = Usage(input_tokens=10, output_tokens=2, cost=0.5)
     answer = ModelResponse(parts=(Text("hi"),), usage=usage)
     agent = BareAgent("a", llm=ScriptedLLM([answer, answer]))
@@ -203,8 +205,7 @@ async def test_status_and_usage_tell_how_a_session_is_doing(listen):
         assert session.status == "closed"
 
 
-async def test_history_is_a_tuple_of_what_happened(make):
-    """A history that was looked at does not change."""
+async def test_history_is_an_immutable_tuple(make):
     agent, _ = make("one", "two")
     async with agent:
         session = await agent.create_session("ada", "a")
@@ -220,7 +221,7 @@ async def test_history_is_a_tuple_of_what_happened(make):
 
 
 async def test_the_state_is_a_mapping_that_only_actions_change(make):
-    """An action returns one pair, several or none; other return values change nothing."""
+    """An action returns one pair, several or none. Other return values change nothing."""
     agent, _ = make("x")
     async with agent:
         session = await agent.create_session("ada")
@@ -252,8 +253,8 @@ async def test_chat_requires_a_running_agent(make):
         await agent.create_session("ada")
 
 
-async def test_one_agent_does_not_answer_in_the_session_of_another(make):
-    """Another agent rejects the session and keeps running."""
+async def test_agent_rejects_the_session_of_another_agent(make):
+    """The agent keeps running."""
     agent, _ = make("mine")
     other = BareAgent("other", llm=ScriptedLLM(["yours"]))
     async with agent, other:
@@ -267,11 +268,11 @@ async def test_one_agent_does_not_answer_in_the_session_of_another(make):
 async def test_temporary_session_stays_open_until_its_first_message_ends(make):
     """Earlier messages, e.g. of hooks, do not close a new session of `run` or `tell`."""
     agent, _ = make(lambda chat: chat.messages[-1].parts[0].text)
-    heard = []
+    received = []
 
     @agent.on_session
     async def prepare(session):
-        session.on_conversation(lambda reply: heard.append(str(reply)))
+        session.on_conversation(lambda reply: received.append(str(reply)))
         await session.chat("before")
         await session.wait_idle()
 
@@ -280,4 +281,4 @@ async def test_temporary_session_stays_open_until_its_first_message_ends(make):
         await agent.ref.tell("tell")
         await trio.testing.wait_all_tasks_blocked()
         assert agent._opener.running.sessions == {}
-    assert heard == ["before", "run", "before", "tell"]
+    assert received == ["before", "run", "before", "tell"]

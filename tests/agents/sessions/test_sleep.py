@@ -62,9 +62,9 @@ async def test_an_unreferenced_session_is_freed_immediately(agent):
 
 async def test_a_held_session_stays_the_same_object(agent):
     """A referenced evicted session keeps its handlers, and no second object is created."""
-    heard = []
+    received = []
     session = await agent.create_session("ada", "hello", session_id="s")
-    session.on_conversation(lambda reply: heard.append(str(reply)))
+    session.on_conversation(lambda reply: received.append(str(reply)))
     await session.wait_idle()
     for number in range(5):
         await agent.create_session("ada", session_id=f"t{number}")
@@ -72,19 +72,18 @@ async def test_a_held_session_stays_the_same_object(agent):
     assert await agent.open_session("s") is session
     await session.chat("again")
     await session.wait_idle()
-    assert heard == ["saw 1", "saw 3"]
+    assert received == ["saw 1", "saw 3"]
     assert "s" in agent._opener.running.sessions
 
 
-async def test_a_sleeping_sessions_id_is_taken(agent):
-    """No session is created over one that sleeps."""
+async def test_id_of_an_evicted_session_cannot_be_reused(agent):
     for number in range(5):
         await agent.create_session("ada", session_id=f"s{number}")
     with pytest.raises(ConfigurationError, match="s0"):
         await agent.create_session("bob", session_id="s0")
 
 
-async def test_many_callers_may_open_the_same_sleeping_session(agent):
+async def test_concurrent_callers_share_one_evicted_session(agent):
     """Concurrent callers get one session object, and no message is lost."""
     await agent.create_session("ada", session_id="s")
     for number in range(5):
@@ -104,7 +103,7 @@ async def test_many_callers_may_open_the_same_sleeping_session(agent):
     assert len(opened[0].history) == 20
 
 
-async def test_sessions_of_a_tree_stay(agent):
+async def test_sessions_of_a_tree_are_not_evicted(agent):
     """A session with children and a child session are not evicted."""
     parent = await agent.create_session("ada", session_id="parent")
     child = await agent.create_session("ada", session_id="child", parent=parent)
@@ -115,7 +114,7 @@ async def test_sessions_of_a_tree_stay(agent):
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-async def test_a_child_that_fell_asleep_before_its_parent_came_back_wakes_with_it(is_held, monkeypatch):
+async def test_evicted_child_is_loaded_with_its_parent(is_held, monkeypatch):
     """A referenced child is loaded with its parent after a restart; otherwise it finds its parent when it is opened."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 3)
     async with MemoryJournal().running() as journal:
@@ -142,8 +141,8 @@ async def test_a_child_that_fell_asleep_before_its_parent_came_back_wakes_with_i
             assert child.status == "closed"
 
 
-async def test_a_session_that_falls_asleep_while_it_is_opened_is_opened(autojump_clock, monkeypatch):
-    """Opening pauses, and in a crowd that is long enough to be let go of."""
+async def test_session_evicted_during_its_open_is_loaded_again(autojump_clock, monkeypatch):
+    """Opening pauses, which is long enough for an eviction if many sessions are used."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 1)
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)))
@@ -279,7 +278,7 @@ async def test_evicted_session_is_freed_without_the_garbage_collector(agent, run
         gc.enable()
 
 
-async def test_a_session_knows_the_one_above_it_when_both_have_ended(agent):
+async def test_ended_session_has_its_ended_parent(agent):
     """Also without a reference to the parent: a new object of the ended parent is created, and stays the same while it is referenced."""
     parent = await agent.create_session("ada", session_id="above")
     child = await agent.create_session("ada", parent=parent)
@@ -292,7 +291,7 @@ async def test_a_session_knows_the_one_above_it_when_both_have_ended(agent):
     assert child.deps is None
 
 
-async def test_sessions_that_waited_for_the_one_above_are_forgotten_with_their_end(agent, runtime):
+async def test_ended_children_leave_no_entry_for_their_parent(agent, runtime):
     """Children that were loaded and evicted alone leave no entry for their parent."""
     for number in range(2 * session_table.PURGE_THRESHOLD):
         parent = await agent.create_session("ada", session_id=f"s{number}")
@@ -304,7 +303,7 @@ async def test_sessions_that_waited_for_the_one_above_are_forgotten_with_their_e
     assert len(runtime.agents.trees._parentless) <= session_table.PURGE_THRESHOLD
 
 
-async def test_a_session_that_was_unloaded_leaves_as_others_do(agent, runtime):
+async def test_fenced_session_can_be_opened_when_it_returns(agent, runtime):
     """If a write finds that another process owns the session, it can be opened again when it returns."""
     session = await agent.create_session("ada", "hello", session_id="s")
     await session.wait_idle()

@@ -45,7 +45,7 @@ def searches(chat):
 
 
 async def test_parallel_tools_lose_no_update():
-    """Those of one key and those of different keys are all there, from tasks and from threads."""
+    """Updates of one key and of different keys from tasks and threads are all stored."""
     agent = BareAgent("a", llm=ScriptedLLM(searches), tools=[find, search], reducers={"results": append})
     async with agent:
         session = await agent.create_session("ada", "go")
@@ -167,15 +167,15 @@ async def restarted(make, records):
 
 
 async def test_no_change_is_made_twice_after_a_crash(autojump_clock):
-    """At every cut an answer changes the state once, and is read as the first time."""
+    """After a crash at any write, an answer changes the state once, and is read as the first time."""
     records = await whole_run(counting_agent)
     assert sum(isinstance(record, StateChangeRecord) for record in records) == 4
     for cut in range(1, len(records) + 1):
         accepted = sum(isinstance(record, MessageAcceptedRecord) for record in records[:cut])
-        said = [f"n was {2 * turn}" for turn in range(accepted)]
+        texts = [f"n was {2 * turn}" for turn in range(accepted)]
         state, replies = await restarted(counting_agent, records[:cut])
-        assert state == ({"n": 2 * accepted, "log": said} if accepted else {}), cut
-        assert set(replies) <= {f"well: {words}" for words in said}, cut
+        assert state == ({"n": 2 * accepted, "log": texts} if accepted else {}), cut
+        assert set(replies) <= {f"well: {text}" for text in texts}, cut
 
 
 def noting_agent():
@@ -192,7 +192,7 @@ def noting_agent():
 
 
 async def test_a_repeated_tool_changes_the_state_once(autojump_clock):
-    """It may have changed it before the crash that makes it run again."""
+    """The tool may have changed the state before the crash that makes it run again."""
     records = await whole_run(noting_agent)
     for cut in range(2, len(records) + 1):
         accepted = sum(isinstance(record, MessageAcceptedRecord) for record in records[:cut])

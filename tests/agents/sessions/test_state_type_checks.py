@@ -74,7 +74,7 @@ EVALUATE = json.dumps({"action": "evaluate", "params": {"achieved": True, "answe
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-async def test_an_update_that_does_not_fit_is_an_error_for_the_model(kind):
+async def test_invalid_update_is_an_error_for_the_model(kind):
     """The state does not change, the model reads the reason, and the run continues."""
     llm = ScriptedLLM([execute("count", 1), execute("count", "many"), execute("cuont", 3), execute("names", ["a"]), EVALUATE])  # fmt: skip
     result = await run_agent("count", llm, tools={"put": put}, state=kind)
@@ -87,8 +87,8 @@ async def test_an_update_that_does_not_fit_is_an_error_for_the_model(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-async def test_a_program_that_dispatches_what_does_not_fit_gets_an_error(kind):
-    """All changes of an action count or none; reducers are checked by their result."""
+async def test_dispatch_of_an_invalid_update_raises(kind):
+    """All changes of an action apply or none. Results of reducers are checked."""
     agent = BareAgent("a", llm=ScriptedLLM([]), state=kind, reducers={"names": append})
     async with agent:
         session = await agent.create_session("ada")
@@ -126,7 +126,7 @@ async def test_the_model_gets_the_error_of_an_invalid_custom_action():
     result = await run_agent("count", llm, tools={"put": put}, actions=[own], state=AttrsState)
     assert (result.status, result.raw_data) == ("completed", {"count": 2})
     assert any(
-        "does not fit AttrsState" in part.text for said in llm.chats[2].messages for part in said.parts
+        "does not fit AttrsState" in part.text for message in llm.chats[2].messages for part in message.parts
     )
     llm = ScriptedLLM([execute("count", 1), *[act] * 9])
     result = await run_agent("count", llm, tools={"put": put}, actions=[own], state=AttrsState)
@@ -134,8 +134,8 @@ async def test_the_model_gets_the_error_of_an_invalid_custom_action():
 
 
 @pytest.mark.parametrize("kind", [StepsAgent, PlanAgent, GoalAgent])
-async def test_the_keys_of_protocols_are_no_part_of_the_type(kind):
-    """A plan in the state is actgent's own."""
+async def test_state_type_ignores_keys_of_protocols(kind):
+    """Actgent stores plans in the state."""
     llm = ScriptedLLM(['{"plan": "x"}', '{"final_answer": "y"}', *["z"] * 9])
     async with kind("a", llm=llm, state=DictState) as agent:
         session = await agent.create_session("ada")
@@ -146,8 +146,8 @@ async def test_the_keys_of_protocols_are_no_part_of_the_type(kind):
     assert not [each for each in failures if isinstance(each.error, InvalidState)]
 
 
-async def test_a_state_that_was_written_is_read_as_it_was():
-    """A journal is not checked again: the type may have changed."""
+async def test_stored_state_is_not_checked_again():
+    """The type may have changed since."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM([])))
@@ -161,8 +161,8 @@ async def test_a_state_that_was_written_is_read_as_it_was():
                 session.state.dispatch(("other", 2))
 
 
-def test_a_store_takes_the_check_of_a_type():
-    """For states outside of agents."""
+def test_store_accepts_a_type_check():
+    """The store is for states outside of agents."""
     store = Store({"count": 1}, check=state_check_of(AttrsState))
     with pytest.raises(InvalidState):
         store.dispatch(("count", "x"))

@@ -53,12 +53,12 @@ async def outcome_of(call, *args, **options):
 @pytest.mark.parametrize("how", ["refused", "cancelled"])
 @pytest.mark.parametrize("later", ["a restart", "sleep"])
 async def test_message_rejected_by_a_full_inbox_never_runs(how, later, autojump_clock, monkeypatch):
-    """It does not run after a restart or reload, whatever other messages waited for a place."""
+    """It does not run after a restart or reload, for any other messages that waited for a slot."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 2)
-    asked = []
+    received_texts = []
 
     def answer(chat):
-        asked.append(chat.messages[-1].parts[0].text)
+        received_texts.append(chat.messages[-1].parts[0].text)
         return "ok"
 
     async with MemoryJournal().running() as journal:
@@ -88,7 +88,7 @@ async def test_message_rejected_by_a_full_inbox_never_runs(how, later, autojump_
             session = await agent.open_session("ada")
             await session.wait_idle()
             assert texts(session) == ["running", "queued", "later"]
-            assert "transfer" not in asked
+            assert "transfer" not in received_texts
 
 
 async def test_message_rejected_by_a_full_inbox_is_never_written(autojump_clock):
@@ -106,7 +106,7 @@ async def test_message_rejected_by_a_full_inbox_is_never_written(autojump_clock)
 
 
 async def test_a_chat_that_is_cancelled_while_it_is_written_never_runs(autojump_clock):
-    """Whether it was written or not; its place is free again."""
+    """This holds whether the message was written or not. Its inbox slot is free again."""
     async with SlowJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(
@@ -130,8 +130,8 @@ async def test_a_chat_that_is_cancelled_while_it_is_written_never_runs(autojump_
 
 @pytest.mark.parametrize("when", ["before it comes", "while it is written"])
 @pytest.mark.parametrize("is_busy", [False, True])
-async def test_a_message_that_is_stopped_before_it_is_in(when, is_busy, autojump_clock):
-    """It ends as one that is stopped later; other messages are answered, and a repetition changes nothing."""
+async def test_message_can_be_stopped_before_it_is_accepted(when, is_busy, autojump_clock):
+    """It ends as one that is stopped later. Other messages are answered, and a repetition changes nothing."""
     async with SlowJournal().running() as journal, open_runtime(journal=journal) as runtime:
         model = ScriptedLLM(lambda chat: f"re: {chat.messages[-1].parts[0].text}", delay=10)
         agent = await runtime.start(BareAgent("a", llm=model))
@@ -157,7 +157,7 @@ async def test_a_message_that_is_stopped_before_it_is_in(when, is_busy, autojump
         assert answered == [*(["re: first"] if is_busy else []), "re: later"]
 
 
-async def test_a_chat_that_meets_the_end_of_its_session_is_durably_refused(autojump_clock):
+async def test_chat_during_the_close_of_its_session_is_durably_rejected(autojump_clock):
     """Its caller gets the error when no restart can run the message."""
     async with SlowJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -177,8 +177,8 @@ async def test_a_chat_that_meets_the_end_of_its_session_is_durably_refused(autoj
         assert await journal.unfinished("a") == []
 
 
-async def test_a_place_is_kept_for_what_is_being_written(autojump_clock):
-    """However many are written side by side, the inbox holds no more than it may."""
+async def test_inbox_counts_messages_that_are_being_written(autojump_clock):
+    """The inbox never exceeds its capacity, for any number of concurrent writes."""
     async with SlowJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(
             BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True, delay=100), session_inbox_capacity=5, grace=0)
@@ -214,14 +214,14 @@ async def test_a_repetition_waits_for_the_first(first_is, journal, autojump_cloc
 
         async def book():
             await session.chat("book", message_id="req", enqueue_timeout=60)
-            confirmed.append(trio.current_time() - begun)
+            confirmed.append(trio.current_time() - started)
 
         async def first():
             with trio.move_on_after(1 if first_is == "cancelled" else 60):
                 deadline = 1 if first_is == "refused" else 60
                 await outcome_of(session.chat, "book", message_id="req", enqueue_timeout=deadline)
 
-        begun = trio.current_time()
+        started = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(first)
             await trio.testing.wait_all_tasks_blocked()
@@ -235,7 +235,7 @@ async def test_a_repetition_waits_for_the_first(first_is, journal, autojump_cloc
 
 
 async def test_a_repetition_is_confirmed_when_the_first_is_durable(autojump_clock):
-    """Not before the disk has it."""
+    """It is not confirmed before the disk has the message."""
     async with SlowJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True)))
         session = await agent.create_session("ada", session_id="ada")
@@ -267,8 +267,8 @@ async def test_an_id_that_chat_returned_is_accepted_once(moment, journal, tmp_pa
             assert texts(await agent.open_session("s")) == ["first", "book"]
 
 
-async def test_a_repetition_waits_no_longer_than_it_may(autojump_clock):
-    """Its own deadline counts, including the time that it waited for the first."""
+async def test_repetition_waits_until_its_own_deadline(autojump_clock):
+    """The time that it waited for the first call counts."""
     async with BareAgent(
         "a", llm=ScriptedLLM(["ok"], repeat=True, delay=100), session_inbox_capacity=1, grace=0
     ) as agent:
@@ -276,17 +276,16 @@ async def test_a_repetition_waits_no_longer_than_it_may(autojump_clock):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(outcome_of, lambda: session.chat("book", message_id="req", enqueue_timeout=5))
             await trio.testing.wait_all_tasks_blocked()
-            begun = trio.current_time()
+            started = trio.current_time()
             with pytest.raises(InboxFull):
                 await session.chat("book", message_id="req", enqueue_timeout=2)
-            assert trio.current_time() - begun == pytest.approx(2)
+            assert trio.current_time() - started == pytest.approx(2)
             with pytest.raises(InboxFull):
                 await session.chat("book", message_id="req", enqueue_timeout=8)
-            assert trio.current_time() - begun == pytest.approx(10)
+            assert trio.current_time() - started == pytest.approx(10)
 
 
-async def test_an_id_that_was_refused_may_come_again_after_a_restart(autojump_clock):
-    """The journal knows that it never got in."""
+async def test_rejected_id_can_be_used_again_after_a_restart(autojump_clock):
     async with SlowJournal().running() as journal:
         for life in range(2):
             async with open_runtime(journal=journal) as runtime:
@@ -302,7 +301,7 @@ async def test_an_id_that_was_refused_may_come_again_after_a_restart(autojump_cl
 
 @pytest.mark.parametrize("first_is", ["cancelled", "set"])
 async def test_a_schedule_that_is_set_again_waits_for_the_first(first_is, autojump_clock):
-    """It is set by the second call if the first one does not get through, and fires once."""
+    """If the first call fails, the second sets the schedule. It fires once."""
     async with SlowJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True)))
         session = await agent.create_session("ada", session_id="ada")
@@ -314,14 +313,14 @@ async def test_a_schedule_that_is_set_again_waits_for_the_first(first_is, autoju
                 set_at.append(trio.current_time())
 
         journal.is_slow = True
-        begun = trio.current_time()
+        started = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(plan, 0.5 if first_is == "cancelled" else 10)
             await trio.sleep(0.1)
             nursery.start_soon(plan, 10)
         journal.is_slow = False
         assert len(set_at) == (1 if first_is == "cancelled" else 2)
-        assert min(set_at) >= begun + 1
+        assert min(set_at) >= started + 1
         assert len(session.schedules) == 1
         assert session._context.schedules.writing == {}
         await trio.sleep(100)
@@ -331,7 +330,7 @@ async def test_a_schedule_that_is_set_again_waits_for_the_first(first_is, autoju
 
 
 async def test_a_schedule_that_was_cancelled_may_be_set_again_after_a_restart(autojump_clock):
-    """No caller got a confirmation, so its key is free."""
+    """No caller got a confirmation, so the key is free."""
     async with SlowJournal().running() as journal:
         for life in range(2):
             async with open_runtime(journal=journal) as runtime:
@@ -358,8 +357,8 @@ def left_in(session):
 @pytest.mark.parametrize(
     "end", ["answered", "dropped", "cancelled", "refused", "interrupted", "rejected", "urgent", "closed"]
 )
-async def test_nothing_is_left_of_a_message_however_it_ends(end, journal, autojump_clock):
-    """A hundred of them leave as much as none."""
+async def test_ended_messages_leave_no_state(end, journal, autojump_clock):
+    """A hundred messages leave as much state as none."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(
             BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True, delay=1), session_inbox_capacity=3, grace=1)

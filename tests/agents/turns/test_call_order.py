@@ -96,7 +96,7 @@ def assert_in_order(log):
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_every_kind_of_agent_runs_calls_in_the_order_of_the_answer(kind):
-    """Whether the calls are native or written as text."""
+    """The calls are native or written as text."""
     make, script = KINDS[kind]
     for _ in range(5):
         log = []
@@ -133,9 +133,9 @@ async def test_agents_asked_by_one_answer_work_at_the_same_time(autojump_clock):
     async with open_runtime() as runtime:
         for each in (*workers, boss):
             await runtime.start(each)
-        begun = trio.current_time()
+        started = trio.current_time()
         await boss.run("go")
-        assert trio.current_time() - begun == 10
+        assert trio.current_time() - started == 10
 
 
 async def test_a_write_after_a_handoff_call_runs_in_order():
@@ -193,7 +193,7 @@ async def test_calls_that_wait_for_approval_run_in_order_after_the_decisions(ver
 
 @pytest.mark.parametrize("effect", ["idempotent", "once"])
 async def test_calls_keep_their_order_over_a_crash(effect, autojump_clock):
-    """At whichever write the process dies: a call starts after all earlier calls of the answer have started and ended."""
+    """The process dies at any write. A call starts after all earlier calls of the answer have started and ended."""
     lives = 0
     for writes in itertools.count(1):
         log = []
@@ -236,8 +236,8 @@ async def test_calls_keep_their_order_over_a_crash(effect, autojump_clock):
             async with open_runtime(journal=journal) as runtime:
                 await runtime.start(make())
                 await trio.sleep(60)
-        begun = [entry[0] for entry in log if entry.endswith("+")]
-        first = list(dict.fromkeys(begun))
+        started = [entry[0] for entry in log if entry.endswith("+")]
+        first = list(dict.fromkeys(started))
         assert first == sorted(first, key="cab".index), log
         for life in " ".join(log).split("crash"):
             entries = life.split()
@@ -246,5 +246,5 @@ async def test_calls_keep_their_order_over_a_crash(effect, autojump_clock):
             names = [entry[0] for entry in entries if entry.endswith("+")]
             assert names == sorted(names, key="cab".index), log
         if effect == "once":
-            assert len(begun) == len(set(begun)), log
+            assert len(started) == len(set(started)), log
     assert lives > 3

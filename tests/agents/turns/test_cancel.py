@@ -1,4 +1,4 @@
-"""Interruption and URGENT, in every phase that a turn can be in."""
+"""Interruption and URGENT messages in every phase of a turn."""
 
 import threading
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -174,7 +174,7 @@ PHASES = {
 
 
 @pytest.mark.parametrize("phase", PHASES)
-async def test_interrupt_stops_a_turn_where_it_is(phase):
+async def test_interrupt_stops_a_turn_in_every_phase(phase):
     """The message ends as interrupted, each call has one result, and no model call follows."""
     async with assert_no_leaks(), held(phase) as (session, model, _, log):
         with trio.fail_after(60):
@@ -213,7 +213,7 @@ async def test_partial_text_stays_in_the_record_marked_as_cut():
 
 @pytest.mark.parametrize("how", ["interrupt", "urgent"])
 async def test_a_handler_is_never_cancelled(how):
-    """The turn ends after its handler has; the caller of interrupt() waits for that."""
+    """The turn ends after its handler. The caller of interrupt() waits for that."""
     async with held("handler") as (session, model, stage, log), trio.open_nursery() as nursery:
         if how == "urgent":
             await session.chat("stop!", priority=Priority.URGENT)
@@ -230,7 +230,7 @@ async def test_a_handler_is_never_cancelled(how):
 
 @pytest.mark.parametrize("how", ["interrupt", "urgent"])
 async def test_a_token_handler_is_never_cancelled(how):
-    """It runs inside of the model call, which is stopped as soon as the handler has ended."""
+    """The handler runs inside of the model call, which stops as soon as the handler has ended."""
     stage = Stage()
 
     async def stream(stage, on_text):
@@ -265,7 +265,7 @@ async def test_a_token_handler_is_never_cancelled(how):
 
 
 async def test_a_turn_that_has_not_begun_can_be_interrupted():
-    """Right after `chat`, before its task ran: the model is not called."""
+    """Directly after `chat`, before the task of the turn ran, the model is not called."""
     model = ScriptedLLM(["answer"], repeat=True)
     async with BareAgent(name="a", llm=model) as agent:
         session = await agent.create_session("ada", "first")
@@ -292,8 +292,8 @@ async def test_an_urgent_message_right_after_the_first_is_answered_alone():
     assert len(model.chats) == 1
 
 
-async def test_interrupt_can_drop_what_is_queued():
-    """Each dropped message ends as interrupted, URGENT ones too, and never reaches the model."""
+async def test_interrupt_can_drop_queued_messages():
+    """Each dropped message, including URGENT ones, ends as interrupted and never reaches the model."""
     async with held("model") as (session, model, _, log):
         failures = []
         session.on_exception(lambda failure: failures.append(failure.message_id))
@@ -357,7 +357,7 @@ async def test_a_cancelled_interrupt_still_ends_the_dropped_messages():
 
 
 async def test_a_cancelled_aclose_still_ends_queued_messages():
-    """The session is closed all the same, and its messages end as stopped."""
+    """The session is closed nevertheless, and its messages end as stopped."""
     async with held("handler") as (session, _, stage, log):
         await session.chat("queued")
         with trio.move_on_after(0) as scope:
@@ -371,7 +371,7 @@ async def test_a_cancelled_aclose_still_ends_queued_messages():
 
 @pytest.mark.parametrize("where", ["tool", "tool handler", "reply handler", "exception handler"])
 async def test_a_session_can_interrupt_itself(where):
-    """It does not wait for its own end, and no further model call follows."""
+    """The session does not wait for its own end, and no further model call follows."""
 
     @tool
     async def stop() -> str:
@@ -396,17 +396,17 @@ async def test_a_session_can_interrupt_itself(where):
         with trio.fail_after(60):
             await session.chat("begin")
             await session.wait_idle()
-    wanted = {
+    expected = {
         "tool": ["outcome_unknown", "interrupted"],
         "tool handler": ["success", "interrupted"],
         "reply handler": ["success", "answer"],
         "exception handler": ["success", "answer"],
     }
-    assert log == wanted[where]
+    assert log == expected[where]
 
 
-async def test_a_repair_round_can_be_stopped():
-    """The second model call of a turn is as easily stopped as the first."""
+async def test_output_retry_can_be_stopped():
+    """The second model call of a turn is stopped like the first."""
     stage = Stage()
 
     async def second(chat):
@@ -427,8 +427,8 @@ async def test_a_repair_round_can_be_stopped():
 
 
 @pytest.mark.parametrize("phase", PHASES)
-async def test_aclose_stops_a_turn_where_it_is(phase):
-    """Its message ends as interrupted, queued ones as stopped; further messages are rejected."""
+async def test_aclose_stops_a_turn_in_every_phase(phase):
+    """The running message ends as interrupted, queued ones as stopped. Further messages are rejected."""
     async with assert_no_leaks(), held(phase) as (session, model, _, log):
         await session.chat("queued")
         await session.aclose()
@@ -470,7 +470,7 @@ async def test_aclose_closes_the_whole_tree():
 
 
 async def test_a_session_can_close_itself():
-    """From a handler: the turn ends, and nothing waits for itself."""
+    """A handler closes it: the turn ends, and the handler does not wait for itself."""
     async with BareAgent(name="a", llm=ScriptedLLM(["answer"], repeat=True)) as agent:
         session = await agent.create_session("ada")
 
@@ -508,8 +508,8 @@ async def test_urgent_messages_do_not_stop_each_other():
     assert log == ["re: urgent 1", "re: urgent 2", "re: normal"]
 
 
-async def test_interrupt_stops_an_urgent_message_too():
-    """Only other URGENT messages leave it alone."""
+async def test_interrupt_stops_an_urgent_message():
+    """Only other URGENT messages do not stop it."""
     async with held("model") as (session, _, _, log):
         await session.interrupt()
     async with BareAgent(name="a", llm=ScriptedLLM(never)) as agent:
@@ -521,8 +521,7 @@ async def test_interrupt_stops_an_urgent_message_too():
         assert log == ["interrupted"]
 
 
-async def test_other_sessions_notice_nothing():
-    """An URGENT message stops its own session only."""
+async def test_urgent_message_stops_only_its_own_session():
     gate = trio.Event()
 
     async def answer(chat):
@@ -559,7 +558,7 @@ async def test_a_cancelled_run_stops_its_turn_and_its_session():
 
 
 async def test_leaving_a_stream_stops_its_turn():
-    """A reader that has seen enough costs no more tokens."""
+    """The model generates no further tokens."""
     stage = Stage()
     async with BareAgent(name="a", llm=Model(stage, streaming)) as agent:
         async with agent.stream("begin") as events:
@@ -571,7 +570,7 @@ async def test_leaving_a_stream_stops_its_turn():
 
 
 async def test_a_reader_that_interrupts_does_not_wait_for_itself():
-    """With more tokens under way than the stream holds, the turn's end still gets through."""
+    """The end of the turn is delivered, although the answer has more tokens than the stream holds."""
 
     async def flood(stage, on_text):
         while True:
@@ -588,7 +587,7 @@ async def test_a_reader_that_interrupts_does_not_wait_for_itself():
 
 
 async def test_a_cancelled_ask_stops_the_asked_agent(autojump_clock):
-    """A deadline that passes ends the work, too."""
+    """A deadline of the caller that passes also ends the work."""
     stage = Stage()
     async with BareAgent(name="a", llm=Model(stage, in_call)) as agent:
         with pytest.raises(TimeoutError):
@@ -598,7 +597,7 @@ async def test_a_cancelled_ask_stops_the_asked_agent(autojump_clock):
         assert not agent._opener.running.sessions
 
 
-async def test_a_timeout_of_the_model_is_no_interruption(autojump_clock):
+async def test_model_timeout_is_not_an_interruption(autojump_clock):
     """It ends the message as a model failure."""
     async with BareAgent(name="a", llm=ScriptedLLM(never), limits=Limits(model_timeout=3)) as agent:
         session = await agent.create_session("ada", "begin")
@@ -607,8 +606,8 @@ async def test_a_timeout_of_the_model_is_no_interruption(autojump_clock):
     assert log == ["model"]
 
 
-async def test_an_interrupt_during_a_drain_is_one(autojump_clock):
-    """A turn that a handler interrupts while the block is left ends as interrupted, not as stopped."""
+async def test_interrupt_during_a_drain_ends_the_turn_as_interrupted(autojump_clock):
+    """A handler interrupts the turn while the block exits. The turn does not end as stopped."""
     async with BareAgent(name="a", llm=ScriptedLLM(never)) as agent:
         slow = await agent.create_session("ada", "one")
         log = hear(slow)

@@ -36,7 +36,7 @@ PDF = File(media_type="application/pdf", data=b"%PDF", name="a.pdf")
     ],
 )
 async def test_content_is_text_or_parts(make, content, parts):
-    """Text, one part, or several of them reach the model as they are, from chat, run and a description."""
+    """Text, one part, or several parts reach the model unchanged, from chat, run and a description."""
     agent, llm = make(lambda _: "ok")
     async with agent:
         session = await agent.create_session("ada", content)
@@ -48,7 +48,7 @@ async def test_content_is_text_or_parts(make, content, parts):
 
 
 @pytest.mark.parametrize("content", [None, 5, {"text": "hi"}, b"hi", [None]])
-async def test_content_that_is_neither_text_nor_parts_is_refused(make, content):
+async def test_content_of_another_type_is_rejected(make, content):
     """The error names the value, and no message is queued."""
     agent, _ = make("x")
     async with agent:
@@ -59,8 +59,8 @@ async def test_content_that_is_neither_text_nor_parts_is_refused(make, content):
 
 
 @pytest.mark.parametrize("part", [ToolCall("add", {}, "1"), ToolResult(call_id="1", tool_name="add")])
-async def test_calls_and_results_are_not_said_by_users(make, part):
-    """They would make a transcript that no provider takes."""
+async def test_calls_and_results_are_rejected_as_user_content(make, part):
+    """They would make a transcript that no provider accepts."""
     agent, _ = make("x")
     async with agent:
         session = await agent.create_session("ada")
@@ -95,7 +95,7 @@ async def test_an_empty_message_is_rejected(make, content):
         (Sender("assistant", "user"), Sender("assistant", "user")),
     ],
 )
-async def test_senders_count_as_given_and_what_is_answered_goes_as_user(make, sender, expected):
+async def test_sender_kinds_map_to_roles(make, sender, expected):
     """A name is a user's except for three words. The message to answer has the role user, so nothing is prefilled."""
     agent, llm = make(lambda _: "ok")
     async with agent:
@@ -109,8 +109,8 @@ async def test_senders_count_as_given_and_what_is_answered_goes_as_user(make, se
     assert_valid_transcript(llm.chats[0])
 
 
-async def test_in_the_history_assistants_and_agents_speak_as_assistant(make):
-    """Roles of earlier messages: users and system as user, assistant and agent as assistant."""
+async def test_history_of_agents_has_the_role_assistant(make):
+    """Users and system have the role user, assistant and agent the role assistant."""
     agent, llm = make(lambda _: "ok")
     async with agent:
         session = await agent.create_session("ada")
@@ -136,7 +136,7 @@ async def test_owner_is_the_default_user_sender(make):
     assert [m.role for m in llm.chats[-1].messages] == ["user", "assistant", "user"]
 
 
-async def test_a_system_message_is_a_marked_block_and_the_system_prompt_stays(make):
+async def test_system_message_is_a_delimited_block(make):
     """There is one system prompt; later instructions stay at their position."""
     agent, llm = make(lambda _: "ok", role="tutor")
     async with agent:
@@ -150,7 +150,7 @@ async def test_a_system_message_is_a_marked_block_and_the_system_prompt_stays(ma
 
 
 async def test_a_picture_in_a_system_message_reaches_the_model(make):
-    """Only the text of a system message is marked; its other parts are included."""
+    """Only the text of a system message is delimited. Its other parts are included."""
     agent, llm = make("ok")
     async with agent:
         session = await agent.create_session("ada")
@@ -164,7 +164,7 @@ async def test_the_same_message_id_is_accepted_once(make, listen):
     agent, llm = make(lambda _: "ok")
     async with agent:
         session = await agent.create_session("ada")
-        heard = listen(session)
+        received = listen(session)
         assert await session.chat("hi", message_id="m1") == "m1"
         assert await session.chat("hi", message_id="m1") == "m1"
         await session.wait_idle()
@@ -172,7 +172,7 @@ async def test_the_same_message_id_is_accepted_once(make, listen):
         assert session.status == "idle"
         await session.chat("hi", message_id="m2")
         await session.wait_idle()
-    assert len(heard) == len(llm.chats) == 2
+    assert len(received) == len(llm.chats) == 2
 
 
 async def test_a_message_id_rejected_by_a_full_inbox_may_be_repeated(autojump_clock, listen):
@@ -180,14 +180,14 @@ async def test_a_message_id_rejected_by_a_full_inbox_may_be_repeated(autojump_cl
     agent = BareAgent("busy", llm=ScriptedLLM(lambda _: "ok", delay=10), session_inbox_capacity=1)
     async with agent:
         session = await agent.create_session("ada", "one")
-        heard = listen(session)
+        received = listen(session)
         await session.chat("two")
         with pytest.raises(InboxFull):
             await session.chat("three", message_id="m3", enqueue_timeout=1)
         await session.wait_idle()
         await session.chat("three", message_id="m3")
         await session.wait_idle()
-    assert len(heard) == 3
+    assert len(received) == 3
 
 
 async def test_chat_waits_for_room_until_its_deadline(autojump_clock):
@@ -204,16 +204,16 @@ async def test_chat_waits_for_room_until_its_deadline(autojump_clock):
         assert trio.current_time() - began == pytest.approx(10)
 
 
-async def test_priorities_order_what_waits(autojump_clock, listen):
+async def test_priorities_order_queued_messages(autojump_clock, listen):
     """HIGH precedes NORMAL, and NORMAL precedes LOW, in any order of arrival."""
     agent = BareAgent("busy", llm=ScriptedLLM(lambda chat: chat.messages[-1].parts[0].text, delay=1))
     async with agent:
         session = await agent.create_session("ada", "begin")
-        heard = listen(session)
+        received = listen(session)
         for priority in ("low", Priority.NORMAL, "normal", "HIGH", Priority.HIGH):
             await session.chat(f"{priority!s}", priority=priority)
         await session.wait_idle()
-    assert [str(reply) for reply in heard] == ["begin", "HIGH", "1", "2", "normal", "low"]
+    assert [str(reply) for reply in received] == ["begin", "HIGH", "1", "2", "normal", "low"]
 
 
 async def test_a_closed_session_rejects_messages(make):
@@ -230,8 +230,8 @@ async def test_a_closed_session_rejects_messages(make):
         await session.wait_idle()
 
 
-async def test_a_model_client_that_returns_something_else_is_named(listen):
-    """The error names the client and states a remedy."""
+async def test_error_names_a_model_client_with_an_invalid_result(listen):
+    """The error states a remedy."""
 
     class Chatty(LLM):
         name = "own:chatty"
@@ -261,9 +261,9 @@ async def test_chat_and_tell_wait_for_room_for_the_enqueue_timeout(make, autojum
         await trio.testing.wait_all_tasks_blocked()
         await session.chat("two")
         for say in (session.chat, agent.ref.tell):
-            begun = trio.current_time()
+            started = trio.current_time()
             with pytest.raises(InboxFull, match="enqueue_timeout="):
                 await say("three", enqueue_timeout=7)
-            assert trio.current_time() - begun == 7
+            assert trio.current_time() - started == 7
         gate.set()
         await session.wait_idle()

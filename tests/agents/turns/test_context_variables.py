@@ -81,29 +81,29 @@ async def say_as(tenant, session, text="go", **options):
 
 def hear(session):
     """Record the tenant that tools, model and handlers of a session see."""
-    heard = []
-    session.on_tool_result(lambda result: heard.append(result.content))
-    session.on_conversation(lambda reply: heard.append(f"{reply.text}, told {TENANT.get()}"))
-    session.on_exception(lambda failure: heard.append(f"{failure.kind} told {TENANT.get()}"))
-    return heard
+    received = []
+    session.on_tool_result(lambda result: received.append(result.content))
+    session.on_conversation(lambda reply: received.append(f"{reply.text}, told {TENANT.get()}"))
+    session.on_exception(lambda failure: received.append(f"{failure.kind} told {TENANT.get()}"))
+    return received
 
 
 @pytest.mark.parametrize("name", ["read_file", "read_in_thread"])
 @pytest.mark.parametrize("journal", [None, "memory:"])
 async def test_tools_see_the_variables_of_the_sender(name, journal):
-    """At any concurrency, and with lent slots."""
-    heard, sessions = {}, []
+    """This holds at any concurrency, and with lent slots."""
+    received, sessions = {}, []
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(agent_that(name, max_concurrent_sessions=2))
         for tenant in ("ada", "bob", "eve", "mallory", "zoe"):
             session = await agent.create_session(tenant)
-            heard[tenant] = hear(session)
+            received[tenant] = hear(session)
             await say_as(tenant, session)
             await say_as(tenant, session)
             sessions.append(session)
         for session in sessions:
             await session.wait_idle()
-    for tenant, log in heard.items():
+    for tenant, log in received.items():
         assert log == [tenant, f"{tenant} by {tenant}, told {tenant}"] * 2
 
 
@@ -111,24 +111,23 @@ async def test_context_variables_of_two_tenants_stay_separate(autojump_clock):
     """This also holds if one message interrupts the other, or was queued after it."""
     async with agent_that("read_file") as agent:
         session = await agent.create_session("room")
-        heard = hear(session)
+        received = hear(session)
         await say_as("ada", session)
         await say_as("bob", session)
         await say_as("eve", session, priority="URGENT")
         await session.wait_idle()
-    assert heard[-4:] == ["eve", "eve by eve, told eve", "bob", "bob by bob, told bob"]
-    assert "interrupted told ada" in heard
+    assert received[-4:] == ["eve", "eve by eve, told eve", "bob", "bob by bob, told bob"]
+    assert "interrupted told ada" in received
 
 
-async def test_messages_that_are_answered_together_run_as_the_last_one(autojump_clock):
-    """The turn is about that one."""
+async def test_collected_messages_run_with_the_variables_of_the_last_sender(autojump_clock):
     async with agent_that("read_file") as agent:
         session = await agent.create_session("room", on_busy="collect")
-        heard = hear(session)
+        received = hear(session)
         for tenant in ("ada", "bob", "eve"):
             await say_as(tenant, session)
         await session.wait_idle()
-    assert heard == ["ada", "ada by ada, told ada", "eve", "eve by eve, told eve"]
+    assert received == ["ada", "ada by ada, told ada", "eve", "eve by eve, told eve"]
 
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
@@ -138,7 +137,7 @@ async def test_approved_tool_runs_with_the_sender_context(decision, told, journa
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(agent_that("delete_all"))
         session = await agent.create_session("ada")
-        heard = hear(session)
+        received = hear(session)
         await say_as("ada", session)
         await session.wait_idle()
 
@@ -149,12 +148,12 @@ async def test_approved_tool_runs_with_the_sender_context(decision, told, journa
         async with trio.open_nursery() as nursery:
             nursery.start_soon(approve)
         await session.wait_idle()
-    assert heard[0] == told
-    assert heard[1].endswith("by ada, told ada")
+    assert received[0] == told
+    assert received[1].endswith("by ada, told ada")
 
 
 async def test_messages_that_are_dropped_fail_in_the_variables_of_their_senders(autojump_clock):
-    """Not in the variables of the task that drops them, closes the session, or leaves the block."""
+    """The variables of the task that drops them, closes the session, or exits the block are not used."""
     async with agent_that("read_file", grace=0) as agent:
         dropped, closed, left = [await agent.create_session("room") for _ in range(3)]
         logs = [hear(each) for each in (dropped, closed, left)]
@@ -191,18 +190,18 @@ async def test_delegated_turns_run_with_the_sender_context(autojump_clock):
     async with open_runtime() as runtime:
         lead = await runtime.start(BareAgent("lead", llm=script, tools=[hand_on]))
         await runtime.start(worker)
-        heard = {}
+        received = {}
         async with trio.open_nursery() as nursery:
             for tenant in ("ada", "bob", "eve"):
                 session = await lead.create_session(tenant)
-                heard[tenant] = hear(session)
+                received[tenant] = hear(session)
                 nursery.start_soon(partial(say_as, tenant, session))
-    for tenant, log in heard.items():
+    for tenant, log in received.items():
         assert log[0] == f"{tenant} by {tenant}"
         assert log[1:] == [f"as {tenant}, told {tenant}"] * 2
 
 
-async def test_a_turn_that_a_tool_starts_is_not_inside_of_the_tools_turn(autojump_clock):
+async def test_turn_started_by_a_tool_is_separate_from_the_turn_of_the_tool(autojump_clock):
     """Each turn has separate rules about waits that would block it."""
     errors = []
 
@@ -301,7 +300,7 @@ async def as_ada(fn):
 
 
 @pytest.mark.parametrize("waits", ["in its turn", "queued", "for its time"])
-async def test_a_message_from_the_journal_has_what_is_registered(waits, autojump_clock):
+async def test_restored_message_has_registered_variables(waits, autojump_clock):
     """Other variables have the values of the resuming program, not of the caller that opens the session."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal, context=[TENANT]) as runtime:
@@ -334,8 +333,8 @@ async def test_approved_call_after_a_restart_runs_with_the_sender_context():
             await session.wait_idle()
         async with open_runtime(journal=journal, context=[TENANT]) as runtime:
             agent = await runtime.start(agent_that("delete_all"))
-            heard = []
-            agent.on_session(lambda session: heard.append(hear(session)))
+            received = []
+            agent.on_session(lambda session: received.append(hear(session)))
 
             async def approve():
                 TENANT.set("ADMIN")
@@ -345,11 +344,11 @@ async def test_approved_call_after_a_restart_runs_with_the_sender_context():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(approve)
             await (await agent.open_session("s")).wait_idle()
-    assert heard == [["ada", "ada by ada, told ada"]]
+    assert received == [["ada", "ada by ada, told ada"]]
 
 
 async def test_a_scheduled_message_has_the_context_of_its_caller(autojump_clock):
-    """All of them, while the process lives."""
+    """It has all variables while the process lives."""
     seen = []
     async with open_runtime() as runtime:
         agent = await runtime.start(watcher(seen))
@@ -360,8 +359,8 @@ async def test_a_scheduled_message_has_the_context_of_its_caller(autojump_clock)
     assert seen == [["ada", "admin", TRACE]] * len(seen)
 
 
-async def test_variables_that_are_not_registered_any_more_are_left_out(caplog, autojump_clock):
-    """The log names each once."""
+async def test_unregistered_stored_variables_are_ignored(caplog, autojump_clock):
+    """The log names each variable once."""
     seen = []
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal, context=[TENANT]) as runtime:
@@ -373,18 +372,18 @@ async def test_variables_that_are_not_registered_any_more_are_left_out(caplog, a
             agent = await runtime.start(watcher(seen, hangs=False))
             await (await agent.open_session("s")).wait_idle()
     assert seen == [["nobody", None, TRACE]] * 3
-    told = [
+    log_lines = [
         record.getMessage()
         for record in caplog.records
         if record.name == "actgent.sessions.context_propagation"
     ]
-    assert len(told) == 1
-    assert "'TENANT', which is not registered" in told[0]
+    assert len(log_lines) == 1
+    assert "'TENANT', which is not registered" in log_lines[0]
 
 
 @pytest.mark.parametrize("value", [object(), "x" * 5000])
-async def test_values_that_a_journal_cannot_keep_are_refused(value):
-    """Before anything is accepted; the error names the variable. Without a journal any value will do."""
+async def test_unserializable_variable_values_are_rejected(value):
+    """The error precedes the acceptance and names the variable. Without a journal any value is accepted."""
     async with (
         open_runtime(journal="memory:", context=[TENANT]) as runtime,
         BareAgent("b", llm=ScriptedLLM(["ok"])) as private,
@@ -403,7 +402,7 @@ async def test_values_that_a_journal_cannot_keep_are_refused(value):
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
 @pytest.mark.parametrize("value", [object(), "x" * 5000])
-async def test_a_task_that_sets_what_no_journal_keeps_is_reported(value, journal, caplog, autojump_clock):
+async def test_task_that_sets_an_unserializable_value_is_reported(value, journal, caplog, autojump_clock):
     """Its agent continues, and the parent gets the result; the log names the variable."""
 
     async def work(chat):
@@ -420,14 +419,14 @@ async def test_a_task_that_sets_what_no_journal_keeps_is_reported(value, journal
         "Task t was done by agent 'worker':\n42",
         "thanks",
     ]
-    told = {record.getMessage() for record in caplog.records}
-    assert any("without the context variable 'TENANT'" in each for each in told)
-    assert not any("failed and restarts" in each for each in told)
+    log_lines = {record.getMessage() for record in caplog.records}
+    assert any("without the context variable 'TENANT'" in each for each in log_lines)
+    assert not any("failed and restarts" in each for each in log_lines)
 
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
 async def test_a_schedule_fires_after_its_sender_changed_a_value(journal, autojump_clock):
-    """A list that was short when the schedule was set is too long when it fires: the message has no list."""
+    """A list that was short when the schedule was set is too long when it fires, so the message has no list."""
     value = ["ada"]
     async with open_runtime(journal=journal, context=[TENANT]) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"])))
@@ -443,7 +442,7 @@ async def test_a_schedule_fires_after_its_sender_changed_a_value(journal, autoju
 
 @pytest.mark.parametrize("wrong", [["TENANT"], [TENANT, contextvars.ContextVar("TENANT")]])
 async def test_only_context_variables_of_different_names_are_registered(wrong):
-    """The runtime raises when it is opened."""
+    """Otherwise the runtime raises when it is opened."""
     with pytest.raises(ConfigurationError, match="context="):
         async with open_runtime(context=wrong):
             pass

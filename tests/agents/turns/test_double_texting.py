@@ -32,17 +32,17 @@ RULES = ("queue", "collect", "interrupt", "reject")
 
 def words(chat):
     """Return the texts of the request, in order."""
-    return [" ".join(part.text for part in said.parts) for said in chat.messages]
+    return [" ".join(part.text for part in message.parts) for message in chat.messages]
 
 
 def echo(chat):
     """Return an answer with all questions since the last answer."""
-    asked = []
-    for said in reversed(chat.messages):
-        if said.role == "assistant":
+    requests = []
+    for message in reversed(chat.messages):
+        if message.role == "assistant":
             break
-        asked.insert(0, said.parts[0].text)
-    return "re: " + ", ".join(asked)
+        requests.insert(0, message.parts[0].text)
+    return "re: " + ", ".join(requests)
 
 
 def slow(**options):
@@ -57,28 +57,28 @@ async def texting(agent, rule, *texts, between=0.1, listen=None, **options):
     """Send texts while the first is answered. Return the values that the handlers received."""
     async with agent:
         session = await agent.create_session("ada", **options)
-        heard = listen(session)
+        received = listen(session)
         for text in texts:
             await session.chat(text, on_busy=rule)
             await trio.sleep(between)
         await session.wait_idle()
         assert session._context.pending == 0
-        return heard, session
+        return received, session
 
 
 # --- one rule at a time ------------------------------------------------------------------
 
 
-async def test_queue_answers_one_after_the_other(autojump_clock, listen):
+async def test_queue_rule_answers_messages_in_sequence(autojump_clock, listen):
     """This is the default rule."""
-    heard, _ = await texting(slow(), None, "a", "b", "c", listen=listen)
-    assert told(heard) == ["re: a", "re: b", "re: c"]
+    received, _ = await texting(slow(), None, "a", "b", "c", listen=listen)
+    assert told(received) == ["re: a", "re: b", "re: c"]
 
 
 async def test_collect_answers_queued_messages_together(autojump_clock, listen):
     """One turn answers the messages, as a reply to the last one. Each message has its own record."""
-    heard, session = await texting(slow(), "collect", "a", "b", "c", "d", listen=listen)
-    assert told(heard) == ["re: a", "re: b, c, d"]
+    received, session = await texting(slow(), "collect", "a", "b", "c", "d", listen=listen)
+    assert told(received) == ["re: a", "re: b, c, d"]
     assert [message.text for message in session.history] == ["a", "re: a", "b", "c", "d", "re: b, c, d"]
 
 
@@ -86,7 +86,7 @@ async def test_collect_keeps_the_message_order(autojump_clock, listen):
     """Only adjacent messages are answered together, so no message overtakes another."""
     async with slow() as agent:
         session = await agent.create_session("ada", "first")
-        heard = listen(session)
+        received = listen(session)
         for text, rule in (
             ("a", "collect"),
             ("b", "collect"),
@@ -96,37 +96,37 @@ async def test_collect_keeps_the_message_order(autojump_clock, listen):
         ):
             await session.chat(text, on_busy=rule)
         await session.wait_idle()
-    assert told(heard) == ["re: first", "re: a, b", "re: c", "re: d, e"]
+    assert told(received) == ["re: first", "re: a, b", "re: c", "re: d, e"]
 
 
-async def test_interrupt_stops_what_runs_and_goes_next(autojump_clock, listen):
-    """Queued messages keep their order after it."""
+async def test_interrupt_rule_stops_the_turn_and_runs_next(autojump_clock, listen):
+    """Queued messages keep their order after the interrupting message."""
     async with slow() as agent:
         session = await agent.create_session("ada", "a")
-        heard = listen(session)
+        received = listen(session)
         await trio.sleep(0.5)
         await session.chat("b")
         await session.chat("c")
         await session.chat("no, d!", on_busy="interrupt")
         await session.wait_idle()
         assert trio.current_time() == pytest.approx(3.5)
-    assert told(heard) == ["interrupted", "re: a, no, d!", "re: b", "re: c"]
-    assert heard[0].message_id == session.history[0].id
+    assert told(received) == ["interrupted", "re: a, no, d!", "re: b", "re: c"]
+    assert received[0].message_id == session.history[0].id
 
 
 @pytest.mark.parametrize("between", [0, 0.1])
 async def test_the_last_of_several_interruptions_is_answered(autojump_clock, listen, between):
-    """At any speed, earlier ones end as interrupted and stay in the record."""
-    heard, session = await texting(slow(), "interrupt", "a", "b", "c", "d", between=between, listen=listen)
-    assert told(heard) == ["interrupted"] * 3 + ["re: a, b, c, d"]
+    """Earlier ones end as interrupted and stay in the record, at any speed."""
+    received, session = await texting(slow(), "interrupt", "a", "b", "c", "d", between=between, listen=listen)
+    assert told(received) == ["interrupted"] * 3 + ["re: a, b, c, d"]
     assert [message.text for message in session.history][:4] == ["a", "b", "c", "d"]
 
 
-async def test_reject_takes_nothing_while_it_works(autojump_clock, listen):
+async def test_reject_rule_rejects_messages_during_a_turn(autojump_clock, listen):
     """The caller gets an error, nothing of the message is stored, and its id may be sent again."""
     async with slow(on_busy="reject") as agent:
         session = await agent.create_session("ada", "a")
-        heard = listen(session)
+        received = listen(session)
         with pytest.raises(SessionBusy, match=r"busy.*wait_idle") as error:
             await session.chat("b", message_id="b")
         assert isinstance(error.value, UsageError)
@@ -137,7 +137,7 @@ async def test_reject_takes_nothing_while_it_works(autojump_clock, listen):
         await session.chat("b", message_id="b")
         await session.chat("b", message_id="b")  # a repetition is no new message
         await session.wait_idle()
-    assert told(heard) == ["re: a", "re: b"]
+    assert told(received) == ["re: a", "re: b"]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -145,29 +145,27 @@ async def test_urgent_means_the_same_under_each_rule(autojump_clock, listen, rul
     """An URGENT message stops the running turn, runs next, and is not stopped."""
     async with slow() as agent:
         session = await agent.create_session("ada", "a", on_busy=rule)
-        heard = listen(session)
+        received = listen(session)
         await trio.sleep(0.5)
         await session.chat("now!", priority=Priority.URGENT)
         await trio.sleep(0.5)
         if rule != "reject":
             await session.chat("b")
         await session.wait_idle()
-    assert told(heard) == ["interrupted", "re: a, now!", *["re: b"] * (rule != "reject")]
+    assert told(received) == ["interrupted", "re: a, now!", *["re: b"] * (rule != "reject")]
 
 
-async def test_an_idle_session_takes_everything(autojump_clock, listen):
-    """The rules are for busy ones."""
+async def test_idle_session_accepts_messages_under_each_rule(autojump_clock, listen):
     async with slow() as agent:
         session = await agent.create_session("ada")
-        heard = listen(session)
+        received = listen(session)
         for rule in RULES:
             await session.chat(rule, on_busy=rule)
             await session.wait_idle()
-    assert told(heard) == [f"re: {rule}" for rule in RULES]
+    assert told(received) == [f"re: {rule}" for rule in RULES]
 
 
-async def test_the_nearest_rule_counts(autojump_clock, listen):
-    """Of the message, else of the session, else of the agent."""
+async def test_rule_of_the_message_precedes_session_and_agent(autojump_clock, listen):
     async with slow(on_busy="reject") as agent:
         rejecting = await agent.create_session("ada", "a")
         queueing = await agent.create_session("ada", "a", on_busy="queue")
@@ -180,8 +178,8 @@ async def test_the_nearest_rule_counts(autojump_clock, listen):
         await queueing.chat("b")
 
 
-async def test_other_rules_are_refused():
-    """By name, with those that there are."""
+async def test_unknown_rules_are_rejected():
+    """The error lists the valid rules."""
     with pytest.raises(
         ConfigurationError, match="on_busy= takes queue, collect, interrupt, reject, not 'wait'"
     ):
@@ -192,7 +190,7 @@ async def test_other_rules_are_refused():
             await session.chat("hi", on_busy="rollback")
 
 
-async def test_a_question_is_not_collected(autojump_clock):
+async def test_ask_is_not_collected(autojump_clock):
     """A caller of `ask` gets a separate answer, and interrupts or is rejected by the session's rule."""
     async with slow() as agent:
         for rule in ("collect", "interrupt", "queue"):
@@ -229,7 +227,7 @@ async def test_a_message_from_inside_never_waits(autojump_clock, listen, rule, w
         script.insert(0, ToolCall("note", {}))
     async with BareAgent("a", llm=ScriptedLLM(script), tools=[note]) as agent:
         session = await agent.create_session("ada")
-        heard = listen(session)
+        received = listen(session)
         if where == "handler":
 
             @session.on_conversation
@@ -241,28 +239,28 @@ async def test_a_message_from_inside_never_waits(autojump_clock, listen, rule, w
             await session.chat("hi")
             await session.wait_idle()
     assert [type(each) for each in came] == [SessionBusy if rule == "reject" else str]
-    assert told(heard)[-1] == "said"
+    assert told(received)[-1] == "said"
 
 
 async def test_a_full_session_lets_an_interruption_wait_for_room(autojump_clock, listen):
     """Backpressure is equal under each rule; an accepted interruption runs next."""
     async with slow(session_inbox_capacity=1) as agent:
         session = await agent.create_session("ada", "a")
-        heard = listen(session)
+        received = listen(session)
         await session.chat("b")
         with pytest.raises(InboxFull):
             await session.chat("c", on_busy="interrupt", enqueue_timeout=0.5)
         await session.chat("d", on_busy="interrupt")
         await session.wait_idle()
-    assert told(heard) == ["re: a", "interrupted", "re: b, d"]
+    assert told(received) == ["re: a", "interrupted", "re: b, d"]
 
 
 @pytest.mark.parametrize("how", ["interrupt", "drop", "urgent", "close"])
 async def test_messages_that_are_answered_together_end_together(autojump_clock, listen, how):
-    """Each has a separate failure if their turn is stopped."""
+    """If their turn is stopped, each message has a separate failure."""
     async with slow() as agent:
         session = await agent.create_session("ada", "a", on_busy="collect")
-        heard = listen(session)
+        received = listen(session)
         await session.chat("b", message_id="b")
         await session.chat("c", message_id="c")
         await trio.sleep(1.5)
@@ -274,8 +272,8 @@ async def test_messages_that_are_answered_together_end_together(autojump_clock, 
             await session.interrupt("enough", drop_queued=how == "drop")
         await session.wait_idle()
         assert session._context.pending == 0
-    assert told(heard)[:3] == ["re: a", "interrupted", "interrupted"]
-    assert [failure.message_id for failure in heard[1:3]] == ["b", "c"]
+    assert told(received)[:3] == ["re: a", "interrupted", "interrupted"]
+    assert [failure.message_id for failure in received[1:3]] == ["b", "c"]
 
 
 async def test_hooks_see_each_of_the_messages(autojump_clock, listen):
@@ -310,7 +308,7 @@ async def books(journal, session_id):
 
 @pytest.mark.parametrize("rule", ["collect", "interrupt"])
 async def test_a_crash_at_every_write_loses_and_repeats_nothing(autojump_clock, mortal, rule):
-    """Each message that was accepted is in the record once, ends once, and is answered once or interrupted."""
+    """Each accepted message is in the record once, ends once, and is answered once or interrupted."""
     crashes = 0
     for steps in range(1, 100):
         journal, accepted = mortal(), []

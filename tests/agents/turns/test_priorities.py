@@ -25,8 +25,8 @@ def agent_of(name="tutor"):
         (b"HIGH", "HIGH"),
     ],
 )
-async def test_unknown_priorities_are_refused_with_the_nearest(wrong, says):
-    """In `chat`, `schedule` and `delegate`, before a message is sent."""
+async def test_unknown_priorities_are_rejected_with_a_suggestion(wrong, says):
+    """`chat`, `schedule` and `delegate` raise before a message is sent."""
     async with open_runtime() as runtime:
         agent = await runtime.start(agent_of())
         await runtime.start(agent_of("other"))
@@ -42,18 +42,17 @@ async def test_unknown_priorities_are_refused_with_the_nearest(wrong, says):
         assert session.schedules == session.children == ()
 
 
-@pytest.mark.parametrize("given", ["urgent", " Urgent ", "URGENT", 0, Priority.URGENT])
-async def test_names_in_any_case_and_numbers_are_priorities(given):
-    """As before."""
+@pytest.mark.parametrize("value", ["urgent", " Urgent ", "URGENT", 0, Priority.URGENT])
+async def test_names_in_any_case_and_numbers_are_priorities(value):
     async with agent_of() as agent:
         session = await agent.create_session("ada")
-        await session.chat("hi", priority=given)
+        await session.chat("hi", priority=value)
         await session.wait_idle()
         assert session.history[0].priority is Priority.URGENT
 
 
-async def test_a_schedule_sends_with_its_priority(autojump_clock):
-    """And keeps it in the journal."""
+async def test_scheduled_message_has_its_priority(autojump_clock):
+    """The journal keeps it."""
     async with open_runtime(journal="memory:") as runtime:
         agent = await runtime.start(agent_of())
         session = await agent.create_session("ada")
@@ -65,7 +64,7 @@ async def test_a_schedule_sends_with_its_priority(autojump_clock):
 
 
 async def test_an_unknown_priority_of_a_chat_is_normal_with_a_warning(caplog):
-    """As in actgent; a misspelt priority is refused, since it was meant to be another one."""
+    """A misspelt priority is rejected, because another priority was meant."""
     async with BareAgent("tutor", llm=ScriptedLLM(["ok"])) as agent:
         session = await agent.create_session("ada")
         await session.chat("hi", priority="whatever")
@@ -79,7 +78,7 @@ async def test_an_unknown_priority_of_a_chat_is_normal_with_a_warning(caplog):
     assert "priority 'whatever' is unknown" in caplog.text
 
 
-def test_stored_words_are_read_as_normal():
+def test_unknown_stored_priorities_are_normal():
     """Records of an earlier system must be readable with any word."""
     message = Message(session_id="s", sender=Sender("ada"), parts=(Text("hi"),), priority="urgnet")
     assert message.priority is Priority.NORMAL

@@ -62,51 +62,51 @@ def agent_with(*calls: ToolCall) -> BareAgent:
 
 async def test_progress_is_delivered_before_the_result():
     """Sync and async handlers receive every step in order, and then the result."""
-    heard: list[object] = []
+    received: list[object] = []
     async with agent_with(ToolCall("index", {"pages": 3})) as agent:
         session = await agent.create_session("ada")
-        session.on_tool_result(heard.append)
+        session.on_tool_result(received.append)
 
         @session.on_tool_progress
         async def hear(progress: CallProgress) -> None:
             await trio.lowlevel.checkpoint()
-            heard.append((progress.tool_name, progress.done, progress.total, progress.text))
+            received.append((progress.tool_name, progress.done, progress.total, progress.text))
 
         await agent.run("go", session=session)
-    assert heard[:3] == [("index", n, 3, f"page {n}") for n in (1, 2, 3)]
-    assert isinstance(heard[3], ToolResult)
-    assert heard[3].content == "3 pages"
+    assert received[:3] == [("index", n, 3, f"page {n}") for n in (1, 2, 3)]
+    assert isinstance(received[3], ToolResult)
+    assert received[3].content == "3 pages"
 
 
 async def test_progress_from_a_worker_thread_is_delivered():
     """The function runs in a thread and reports progress from it."""
-    heard: list[CallProgress] = []
+    received: list[CallProgress] = []
     async with agent_with(ToolCall("scan", {})) as agent:
         session = await agent.create_session("ada")
-        session.on_tool_progress(heard.append)
+        session.on_tool_progress(received.append)
         await agent.run("go", session=session)
-    assert [(p.done, p.total) for p in heard] == [(1, 2)]
-    assert heard[0].text != threading.main_thread().name
+    assert [(p.done, p.total) for p in received] == [(1, 2)]
+    assert received[0].text != threading.main_thread().name
 
 
 async def test_the_last_value_that_a_generator_yields_is_its_result():
     """Earlier values are reported as progress; without a receiver the result is the same."""
-    heard: list[str] = []
+    received: list[str] = []
     for listens in (True, False):
         async with agent_with(ToolCall("count", {"to": 3})) as agent:
             session = await agent.create_session("ada")
             if listens:
-                session.on_tool_progress(lambda progress: heard.append(progress.text))
+                session.on_tool_progress(lambda progress: received.append(progress.text))
             await agent.run("go", session=session)
             (result,) = (r for message in session.history for r in message.tool_results)
         assert result.content == '{"number": 3}'
-    assert heard == [f'{{"number": {n}}}' for n in (1, 2, 3)]
+    assert received == [f'{{"number": {n}}}' for n in (1, 2, 3)]
 
 
 async def test_a_generator_is_closed_when_its_call_is_stopped():
-    """Its clean-up runs in its own task."""
+    """Its clean-up runs in the task of the call."""
     closed = trio.Event()
-    begun = trio.Event()
+    started = trio.Event()
 
     @tool
     async def endless():
@@ -114,39 +114,41 @@ async def test_a_generator_is_closed_when_its_call_is_stopped():
         try:
             while True:
                 yield "on"
-                begun.set()
+                started.set()
                 await trio.lowlevel.checkpoint()
         finally:
             closed.set()
 
     async with BareAgent("a", llm=ScriptedLLM([[ToolCall("endless", {})], "done"]), tools=[endless]) as agent:
         session = await agent.create_session("ada")
-        heard: list[Failure] = []
-        session.on_exception(heard.append)
+        received: list[Failure] = []
+        session.on_exception(received.append)
         session.on_tool_progress(lambda _: None)
         await session.chat("go")
-        await begun.wait()
+        await started.wait()
         await session.interrupt()
         await session.wait_idle()
     assert closed.is_set()
-    assert [failure.kind for failure in heard] == ["interrupted"]
+    assert [failure.kind for failure in received] == ["interrupted"]
 
 
-async def test_readers_of_a_stream_get_it_and_a_slow_one_the_latest_only():
-    """Nothing is queued for a reader that does not read: one progress of a call waits at most."""
+async def test_slow_stream_reader_gets_only_the_latest_progress():
+    """At most one progress of a call waits for a reader that does not read."""
     calls = ToolCall("flood", {}), ToolCall("index", {"pages": 2})
     async with agent_with(*calls) as agent, agent.stream("go") as deliveries:
         await trio.testing.wait_all_tasks_blocked()
         found = [delivery async for delivery in deliveries]
-    told = [each for each in found if isinstance(each, CallProgress)]
-    by_tool = {name: [each.done for each in told if each.tool_name == name] for name in ("flood", "index")}
+    received = [each for each in found if isinstance(each, CallProgress)]
+    by_tool = {
+        name: [each.done for each in received if each.tool_name == name] for name in ("flood", "index")
+    }
     assert by_tool["flood"] == [9_999]
     assert by_tool["index"][-1] == 2  # from a thread, which nobody waited for before reading
     assert isinstance(found[-1], Reply)
 
 
-async def test_observers_see_numbers_and_no_words():
-    """Of two calls side by side, each with its own id."""
+async def test_progress_events_have_numbers_without_texts():
+    """Two concurrent calls have separate ids."""
     seen: list[object] = []
 
     async def watch(runtime, task_status):
@@ -159,18 +161,18 @@ async def test_observers_see_numbers_and_no_words():
         await nursery.start(watch, runtime)
         agent = await runtime.start(agent_with(*calls))
         await agent.run("go")
-    told = [event for event in seen if isinstance(event, ToolProgressed)]
-    assert sorted((event.tool_name, event.done) for event in told if event.done) == [
+    received = [event for event in seen if isinstance(event, ToolProgressed)]
+    assert sorted((event.tool_name, event.done) for event in received if event.done) == [
         ("index", 1),
         ("index", 2),
     ]
-    assert len({event.call_id for event in told}) == 2
-    assert "page" not in repr(told)
-    assert seen.index(told[-1]) < min(seen.index(e) for e in seen if isinstance(e, ToolFinished))
+    assert len({event.call_id for event in received}) == 2
+    assert "page" not in repr(received)
+    assert seen.index(received[-1]) < min(seen.index(e) for e in seen if isinstance(e, ToolFinished))
 
 
-async def test_a_handler_that_fails_fails_once():
-    """It is a failure of the handler, and neither the call nor the answer is lost."""
+async def test_failing_progress_handler_is_reported_once():
+    """It is a failure of the handler. Neither the call nor the answer is lost."""
     failures: list[Failure] = []
 
     def broken(progress: CallProgress) -> None:
@@ -186,28 +188,28 @@ async def test_a_handler_that_fails_fails_once():
 
 async def test_a_call_reports_no_progress_after_its_timeout(autojump_clock):
     """Progress of a thread that continues after the timeout is dropped."""
-    goes_on, told = threading.Event(), threading.Event()
+    goes_on, notified = threading.Event(), threading.Event()
 
     @tool(timeout=1)
     def late(context: ToolContext) -> str:
         """Report progress late."""
         goes_on.wait(10)
         context.progress(1, 1, "too late")
-        told.set()
+        notified.set()
         return "late"
 
-    heard: list[CallProgress] = []
+    received: list[CallProgress] = []
     llm = ScriptedLLM([[ToolCall("late", {})], "done"])
     async with BareAgent("a", llm=llm, tools=[late]) as agent:
         session = await agent.create_session("ada")
-        session.on_tool_progress(heard.append)
+        session.on_tool_progress(received.append)
         await agent.run("go", session=session)
         goes_on.set()
-        await trio.to_thread.run_sync(told.wait, 10)
-    assert heard == []
+        await trio.to_thread.run_sync(notified.wait, 10)
+    assert received == []
 
 
-def test_a_sync_generator_is_still_refused():
+def test_sync_generator_tool_is_rejected():
     """The error names it and states a remedy."""
 
     def numbers():

@@ -1,4 +1,4 @@
-"""Sound and video in user messages, on the wires of real clients with and without support."""
+"""Sound and video in user messages, in the requests of real clients with and without support."""
 
 from contextlib import asynccontextmanager
 
@@ -27,25 +27,25 @@ async def listening(kind, provider=None):
     await llm.aclose()
 
 
-@pytest.mark.parametrize("said", [WAV, MP3, VIDEO])
-async def test_chat_completions_carry_them(said):
+@pytest.mark.parametrize("answer", [WAV, MP3, VIDEO])
+async def test_chat_completions_carry_sound_and_video(answer):
     """The server receives the same bytes, and the record has them for the next turn."""
     async with open_provider(["A bird.", "Yes."]) as provider:
         async with listening(OpenAI, provider) as agent:
             session = await agent.create_session("ada")
-            assert (await agent.run(["What is it?", said], session=session)).text == "A bird."
+            assert (await agent.run(["What is it?", answer], session=session)).text == "A bird."
             assert (await agent.run("Sure?", session=session)).text == "Yes."
         for chat in [each.chat for each in provider.requests]:
             text, medium = chat.messages[0].parts
             assert (text, medium.media_type, medium.data) == (
                 Text("What is it?"),
-                said.media_type,
-                said.data,
+                answer.media_type,
+                answer.data,
             )
 
 
-async def test_a_video_by_its_address():
-    """It is the server that reads it."""
+async def test_video_address_is_passed_to_the_server():
+    """The server reads the video."""
     async with open_provider(["A cat."]) as provider:
         async with listening(OpenAI, provider) as agent:
             await agent.run(["What is it?", LINKED])
@@ -53,7 +53,7 @@ async def test_a_video_by_its_address():
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "words"),
+    ("kind", "answer", "expected"),
     [
         (OpenAI, OGG, "WAV and MP3, not audio/ogg"),
         (OpenAIResponses, WAV, "the responses API accepts no audio/wav"),
@@ -62,17 +62,17 @@ async def test_a_video_by_its_address():
         (Anthropic, VIDEO, "Anthropic accepts no video/mp4"),
     ],
 )
-async def test_an_api_without_media_support_raises(kind, said, words):
+async def test_an_api_without_media_support_raises(kind, answer, expected):
     """No request is sent, and the error lists the supported media."""
     async with open_provider(["never"]) as provider:
         async with listening(kind, provider) as agent:
-            with pytest.raises(UnsupportedPart, match=words):
-                await agent.run(["What is it?", said])
+            with pytest.raises(UnsupportedPart, match=expected):
+                await agent.run(["What is it?", answer])
         assert provider.requests == []
 
 
-async def test_openai_itself_takes_no_video():
-    """Its servers are recognized by their address, and no request is sent."""
+async def test_video_is_rejected_for_servers_of_openai():
+    """The servers are recognized by their address, and no request is sent."""
     async with listening(OpenAI) as agent:
         with pytest.raises(UnsupportedPart, match="images of it, or its audio"):
             await agent.run(["What is it?", VIDEO])

@@ -49,8 +49,8 @@ def make(stubborn, **options):
     )
 
 
-async def test_a_thread_in_time_leaves_nothing():
-    """Its value is the result, and nothing is left of it."""
+async def test_completed_thread_leaves_no_entry():
+    """Its value is the result."""
 
     @tool
     def work() -> str:
@@ -67,7 +67,7 @@ async def test_a_thread_in_time_leaves_nothing():
 
 @pytest.mark.parametrize("how", ["interrupt", "urgent", "aclose"])
 async def test_a_stopped_call_is_answered_while_its_thread_runs(how, go):
-    """The thread is counted and named until it ends; leaving the block waits for it."""
+    """The thread is counted and listed until it ends. The exit of the block waits for it."""
     stubborn, reached = blocking(go)
     async with assert_no_leaks(grace=2):
         async with make(stubborn) as agent:
@@ -91,7 +91,7 @@ async def test_a_stopped_call_is_answered_while_its_thread_runs(how, go):
         assert threads.abandoned == ()
 
 
-async def test_a_tool_that_timed_out_is_left_too(go):
+async def test_timed_out_thread_is_abandoned(go):
     """Its call has an error result, and the conversation continues."""
     stubborn, _ = blocking(go)
     log = []
@@ -105,7 +105,7 @@ async def test_a_tool_that_timed_out_is_left_too(go):
     assert log == ["error", "answer"]
 
 
-async def test_leaving_the_block_names_what_does_not_end(go):
+async def test_exit_reports_threads_that_do_not_end(go):
     """After the grace period for threads the error has the function's name and a remedy."""
     stubborn, reached = blocking(go)
     with pytest.raises(ThreadsStillRunning, match=r"1 thread.*stubborn.*async") as caught:  # noqa: PT012 - what the block does is the test
@@ -116,8 +116,8 @@ async def test_leaving_the_block_names_what_does_not_end(go):
     assert caught.value.names == ("stubborn",)
 
 
-async def test_a_thread_that_runs_when_the_block_is_cancelled_is_waited_for(go):
-    """A cancelled block still reports the threads that it could not end."""
+async def test_cancelled_block_reports_running_threads(go):
+    """The block waits for the grace period, and reports the threads that it could not end."""
     stubborn, reached = blocking(go)
     with trio.CancelScope() as scope, pytest.raises(ThreadsStillRunning):  # noqa: PT012 - what the block does is the test
         async with make(stubborn, thread_grace=0.05) as agent:
@@ -127,8 +127,7 @@ async def test_a_thread_that_runs_when_the_block_is_cancelled_is_waited_for(go):
             await trio.lowlevel.checkpoint()
 
 
-async def test_the_exception_of_the_block_comes_before_left_threads(go):
-    """It is raised as it was, with a note about the threads."""
+async def test_exception_of_the_block_is_raised_with_a_note_about_threads(go):
     stubborn, reached = blocking(go)
     with pytest.raises(ValueError, match="mine") as caught:  # noqa: PT012 - what the block does is the test
         async with make(stubborn, thread_grace=0.05) as agent:
@@ -138,8 +137,8 @@ async def test_the_exception_of_the_block_comes_before_left_threads(go):
     assert "stubborn" in "".join(caught.value.__notes__)
 
 
-async def test_a_tool_in_a_thread_can_talk_to_its_session():
-    """By `trio.from_thread`; waiting for itself is refused there, too."""
+async def test_tool_in_a_thread_can_call_its_session():
+    """It uses `trio.from_thread`. A wait for its own turn is rejected there as well."""
     errors = []
 
     @tool
@@ -183,8 +182,8 @@ async def ask(agent, name):
     return session, results
 
 
-async def test_the_time_of_a_tool_begins_with_its_function(go, mock_clock):
-    """A call that waits for a thread for longer than its own timeout is no call that takes too long."""
+async def test_tool_timeout_starts_with_its_function(go, mock_clock):
+    """A call may wait for a thread longer than its own timeout."""
     stubborn, reached = blocking(go)
 
     @tool(timeout=5)
@@ -206,7 +205,7 @@ async def test_the_time_of_a_tool_begins_with_its_function(go, mock_clock):
 
 @pytest.mark.parametrize("how", ["interrupt", "waits too long"])
 async def test_a_call_without_start_is_reported_as_not_run(go, mock_clock, how):
-    """Its outcome is not unknown, because it never began."""
+    """Its outcome is not unknown."""
     stubborn, reached = blocking(go)
     ran = []
 
@@ -235,20 +234,20 @@ async def test_a_call_without_start_is_reported_as_not_run(go, mock_clock, how):
         assert "no thread was free within 60 s, so the call did not run" in result.error
 
 
-async def test_a_repeated_call_may_have_done_something_before(go):
-    """Stopped while its repetition waits for a thread, its outcome is not known."""
+async def test_stopped_repetition_has_an_unknown_outcome(go):
+    """The call is stopped while its repetition waits for a thread."""
     stubborn, reached = blocking(go)
-    begun, fail = trio.Event(), threading.Event()
+    started, fail = trio.Event(), threading.Event()
 
     @tool(retries=1, retry_on=ValueError, retry_delay=0)
     def again() -> str:
-        trio.from_thread.run_sync(begun.set)
+        trio.from_thread.run_sync(started.set)
         fail.wait(10)
         raise ValueError
 
     async with calling(stubborn, again) as agent:
         session, results = await ask(agent, "again")
-        await begun.wait()
+        await started.wait()
         await ask(agent, "stubborn")
         await trio.testing.wait_all_tasks_blocked()
         fail.set()
@@ -259,8 +258,8 @@ async def test_a_repeated_call_may_have_done_something_before(go):
     assert [result.status for result in results] == ["outcome_unknown"]
 
 
-async def test_an_agent_whose_tools_all_hang_stops_no_other(go):
-    """Their calls time out and are left; another agent's tools run, and those of the same one, too."""
+async def test_hanging_tools_do_not_block_other_agents(go):
+    """The calls time out and their threads are abandoned. Tools of this and another agent run."""
     hanging, _ = blocking(go, name="hanging")
     hanging.timeout = 0.2
 
@@ -290,8 +289,8 @@ async def test_an_agent_whose_tools_all_hang_stops_no_other(go):
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, "four"])
-async def test_how_many_threads_is_a_number(threads):
-    """Of an agent and of a runtime; the text names it."""
+async def test_thread_limit_has_to_be_a_number(threads):
+    """This holds for an agent and for a runtime. The error names the argument."""
     with pytest.raises(ConfigurationError, match="max_threads="):
         BareAgent("a", llm=ScriptedLLM([]), max_threads=threads)
     with pytest.raises(ConfigurationError, match="max_threads="):

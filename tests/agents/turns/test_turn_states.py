@@ -50,7 +50,7 @@ def test_every_state_is_reached_and_only_the_end_is_final():
     assert left == STATES - {"over"}
 
 
-async def test_a_turn_that_is_cut_waits_for_its_next_task():
+async def test_interrupted_turn_waits_for_its_next_task():
     """Its cancel scope belongs to an ended task and would have no effect."""
     turn = new_turn(scope=trio.CancelScope())
     turn.expose()
@@ -60,8 +60,8 @@ async def test_a_turn_that_is_cut_waits_for_its_next_task():
 
 
 @given(events=st.lists(st.sampled_from(sorted(TRANSITIONS)), max_size=12))
-def test_events_lead_where_the_table_says(events):
-    """A turn that was stopped rejects `expose`, and is not exposed meanwhile."""
+def test_events_lead_to_the_states_of_the_table(events):
+    """A stopped turn rejects `expose`, and is not exposed in between."""
     turn, state = new_turn(), "running"
     for event in events:
         was_stopped = turn.stop is not None
@@ -88,7 +88,7 @@ async def test_only_an_exposed_turn_is_cancelled_at_once(is_exposed, is_cancelle
     assert turn.stop is first
 
 
-def test_a_suspended_turn_that_is_stopped_is_woken_to_end():
+def test_stopping_a_suspended_turn_resumes_it_to_its_end():
     woken = []
     turn = new_turn()
     turn.suspend()

@@ -73,7 +73,7 @@ def last_text(chat):
 
 
 async def test_a_tool_runs_and_its_result_comes_back_before_the_answer(make, listen):
-    """The call, its result for the handlers, the next model call with both, the answer."""
+    """The order is the call, its result for the handlers, the next model call with both, and the answer."""
     order = []
     agent, llm = make(
         ToolCall("add", {"a": 2, "b": 3}),
@@ -83,10 +83,10 @@ async def test_a_tool_runs_and_its_result_comes_back_before_the_answer(make, lis
     async with agent:
         session = await agent.create_session("ada", "2 + 3?")
         session.on_tool_result(lambda result: order.append(result.content))
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
     assert order == ["5", "asked again"]
-    result, reply = heard
+    result, reply = received
     assert (result.tool_name, result.status, result.error) == ("add", "success", None)
     assert str(reply) == "It is 5."
     assert [m.role for m in llm.chats[1].messages] == ["user", "assistant", "tool"]
@@ -95,7 +95,7 @@ async def test_a_tool_runs_and_its_result_comes_back_before_the_answer(make, lis
 
 
 async def test_results_come_in_the_order_of_the_calls_when_all_have_ended(autojump_clock, listen):
-    """However long each takes, and one that fails is a result too, never an exception."""
+    """Calls take different times. A failed call has a result as well, and never an exception."""
     calls = [
         ToolCall("slow", {"seconds": 3}),
         ToolCall("nowhere", {}),
@@ -107,12 +107,12 @@ async def test_results_come_in_the_order_of_the_calls_when_all_have_ended(autoju
     async with BareAgent("a", llm=llm, tools=[slow, add]) as agent:
         session = await agent.create_session("ada", "go")
         session.on_tool_result(lambda _: times.append(trio.current_time()))
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
     assert times == [3.0] * 4
-    assert [item.status for item in heard[:-1]] == ["success", "error", "success", "error"]
-    assert [item.tool_name for item in heard[:-1]] == ["slow", "nowhere", "slow", "add"]
-    assert str(heard[-1]) == "done"
+    assert [item.status for item in received[:-1]] == ["success", "error", "success", "error"]
+    assert [item.tool_name for item in received[:-1]] == ["slow", "nowhere", "slow", "add"]
+    assert str(received[-1]) == "done"
     assert_valid_transcript(llm.chats[-1])
 
 
@@ -121,12 +121,12 @@ async def test_text_with_native_calls_is_recorded_but_not_an_answer(make, listen
     agent, _ = make(["Let me add.", ToolCall("add", {"a": 1, "b": 1})], "2", tools=[add])
     async with agent:
         session = await agent.create_session("ada", "1 + 1?")
-        heard = listen(session, tokens=True)
+        received = listen(session, tokens=True)
         await session.wait_idle()
-    assert [type(item).__name__ for item in heard] == ["Token", "ToolResult", "Token", "Reply"]
-    assert heard[0].text == "Let me add."
+    assert [type(item).__name__ for item in received] == ["Token", "ToolResult", "Token", "Reply"]
+    assert received[0].text == "Let me add."
     assert session.history[1].text == "Let me add."
-    assert heard[2].reply_id == heard[3].id
+    assert received[2].reply_id == received[3].id
 
 
 async def test_repeated_call_ids_are_made_unique(make, listen):
@@ -136,9 +136,9 @@ async def test_repeated_call_ids_are_made_unique(make, listen):
     agent, llm = make([call, other], call, "done", tools=[add])
     async with agent:
         session = await agent.create_session("ada", "go")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-    assert len({item.call_id for item in heard[:-1]}) == 3
+    assert len({item.call_id for item in received[:-1]}) == 3
     assert_valid_transcript(llm.chats[-1])
 
 
@@ -152,9 +152,9 @@ async def test_a_tool_call_in_text_gets_its_result_as_user_text(make, listen):
     )
     async with agent:
         session = await agent.create_session("ada", "2 + 2?")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-    assert [(type(item).__name__, getattr(item, "content", None)) for item in heard] == [
+    assert [(type(item).__name__, getattr(item, "content", None)) for item in received] == [
         ("ToolResult", "4"),
         ("Reply", None),
     ]
@@ -163,8 +163,8 @@ async def test_a_tool_call_in_text_gets_its_result_as_user_text(make, listen):
     assert_valid_transcript(llm.chats[1])
 
 
-async def test_a_mapped_instruction_gives_its_event_then_its_words_then_runs_its_tool(make, listen):
-    """And its tool is in no function list, nor can it be called by name."""
+async def test_mapped_instruction_emits_its_event_and_text_and_runs_its_tool(make, listen):
+    """The tool is in no function list, and cannot be called by name."""
     agent, llm = make(
         ToolCall("create", {"name": "by name"}),
         simple("creation", {"name": "Bob", "text": "Creating Bob."}),
@@ -175,14 +175,14 @@ async def test_a_mapped_instruction_gives_its_event_then_its_words_then_runs_its
     )
     async with agent:
         session = await agent.create_session("ada", "make Bob")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
     assert [spec.name for spec in llm.chats[0].tools] == ["add", "read_result"]
-    refused, event, words, result, reply = heard
+    refused, event, text, result, reply = received
     assert (refused.status, "not found" in refused.error) == ("error", True)
     assert isinstance(event, Event)
     assert (event.name, event.data["name"]) == ("creation", "Bob")
-    assert (isinstance(words, Reply), str(words), words.message_type) == (True, "Creating Bob.", "creation")
+    assert (isinstance(text, Reply), str(text), text.message_type) == (True, "Creating Bob.", "creation")
     assert isinstance(result, ToolResult)
     assert result.tool_name == "create"
     assert str(reply) == "done"
@@ -197,41 +197,41 @@ async def test_an_instruction_without_a_tool_is_an_event(make, listen):
     )
     async with agent:
         session = await agent.create_session("ada", "soup, please")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-    assert [(type(item), item.name, item.data) for item in heard] == [(Event, "order", {"dish": "soup"})]
+    assert [(type(item), item.name, item.data) for item in received] == [(Event, "order", {"dish": "soup"})]
 
 
 # --- limits --------------------------------------------------------------------------------
 
 
-async def test_a_turn_takes_25_model_calls_and_not_one_more(listen):
+async def test_turn_makes_at_most_25_model_calls(listen):
     """The 26th is a failure of kind limit, and the next message is answered on a valid transcript."""
     count = iter(range(1000))
     llm = ScriptedLLM(lambda _: ToolCall("add", {"a": next(count), "b": 1}))
     async with BareAgent("a", llm=llm, tools=[add]) as agent:
         session = await agent.create_session("ada", "go")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
         assert len(llm.chats) == 25
-        assert kinds(heard) == ["ToolResult"] * 25 + ["limit"]
-        assert isinstance(heard[-1].error, LimitReached)
+        assert kinds(received) == ["ToolResult"] * 25 + ["limit"]
+        assert isinstance(received[-1].error, LimitReached)
         llm._script = [said("fine")]
         await session.chat("and now?")
         await session.wait_idle()
-    assert str(heard[-1]) == "fine"
+    assert str(received[-1]) == "fine"
     assert_valid_transcript(llm.chats[-1])
 
 
 async def test_three_identical_calls_in_a_row_are_the_limit(make, listen):
-    """The fourth does not run; its result is `cancelled` and the failure names the tool."""
+    """The fourth does not run. Its result is `cancelled`, and the failure names the tool."""
     agent, llm = make(lambda _: ToolCall("add", {"a": 1, "b": 1}), tools=[add])
     async with agent:
         session = await agent.create_session("ada", "go")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-        assert [item.status for item in heard[:-1]] == ["success"] * 3 + ["cancelled"]
-        assert (heard[-1].kind, "add" in str(heard[-1].error)) == ("limit", True)
+        assert [item.status for item in received[:-1]] == ["success"] * 3 + ["cancelled"]
+        assert (received[-1].kind, "add" in str(received[-1].error)) == ("limit", True)
         llm._script = [said("fine")]
         await session.chat("and now?")
         await session.wait_idle()
@@ -244,12 +244,12 @@ async def test_calls_that_differ_between_are_no_repetition(make, listen):
     agent, _ = make(one, one, one, two, one, one, one, "done", one, "done", tools=[add])
     async with agent:
         session = await agent.create_session("ada", "go")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
         await session.chat("more")
         await session.wait_idle()
-    assert kinds(heard).count("Reply") == 2
-    assert "limit" not in kinds(heard)
+    assert kinds(received).count("Reply") == 2
+    assert "limit" not in kinds(received)
 
 
 @pytest.mark.parametrize(
@@ -267,8 +267,8 @@ async def test_calls_that_differ_between_are_no_repetition(make, listen):
         {"result_characters": 0},
     ],
 )
-def test_limits_that_make_no_sense_are_refused(bad):
-    """The text names the limit."""
+def test_invalid_limits_are_rejected(bad):
+    """The error names the limit."""
     with pytest.raises(ConfigurationError, match=next(iter(bad))):
         Limits(**bad)
 
@@ -276,14 +276,14 @@ def test_limits_that_make_no_sense_are_refused(bad):
 # --- repairs -------------------------------------------------------------------------------
 
 
-async def test_a_bad_answer_is_asked_again_with_the_error(make, listen):
+async def test_invalid_answer_is_retried_with_the_error(make, listen):
     """The model reads the error, and handlers receive only the valid answer."""
     agent, llm = make("no JSON", simple("greeting", "hi"), simple("DIRECT_RESPONSE", "hi"), kind=SimpleAgent)
     async with agent:
         session = await agent.create_session("ada", "hello")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-    assert [str(item) for item in heard] == ["hi"]
+    assert [str(item) for item in received] == ["hi"]
     assert "Unknown messageType: greeting" in last_text(llm.chats[2])
     assert "JSON" in last_text(llm.chats[1])
     for chat in llm.chats:
@@ -304,9 +304,9 @@ async def test_the_turn_fails_after_two_output_retries(make, listen, bad, kind, 
     agent, llm = make(*[said(bad)] * 3, said("no JSON") if kind == "parse" else said(""), kind=agent_kind)
     async with agent:
         session = await agent.create_session("ada", "hello")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-        (failure,) = heard
+        (failure,) = received
         assert isinstance(failure, Failure)
         assert (failure.kind, failure.raw, len(llm.chats)) == (kind, bad if kind == "parse" else "", 3)
         assert failure.message_id == session.history[0].id
@@ -316,15 +316,15 @@ async def test_the_turn_fails_after_two_output_retries(make, listen, bad, kind, 
         assert_valid_transcript(chat)
 
 
-async def test_a_good_answer_forgets_the_bad_ones(make, listen):
-    """The bound is on bad answers in a row."""
+async def test_valid_answer_resets_the_output_retries(make, listen):
+    """The limit counts invalid answers in a row."""
     call = simple("TOOL_INVOCATION", {"name": "add", "parameters": {"a": 1, "b": 1}})
     agent, _ = make("x", "x", call, "x", "x", simple("DIRECT_RESPONSE", "2"), kind=SimpleAgent, tools=[add])
     async with agent:
         session = await agent.create_session("ada", "1 + 1?")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-    assert kinds(heard) == ["ToolResult", "Reply"]
+    assert kinds(received) == ["ToolResult", "Reply"]
 
 
 async def test_output_retries_is_a_limit(make, listen):
@@ -332,9 +332,9 @@ async def test_output_retries_is_a_limit(make, listen):
     agent, llm = make("x", kind=SimpleAgent, limits=Limits(output_retries=0))
     async with agent:
         session = await agent.create_session("ada", "hi")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-    assert (kinds(heard), len(llm.chats)) == (["parse"], 1)
+    assert (kinds(received), len(llm.chats)) == (["parse"], 1)
 
 
 # --- answers that are none -----------------------------------------------------------------
@@ -344,32 +344,32 @@ async def test_output_retries_is_a_limit(make, listen):
     ("stop", "kind"), [("refusal", "refusal"), ("filter", "filter"), ("length", "length")]
 )
 @pytest.mark.parametrize("text", ["I can", ""])
-async def test_an_answer_that_did_not_come_to_its_end_is_a_failure(make, listen, stop, kind, text):
+async def test_truncated_answer_is_a_failure(make, listen, stop, kind, text):
     """It is not retried and never shown as an answer; the next message is answered."""
     agent, llm = make(said(text, stop=stop), "fine")
     async with agent:
         session = await agent.create_session("ada", "hi")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
         await session.chat("again")
         await session.wait_idle()
-    assert kinds(heard) == [kind, "Reply"]
-    assert heard[0].raw == text
+    assert kinds(received) == [kind, "Reply"]
+    assert received[0].raw == text
     assert_valid_transcript(llm.chats[-1])
 
 
 @pytest.mark.parametrize("stop", ["length", "refusal", "filter"])
-async def test_calls_of_such_an_answer_never_run(make, listen, stop):
+async def test_calls_of_a_truncated_answer_never_run(make, listen, stop):
     """A truncated call may lack arguments."""
     answer = ModelResponse(parts=(Text("I will"), ToolCall("add", {"a": 1, "b": 1})), stop=stop)
     agent, llm = make(answer, "fine", tools=[add])
     async with agent:
         session = await agent.create_session("ada", "hi")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
         await session.chat("again")
         await session.wait_idle()
-    assert not [item for item in heard if isinstance(item, ToolResult) and item.status == "success"]
+    assert not [item for item in received if isinstance(item, ToolResult) and item.status == "success"]
     assert_valid_transcript(llm.chats[-1])
 
 
@@ -378,9 +378,9 @@ async def test_paused_answer_is_continued(make, listen):
     agent, llm = make(said("Looking", stop="pause"), "done")
     async with agent:
         session = await agent.create_session("ada", "hi")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-    assert [str(item) for item in heard] == ["done"]
+    assert [str(item) for item in received] == ["done"]
     assert llm.chats[1].messages[-1].parts == (Text("Looking"),)
 
 
@@ -391,9 +391,9 @@ async def test_calls_of_a_paused_answer_run(make, listen):
     )
     async with agent:
         session = await agent.create_session("ada", "hi")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-    assert kinds(heard) == ["ToolResult", "Reply"]
+    assert kinds(received) == ["ToolResult", "Reply"]
     assert_valid_transcript(llm.chats[-1])
 
 
@@ -403,22 +403,22 @@ async def test_an_answer_of_thoughts_alone_is_empty(make, listen):
     agent, llm = make(thoughts, "done")
     async with agent:
         session = await agent.create_session("ada", "hi")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-    assert [str(item) for item in heard] == ["done"]
+    assert [str(item) for item in received] == ["done"]
     assert [m.role for m in llm.chats[1].messages if m.role == "assistant"] == []
 
 
 async def test_usage_of_a_reply_counts_all_calls_of_its_turn(make, listen):
-    """Tools and repairs cost, too."""
+    """This includes calls after tools and output retries."""
     usage = Usage(input_tokens=5, output_tokens=1)
     call = ModelResponse(parts=(ToolCall("add", {"a": 1, "b": 1}),), stop="tool_calls", usage=usage)
     agent, _ = make(call, said("", usage=usage), said("2", usage=usage), tools=[add])
     async with agent:
         session = await agent.create_session("ada", "1 + 1?")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
-    assert heard[-1].usage == usage + usage + usage == session.usage
+    assert received[-1].usage == usage + usage + usage == session.usage
 
 
 # --- errors of the model -------------------------------------------------------------------
@@ -438,39 +438,38 @@ async def test_model_exception_fails_the_turn_only(make, listen, error, kind):
     agent, llm = make(error, "fine")
     async with agent:
         session = await agent.create_session("ada", "hi")
-        heard = listen(session)
+        received = listen(session)
         await session.wait_idle()
         await session.chat("again")
         await session.wait_idle()
-    failed = heard[0].error
-    assert (heard[0].kind, failed.__cause__ if failed.client_error else failed) == (kind, error)
+    failed = received[0].error
+    assert (received[0].kind, failed.__cause__ if failed.client_error else failed) == (kind, error)
     assert isinstance(failed, ModelError)
-    assert str(heard[1]) == "fine"
+    assert str(received[1]) == "fine"
     assert_valid_transcript(llm.chats[-1])
 
 
-async def test_a_model_call_has_120_seconds(autojump_clock, listen):
-    """Then it raises `ModelTimeout`, and the received text is kept as cut."""
+async def test_model_call_times_out_after_120_seconds(autojump_clock, listen):
+    """It raises `ModelTimeout`, and the received text is kept as cut."""
     llm = ScriptedLLM(["slow and steady"], chunk=5, chunk_delay=100)
     async with BareAgent("a", llm=llm) as agent:
         session = await agent.create_session("ada", "hi")
-        heard = listen(session, tokens=True)
+        received = listen(session, tokens=True)
         await session.wait_idle()
     assert trio.current_time() == pytest.approx(120)
-    assert isinstance(heard[-1].error, ModelTimeout)
-    assert heard[-1].kind == "model"
+    assert isinstance(received[-1].error, ModelTimeout)
+    assert received[-1].kind == "model"
     assert (session.history[-1].text, session.history[-1].cut) == ("slow and s", True)
 
 
-async def test_other_sessions_do_not_notice(make, listen):
-    """A failure is one session's."""
+async def test_failed_turn_does_not_affect_other_sessions(make, listen):
     agent, _ = make(lambda chat: 1 / 0 if "bad" in last_text(chat) else "ok")
     async with agent:
         good, bad = await agent.create_session("ada", "good"), await agent.create_session("bob", "bad")
-        heard, failed = listen(good), listen(bad)
+        received, failed = listen(good), listen(bad)
         await good.wait_idle()
         await bad.wait_idle()
-    assert (kinds(heard), kinds(failed)) == (["Reply"], ["model"])
+    assert (kinds(received), kinds(failed)) == (["Reply"], ["model"])
 
 
 @tool
@@ -480,8 +479,8 @@ async def look_up(word: str) -> str:
 
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
-async def test_turns_that_are_over_leave_nothing_to_the_garbage_collector(journal):
-    """With tools, with waiting callers, and with a handler that fails: reference counting frees all of it."""
+async def test_ended_turns_are_freed_by_reference_counting(journal):
+    """The turns have tools, waiting callers, and a handler that fails."""
 
     def answer(chat):
         return "done" if chat.messages[-1].role == "tool" else ToolCall("look_up", {"word": "actor"})

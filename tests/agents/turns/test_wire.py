@@ -1,4 +1,4 @@
-"""Requests of agents on the wires of real clients, at the loopback provider."""
+"""Requests of agents as real clients send them to the loopback provider."""
 
 import itertools
 
@@ -54,8 +54,8 @@ def roles(request):
     return [message.role for message in request.chat.messages]
 
 
-async def test_senders_have_their_roles_on_every_wire(dialect):
-    """Users as user; agents in the history as assistant; the last word never the model's."""
+async def test_senders_have_their_roles_for_every_provider(dialect):
+    """Users have the role user, and agents in the history assistant. The last message is never the model's."""
     async with open_provider(lambda _: "ok") as provider:
         llm = connect(dialect, provider)
         async with BareAgent("a", llm=llm, role="tutor") as agent:
@@ -71,8 +71,7 @@ async def test_senders_have_their_roles_on_every_wire(dialect):
             assert "system" not in roles(request)
 
 
-async def test_pictures_reach_every_wire(dialect):
-    """As the bytes that they are."""
+async def test_pictures_reach_every_provider_unchanged(dialect):
     picture = Image(media_type="image/png", data=b"\x89PNG\r\n")
     async with open_provider(["A dot."]) as provider:
         llm = connect(dialect, provider)
@@ -84,7 +83,7 @@ async def test_pictures_reach_every_wire(dialect):
 
 
 @pytest.mark.parametrize("kind", [BareAgent, SimpleAgent, ReActAgent])
-async def test_the_prefix_of_a_long_session_never_moves(dialect, kind):
+async def test_prefix_of_a_long_session_never_changes(dialect, kind):
     """System prompt, tools and earlier messages are equal in each request, with any tail."""
     turns = 12
     answers = {
@@ -121,8 +120,8 @@ async def test_the_prefix_of_a_long_session_never_moves(dialect, kind):
         assert len(earlier) - shared <= (kind is ReActAgent), number  # only the tail of this one call may go
 
 
-async def test_the_bytes_of_the_prefix_never_move_on_the_wire():
-    """With OpenAI's wire the messages of a request begin with all messages of the one before."""
+async def test_bytes_of_the_request_prefix_never_change():
+    """The messages of a request to OpenAI begin with all messages of the request before."""
     async with open_provider(
         lambda r: "done" if r.tool_results else ToolCall("add", {"a": r.number, "b": 1})
     ) as provider:
@@ -142,8 +141,8 @@ async def test_the_bytes_of_the_prefix_never_move_on_the_wire():
     assert len(tools) == 1
 
 
-async def test_thoughts_go_back_and_an_answer_of_nothing_else_does_not(dialect):
-    """A provider takes its own thoughts back, but none that nothing followed."""
+async def test_thoughts_are_sent_back_only_with_an_answer(dialect):
+    """A provider accepts its own thoughts, but none without a following answer."""
     data = {"type": "thinking", "thinking": "hm", "signature": "s"}
     thought = Thinking("hm", "anthropic", data)
     script = [ModelResponse(parts=(thought,)) if dialect == "anthropic" else "", "done"]
@@ -163,44 +162,44 @@ async def test_provider_error_is_a_failure_of_kind_model(dialect, status, listen
         llm = connect(dialect, provider)
         async with BareAgent("a", llm=llm) as agent:
             session = await agent.create_session("ada", "hi")
-            heard = listen(session)
+            received = listen(session)
             await session.wait_idle()
             await session.chat("again")
             await session.wait_idle()
         await llm.aclose()
-    assert (heard[0].kind, str(heard[1])) == ("model", "fine")
-    assert heard[0].error.status in (status, None)
+    assert (received[0].kind, str(received[1])) == ("model", "fine")
+    assert received[0].error.status in (status, None)
 
 
-async def test_a_provider_that_cannot_be_reached_is_a_failure_of_kind_model(dialect, listen):
+async def test_unreachable_provider_is_a_failure_of_kind_model(dialect, listen):
     """No server listens at the address; the session continues."""
     client, _ = CLIENTS[dialect]
     with refused_url() as url:
         llm = client("any-model", base_url=url, api_key="any", retry=Retry(attempts=2, first_delay=0.01))
         async with BareAgent("a", llm=llm) as agent:
             session = await agent.create_session("ada", "hi")
-            heard = listen(session)
+            received = listen(session)
             await session.wait_idle()
         await llm.aclose()
-    assert heard[0].kind == "model"
-    assert isinstance(heard[0].error, ProviderUnavailable)
+    assert received[0].kind == "model"
+    assert isinstance(received[0].error, ProviderUnavailable)
 
 
 async def test_a_slow_provider_fails_at_the_timeout(dialect, listen):
-    """The limit of the agent holds, and no connection is left."""
+    """The limit of the agent applies, and no connection is left."""
     async with assert_no_leaks(), open_provider(["late"], delay=30) as provider:
         llm = connect(dialect, provider)
         async with BareAgent("a", llm=llm, limits=Limits(model_timeout=0.2)) as agent:
             session = await agent.create_session("ada", "hi")
-            heard = listen(session)
+            received = listen(session)
             with trio.fail_after(25):
                 await session.wait_idle()
         await llm.aclose()
-    assert heard[0].kind == "model"
+    assert received[0].kind == "model"
 
 
 def test_a_missing_key_is_reported_at_construction(no_keys):
-    """The text names the variables and never a value."""
+    """The error names the variables and never a value."""
     with pytest.raises(MissingKey, match="OPENAI_API_KEY"):
         BareAgent("a", llm="openai:gpt-5.2")
     with pytest.raises(MissingKey, match="ANTHROPIC_API_KEY"):
@@ -208,7 +207,7 @@ def test_a_missing_key_is_reported_at_construction(no_keys):
 
 
 async def test_a_model_by_name_is_closed_and_opened_with_its_agent(no_keys):
-    """The agent may be opened again; the client it made is its own."""
+    """The agent may be opened again. It closes only the client that it created."""
     async with open_provider(["one", "two"]) as provider:
         no_keys.setenv("OPENAI_API_KEY", "any")
         no_keys.setenv("OPENAI_BASE_URL", provider.openai_url)
@@ -220,7 +219,7 @@ async def test_a_model_by_name_is_closed_and_opened_with_its_agent(no_keys):
 
 
 async def test_without_tools_no_tools_are_sent(dialect):
-    """No list of tools, not even an empty one, which some providers refuse."""
+    """The request has no list of tools, because some providers reject an empty one."""
     async with open_provider(lambda _: "ok") as provider:
         llm = connect(dialect, provider)
         async with BareAgent("a", llm=llm) as agent:

@@ -28,7 +28,7 @@ from actgent import (
 )
 from actgent.client.http.sse import StreamDecoder
 
-from .conversations import hear_process
+from .conversations import read_process
 from .test_pools_killed import paid
 
 VISITOR = Path(__file__).with_name("client_process.py")
@@ -61,19 +61,19 @@ def errors(history):
 @story
 async def talk(world, dice):
     """Each message is answered once, in order, for the handler and in the journal, though some messages are sent twice."""
-    session, heard = await world.open(), []
-    session.on_conversation(lambda reply: heard.append(reply.text))
-    words = [f"{session.id}-{number}" for number in range(8)]
-    for each in words:
+    session, received = await world.open(), []
+    session.on_conversation(lambda reply: received.append(reply.text))
+    texts = [f"{session.id}-{number}" for number in range(8)]
+    for each in texts:
         for _ in range(dice.randint(1, 2)):
             await session.chat(each, message_id=each)
         await trio.sleep(dice.uniform(0, 1))
     yield
     await session.wait_idle()
-    history, answers = await session.history(), [f"you said: {each}" for each in words]
-    assert said(history, "user") == words
+    history, answers = await session.history(), [f"you said: {each}" for each in texts]
+    assert said(history, "user") == texts
     assert said(history, "assistant") == answers
-    assert heard == answers
+    assert received == answers
 
 
 @story
@@ -86,7 +86,7 @@ async def visitor(world, dice):
         process = world.lives.popen(command, stdout=subprocess.PIPE)
         async with trio.open_nursery() as nursery:
             if is_last:
-                await nursery.start(hear_process, process, lambda *_: None)
+                await nursery.start(read_process, process, lambda *_: None)
             else:
                 await trio.sleep(dice.uniform(0.5, 3))
                 process.kill()
@@ -170,10 +170,10 @@ async def task(world, dice):
 @story
 async def timer(world, dice):
     """A schedule that two clients set with one key fires once."""
-    session, words = await world.open(), f"tick {dice.random()}"
+    session, text = await world.open(), f"tick {dice.random()}"
     there = await world.clients[1].agent("clerk").open_session(session.id)
     for each in (session, there):
-        await each.schedule(words, after=dice.uniform(2, 6), key="k")
+        await each.schedule(text, after=dice.uniform(2, 6), key="k")
 
     async def fired():
         return not await session.schedules()
@@ -182,7 +182,7 @@ async def timer(world, dice):
     yield
     await session.wait_idle()
     history = await session.history()
-    assert len([each for each in history if words in each.text and each.sender.kind != "assistant"]) == 1
+    assert len([each for each in history if text in each.text and each.sender.kind != "assistant"]) == 1
     assert len(said(history, "assistant")) == 1
 
 
@@ -302,14 +302,16 @@ async def close(world, dice):
 @story
 async def stream(world, dice):
     """A stream delivers each answer exactly once and completely."""
-    session, heard = await world.open(), []
-    words = [f"{dice.choice(('slowly ', ''))}{session.id} {number} b c" for number in range(3)]
-    for number, each in enumerate(words):
+    session, received = await world.open(), []
+    texts = [f"{dice.choice(('slowly ', ''))}{session.id} {number} b c" for number in range(3)]
+    for number, each in enumerate(texts):
         async with world.clerk.stream(each, session=session, message_id=f"m{number}") as deliveries:
-            heard += [told.text async for told in deliveries if isinstance(told, Reply | Failure)]
+            received += [
+                delivery.text async for delivery in deliveries if isinstance(delivery, Reply | Failure)
+            ]
         await trio.sleep(dice.uniform(0, 1))
     yield
-    assert heard == said(await session.history(), "assistant") == [f"you said: {each}" for each in words]
+    assert received == said(await session.history(), "assistant") == [f"you said: {each}" for each in texts]
 
 
 @story
@@ -325,9 +327,9 @@ async def sleep(world, dice):
     yield
     for session in sessions:
         await session.wait_idle()
-        words = [f"{session.id}-{number}" for number in range(3)]
-        assert said(await session.history(), "user") == words
-        assert said(await session.history(), "assistant") == [f"you said: {each}" for each in words]
+        texts = [f"{session.id}-{number}" for number in range(3)]
+        assert said(await session.history(), "user") == texts
+        assert said(await session.history(), "assistant") == [f"you said: {each}" for each in texts]
 
 
 @story
@@ -361,8 +363,8 @@ async def sleeper(world, dice):
 async def pool(world, dice):
     """Each request to another pool is answered once with the answer of that pool."""
     session = await world.open()
-    words = [f"{dice.choice(('slowly ', ''))}{session.id}-{number}" for number in range(3)]
-    for number, each in enumerate(words):
+    texts = [f"{dice.choice(('slowly ', ''))}{session.id}-{number}" for number in range(3)]
+    for number, each in enumerate(texts):
         await session.chat(f"digger {each}", message_id=f"m{number}")
         await trio.sleep(dice.uniform(0, 1.5))
     yield
@@ -370,7 +372,7 @@ async def pool(world, dice):
     history = await session.history()
     assert errors(history) == [None] * 3
     assert [each for each in said(history, "assistant") if each] == [
-        f"done: you said: {each}" for each in words
+        f"done: you said: {each}" for each in texts
     ]
 
 
@@ -387,10 +389,10 @@ async def grant(world, dice):
         await trio.sleep(dice.uniform(0, 1))
     yield
     assert [await world.end_of(session, f"m{number}") for number in range(5)] == ends
-    wanted = [("answered", f"done: you said: {session.id}-{number}") for number in range(5)]
-    assert ends[0] == wanted[0], ends
-    assert len([each for each in ends if each in wanted]) <= 3, ends
-    assert {words for how, words in ends if how == "failed"} == {"LimitReached"}
+    expected = [("answered", f"done: you said: {session.id}-{number}") for number in range(5)]
+    assert ends[0] == expected[0], ends
+    assert len([each for each in ends if each in expected]) <= 3, ends
+    assert {text for how, text in ends if how == "failed"} == {"LimitReached"}
     calls = sum(count for what, count in world.calls.items() if f"{session.id}-" in what)
     assert calls <= await paid(world.cluster, session.id, agent="clerk") <= 9
 
@@ -405,21 +407,23 @@ async def post(world, dice):
     head = {"authorization": f"Bearer {options['token']}"}
     async with httpx2.AsyncClient(base_url=f"{url}/v1", headers=head, timeout=30) as http:
         made = await post_again(http, dice, "/sessions", f"s{dice.random()}", {"agent": "clerk"})
-        place, heard = f"/sessions/{made['id']}", {}
+        place, received = f"/sessions/{made['id']}", {}
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(hear_events, http, f"{place}/events", heard)
+            nursery.start_soon(collect_events, http, f"{place}/events", received)
             for number in range(6):
                 body = {"input": f"{made['id']}-{number}"}
                 told = await post_again(http, dice, f"{place}/messages", f"m{number}", body)
                 assert told["message_id"] == f"m{number}"
                 await trio.sleep(dice.uniform(0, 1))
-            while names(heard).count("reply") < 6:  # noqa: ASYNC110 - a callback changes this state
+            while names(received).count("reply") < 6:  # noqa: ASYNC110 - a callback changes this state
                 await trio.sleep(0.1)
             nursery.cancel_scope.cancel()
     yield
-    replies = [each.data["text"] for each in heard.values() if each.name == "reply"]
+    replies = [each.data["text"] for each in received.values() if each.name == "reply"]
     assert replies == [f"you said: {made['id']}-{number}" for number in range(6)]
-    ends = [(each.data["message_id"], each.data["failed"]) for each in heard.values() if each.name == "ended"]
+    ends = [
+        (each.data["message_id"], each.data["failed"]) for each in received.values() if each.name == "ended"
+    ]
     assert [each for each in ends if each[1] != "refused"] == [(f"m{number}", None) for number in range(6)], (
         ends
     )
@@ -445,15 +449,15 @@ async def post_again(http, dice, place, key, body):
     return answers[0]
 
 
-async def hear_events(http, place, heard):
+async def collect_events(http, place, heard):
     """Collect all events of a session by number over any number of connections.
 
     Assert that no number repeats.
     """
     while True:
         with suppress(httpx2.TransportError):
-            wanted = {"accept": "text/event-stream", "last-event-id": str(max(heard, default=0))}
-            async with http.stream("GET", place, headers=wanted) as answer:
+            expected = {"accept": "text/event-stream", "last-event-id": str(max(heard, default=0))}
+            async with http.stream("GET", place, headers=expected) as answer:
                 if not answer.is_success:
                     assert answer.status_code in BUSY, (
                         answer.status_code,

@@ -24,7 +24,7 @@ PATIENCE = 120
 """Seconds for which clients retry. Each cut that loses an answer may cost 15 s, also on a fast machine."""
 
 
-async def hear_process(life, hear, *, task_status):
+async def read_process(life, hear, *, task_status):
     """Call `hear` with the first word and the rest of each output line of a process.
 
     Report as started after the line READY.
@@ -67,10 +67,10 @@ class Nodes:
         `journal` overrides the journal address of the cluster.
         """
         command = [sys.executable, LIFE, journal or self.cluster.journal, self.cluster.pool, name]
-        words = [*command, *self.options, f"deaths={self.deaths}", *options]
-        life = self.running[name] = self.lives.popen(words, stdout=subprocess.PIPE)
+        command_words = [*command, *self.options, f"deaths={self.deaths}", *options]
+        life = self.running[name] = self.lives.popen(command_words, stdout=subprocess.PIPE)
         self.said[name] = []
-        await self.nursery.start(hear_process, life, partial(self._hear, name))
+        await self.nursery.start(read_process, life, partial(self._hear, name))
 
     def _hear(self, name, word, what):
         if word == "CALL":
@@ -146,8 +146,8 @@ class Talks:
 
     async def _talk(self, agent, session_id, messages, pause):
         session = await agent.create_session("ada", session_id=session_id)
-        heard, said = self.heard.setdefault(session_id, []), self.said.setdefault(session_id, [])
-        session.on_conversation(lambda reply: heard.append(reply.text))
+        received, said = self.heard.setdefault(session_id, []), self.said.setdefault(session_id, [])
+        session.on_conversation(lambda reply: received.append(reply.text))
         for number in range(messages):
             said.append(f"{session_id}-{number}")
             await session.chat(said[-1], message_id=said[-1])

@@ -105,17 +105,17 @@ class Slow(LLM):
     async def complete(self, chat, on_text=None):
         last = chat.messages[-1]
         results = [part for part in last.parts if type(part).__name__ == "ToolResult"]
-        said = "".join(part.text for part in last.parts if isinstance(part, Text))
-        say(f"CALL {said or results[0].content}")
-        word, _, rest = said.partition(" ")
+        content = "".join(part.text for part in last.parts if isinstance(part, Text))
+        say(f"CALL {content or results[0].content}")
+        word, _, rest = content.partition(" ")
         if word in ARGUMENTS and rest:
             call = ToolCall(word, {ARGUMENTS[word]: rest})
             return ModelResponse(parts=(call,), stop="tool_use", usage=Usage(input_tokens=1, output_tokens=1))
-        if said == "kill":
+        if content == "kill":
             signal.raise_signal(signal.SIGKILL)
-        text = f"done: {results[0].content}" if results else f"you said: {said}"
+        text = f"done: {results[0].content}" if results else f"you said: {content}"
         words = text.split(" ")
-        pause = (self.slowly if said.startswith("slowly") else DELAY) / len(words)
+        pause = (self.slowly if content.startswith("slowly") else DELAY) / len(words)
         for number, word in enumerate(words):
             await trio.sleep(pause)
             if on_text is not None:
@@ -123,10 +123,10 @@ class Slow(LLM):
         return ModelResponse(parts=(Text(text),), usage=Usage(input_tokens=1, output_tokens=1))
 
 
-async def _die_of_a_list(page, reach, caller, query, most):
+async def _die_of_a_list(page, reach, caller, query, maximum):
     if query.get("q") == "kill":
         signal.raise_signal(signal.SIGKILL)
-    return await page(reach, caller, query, most)
+    return await page(reach, caller, query, maximum)
 
 
 async def _die_of_a_read(answer, application, request, tell, gone):
@@ -221,8 +221,8 @@ def _reached_at(init, url, node, name, *, address, **options):
 
 
 async def main():
-    journal, pool, name, *words = sys.argv[1:]
-    options = dict(word.partition("=")[::2] for word in words)
+    journal, pool, name, *options_words = sys.argv[1:]
+    options = dict(word.partition("=")[::2] for word in options_words)
     if "deaths" in options:
         DEATHS.append(Path(options["deaths"]))
     if "clock" in options:

@@ -28,15 +28,15 @@ class Echo(LLM):
     async def complete(self, chat, on_text=None):
         last = chat.messages[-1]
         results = [part for part in last.parts if type(part).__name__ == "ToolResult"]
-        said = "".join(part.text for part in last.parts if isinstance(part, Text))
-        self.asked.append(said)
-        if said.startswith("deploy "):
+        content = "".join(part.text for part in last.parts if isinstance(part, Text))
+        self.asked.append(content)
+        if content.startswith("deploy "):
             return ModelResponse(
-                parts=(ToolCall("deploy", {"place": said[7:]}),), stop="tool_use", usage=Usage()
+                parts=(ToolCall("deploy", {"place": content[7:]}),), stop="tool_use", usage=Usage()
             )
-        if said.startswith("hold"):
+        if content.startswith("hold"):
             await self.may_go.wait()
-        text = f"done: {results[0].content}" if results else f"you said: {said}"
+        text = f"done: {results[0].content}" if results else f"you said: {content}"
         for number, word in enumerate(text.split(" ")):
             if on_text is not None:
                 await on_text(word if number == 0 else f" {word}", 0)

@@ -41,18 +41,18 @@ class Telling(LLM):
     async def complete(self, chat, on_text=None):
         last = chat.messages[-1]
         results = [part for part in last.parts if isinstance(part, ToolResult)]
-        said = "".join(part.text for part in last.parts if isinstance(part, Text))
-        say(f"CALL {self.who} {results[0].content if results else said}")
+        content = "".join(part.text for part in last.parts if isinstance(part, Text))
+        say(f"CALL {self.who} {results[0].content if results else content}")
         await trio.lowlevel.checkpoint()
         if self.who == "writer":
             while not self.gate.exists():  # noqa: ASYNC110 - another process changes this state
                 await trio.sleep(0.02)
-            text = f"written: {said}"
+            text = f"written: {content}"
         elif results:
             text = f"got {results[0].error or results[0].content}"
         else:
             return ModelResponse(
-                parts=(ToolCall("writer", {"task": said}),), stop="tool_calls", usage=Usage()
+                parts=(ToolCall("writer", {"task": content}),), stop="tool_calls", usage=Usage()
             )
         return ModelResponse(parts=(Text(text),), usage=Usage(input_tokens=1, output_tokens=1))
 

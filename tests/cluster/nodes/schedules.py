@@ -68,7 +68,7 @@ class Schedule:
     """Pairs of a start time in seconds and a name, in order of time."""
     deeds: tuple
     """Pairs of a start time in seconds and a name, in order of time."""
-    test: str = "test_each_accepted_message_has_one_end_whatever_befalls_the_cluster"
+    test: str = "test_each_accepted_message_ends_once_under_random_faults"
     """Name of the test that draws the schedule."""
 
     def __str__(self):
@@ -118,7 +118,7 @@ def draw_long(seed, seconds):
     possible = [name for name in DEEDS if not name.startswith("move_")]
     names = [*possible, *dice.choices(possible, k=int(seconds / 15)), "fail_over"]
     deeds = draw_deeds(dice, names if seconds > SHORT else dice.sample(possible, 3), seconds)
-    return Schedule(seed, (3, 2), stories, deeds, "test_chaos_run")
+    return Schedule(seed, (3, 2), stories, deeds, "test_cluster_survives_a_chaos_run")
 
 
 # --- the world ---------------------------------------------------------------------------
@@ -394,7 +394,7 @@ async def live_through(world, schedule, *, has_survivor=False):
                 dice = schedule.dice("story", number)
                 await nursery.start(_tell, world, (at, name), dice, during, are_over)
             for number, (at, name) in enumerate(schedule.deeds):
-                during.start_soon(_befall, world, at, name, schedule.dice("deed", number))
+                during.start_soon(_run_deed, world, at, name, schedule.dice("deed", number))
         for crew in world.crews:
             if not crew.alive:
                 await crew.start()
@@ -424,7 +424,7 @@ async def _tell(world, planned, dice, during, are_over, *, task_status):
             await anext(telling)
 
 
-async def _befall(world, at, name, dice):
+async def _run_deed(world, at, name, dice):
     await trio.sleep(at)
     (crew,) = dice.choices(world.crews, (3, 1))
     print(f"{trio.current_time() - world.begun:5.2f} s  {name} {crew.cluster.pool}: {crew.alive}")  # noqa: T201 - shown if the test fails

@@ -221,34 +221,34 @@ class Soak:
     async def _visit(self, agent, number):
         """Send some messages, in sequence or concurrently, and check that each is answered once, in order."""
         before, self.said[number] = self.said[number], 0
-        said, heard, more = [], [], trio.lowlevel.ParkingLot()
+        texts, received, more = [], [], trio.lowlevel.ParkingLot()
 
         def hear(reply):
-            heard.append(reply.text)
+            received.append(reply.text)
             more.unpark_all()
 
         session = await agent.ensure_session("ada", f"s{number}", after=None if before else 1)
         with_pause = self.dice.random() < 0.7
         with session.listening(on_conversation=hear), trio.move_on_after(2 * PATIENCE):
             for each in range(before, before + self.dice.randrange(1, 5)):
-                said.append(f"{session.id}-{each}")
-                await session.chat(said[-1], message_id=said[-1])
+                texts.append(f"{session.id}-{each}")
+                await session.chat(texts[-1], message_id=texts[-1])
                 self.messages += 1
-                while with_pause and len(heard) < len(said):
+                while with_pause and len(received) < len(texts):
                     await more.park()
                 await trio.sleep(self.dice.random() if with_pause else 0)
-            while len(heard) < len(said):
+            while len(received) < len(texts):
                 await more.park()
             if self.dice.random() < 0.1:
                 await session.wait_idle()
-        answers = [f"you said: {each}" for each in said]
-        if heard != answers:
-            self.wrong.append({"session": session.id, "heard": heard, "said": said, "at": self.seconds()})
+        answers = [f"you said: {each}" for each in texts]
+        if received != answers:
+            self.wrong.append({"session": session.id, "heard": received, "said": texts, "at": self.seconds()})
         history = await session.history()
         kept = [each.text for each in history if each.sender.kind == "assistant"]
-        if kept != [f"you said: {session.id}-{each}" for each in range(before + len(said))]:
-            self.wrong.append({"session": session.id, "kept": kept, "said": said, "at": self.seconds()})
-        self.said[number] = before + len(said)
+        if kept != [f"you said: {session.id}-{each}" for each in range(before + len(texts))]:
+            self.wrong.append({"session": session.id, "kept": kept, "said": texts, "at": self.seconds()})
+        self.said[number] = before + len(texts)
 
     # --- the whole run -------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from tests.cluster.services import free_port
 from .conversations import PATIENCE, talking
 
 
-async def test_a_node_is_killed_in_the_middle_of_conversations(nodes):
+async def test_node_killed_during_conversations_loses_no_message(nodes):
     """Another node resumes the sessions, also while partitions move.
 
     No message is lost, reordered or answered twice.
@@ -27,7 +27,7 @@ async def test_a_node_is_killed_in_the_middle_of_conversations(nodes):
     assert sum(nodes.calls.values()) < 300 + 60
 
 
-async def test_a_node_hangs_and_comes_back(nodes):
+async def test_hanging_node_resumes_without_duplicate_writes(nodes):
     """The pending writes of the resumed node are rejected, because other nodes own its sessions by then."""
     await nodes.start("a")
     await nodes.start("b")
@@ -40,7 +40,7 @@ async def test_a_node_hangs_and_comes_back(nodes):
         nodes.kill("b")
 
 
-async def test_a_node_leaves_while_it_works(nodes):
+async def test_leaving_node_hands_over_running_turns(nodes):
     """The node hands over its partitions and its process ends.
 
     Few model calls are repeated, and no session counts as one whose process died.
@@ -57,7 +57,7 @@ async def test_a_node_leaves_while_it_works(nodes):
     assert sum(nodes.calls.values()) <= 300 + 30
 
 
-async def test_of_three_nodes_one_leaves_and_one_is_killed(nodes):
+async def test_third_node_resumes_sessions_of_a_left_and_a_killed_node(nodes):
     """The third node and a new node resume all sessions."""
     for name in "abc":
         await nodes.start(name)
@@ -72,8 +72,8 @@ async def test_of_three_nodes_one_leaves_and_one_is_killed(nodes):
     assert sum(nodes.calls.values()) <= 300 + 2 * 30
 
 
-async def test_two_of_three_nodes_are_replaced(nodes):
-    """One node is killed, and another one leaves while a new node takes its place."""
+async def test_replaced_nodes_lose_no_message(nodes):
+    """One node is killed, and another one leaves while a new node replaces it."""
     await nodes.start("a")
     await nodes.start("b")
     async with talking(nodes) as talks:
@@ -85,7 +85,7 @@ async def test_two_of_three_nodes_are_replaced(nodes):
     assert sum(nodes.calls.values()) <= 300 + 2 * 30
 
 
-async def test_connections_to_the_database_are_cut(nodes, relay):
+async def test_cut_database_connections_repeat_no_model_call(nodes, relay):
     """A node that loses its database connections for a moment resumes with its turns.
 
     No model call is repeated.
@@ -98,7 +98,7 @@ async def test_connections_to_the_database_are_cut(nodes, relay):
     assert sum(nodes.calls.values()) == 600
 
 
-async def test_connections_between_nodes_are_cut(nodes, open_relay):
+async def test_cut_node_connections_repeat_no_model_call(nodes, open_relay):
     """A relayed request is sent again under its id after its connection broke. The model is called once."""
     port = free_port()
     async with open_relay(port=port) as relay:
@@ -111,7 +111,7 @@ async def test_connections_between_nodes_are_cut(nodes, open_relay):
     assert sum(nodes.calls.values()) == 600
 
 
-async def test_a_node_is_far_from_the_database(nodes, relay):
+async def test_slow_database_connection_keeps_messages_in_order(nodes, relay):
     """Messages are answered once and in order over a slow connection, also if the other node dies."""
     relay.delay = 0.05
     await nodes.start("a", journal=nodes.cluster.journal.replace(":5432/", f":{relay.port}/"))
@@ -154,7 +154,7 @@ async def test_message_that_kills_each_node_is_dead_lettered(nodes):
     assert nodes.calls["kill"] == 5
 
 
-async def test_of_two_in_a_tree_the_one_that_kills_each_node_is_buried(nodes):
+async def test_child_that_kills_each_node_is_dead_lettered_alone(nodes):
     """The parent session is tried together with its child, counts as many deaths, and continues with the failure."""
     nodes.options = ("asks",)
     async with nodes.cluster.connect(retry_timeout=PATIENCE) as client, trio.open_nursery() as nursery:
@@ -181,9 +181,9 @@ async def test_session_requested_during_a_kill_redelivers_nothing(nodes):
     """
     await nodes.start("a")
     async with nodes.cluster.connect(retry_timeout=PATIENCE) as client:
-        agent, told = client.agent("clerk"), []
+        agent, received = client.agent("clerk"), []
         known = await agent.create_session("ada")
-        known.on_conversation(lambda reply: told.append(reply.text))
+        known.on_conversation(lambda reply: received.append(reply.text))
         await agent.run("one", session=known)
         await agent.run("one", session=await agent.create_session("ada", session_id="s1"))
         nodes.kill("a", signal.SIGSTOP)
@@ -192,15 +192,15 @@ async def test_session_requested_during_a_kill_redelivers_nothing(nodes):
                 nursery.start_soon(nodes.start, "b")
                 nursery.start_soon(_kill_soon, nodes)
                 session = await agent.ensure_session("ada", "s1")
-            heard = []
-            session.on_conversation(lambda reply: heard.append(reply.text))
+            received_items = []
+            session.on_conversation(lambda reply: received_items.append(reply.text))
             await agent.run("two", session=session)
             await session.wait_idle()
-        assert heard == ["you said: two"]
+        assert received_items == ["you said: two"]
         with trio.fail_after(SILENCE / 2):
             await agent.run("two", session=known)
             await known.wait_idle()
-        assert told == ["you said: one", "you said: two"]
+        assert received == ["you said: one", "you said: two"]
 
 
 async def _kill_soon(nodes):

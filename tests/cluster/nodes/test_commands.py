@@ -112,10 +112,10 @@ async def test_dead_letters_are_listed_redelivered_and_dropped(open_cluster, com
             new_id = again.stdout.strip()
             await session.wait_idle()
             history = await session.history()
-            said = [(each.id, each.sender.name) for each in history if each.sender.kind == "user"]
+            messages = [(each.id, each.sender.name) for each in history if each.sender.kind == "user"]
             answers = [each.text for each in history if each.sender.kind == "assistant"]
             assert new_id != "m1"
-            assert said.count((new_id, "ada")) == 1
+            assert messages.count((new_id, "ada")) == 1
             assert answers == ["you said: 2 + 2?"]
             listed = await command(cluster, "dead-letters")
             assert (listed.returncode, listed.stdout.count(f"; redelivered as {new_id}\n")) == (0, 1)
@@ -125,7 +125,7 @@ async def test_dead_letters_are_listed_redelivered_and_dropped(open_cluster, com
             assert (await command(cluster, "dead-letters")).stdout == "no dead-lettered messages\n"
 
 
-async def test_ids_that_do_not_name_one_message_are_refused(open_cluster, command):
+async def test_ambiguous_message_ids_are_rejected(open_cluster, command):
     """Cases: no message, a slightly different id, and messages of several sessions.
 
     One line lists the candidates.
@@ -154,11 +154,11 @@ async def test_ids_that_do_not_name_one_message_are_refused(open_cluster, comman
             assert left["session_id"] == "s1"
 
 
-async def test_a_database_without_a_cluster_is_one_line(open_cluster, command):
+async def test_database_without_a_cluster_is_reported_in_one_line(open_cluster, command):
     """If no node ever ran, the command prints one line with the remedy."""
     async with open_cluster() as cluster:
-        for words in (["dead-letters"], ["status", "--cluster", cluster.pool]):
-            refused = await command(cluster, *words)
+        for arguments in (["dead-letters"], ["status", "--cluster", cluster.pool]):
+            refused = await command(cluster, *arguments)
             assert refused.returncode == 2
             assert "has no cluster tables: start a node" in refused.stderr
 
@@ -179,7 +179,7 @@ async def test_drain_without_nodes_is_an_error(open_cluster, command):
     )
 
 
-async def test_a_node_is_started_seen_and_drained(open_cluster, command, commands, tmp_path):
+async def test_node_is_started_listed_and_drained(open_cluster, command, commands, tmp_path):
     """Separate commands start, list and drain the node.
 
     It serves all partitions, answers, and exits with 0 after the drain.
@@ -189,9 +189,9 @@ async def test_a_node_is_started_seen_and_drained(open_cluster, command, command
     with trio.fail_after(PATIENCE):
         async with open_cluster() as cluster:
             place = ("--cluster", cluster.pool)
-            words = [ACTGENT, "serve", file, "--node", "web", "--bind", "127.0.0.1:0", *place]
+            command_words = [ACTGENT, "serve", file, "--node", "web", "--bind", "127.0.0.1:0", *place]
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-            with commands.popen(words, **pipes, env=environment(cluster)) as node:
+            with commands.popen(command_words, **pipes, env=environment(cluster)) as node:
                 try:
                     await check_a_node(cluster, node, partial(command, cluster), place)
                 finally:
@@ -204,19 +204,19 @@ async def test_a_node_is_started_seen_and_drained(open_cluster, command, command
                 0,
                 True,
             )
-            words = f"16 partitions in generation 2; record format {READS}"
-            assert words in (await command(cluster, "status", *place)).stdout
+            expected = f"16 partitions in generation 2; record format {READS}"
+            assert expected in (await command(cluster, "status", *place)).stdout
 
 
-async def test_a_node_has_longer_to_end_than_other_commands(open_cluster, commands, tmp_path):
+async def test_node_command_has_a_longer_grace_period(open_cluster, commands, tmp_path):
     """Turns have 30 seconds to end, and the node has more time to hand over the rest."""
     file = tmp_path / "agents.py"
     file.write_text(AGENT)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with trio.fail_after(PATIENCE):
         async with open_cluster() as cluster:
-            words = [ACTGENT, "serve", file, "--bind", "127.0.0.1:0", "--cluster", cluster.pool]
-            with commands.popen(words, **pipes, env=environment(cluster)) as node:
+            command = [ACTGENT, "serve", file, "--bind", "127.0.0.1:0", "--cluster", cluster.pool]
+            with commands.popen(command, **pipes, env=environment(cluster)) as node:
                 try:
                     await read_line(node)
                     node.send_signal(signal.SIGTERM)
@@ -310,7 +310,7 @@ async def test_a_node_serves_its_cluster_over_http(open_cluster, commands, comma
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("arguments", "why"),
     [
         (("--node", "web"), "--node and --advertise require --cluster"),
         (("--advertise", "http://h:1"), "--node and --advertise require --cluster"),
@@ -329,11 +329,11 @@ async def test_a_node_serves_its_cluster_over_http(open_cluster, commands, comma
         ),
     ],
 )
-async def test_options_of_a_node_that_make_no_sense_are_refused(commands, tmp_path, words, why):
+async def test_invalid_node_options_are_rejected(commands, tmp_path, arguments, why):
     """The command prints one line with the remedy before it opens any resource."""
     (tmp_path / "agents.py").write_text(AGENT)
     known = {key: value for key, value in os.environ.items() if not key.startswith("ACTGENT_")}
-    line = [ACTGENT, "serve", "agents.py", "--bind", "127.0.0.1:0", *words]
+    line = [ACTGENT, "serve", "agents.py", "--bind", "127.0.0.1:0", *arguments]
     run = partial(commands.run, line, capture_output=True, text=True, timeout=PATIENCE)
     refused = await trio.to_thread.run_sync(partial(run, env=known, cwd=tmp_path))
     assert (refused.returncode, why in refused.stderr) == (2, True), refused.stderr

@@ -34,7 +34,7 @@ async def hold_all(pair, client, sessions):
         yield session, there, await client.agent("clerk").open_session(session.id)
 
 
-async def test_of_several_decisions_one_counts_while_the_session_moves(pair):
+async def test_one_of_several_decisions_applies_during_a_move(pair):
     """The decision whose sender gets success is executed.
 
     All other senders get the error that they are too late.
@@ -62,10 +62,10 @@ async def test_of_several_decisions_one_counts_while_the_session_moves(pair):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(drain, pair.cluster, pair.one)
                 for number, held in enumerate(parties):
-                    for place, session in enumerate(held):
-                        decision = Reject(f"no {place}") if (number + place) % 2 else Approve()
+                    for index, session in enumerate(held):
+                        decision = Reject(f"no {index}") if (number + index) % 2 else Approve()
                         nursery.start_soon(
-                            decide, session, waits[session.id], decision, number * 0.01 + place * 0.002
+                            decide, session, waits[session.id], decision, number * 0.01 + index * 0.002
                         )
             assert {len(each) for each in counted.values()} == {1}
             assert len(counted) == SESSIONS
@@ -80,7 +80,7 @@ async def test_of_several_decisions_one_counts_while_the_session_moves(pair):
                     assert decision.reason in str(results)
 
 
-async def test_of_messages_of_one_id_one_is_answered_while_the_session_moves(pair):
+async def test_message_with_a_repeated_id_is_answered_once_during_a_move(pair):
     """Three parties send each message concurrently. The session contains it once and answers it once."""
     one, _ = pair.agents
     with trio.fail_after(PATIENCE):
@@ -97,23 +97,23 @@ async def test_of_messages_of_one_id_one_is_answered_while_the_session_moves(pai
             for _, there, _ in parties:
                 await there.wait_idle()
                 history = await there.history()
-                said = [each.text for each in history if each.sender.kind == "user"]
+                texts = [each.text for each in history if each.sender.kind == "user"]
                 answers = [each.text for each in history if each.sender.kind == "assistant"]
-                assert sorted(said) == ["text 0", "text 1", "text 2"]
-                assert answers == [f"you said: {each}" for each in said]
+                assert sorted(texts) == ["text 0", "text 1", "text 2"]
+                assert answers == [f"you said: {each}" for each in texts]
 
 
 @pytest.mark.parametrize("ends", ["aclose", "delete"])
 async def test_message_accepted_during_a_close_ends(pair, ends):
     """No turn of a session that is closed or deleted during a move continues. Later senders get an error."""
     one, _ = pair.agents
-    told = []
+    received = []
 
     async def say(session, number):
         try:
             await session.chat(f"text {number}", message_id=f"m{number}")
         except (SessionClosed, SessionNotFound) as error:
-            told.append(type(error))
+            received.append(type(error))
 
     async def end(session):
         if ends == "aclose":
@@ -142,4 +142,4 @@ async def test_message_accepted_during_a_close_ends(pair, ends):
                     assert not head.unfinished
                 with pytest.raises((SessionClosed, SessionNotFound)):
                     await there.chat("late")
-            assert all(each in (SessionClosed, SessionNotFound) for each in told)
+            assert all(each in (SessionClosed, SessionNotFound) for each in received)

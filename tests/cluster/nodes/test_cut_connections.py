@@ -36,8 +36,8 @@ async def test_a_stream_resumes_when_the_connection_between_nodes_is_cut(open_cl
                 session = await client.agent("clerk").create_session(
                     "ada", session_id=two.journal.new_session_id()
                 )
-                heard = trio.Event()
-                session.on_conversation(lambda _: heard.set())
+                received = trio.Event()
+                session.on_conversation(lambda _: received.set())
                 await session.chat("hold on")
                 while not models[1].asked:  # noqa: ASYNC110 - only a counter of the model changes
                     await trio.sleep(0.01)
@@ -46,20 +46,20 @@ async def test_a_stream_resumes_when_the_connection_between_nodes_is_cut(open_cl
                     await trio.sleep(0.1)
                 with trio.fail_after(SILENCE / 2):
                     models[1].may_go.set()
-                    await heard.wait()
+                    await received.wait()
                 assert two.cluster().relayed > 2
 
 
-async def test_a_list_comes_from_another_node_when_a_gateway_is_cut_off(
+async def test_list_is_requested_from_another_node_after_a_broken_connection(
     open_cluster, open_relay, monkeypatch
 ):
     """The list is requested again unless `MAX_BROKEN_CONNECTIONS` connections broke: a list may kill its nodes."""
-    asked, may_go = [], trio.Event()
+    requests, may_go = [], trio.Event()
 
-    async def hold(reach, caller, query, most):
-        asked.append(query)
+    async def hold(reach, caller, query, maximum):
+        requests.append(query)
         await may_go.wait()
-        return await page(reach, caller, query, most)
+        return await page(reach, caller, query, maximum)
 
     with trio.fail_after(PATIENCE):
         async with (
@@ -79,7 +79,7 @@ async def test_a_list_comes_from_another_node_when_a_gateway_is_cut_off(
 
             nursery.start_soon(find)
             for number in range(1, MAX_BROKEN_CONNECTIONS):
-                while len(asked) < number:  # noqa: ASYNC110 - as above
+                while len(requests) < number:  # noqa: ASYNC110 - as above
                     await trio.sleep(0.01)
                 relay.cut()
             may_go.set()

@@ -36,9 +36,7 @@ async def open_pair(make_services, lives, open_cluster):
 
 
 @pytest.mark.parametrize("pause", [0, 3])
-async def test_the_standby_is_promoted_in_the_middle_of_conversations(
-    lives, make_services, open_cluster, pause
-):
+async def test_promoted_standby_keeps_confirmed_writes(lives, make_services, open_cluster, pause):
     """Confirmed writes survive.
 
     No message is lost or answered twice, no model call is repeated, and no node counts as dead.
@@ -54,7 +52,7 @@ async def test_the_standby_is_promoted_in_the_middle_of_conversations(
     assert set(nodes.calls.values()) == {1}
 
 
-async def test_a_node_dies_while_the_standby_is_promoted(lives, make_services, open_cluster):
+async def test_node_death_during_a_promotion_loses_no_message(lives, make_services, open_cluster):
     """The other node takes its partitions from the promoted server. No message is lost or answered twice."""
     async with (
         open_pair(make_services, lives, open_cluster) as (primary, standby, nodes),

@@ -24,7 +24,7 @@ async def until(is_so):
 
 
 @pytest.mark.parametrize("by", ["a look", "a write"])
-async def test_a_node_finds_out_that_others_own_its_sessions(open_cluster, monkeypatch, by):
+async def test_node_detects_that_others_own_its_sessions(open_cluster, monkeypatch, by):
     """The node notices it by its poll each second, or by its next write, which is rejected.
 
     The turn is run again.
@@ -52,7 +52,7 @@ async def test_a_node_finds_out_that_others_own_its_sessions(open_cluster, monke
             assert [each.text for each in await session.history()] == ["hold on", "you said: hold on"]
 
 
-async def test_a_node_that_has_ended_finds_out_that_others_own_its_sessions(open_cluster, monkeypatch):
+async def test_closing_node_is_fenced_if_others_own_its_sessions(open_cluster, monkeypatch):
     """The last write of its journal is rejected. The block raises the error of the program."""
     async with open_cluster() as cluster:
         leave = PartitionedJournal._write_and_release

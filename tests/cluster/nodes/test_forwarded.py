@@ -99,8 +99,8 @@ class Calls:
         for kind in ("run", "stream"):
             assert await self.said(kind) == ["slowly two words", "you said: slowly two words"], kind
         assert self.replies["run"] == "you said: slowly two words"
-        told = [each for each in self.replies["stream"] if isinstance(each, Reply | Failure)]
-        assert [each.text for each in told] == ["you said: slowly two words"]
+        received = [each for each in self.replies["stream"] if isinstance(each, Reply | Failure)]
+        assert [each.text for each in received] == ["you said: slowly two words"]
         # The next owner may stop the message in its queue, and a message without a turn is not in the history.
         assert await self.said("interrupt") in (["slowly one"], [])
         await self._check_approved()
@@ -117,7 +117,9 @@ class Calls:
 
         A call whose process died during its execution is not run again.
         """
-        (result,) = [each for said in await self.sessions["approve"].history() for each in said.tool_results]
+        (result,) = [
+            each for message in await self.sessions["approve"].history() for each in message.tool_results
+        ]
         known = {"success": "deployed to mars", "outcome_unknown": ""}
         assert result.content == known[result.status]
         assert await self.said("approve") == ["deploy mars", "", "", f"done: {result.content}"]
@@ -138,7 +140,7 @@ async def reaching(runtime):
 
 
 @pytest.mark.parametrize("how", ["kill", "hang", "leave"])
-async def test_calls_for_sessions_of_another_node_that_goes(nodes, how):
+async def test_calls_for_another_node_survive_its_end(nodes, how):
     """Calls by a node and by its gateway: each is answered and has its effect once, at any stage of the call."""
     dice = random.Random(int(os.environ.get("ACTGENT_SEED", "0")))
     agent = BareAgent("clerk", llm=Slow(), tools=[deploy], modes=Modes(execution=[deploy], initial="act"))

@@ -52,12 +52,12 @@ async def test_sessions_of_both_nodes_are_served_by_each_gateway(pair):
             clerk = client.agent("clerk")
             for runtime in (pair.one, pair.two):
                 session = await clerk.create_session(session_id=pair.id_at(runtime))
-                heard, tokens = [], []
-                session.on_conversation(lambda reply, heard=heard: heard.append(reply.text))
+                received, tokens = [], []
+                session.on_conversation(lambda reply, received=received: received.append(reply.text))
                 session.on_token(lambda token, tokens=tokens: tokens.append(token.text))
                 await session.chat("one two", message_id="m1")
                 await session.wait_idle()
-                assert heard == ["you said: one two"]
+                assert received == ["you said: one two"]
                 assert "".join(tokens) == "you said: one two"
                 assert (await clerk.run("again", session=session)).text == "you said: again"
                 async with clerk.stream("and", session=session) as deliveries:
@@ -85,8 +85,8 @@ async def test_stream_resumes_after_its_cursor_when_a_session_moves(pair, monkey
     with trio.fail_after(PATIENCE):
         async with open_client(pair.one) as client:
             session = await client.agent("clerk").create_session(session_id=pair.id_at(pair.one))
-            heard = []
-            session.on_conversation(lambda reply: heard.append(reply.text))
+            received = []
+            session.on_conversation(lambda reply: received.append(reply.text))
             for number in range(3):
                 await session.chat(f"m{number}")
             await session.chat("hold on")
@@ -95,8 +95,8 @@ async def test_stream_resumes_after_its_cursor_when_a_session_moves(pair, monkey
             for number in range(3, 6):
                 await session.chat(f"m{number}")
             await session.wait_idle()
-            said = ["m0", "m1", "m2", "hold on", "m3", "m4", "m5"]
-            assert heard == [f"you said: {each}" for each in said]
+            texts = ["m0", "m1", "m2", "hold on", "m3", "m4", "m5"]
+            assert received == [f"you said: {each}" for each in texts]
 
 
 async def test_observations_resume_after_a_move_without_an_error(pair, monkeypatch, caplog):
@@ -115,7 +115,7 @@ async def test_observations_resume_after_a_move_without_an_error(pair, monkeypat
     assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == []
 
 
-async def test_a_session_is_made_by_the_try_whose_answer_was_lost(pair, monkeypatch):
+async def test_repeated_creation_returns_the_created_session(pair, monkeypatch):
     """The gateway repeats the creation, finds the session and returns it as created.
 
     A different creation of that id is rejected.
@@ -141,9 +141,7 @@ async def test_a_session_is_made_by_the_try_whose_answer_was_lost(pair, monkeypa
 
 
 @pytest.mark.parametrize("is_local", [False, True])
-async def test_a_request_whose_connections_the_network_breaks_is_relayed_until_it_is_answered(
-    pair, monkeypatch, is_local
-):
+async def test_request_is_relayed_again_after_broken_connections(pair, monkeypatch, is_local):
     """The broken connections killed no node, so only the first break counts.
 
     With `is_local`, a program of a node sends the request.
@@ -173,7 +171,7 @@ async def test_a_request_whose_connections_the_network_breaks_is_relayed_until_i
             assert pair.models[1].asked == ["hello"]
 
 
-async def test_a_stop_that_is_delivered_again_stops_no_later_turn(pair, monkeypatch):
+async def test_repeated_interrupt_stops_no_later_turn(pair, monkeypatch):
     """The gateway adds the id of the running turn to the interrupt, because its client does not know it.
 
     If no turn runs, the gateway sends nothing.
@@ -244,7 +242,7 @@ async def test_second_of_two_approvers_gets_a_conflict(pair, monkeypatch):
             ).text == "done: deployed to mars"
 
 
-async def test_others_do_not_reach_a_session_by_another_node(pair):
+async def test_other_owner_cannot_reach_a_session_by_another_node(pair):
     """The token has the same rights at the other node.
 
     A session of another owner is answered like a missing session.
@@ -257,7 +255,7 @@ async def test_others_do_not_reach_a_session_by_another_node(pair):
                 await bo.agent("clerk").open_session(session_id)
 
 
-async def test_a_node_that_hands_over_is_not_ready(pair):
+async def test_draining_node_is_not_ready(pair):
     """The readiness check fails, so that a load balancer sends requests to other nodes.
 
     The node still answers requests.
@@ -275,7 +273,7 @@ async def test_a_node_that_hands_over_is_not_ready(pair):
             assert "the node hands over its sessions" in answer.text
 
 
-async def test_concurrent_decisions_at_two_nodes_count_once(pair):
+async def test_one_of_two_concurrent_decisions_at_two_nodes_applies(pair):
     """One decision counts, and the other approver gets an error, at whichever node the session lives."""
     counted, refused = [], []
 

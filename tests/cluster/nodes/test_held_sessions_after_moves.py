@@ -57,7 +57,7 @@ async def moved(open_cluster):
     Before the move the session received `before` and `deploy mars`, which waits for an approval.
     """
     models = Echo(), Echo()
-    heard = {"agent's": [], "program's": []}
+    received = {"agent's": [], "program's": []}
     agents = [
         (make_clerk(model, modes=Modes(execution=[deploy], initial="act")), BareAgent("digger", llm=model))
         for model in models
@@ -65,8 +65,8 @@ async def moved(open_cluster):
 
     @agents[0][0].on_session
     def attach(session):
-        session.on_exception(heard["agent's"].append)
-        session.on_conversation(heard["agent's"].append)
+        session.on_exception(received["agent's"].append)
+        session.on_conversation(received["agent's"].append)
 
     async with (
         open_cluster() as cluster,
@@ -77,13 +77,13 @@ async def moved(open_cluster):
             await wait_balanced(one, two)
             clerk = agents[0][0]
             session = await clerk.create_session("ada")
-            session.on_exception(heard["program's"].append)
-            session.on_conversation(heard["program's"].append)
+            session.on_exception(received["program's"].append)
+            session.on_conversation(received["program's"].append)
             await clerk.run("before", session=session)
             with pytest.raises(Suspended) as waits:
                 await clerk.run("deploy mars", session=session)
             await drain(cluster, one)
-            yield session, clerk, heard, waits.value.ids
+            yield session, clerk, received, waits.value.ids
 
 
 async def test_moved_session_forwards_messages(moved):
@@ -114,9 +114,7 @@ async def test_moved_session_forwards_messages(moved):
 
 
 @pytest.mark.parametrize("is_written", [True, False])
-async def test_a_schedule_that_is_removed_as_its_session_moves_was_there(
-    open_cluster, monkeypatch, is_written
-):
+async def test_unschedule_during_a_move_returns_true(open_cluster, monkeypatch, is_written):
     """`unschedule` returns True, whether or not the old node had written the removal.
 
     If the next owner does not find the schedule, the old node removed it.
@@ -150,9 +148,7 @@ async def test_a_schedule_that_is_removed_as_its_session_moves_was_there(
 
 
 @pytest.mark.parametrize("is_written", [True, False])
-async def test_a_task_that_is_cancelled_as_its_session_moves_was_running(
-    open_cluster, monkeypatch, is_written
-):
+async def test_cancel_task_during_a_move_returns_true(open_cluster, monkeypatch, is_written):
     """`cancel_task` returns True, whether or not its node had written the cancellation when the session moved.
 
     The task is stopped once, and its session is closed. The session that gave it gets no message about it.
@@ -188,8 +184,8 @@ async def test_a_task_that_is_cancelled_as_its_session_moves_was_running(
             assert child.closed
             await session.chat("after")
             await there.wait_idle()
-            told = [each.text for each in await there.history() if each.sender.kind != "assistant"]
-            assert told == ["after"]
+            texts = [each.text for each in await there.history() if each.sender.kind != "assistant"]
+            assert texts == ["after"]
 
 
 async def test_moved_session_does_not_return_stale_data(moved):
@@ -232,12 +228,12 @@ async def test_failure_handlers_are_notified_of_a_move(moved):
 
     Handlers of the agent are attached by the other node and are not notified.
     """
-    session, clerk, heard, _ = moved
+    session, clerk, received, _ = moved
     with trio.fail_after(PATIENCE):
-        while not isinstance(heard["program's"][-1], Failure):  # noqa: ASYNC110 - only a counter of the handler changes
+        while not isinstance(received["program's"][-1], Failure):  # noqa: ASYNC110 - only a counter of the handler changes
             await trio.sleep(0.05)
-        reply, failure = heard["program's"]
-        assert heard["agent's"] == [reply]
+        reply, failure = received["program's"]
+        assert received["agent's"] == [reply]
         assert (failure.kind, type(failure.error), failure.error.session_id) == (
             "moved",
             SessionMoved,
@@ -249,10 +245,10 @@ async def test_failure_handlers_are_notified_of_a_move(moved):
         await session.chat("after")
         await there.wait_idle()
         assert replies == ["you said: after"]
-        assert len(heard["program's"]) == 2
+        assert len(received["program's"]) == 2
 
 
-async def test_handlers_without_one_for_failures_leave_a_line_in_the_log(open_cluster, caplog):
+async def test_move_is_logged_without_failure_handlers(open_cluster, caplog):
     """One log record for each session states that the handlers receive no more.
 
     Handlers of the agent cause no record.
@@ -269,9 +265,9 @@ async def test_handlers_without_one_for_failures_leave_a_line_in_the_log(open_cl
             sessions = [await agents[0].create_session("ada") for _ in range(2)]
             sessions[0].on_conversation(print)
             await drain(cluster, one)
-    told = [each.getMessage() for each in caplog.records if "receive no more" in each.getMessage()]
-    assert len(told) == 1
-    assert sessions[0].id in told[0]
+    log_lines = [each.getMessage() for each in caplog.records if "receive no more" in each.getMessage()]
+    assert len(log_lines) == 1
+    assert sessions[0].id in log_lines[0]
 
 
 async def test_open_readers_are_notified_of_a_move(open_cluster):
@@ -284,14 +280,14 @@ async def test_open_readers_are_notified_of_a_move(open_cluster):
             cluster.node(agents[1], node="two") as two,
         ):
             await wait_balanced(one, two)
-            session, cursors, heard = await agents[0].create_session("ada"), {}, []
+            session, cursors, received = await agents[0].create_session("ada"), {}, []
 
             async def read(follow, opened):
                 async with follow(after=0) as reader:
                     opened.set()
                     try:
                         async for each in reader:
-                            heard.append(each)  # noqa: PERF401 - another task reads the list meanwhile
+                            received.append(each)  # noqa: PERF401 - another task reads the list meanwhile
                     except SessionMoved as moved:
                         cursors[moved.session_id, follow.__name__] = reader.cursor
 
@@ -301,7 +297,7 @@ async def test_open_readers_are_notified_of_a_move(open_cluster):
                     nursery.start_soon(read, follow, opened)
                     await opened.wait()
                 await agents[0].run("before", session=session)
-                while not any("FINAL_RESPONSE" in str(each) for each in heard):  # noqa: ASYNC110 - only a counter of the reader changes
+                while not any("FINAL_RESPONSE" in str(each) for each in received):  # noqa: ASYNC110 - only a counter of the reader changes
                     await trio.sleep(0.05)
                 await drain(cluster, one)
             assert len(cursors) == 2
@@ -319,9 +315,9 @@ async def test_handlers_of_child_sessions_are_notified_of_a_move(open_cluster, m
     Without failure handlers, the move is logged.
     """
     monkeypatch.setattr("actgent.cluster.cluster_node.LEAVE_GRACE_SECONDS", 0.2)
-    heard, models = [], (Echo(), Echo())
+    received, models = [], (Echo(), Echo())
     agents = [(make_clerk(model), BareAgent("digger", llm=model)) for model in models]
-    agents[0][1].on_session(lambda session: session.on_exception(lambda _: heard.append("agent's")))
+    agents[0][1].on_session(lambda session: session.on_exception(lambda _: received.append("agent's")))
     with trio.fail_after(PATIENCE):
         async with (
             open_cluster() as cluster,
@@ -336,13 +332,13 @@ async def test_handlers_of_child_sessions_are_notified_of_a_move(open_cluster, m
             quiet = await digger.create_session("ada", parent=below)
             [task] = [each for each in session.children if each.id != below.id]
             for each in (task, below):
-                each.on_exception(heard.append)
+                each.on_exception(received.append)
             quiet.on_conversation(print)
             await drain(cluster, one)
-            while len(heard) < 2:  # noqa: ASYNC110 - only a counter of the handler changes
+            while len(received) < 2:  # noqa: ASYNC110 - only a counter of the handler changes
                 await trio.sleep(0.05)
             models[1].may_go.set()  # otherwise the end of the second node waits 30 s for the task
-        assert sorted(each.error.session_id for each in heard) == sorted((task.id, below.id))
-        assert {each.kind for each in heard} == {"moved"}
-    told = [each.getMessage() for each in caplog.records if "receive no more" in each.getMessage()]
-    assert [quiet.id in each for each in told] == [True]
+        assert sorted(each.error.session_id for each in received) == sorted((task.id, below.id))
+        assert {each.kind for each in received} == {"moved"}
+    log_lines = [each.getMessage() for each in caplog.records if "receive no more" in each.getMessage()]
+    assert [quiet.id in each for each in log_lines] == [True]

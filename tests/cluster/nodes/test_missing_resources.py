@@ -8,7 +8,7 @@ from actgent import BareAgent, NotRunning, ServerUnreachable
 from .pairs import PATIENCE, Echo, make_clerk
 
 
-async def test_an_agent_that_no_node_hosts_is_named_with_those_that_are_there(open_cluster):
+async def test_error_for_a_missing_agent_lists_the_hosted_agents(open_cluster):
     """The error lists the hosted agents, both for an agent name and for an existing session of that agent."""
     clerk = make_clerk(Echo())
     with trio.fail_after(PATIENCE):

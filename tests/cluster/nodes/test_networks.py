@@ -141,7 +141,7 @@ def options_of(number):
     return f"bind={host}:8300", f"advertise=http://{host}:8301"
 
 
-async def test_a_node_is_cut_off(nodes, networks):
+async def test_isolated_node_writes_nothing_and_rejoins(nodes, networks):
     """A node without database and peer writes nothing and gets no requests.
 
     It rejoins when the link is up again.

@@ -105,12 +105,12 @@ async def delete_session(clerk, session, client):
 async def fork(clerk, session, client):
     await session.chat("hello")
     before = await settled(session)
-    made = await client.fork(session.id, agent="clerk", new_id=id_beside(session.id))
+    made = await client.fork(session.id, agent="clerk", new_id=id_in_same_partition(session.id))
     copy = await (await clerk.open_session(made.session_id)).history()
     assert [each.text for each in copy] == [each.text for each in before]
 
 
-def id_beside(session_id):
+def id_in_same_partition(session_id):
     """Return an id of the same partition."""
     ids = (f"{session_id}-{number}" for number in range(10_000))
     return next(each for each in ids if partition_of(each) == partition_of(session_id))
@@ -148,7 +148,7 @@ BEHIND = [chat, interrupt, schedule, answer, aclose, fork]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_each_call_has_its_effect_once_whose_owner_is_killed(nodes, when):
+async def test_call_has_its_effect_once_if_its_owner_is_killed(nodes, when):
     """The gateway or the client sends the request again.
 
     The next owner gives the same response as the first one.

@@ -52,7 +52,7 @@ async def test_approvals_of_all_nodes_are_listed_by_each(pair):
             assert await pair.one.approvals() == await pair.two.approvals() == ()
 
 
-async def test_a_client_comes_again_to_a_session_whose_line_is_full(open_cluster):
+async def test_client_retries_a_full_inbox_until_its_timeout(open_cluster):
     """A client without a retry timeout gets the error that the inbox is full.
 
     With a retry timeout, its message is sent when the inbox has room.
@@ -76,22 +76,22 @@ async def test_a_client_comes_again_to_a_session_whose_line_is_full(open_cluster
                 nursery.start_soon(chat)
             known = await hasty.agent("clerk").open_session(session.id)
             with pytest.raises(InboxFull):
-                await say_until_refused(known)
+                await send_until_rejected(known)
             model.may_go.set()
             while (await session.messages()).total < 80:
                 await session.wait_idle()
-            said = [each.text for each in await session.history() if each.sender.kind == "user"]
-            assert sorted(set(said) - {"too much"}) == sorted(
+            texts = [each.text for each in await session.history() if each.sender.kind == "user"]
+            assert sorted(set(texts) - {"too much"}) == sorted(
                 ["hold", *(f"m{number}" for number in range(1, 40))]
             )
 
 
-async def say_until_refused(session):
+async def send_until_rejected(session):
     while True:
         await session.chat("too much", enqueue_timeout=0)
 
 
-async def test_a_node_has_the_sessions_of_others(pair):
+async def test_node_can_use_sessions_of_other_nodes(pair):
     """The local agent creates, opens and finds sessions of the other node as `RemoteSession` objects."""
     one, two = pair.agents
     session_id = pair.id_at(pair.two)
@@ -101,11 +101,11 @@ async def test_a_node_has_the_sessions_of_others(pair):
         assert pair.one.journal.owns(here.id)
         session = await one.create_session("ada", "first", session_id=session_id)
         assert isinstance(session, RemoteSession)
-        heard = []
-        session.on_conversation(lambda reply: heard.append(reply.text))
+        received = []
+        session.on_conversation(lambda reply: received.append(reply.text))
         await session.chat("second")
         await session.wait_idle()
-        assert heard == ["you said: first", "you said: second"]
+        assert received == ["you said: first", "you said: second"]
         for found in (
             await one.open_session(session_id, owner="ada"),
             await one.ensure_session("ada", session_id),
@@ -128,23 +128,23 @@ async def test_a_node_has_the_sessions_of_others(pair):
         assert (await one.resume({waits.value.ids[0]: Approve()}, by="bo")).text == "done: deployed to mars"
         with pytest.raises(ConfigurationError, match="limits: this cannot be sent"):
             await one.run("x", session=session, limits=Limits(tokens=9))
-        await check_what_stays(one, pair.id_at(pair.two), session)
+        await check_rejected_options(one, pair.id_at(pair.two), session)
         await session.aclose()
         assert pair.models[0].asked == []
 
 
-async def check_what_stays(agent, session_id, there):
+async def check_rejected_options(agent, session_id, there):
     """Options that cannot be sent are rejected by name before anything is created.
 
     Empty options are accepted.
     """
-    given = {"deps": {"a": 1}, "history": [{"role": "user", "content": "x"}], "prompt": "x"}
-    for name, value in given.items():
+    raw = {"deps": {"a": 1}, "history": [{"role": "user", "content": "x"}], "prompt": "x"}
+    for name, value in raw.items():
         with pytest.raises(ConfigurationError, match=f"{name}: this cannot be sent to the node"):
             await agent.create_session("ada", session_id=session_id, **{name: value})
     for name in ("deps", "history"):
         with pytest.raises(ConfigurationError, match=f"{name}: this cannot be sent to the node"):
-            await agent.ensure_session("ada", session_id, **{name: given[name]})
+            await agent.ensure_session("ada", session_id, **{name: raw[name]})
     with pytest.raises(ConfigurationError, match="deps: this cannot be sent to the node"):
         await agent.open_session(there.id, deps={"a": 1})
     with pytest.raises(ConfigurationError, match="deps: this cannot be sent to the node"):
@@ -155,7 +155,7 @@ async def check_what_stays(agent, session_id, there):
     assert isinstance(made, RemoteSession)
 
 
-async def test_a_session_of_another_node_is_annotated(pair):
+async def test_session_of_another_node_can_be_annotated(pair):
     """The session is annotated through its session object, through the runtime, and after it was closed."""
     one, two = pair.agents
     with trio.fail_after(PATIENCE):
@@ -175,7 +175,7 @@ async def test_a_session_of_another_node_is_annotated(pair):
             assert (found.session_id, found.tags) == (made.id, ("b", "c"))
 
 
-async def test_a_session_of_another_node_is_judged_and_copied(pair):
+async def test_session_of_another_node_can_be_rated_and_forked(pair):
     """The runtime handles both like those of a local session.
 
     The annotation is stored at the owner, and the copy at the owner of its id.
@@ -207,7 +207,7 @@ async def test_a_session_of_another_node_is_judged_and_copied(pair):
         assert isinstance(await two.open_session(new_ids["two"]), Session)
 
 
-async def test_both_nodes_make_a_session_of_one_id_at_once(pair):
+async def test_concurrent_creations_at_two_nodes_create_one_session(pair):
     """One node creates the session. The other node gets the error that the session exists."""
     made, refused = [], []
 
@@ -253,6 +253,6 @@ async def test_session_object_works_after_a_move(pair, monkeypatch):
         await other.wait_idle()
         await other.interrupt()
         there = await one.open_session(other.id)
-        said = [each.text for each in await there.history() if each.sender.kind == "user"]
-        assert said == ["before", "after"]
+        texts = [each.text for each in await there.history() if each.sender.kind == "user"]
+        assert texts == ["before", "after"]
         await other.aclose()

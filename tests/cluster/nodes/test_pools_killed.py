@@ -24,7 +24,7 @@ from actgent.journal.session_list_queries import SessionFilter
 from actgent.limits_and_schedules.budget import spent_in
 from tests.clusters import Cluster, open_balancer, open_cluster, parse_address
 
-from .conversations import hear_process
+from .conversations import read_process
 
 LIFE = Path(__file__).with_name("pool_life.py")
 PATIENCE = 120
@@ -55,7 +55,7 @@ class Pools:
             self._gate,
         ]
         life = self._running[name] = self._lives.popen(command, stdout=subprocess.PIPE)
-        await self._nursery.start(hear_process, life, partial(self._hear, cluster))
+        await self._nursery.start(read_process, life, partial(self._hear, cluster))
 
     def _hear(self, cluster, word, what):
         if word == "CALL":
@@ -161,10 +161,10 @@ async def talking(pools):
         talks = Talks({}, {}, {})
         for name in NAMES:
             session = await client.agent("editor").create_session("ada", limits=Limits(model_calls=9))
-            talks.sessions[name], heard, over = session, [], trio.Event()
-            talks.heard[name], talks.over[name] = heard, over
-            session.on_conversation(partial(_hear, heard, over))
-            session.on_exception(partial(_hear_failure, heard, over))
+            talks.sessions[name], received, over = session, [], trio.Event()
+            talks.heard[name], talks.over[name] = received, over
+            session.on_conversation(partial(_hear, received, over))
+            session.on_exception(partial(_hear_failure, received, over))
             nursery.start_soon(session.chat, name)
         yield talks
 
@@ -179,7 +179,7 @@ def _hear_failure(heard, over, failure):
     over.set()
 
 
-async def test_a_node_that_asked_is_killed_while_another_pool_works(pools):
+async def test_killed_requesting_node_repeats_no_task(pools):
     """Another node repeats the request.
 
     The writer runs once, each session is answered once, and the unused budget returns.
@@ -196,7 +196,7 @@ async def test_a_node_that_asked_is_killed_while_another_pool_works(pools):
             assert await paid(pools.editors, talks.sessions[name].id) == pools.count(name) == 3
 
 
-async def test_a_node_that_answers_is_killed_while_it_works(pools):
+async def test_killed_working_node_pays_each_model_call_once(pools):
     """Another node resumes the tasks. Each session is answered once, and each model call is paid once."""
     async with talking(pools) as talks:
         with trio.fail_after(2 * PATIENCE):
@@ -225,7 +225,7 @@ async def test_interrupt_after_a_kill_cancels_the_task_in_the_other_pool(pools):
         assert not any("editor written" in each for each in pools.calls)
 
 
-async def test_nodes_of_both_pools_are_killed_again_and_again(pools):
+async def test_repeated_kills_in_both_pools_lose_no_answer(pools):
     """At any moment of the kill, each session is answered once, the writer's answer stays the same, and no budget is exceeded."""
     pools.open_gate()
     async with talking(pools) as talks:

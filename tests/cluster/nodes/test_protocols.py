@@ -43,8 +43,8 @@ class Served:
 
     def at(self, number, token="ada", **headers):
         """Return a client of the gateway of a node."""
-        given = {"authorization": f"Bearer {OWNERS[token][0] if token in OWNERS else token}", **headers}
-        return httpx2.AsyncClient(base_url=self.urls[number], headers=given, timeout=60)
+        settings = {"authorization": f"Bearer {OWNERS[token][0] if token in OWNERS else token}", **headers}
+        return httpx2.AsyncClient(base_url=self.urls[number], headers=settings, timeout=60)
 
     async def post(self, number, path, body, token="ada", **headers):
         async with self.at(number, token, **headers) as client:
@@ -61,17 +61,17 @@ class Served:
 
 @pytest.fixture
 async def served(open_cluster):
-    given = {"bind": "127.0.0.1:0", "tokens": [known for _, known in OWNERS.values()], "limits": LIMITS}
+    settings = {"bind": "127.0.0.1:0", "tokens": [known for _, known in OWNERS.values()], "limits": LIMITS}
     with trio.fail_after(PATIENCE):
         async with (
             open_pair(open_cluster) as pair,
-            open_gateway(pair.one, protocols=PROTOCOLS, **given) as first,
-            open_gateway(pair.two, protocols=PROTOCOLS, **given) as second,
+            open_gateway(pair.one, protocols=PROTOCOLS, **settings) as first,
+            open_gateway(pair.two, protocols=PROTOCOLS, **settings) as second,
         ):
             yield Served(pair, (first.url, second.url))
 
 
-def test_each_endpoint_of_a_protocol_says_how_it_is_routed():
+def test_each_protocol_endpoint_declares_its_routing():
     """The default routing key is the path segment `id`, which names no session in these protocols."""
     rows = [each for protocol in PROTOCOLS for each in protocol.endpoints]
     assert [each.path for each in rows if each.forwarding == Forwarding()] == []
@@ -121,15 +121,15 @@ def vercel(chat, text, message="m1"):
 
 
 async def test_vercel_chats_at_any_node(served):
-    for place, chat in enumerate(served.ids()):
+    for index, chat in enumerate(served.ids()):
         for number in (0, 1):
             answer = await served.post(number, "/vercel/clerk", vercel(chat, f"n{number}", f"m{number}"))
             assert answer.headers["x-vercel-ai-ui-message-stream"] == "v1"
             assert deltas(answer, "text-delta") == f"you said: n{number}"
-        assert (await served.get(1 - place, f"/vercel/clerk/{chat}/stream")).status_code == 204
+        assert (await served.get(1 - index, f"/vercel/clerk/{chat}/stream")).status_code == 204
 
 
-async def test_vercel_stream_is_taken_up_at_the_other_node(served, monkeypatch):
+async def test_vercel_stream_resumes_at_the_other_node(served, monkeypatch):
     opened, open_run = [], Run.open
 
     def note(run, **options):
@@ -137,21 +137,21 @@ async def test_vercel_stream_is_taken_up_at_the_other_node(served, monkeypatch):
         return open_run(run, **options)
 
     monkeypatch.setattr(Run, "open", note)
-    for place, chat in enumerate(served.ids()):
+    for index, chat in enumerate(served.ids()):
         answers = []
 
         async def keep(call, answers=answers):
             answers.append(await call())
 
         async with trio.open_nursery() as nursery:
-            send = partial(served.post, 1 - place, "/vercel/clerk", vercel(chat, "hold", f"m{place}"))
+            send = partial(served.post, 1 - index, "/vercel/clerk", vercel(chat, "hold", f"m{index}"))
             nursery.start_soon(keep, send)
-            while "hold" not in served.pair.models[place].asked:  # noqa: ASYNC110 - only a counter of the model changes
+            while "hold" not in served.pair.models[index].asked:  # noqa: ASYNC110 - only a counter of the model changes
                 await trio.sleep(0.01)
-            nursery.start_soon(keep, partial(served.get, 1 - place, f"/vercel/clerk/{chat}/stream"))
-            while opened.count(f"m{place}") < 2:  # noqa: ASYNC110 - as above
+            nursery.start_soon(keep, partial(served.get, 1 - index, f"/vercel/clerk/{chat}/stream"))
+            while opened.count(f"m{index}") < 2:  # noqa: ASYNC110 - as above
                 await trio.sleep(0.01)
-            served.pair.models[place].may_go.set()
+            served.pair.models[index].may_go.set()
         assert [deltas(each, "text-delta") for each in answers] == ["you said: hold"] * 2
 
 
@@ -196,8 +196,8 @@ async def test_responses_continue_at_the_other_node(served):
         for place in (0, 1):
             found = (await served.get(place, f"{path}/{second['id']}")).json()
             assert found["output"] == second["output"]
-        asked = {**more, "input": "deploy mars", "previous_response_id": second["id"]}
-        waits = (await served.post(number, path, asked)).json()
+        request = {**more, "input": "deploy mars", "previous_response_id": second["id"]}
+        waits = (await served.post(number, path, request)).json()
         approval = waits["output"][-1]["id"]
         decided = {"type": "mcp_approval_response", "approval_request_id": approval, "approve": True}
         done = (await served.post(1 - number, path, {"model": "clerk", "input": [decided]})).json()
@@ -236,7 +236,7 @@ def text_of_task(task):
     return task["artifacts"][0]["parts"][0]["text"]
 
 
-async def test_a2a_tasks_are_the_same_at_both_nodes(served):
+async def test_a2a_tasks_are_equal_at_both_nodes(served):
     for context in served.ids():
         for number in (0, 1):
             sent = message(f"n{number}", f"m{number}", contextId=context)
@@ -273,13 +273,13 @@ async def test_a2a_message_without_a_context_is_one_task_at_both_nodes(served):
 
 
 async def test_a2a_task_is_cancelled_from_the_other_node(served):
-    for place, context in enumerate(served.ids()):
+    for index, context in enumerate(served.ids()):
         sent = message("hold", contextId=context)
         sent["configuration"] = {"returnImmediately": True}
-        task = (await call_rpc(served, 1 - place, "SendMessage", sent))["result"]["task"]
-        ended = await call_rpc(served, 1 - place, "CancelTask", {"id": task["id"]})
+        task = (await call_rpc(served, 1 - index, "SendMessage", sent))["result"]["task"]
+        ended = await call_rpc(served, 1 - index, "CancelTask", {"id": task["id"]})
         assert ended["result"]["status"]["state"] == "TASK_STATE_CANCELED"
-        again = await call_rpc(served, 1 - place, "CancelTask", {"id": task["id"]})
+        again = await call_rpc(served, 1 - index, "CancelTask", {"id": task["id"]})
         assert again["error"]["code"] == -32002
 
 
@@ -404,7 +404,7 @@ async def test_owners_do_not_see_each_others_sessions_by_another_node(served):
     assert "mine" not in served.asked
 
 
-async def test_wrong_token_is_refused_in_the_form_of_the_protocol(served):
+async def test_wrong_token_error_has_the_format_of_the_protocol(served):
     session_id = served.ids()[1]
     answer = await served.post(
         0, "/openai/v1/chat/completions", completion("x"), "act_wrong", **{"x-session-id": session_id}
@@ -415,7 +415,7 @@ async def test_wrong_token_is_refused_in_the_form_of_the_protocol(served):
     assert served.asked == []
 
 
-async def test_a_refused_relayed_request_has_the_form_of_its_protocol(served):
+async def test_rejected_relayed_request_has_the_format_of_its_protocol(served):
     """The owner rejects the request, because its session waits for an approval."""
     for session_id in served.ids():
         for number in (0, 1):
@@ -430,11 +430,11 @@ async def test_a_refused_relayed_request_has_the_form_of_its_protocol(served):
 
 
 async def test_an_owner_without_the_protocol_gives_an_error_of_the_protocol(open_cluster):
-    given = {"bind": "127.0.0.1:0", "tokens": [OWNERS["ada"][1]], "limits": LIMITS}
+    settings = {"bind": "127.0.0.1:0", "tokens": [OWNERS["ada"][1]], "limits": LIMITS}
     with trio.fail_after(PATIENCE):
         async with (
             open_pair(open_cluster) as pair,
-            open_gateway(pair.one, protocols=PROTOCOLS, **given) as gateway,
+            open_gateway(pair.one, protocols=PROTOCOLS, **settings) as gateway,
         ):
             served = Served(pair, (gateway.url,))
             named = {"x-session-id": pair.id_at(pair.two)}
@@ -491,7 +491,7 @@ async def test_a_run_without_a_stream_is_answered_by_the_next_owner(served, monk
     assert answers[0].json()["choices"][0]["message"]["content"] == "you said: hold"
 
 
-async def test_a_node_without_sessions_has_others_answer(served):
+async def test_node_without_partitions_forwards_requests(served):
     await drain(served.pair.cluster, served.pair.two)
     answer = await served.post(1, "/openai/v1/chat/completions", completion("alone"))
     assert answer.json()["choices"][0]["message"]["content"] == "you said: alone"

@@ -75,20 +75,20 @@ class Asking:
 
     async def listen(self, session, text):
         """Wait for the answer by the event stream."""
-        heard = trio.Event()
+        received = trio.Event()
 
         def note(reply):
             self.note(text, reply)
-            heard.set()
+            received.set()
 
         def note_failure(failure):
             self.gave_up.append(str(failure)[:200])
-            heard.set()
+            received.set()
 
         session.on_conversation(note)
         session.on_exception(note_failure)
         await session.chat(text, message_id=f"m-{text}".replace(" ", "-"))
-        await heard.wait()
+        await received.wait()
 
     def note(self, text, reply):
         assert reply.text == f"you said: {text}"

@@ -81,8 +81,8 @@ async def test_concurrent_redeliveries_send_one_message(open_cluster):
                     nursery.start_soon(retry)
             await session.wait_idle()
             assert len(set(ids)) == 1
-            said = [each.id for each in await session.history() if each.sender.kind == "user"]
-            assert said == ["m1", ids[0]]
+            messages = [each.id for each in await session.history() if each.sender.kind == "user"]
+            assert messages == ["m1", ids[0]]
             assert len(await answers_of(session)) == 2
 
 
@@ -120,7 +120,7 @@ async def test_records_are_encrypted_in_a_cluster(open_cluster, monkeypatch):
                 ]
 
 
-async def test_a_node_ends_although_a_turn_of_it_does_not(open_cluster, monkeypatch):
+async def test_node_ends_despite_a_hanging_turn(open_cluster, monkeypatch):
     """The grace period ends. Another node runs the turn again and repeats the model call."""
     monkeypatch.setattr(runtimes, "LEAVE_GRACE_SECONDS", 0.5)
     hangs, answers = Held(), free()

@@ -31,7 +31,7 @@ async def said_in(session):
     return [[each.text for each in history if each.sender.kind == kind] for kind in ("user", "assistant")]
 
 
-async def test_a_cluster_resumes_with_other_partitions(open_cluster):
+async def test_cluster_resumes_after_a_change_of_partitions(open_cluster):
     """The change is rejected while a node runs.
 
     Messages sent during the change are answered once, also to a connected client.
@@ -64,7 +64,7 @@ async def test_a_cluster_resumes_with_other_partitions(open_cluster):
                     assert (status.layout.generation, len(status.partitions)) == (2, 16)
 
 
-async def test_a_change_that_broke_off_is_repeated(open_cluster, monkeypatch):
+async def test_interrupted_change_of_partitions_can_be_repeated(open_cluster, monkeypatch):
     """No node starts until the change is repeated. A different number is rejected."""
     with trio.fail_after(PATIENCE):
         async with open_cluster() as cluster:

@@ -31,13 +31,13 @@ def break_creation(monkeypatch):
 
     It returns the list of session ids whose connection broke.
     """
-    answer, wanted, broken = RelayServer._answer, [], []
+    answer, expected, broken = RelayServer._answer, [], []
 
     async def tell_nothing(status, data, is_last, headers):
         await trio.lowlevel.checkpoint()
 
     async def answer_or_break(self, request, telling, gone):
-        if request.http_request.verb != "PUT" or len(broken) >= len(wanted):
+        if request.http_request.verb != "PUT" or len(broken) >= len(expected):
             await answer(self, request, telling, gone)
             return
         broken.append(request.session_id)
@@ -46,14 +46,14 @@ def break_creation(monkeypatch):
         raise trio.BrokenResourceError
 
     def break_next():
-        wanted.append(True)
+        expected.append(True)
         return broken
 
     monkeypatch.setattr(RelayServer, "_answer", answer_or_break)
     return break_next
 
 
-async def test_a_session_whose_creation_is_relayed_again_belongs_to_its_creator(pair, break_creation):
+async def test_repeated_creation_keeps_the_handlers_of_its_creator(pair, break_creation):
     """The handlers of the created session receive each delivery.
 
     Another creation of the same id is rejected, also if it is relayed again.
@@ -64,12 +64,12 @@ async def test_a_session_whose_creation_is_relayed_again_belongs_to_its_creator(
             pair.cluster.connect(url=url, retry_timeout=PATIENCE) as client,
             pair.cluster.connect(url=url, retry_timeout=PATIENCE) as other,
         ):
-            broken, heard = break_creation(), []
+            broken, received = break_creation(), []
             session = await client.agent("clerk").create_session("ada", "hello", session_id=session_id)
             assert broken == [session_id]
-            session.on_conversation(lambda reply: heard.append(reply.text))
+            session.on_conversation(lambda reply: received.append(reply.text))
             await session.wait_idle()
-            assert heard == ["you said: hello"]
+            assert received == ["you said: hello"]
 
             break_creation()
             with pytest.raises(SessionExists):
@@ -83,12 +83,12 @@ async def test_a_session_whose_creation_is_relayed_again_belongs_to_its_creator(
             assert (await session.messages()).total == 2
 
 
-async def test_a_stop_where_nothing_runs_is_not_sent(pair, monkeypatch):
+async def test_interrupt_without_a_running_turn_is_not_sent(pair, monkeypatch):
     """A repeated interrupt would stop a later turn. The owner of a closed session raises `SessionClosed`."""
-    relay, asked = NodeTransport.relay, []
+    relay, requests = NodeTransport.relay, []
 
     def note(self, request, **given):
-        asked.append((request.http_request.verb, request.http_request.path.rpartition("/")[2]))
+        requests.append((request.http_request.verb, request.http_request.path.rpartition("/")[2]))
         return relay(self, request, **given)
 
     with trio.fail_after(PATIENCE):
@@ -99,10 +99,10 @@ async def test_a_stop_where_nothing_runs_is_not_sent(pair, monkeypatch):
             await session.wait_idle()
             monkeypatch.setattr(NodeTransport, "relay", note)
             await session.interrupt()
-            assert asked == [("GET", session_id)]
+            assert requests == [("GET", session_id)]
             await session.interrupt(drop_queued=True)
             await session.interrupt(message_id="m9")
-            assert asked[1:] == [("POST", "interrupt")] * 2
+            assert requests[1:] == [("POST", "interrupt")] * 2
             await session.aclose()
             with pytest.raises(SessionClosed):
                 await session.interrupt()
@@ -149,19 +149,19 @@ def live(monkeypatch):
 
     Earlier events may come in any number of chunks.
     """
-    begun, write_all = trio.Event(), FrameQueue.write_all
+    started, write_all = trio.Event(), FrameQueue.write_all
 
     async def begin(self):
-        begun.set()
+        started.set()
         await write_all(self)
 
     monkeypatch.setattr(FrameQueue, "write_all", begin)
-    return begun
+    return started
 
 
 async def test_client_with_a_reply_handler_receives_two_chunks_per_turn(open_cluster, pieces, live):
     """The chunks are the response to its request, and the reply together with its events."""
-    heard, model = [], Talking()
+    received, model = [], Talking()
 
     async def talk(number):
         pieces.clear()
@@ -181,7 +181,7 @@ async def test_client_with_a_reply_handler_receives_two_chunks_per_turn(open_clu
             session_id = two.journal.new_session_id()
             session = await client.agent("clerk").create_session("ada", session_id=session_id)
             send, replies = trio.open_memory_channel(1)
-            session.on_conversation(heard.append)
+            session.on_conversation(received.append)
             session.on_conversation(send.send)
             await live.wait()
             for number in range(TURNS):
@@ -189,4 +189,4 @@ async def test_client_with_a_reply_handler_receives_two_chunks_per_turn(open_clu
                 assert len(pieces) == 2
                 assert not [each for each in pieces if b"event: message" in each or b"event: ended" in each]
             await session.wait_idle()
-            assert [each.text for each in heard] == ["one two three"] * TURNS
+            assert [each.text for each in received] == ["one two three"] * TURNS

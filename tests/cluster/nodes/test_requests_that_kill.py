@@ -20,7 +20,7 @@ async def start_all(nodes):
         await nodes.start(name)
 
 
-async def test_a_list_that_kills_its_node_kills_three(nodes):
+async def test_list_request_kills_at_most_three_nodes(nodes):
     """The client gets an error and does not retry. The fourth node answers other requests."""
     with trio.fail_after(2 * PATIENCE):
         await start_all(nodes)
@@ -48,7 +48,7 @@ async def stream_answer(clerk, session):
 
 
 @pytest.mark.parametrize("read", [read_history, stream_answer])
-async def test_a_read_that_kills_its_node_kills_three(nodes, read):
+async def test_read_request_kills_at_most_three_nodes(nodes, read):
     """The fourth node answers for other sessions and reads them."""
     with trio.fail_after(3 * PATIENCE):
         await start_all(nodes)
@@ -64,7 +64,7 @@ async def test_a_read_that_kills_its_node_kills_three(nodes, read):
             assert len(await other.history()) == 2
 
 
-async def test_a_message_that_kills_its_node_before_it_is_accepted_kills_three(nodes, monkeypatch):
+async def test_unaccepted_message_kills_at_most_three_nodes(nodes, monkeypatch):
     """The message is not stored for the next owner.
 
     A corrected node answers it once if it is sent again under its id.

@@ -65,8 +65,8 @@ class Adder(LLM):
 
     async def complete(self, chat, on_text=None):
         self.asked += 1
-        said, last = str([each.parts for each in chat.messages]), str(chat.messages[-1].parts)
-        is_last = "Now answer" in last or ("ToolResult" in said and "Plan how to answer" not in last)
+        text, last = str([each.parts for each in chat.messages]), str(chat.messages[-1].parts)
+        is_last = "Now answer" in last or ("ToolResult" in text and "Plan how to answer" not in last)
         if self.holds == ("last" if is_last else "first"):
             self.is_asked.set()
             await self.may_go.wait()
@@ -109,14 +109,14 @@ async def come(results, process, *given, **options):
     results.append(await process(*given, **options))
 
 
-@pytest.mark.parametrize("given", [{}, {"temperature": 0.5, "metadata": {"a": 1}, "sender": "bo"}])
-async def test_plan_result_is_complete_after_a_move(two_nodes, given):
+@pytest.mark.parametrize("value", [{}, {"temperature": 0.5, "metadata": {"a": 1}, "sender": "bo"}])
+async def test_plan_result_is_complete_after_a_move(two_nodes, value):
     """The result has value, plan, calls and usage, and the turn keeps its options."""
     async with two_nodes(make_planner) as (cluster, (one, _), (planner, _), (model, _)):
         session, results = await planner.create_session("ada"), []
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: come(results, planner.process, "1 + 2?", session=session, **given))
-            nursery.start_soon(lambda: come(results, planner.process, "1 + 2?", **given))
+            nursery.start_soon(lambda: come(results, planner.process, "1 + 2?", session=session, **value))
+            nursery.start_soon(lambda: come(results, planner.process, "1 + 2?", **value))
             await model.is_asked.wait()
             await drain(cluster, one)
         for result in results:
@@ -125,14 +125,14 @@ async def test_plan_result_is_complete_after_a_move(two_nodes, given):
             assert result.turn_id
         there = await planner.open_session(session.id)
         assert isinstance(there, RemoteSession)
-        said = [each for each in await there.history() if each.sender.kind == "user"]
-        assert [each.metadata for each in said] == [given.get("metadata", {})]
+        messages = [each for each in await there.history() if each.sender.kind == "user"]
+        assert [each.metadata for each in messages] == [value.get("metadata", {})]
         [closed] = [each for each in results if each.session_id != session.id]
         view = await one.rebuild(closed.session_id)
         assert [each.text for each in view.history if each.sender.kind == "user"] == ["1 + 2?"]
 
 
-async def test_a_plan_is_made_where_its_session_lives(two_nodes):
+async def test_plan_is_processed_at_the_owner_of_its_session(two_nodes):
     """`process` works for a session of another node.
 
     A suspended plan stays open, and this node can decide its approval.

@@ -32,7 +32,7 @@ every_seed = pytest.mark.parametrize("seed", range(int(FIRST), int(LAST or FIRST
 
 
 @every_seed
-async def test_each_accepted_message_has_one_end_whatever_befalls_the_cluster(
+async def test_each_accepted_message_ends_once_under_random_faults(
     *, seed, lives, database, open_cluster, open_relay, tmp_path
 ):
     """No message is lost, repeated or reordered. The cluster settles and stays usable."""
@@ -114,7 +114,9 @@ async def sampled_memory(world, seconds):
 
 
 @every_seed
-async def test_chaos_run(*, seed, lives, make_services, open_cluster, open_relay, tmp_path):
+async def test_cluster_survives_a_chaos_run(
+    *, seed, lives, make_services, open_cluster, open_relay, tmp_path
+):
     """Clients send messages all the time, and each fault happens.
 
     No message is lost, repeated or reordered, and the memory does not grow.

@@ -28,7 +28,7 @@ async def nodes(lives, database, open_cluster):
         yield started
 
 
-async def test_the_database_is_killed(nodes, database):
+async def test_killed_database_loses_no_confirmed_write(nodes, database):
     """Confirmed writes survive, and unconfirmed writes are repeated.
 
     No turn fails, and no model call is repeated.
@@ -67,8 +67,8 @@ async def test_pending_work_survives_a_rolling_restart(nodes, database, how):
         make = partial(agent.create_session, "ada")
         asked, scheduled, growing, giving = [await make() for _ in range(4)]
         bounded = await make(limits=Limits(model_calls=3))
-        heard, fired, given, tokens = [], [], [], []
-        for session, into in ((growing, heard), (scheduled, fired), (giving, given)):
+        received, fired, values, tokens = [], [], [], []
+        for session, into in ((growing, received), (scheduled, fired), (giving, values)):
             session.on_conversation(into.append)
         growing.on_token(tokens.append)
         with pytest.raises(Suspended):
@@ -88,14 +88,14 @@ async def test_pending_work_survives_a_rolling_restart(nodes, database, how):
             assert await bounded.mode() == "plan"
             assert (await agent.run("two", session=bounded)).text == "you said: two"
             nodes.kill("a", signal.SIGCONT)
-            while not (heard and fired and given):  # noqa: ASYNC110 - as above
+            while not (received and fired and values):  # noqa: ASYNC110 - as above
                 await trio.sleep(0.01)
             assert (await agent.run("three", session=bounded)).text == "you said: three"
             with pytest.raises(LimitReached):
                 await agent.run("four", session=bounded)
             for session in (growing, scheduled, giving):
                 await session.wait_idle()
-        (whole,), (look,), (dug,) = heard, fired, given
+        (whole,), (look,), (dug,) = received, fired, values
         assert whole.text == "you said: slowly one two three four"
         assert "look" in look.text
         assert "you said: slowly a hole" in dug.text
@@ -120,7 +120,7 @@ async def test_nodes_reach_the_database_by_tls(nodes, database):
 
 
 @pytest.mark.parametrize("wrong", ["authority", "host"])
-async def test_a_certificate_that_proves_nothing_is_refused(database, tmp_path, write_certificates, wrong):
+async def test_untrusted_certificate_is_rejected(database, tmp_path, write_certificates, wrong):
     """The node sends no data to a database whose certificate is not trusted. The error states that."""
     ca = write_certificates(tmp_path, "127.0.0.1")[0] if wrong == "authority" else database.ca
     host = "127.0.0.1" if wrong == "authority" else "localhost"

@@ -188,7 +188,7 @@ async def aclose(clerk, session, _):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_each_call_is_done_once_wherever_it_is_written(open_cluster, monkeypatch, when):
+async def test_each_call_is_done_once_during_a_move(open_cluster, monkeypatch, when):
     """At the time of the move the old owner has written the effect, or cannot write it any more."""
     monkeypatch.setattr("actgent.cluster.cluster_node.LEAVE_GRACE_SECONDS", 0.2)
     models = Echo(), Echo()
@@ -229,9 +229,9 @@ async def test_each_call_is_done_once_wherever_it_is_written(open_cluster, monke
                 with trio.move_on_after(
                     5
                 ):  # if the turn itself writes, its session stays until the write is done
-                    await wait_given_back(one, made)
+                    await wait_released(one, made)
                 gate.opened.set()
-                await wait_given_back(one, made)
+                await wait_released(one, made)
                 while "hold second" not in models[1].asked:  # noqa: ASYNC110 - only a counter of the model changes
                     await trio.sleep(0.01)
                 await trio.sleep(1)  # an interrupt of the next turn would arrive in the middle of it
@@ -244,7 +244,7 @@ async def test_each_call_is_done_once_wherever_it_is_written(open_cluster, monke
     assert failed == {}
 
 
-async def wait_given_back(runtime, sessions):
+async def wait_released(runtime, sessions):
     while any(runtime.journal.owns(each.id) for each in sessions.values()):  # noqa: ASYNC110 - no event signals this state
         await trio.sleep(0.01)
 

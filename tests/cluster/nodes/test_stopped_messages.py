@@ -14,7 +14,7 @@ async def pair(open_cluster):
         yield opened
 
 
-async def test_a_stop_holds_when_its_node_is_killed(nodes):
+async def test_interrupt_survives_the_kill_of_its_node(nodes):
     """The interrupt is in the journal. The next node ends the message without a model call."""
     with trio.fail_after(2 * PATIENCE):
         for name in ("one", "two"):
@@ -34,7 +34,7 @@ async def test_a_stop_holds_when_its_node_is_killed(nodes):
         assert nodes.calls["later"] == len(sessions)
 
 
-async def test_a_stop_holds_when_its_session_moves(pair):
+async def test_interrupt_survives_a_move(pair):
     """An interrupt through any node or client stays effective after the move."""
     one, two = pair.agents
     with trio.fail_after(PATIENCE):

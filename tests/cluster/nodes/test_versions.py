@@ -120,15 +120,15 @@ async def test_two_releases_run_in_one_cluster(releases):
             assert await finish_upgrade(*there.place) == NEW
             await talk(client, "a")
             assert await there.start("late", OLD) == b""
-            words = await there.read(there.running["late"].stderr.read)
+            text = await there.read(there.running["late"].stderr.read)
             assert (
                 b"writes record format 3, and this release of actgent reads formats up to 2: use a newer release"
-                in words
+                in text
             )
             await talk(client, "b")
 
 
-async def test_an_old_node_that_hung_through_the_upgrade_takes_nothing(releases):
+async def test_old_node_that_hung_during_the_upgrade_gets_no_partition(releases):
     """The resumed node is assigned no partition and leaves. Another node has its partitions."""
     with trio.fail_after(PATIENCE):
         async with releases() as there, there.cluster.connect(retry_timeout=PATIENCE) as client:
@@ -140,9 +140,9 @@ async def test_an_old_node_that_hung_through_the_upgrade_takes_nothing(releases)
             await there.served({"new"})
             assert await finish_upgrade(*there.place) == NEW
             there.running["old"].send_signal(signal.SIGCONT)
-            words = b""
-            while b"the layout of the pool was changed, so this node leaves" not in words:
-                words = await there.read(there.running["old"].stderr.readline)
+            text = b""
+            while b"the layout of the pool was changed, so this node leaves" not in text:
+                text = await there.read(there.running["old"].stderr.readline)
             await there.end("new")
             tables = await read_cluster_tables(there.cluster.journal, there.cluster.pool)
             assert {each.owner[:3] for each in tables.partitions} == {"new"}

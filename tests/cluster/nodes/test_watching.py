@@ -146,7 +146,7 @@ async def test_takeover_is_reported(open_cluster, caplog):
     assert takeovers_in(read)["died"] == died
 
 
-async def test_where_partitions_are_and_since_when(open_cluster):
+async def test_status_shows_owner_and_acquisition_time_of_partitions(open_cluster):
     """The status shows the owner of each partition, its acquisition time, and the age of the last step of unfinished work."""
     llm = Held()
     with trio.fail_after(PATIENCE):
@@ -169,7 +169,7 @@ async def test_where_partitions_are_and_since_when(open_cluster):
     assert ", lag " in line
 
 
-async def test_one_process_has_no_figures_of_a_cluster():
+async def test_single_process_reports_no_cluster_figures():
     """A single process is no node."""
     async with open_runtime() as runtime:
         assert runtime.cluster() is None
