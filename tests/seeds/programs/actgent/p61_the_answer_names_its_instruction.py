@@ -1,5 +1,5 @@
-"""The ReAct pair validates an answer completely to find its instruction. The instruction that the answer names runs, even if two instructions have
-the same schema.
+"""The ReAct pair validates an answer completely to find its instruction. The instruction that the answer names runs,
+even if two instructions have the same schema.
 
 Document: Progressive Complexity, ReAct Implementation ("Full schema validation"); Instruction-Mapped Tools.
 """
