@@ -298,9 +298,9 @@ class SimulateOptions:
     sessions: Count = 3
     """Maximum number of sessions in the run of one seed."""
     faults: str = "all"
-    """Kinds of faults, separated by commas: kill, stop, model, tool, journal, cancel, interrupt, close, priority, memory; or
-    `all`, or `none`.
-    """
+    """Kinds of faults that may happen, separated by commas, such as kill,tool; or `all`, or `none`. The guide lists the kinds."""
+    always: str = ""
+    """Kinds of faults that each seed has, separated by commas. Without this option, each seed has only some kinds."""
     journal: str = "memory"
     """Storage of the sessions: memory, or sqlite on a simulated disk whose power can fail."""
     say: Repeated = ()

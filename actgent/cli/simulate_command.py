@@ -14,7 +14,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
-from actgent.simulation.fault_and_workload_plan import FAULTS, MAX_SESSIONS, FaultKind, Settings
+from actgent.simulation.fault_and_workload_plan import FAULTS, MAX_SESSIONS, Settings
 from actgent.simulation.run_report import render_story
 from actgent.simulation.seed_runs import SeedResult, Totals, run_seeds, write_seed
 from actgent.simulation.seeded_choices import EventKey
@@ -58,26 +58,33 @@ def run_simulation(options: SimulateOptions, terminal: Terminal) -> int:
 
 
 def _settings(options: SimulateOptions) -> Settings:
-    names = (
-        FAULTS
-        if options.faults == "all"
-        else [each.strip() for each in options.faults.split(",") if each.strip()]
-    )
-    if options.faults != "none" and (unknown := [each for each in names if each not in FAULTS]):
-        raise ConfigurationError(
-            f"--faults has an unknown kind {unknown[0]!r}: use `all`, `none`, or some of {', '.join(FAULTS)}"
-        )
+    names: dict[str, Sequence[str]] = {"all": FAULTS, "none": ()}
+    faults = names[options.faults] if options.faults in names else _kinds("--faults", options.faults)
+    always = _kinds("--always", options.always)
+    if excluded := [each for each in always if each not in faults]:
+        raise ConfigurationError(f"--always has the kind {excluded[0]!r}, which --faults excludes")
     if options.journal not in get_args(JournalKind):
         raise ConfigurationError(f"--journal must be memory or sqlite, not {options.journal!r}")
-    faults: frozenset[FaultKind] = frozenset(each for each in FAULTS if each in names)
     return Settings(
         program=Path(options.program).resolve(),
-        faults=faults,
+        faults=frozenset(each for each in FAULTS if each in faults),
+        always=frozenset(each for each in FAULTS if each in always),
         journal="memory" if options.journal == "memory" else "sqlite",
         sessions=options.sessions,
         messages=tuple(options.say),
         uses_own_models=options.own_models,
     )
+
+
+def _kinds(option: str, text: str) -> list[str]:
+    """Return the kinds of faults in the text of an option, which separates them by commas."""
+    names = [each.strip() for each in text.split(",") if each.strip()]
+    if unknown := [each for each in names if each not in FAULTS]:
+        more = "`all`, `none`, or " if option == "--faults" else ""
+        raise ConfigurationError(
+            f"{option} has an unknown kind {unknown[0]!r}: use {more}some of {', '.join(FAULTS)}"
+        )
+    return names
 
 
 def _run_all(options: SimulateOptions, settings: Settings, terminal: Terminal, started_at: float) -> Totals:
@@ -152,6 +159,7 @@ def _other_options(options: SimulateOptions) -> str:
     """Return the command-line options that change the run of a seed, for the printed command that repeats the run."""
     words = [f" --journal {options.journal}" if options.journal != "memory" else ""]
     words += [f" --faults {options.faults}" if options.faults != "all" else ""]
+    words += [f" --always {options.always}" if options.always else ""]
     words += [f" --sessions {options.sessions}" if options.sessions != MAX_SESSIONS else ""]
     words += [f" --say {json.dumps(each, ensure_ascii=False)}" for each in options.say]
     words += [" --own-models" if options.own_models else ""]

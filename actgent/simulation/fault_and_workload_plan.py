@@ -68,6 +68,8 @@ class Settings:
     """Python file of the agents."""
     faults: frozenset[FaultKind] = frozenset(FAULTS)
     """Kinds of faults that may happen."""
+    always: frozenset[FaultKind] = frozenset()
+    """Kinds of faults that each seed has. Other kinds are drawn by each seed."""
     journal: JournalKind = "memory"
     sessions: int = MAX_SESSIONS
     """Maximum number of sessions of a seed."""
@@ -126,7 +128,8 @@ def draw_plan(choices: Choices, settings: Settings, usual_snapshot_records: int)
     chance: dict[FaultKind, float] = {}
     for kind in FAULTS:
         options = (True, False, False) if kind in RARE_FAULTS else (True, False)
-        is_on = kind in settings.faults and choices.pick(f"has {kind}", options)
+        is_on = choices.pick(f"has {kind}", options) or kind in settings.always
+        is_on = is_on and kind in settings.faults
         chance[kind] = choices.pick(f"chance of {kind}", _CHANCES.get(kind, _OTHER_CHANCES)) if is_on else 0.0
     if "kill" in settings.faults:
         chance["kill"] = 0.9

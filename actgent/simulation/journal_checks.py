@@ -10,9 +10,10 @@ from actgent.limits_and_schedules.durable_timer import first_time
 from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import Sender
 from actgent.sessions.conversation import SessionConversation
-from actgent.sessions.pending.approval_ledger import restore_ledger
+from actgent.sessions.pending.approval_ledger import ApprovalLedger, restore_ledger
 from actgent.sessions.pending.delegated_tasks import TASK_TIMER
-from actgent.sessions.restore import LoadedSession, digest_of, load_session, restore_loaded
+from actgent.sessions.restore import LoadedSession, digest_of, load_session, owner_of, restore_loaded
+from actgent.sessions.restore.record_replayer import RecordReplayer
 from actgent.sessions.session_context import SessionContext
 from actgent.testing.journal_history_checks import message_marks
 
@@ -67,7 +68,15 @@ async def check_snapshot(journal: Journal, key: SessionKey, records: Sequence[Re
 async def check_loaded(journal: Journal, context: SessionContext) -> list[str]:
     """Return the differences between an idle session in memory and the session restored from its records."""
     records = await journal.load(context.id, agent=context.agent)
-    if not records:
+    return compare_loaded(context, records, await journal.head(*context.key))
+
+
+def compare_loaded(
+    context: SessionContext, records: Sequence[Record], summary: SessionSummary | Head | None
+) -> list[str]:
+    """Return the differences between an idle session in memory and its stored records and summary."""
+    opened = owner_of(records)
+    if opened is None or summary is None:
         return ["it is in memory, but the journal does not have it"]
     restored = SessionContext(
         context.id,
@@ -76,16 +85,31 @@ async def check_loaded(journal: Journal, context: SessionContext) -> list[str]:
         context.agent,
         reducers=context.reducers,
     )
-    await restore_loaded(LoadedSession(records), restored, journal)
-    summary = await journal.head(*context.key)
-    facts = _facts_of(context) | _work_of(context), _facts_of(restored)
-    if summary is not None:
-        facts[1].update({"suspended turn": summary.suspended, "next timer": summary.due})
+    replayer = RecordReplayer(restored)
+    for record in records:
+        replayer.read(record)
+    replayer.result(opened)
+    stored = _facts_of(restored) | {"suspended turn": summary.suspended, "next timer": summary.due}
+    loaded = _facts_of(context) | _work_of(context)
     return [
-        f"its {name} in memory is {facts[0][name]}, in the journal {facts[1][name]}"
-        for name in facts[0]
-        if facts[0][name] != facts[1][name]
+        f"its {name} in memory is {loaded[name]}, in the journal {stored[name]}"
+        for name in loaded
+        if loaded[name] != stored[name]
     ]
+
+
+def state_mark(context: SessionContext, head: Head) -> tuple[object, ...]:
+    """Return a value that changes with the state of a session in memory or in the journal. It costs less than a comparison."""
+    ledger = context.approvals or ApprovalLedger()
+    return (
+        head.series,
+        head.records,
+        len(context.conversation.messages),
+        tuple(context.timers),
+        tuple(ledger.open),
+        ledger.is_suspended,
+        context.suspension is None,
+    )
 
 
 async def _restore(
@@ -113,7 +137,7 @@ def _work_of(context: SessionContext) -> dict[str, object]:
 
 
 def _facts_of(context: SessionContext) -> dict[str, object]:
-    ledger, unwritten = context.ledger(), context.unwritten_turn
+    ledger, unwritten = context.approvals or ApprovalLedger(), context.unwritten_turn
     return {
         "history": digest_of(list(context.conversation.messages), dict(context.seen_state)),
         "schedules": sorted(context.schedules.scheduled),

@@ -197,6 +197,7 @@ def write_seed(path: Path, outcome: SeedOutcome, left_out: Sequence[EventKey], s
         "seed": outcome.seed,
         "left_out": [list(event) for event in left_out],
         "faults": sorted(settings.faults),
+        "always": sorted(settings.always),
         "journal": settings.journal,
         "sessions": settings.sessions,
         "messages": list(settings.messages),
@@ -221,6 +222,7 @@ def read_seed(path: Path) -> tuple[int, Settings, list[EventKey]]:
         settings = Settings(
             program=(path.parent / content["program"]).resolve(),
             faults=frozenset(each for each in FAULTS if each in content["faults"]),
+            always=frozenset(each for each in FAULTS if each in content.get("always", ())),
             journal=content["journal"],
             sessions=content["sessions"],
             messages=tuple(content["messages"]),

@@ -25,6 +25,7 @@ from actgent.errors import (
     NotRunning,
     SessionBusy,
     SessionClosed,
+    SessionExists,
     SessionNotFound,
 )
 from actgent.limits_and_schedules.limits import Limits
@@ -71,6 +72,8 @@ _MESSAGE_OPTIONS: tuple[dict[str, Any], ...] = (
 )
 _RETRIED = (InboxFull, SessionBusy, NotRunning, JournalError, SessionNotFound)
 """Errors after which a client sends its message again. The session is not found if its agent was restarted."""
+EXPECTED_ERRORS = (JournalError, NotRunning, SessionClosed, SessionNotFound)
+"""Errors that calls may raise under faults, except the errors of turns."""
 
 
 @attrs.frozen(eq=False)
@@ -129,6 +132,15 @@ class Callers:
     def _happens(self, name: str, kind: FaultKind) -> bool:
         """Draw if the event `name` of a kind of fault happens."""
         return bool(self._chance[kind]) and self.world.choices.happens(name, self._chance[kind])
+
+    @contextmanager
+    def _ignoring_errors(self, call: str, *others: type[ActgentError]) -> Iterator[None]:
+        """Ignore the errors that a call in the block may raise under faults. Report other errors of actgent."""
+        try:
+            yield
+        except ActgentError as error:
+            if not isinstance(error, (*EXPECTED_ERRORS, *others)) and self._is_alive:
+                self._report(f"{call} raised {error!r}")
 
     @asynccontextmanager
     async def _patience(
@@ -485,7 +497,7 @@ class Callers:
 
     async def _interrupt_child(self, name: str) -> None:
         """Stop all work of a child session, as an operator does."""
-        with suppress(ActgentError):
+        with self._ignoring_errors("interrupt() of a child session"):
             found = await self._runtime.sessions(limit=1000)
             if not (children := [each for each in found if each.parent is not None and not each.closed]):
                 return
@@ -503,7 +515,7 @@ class Callers:
         notes.interrupting.add(message_id)
         known = [each for each, where in notes.accepted.items() if where == session.id]
         dropped = [each for each in known if not notes.in_flight[each]]
-        with suppress(ActgentError):
+        with self._ignoring_errors(f"interrupt() of {session.id}"):
             async with self._patience("interrupt", f"interrupt of {session.id}"):
                 if message_id:
                     await session.interrupt(message_id=message_id)
@@ -538,7 +550,7 @@ class Callers:
         """Wait until a session is idle. Report a problem if a decision about an approval of it is not written by then."""
         with (
             self._running(f"wait_idle() of {session_id}"),
-            suppress(ActgentError),
+            self._ignoring_errors(f"wait_idle() of {session_id}"),
             trio.move_on_after(SLOW_SECONDS) as scope,
         ):
             session = await agent.open_session(session_id)
@@ -561,7 +573,7 @@ class Callers:
             await self._pause("approver delay", tuple(backoff * each for each in (0.5, 5, 60, 900)))
             decided = set(self.notes.decided)
             found: tuple[Approval, ...] = ()
-            with suppress(ActgentError):
+            with self._ignoring_errors("approvals()"):
                 found = await agent.approvals()
             backoff = 1 if found else min(2 * backoff, MAX_BACKOFF)
             async with trio.open_nursery() as nursery:
@@ -735,7 +747,7 @@ class Callers:
         self.world.record("fork", f"two callers copy {session_id}")
 
         async def fork() -> None:
-            with suppress(ActgentError):
+            with self._ignoring_errors("fork()", SessionExists):
                 async with self._patience("fork", name) as scope:
                     await self._runtime.fork(session_id, agent=agent.name, new_id=new_id)
                 if not scope.cancelled_caught:

@@ -19,6 +19,7 @@ from actgent.errors import JournalFailed, JournalFull
 from actgent.journal.group_commit import Head, Row
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Journal, Snapshot
+from actgent.journal.record_types import Record
 from actgent.journal.session_list_queries import SessionKey
 from actgent.journal.sqlite import SQLiteJournal, close_all_locks
 
@@ -62,7 +63,7 @@ class Storage:
         """Time in seconds at which the current outage ends."""
         self.power_cut_at = 0
         """Number of the disk write at which the power fails in this life; 0 for never. SQLite only."""
-        self._stored: MemoryJournal | None = None
+        self._stored: _MemoryJournal | None = None
         self._folder: Path | None = None
         self._disk: _Disk | None = None
         self._open: SQLiteJournal | None = None
@@ -126,6 +127,31 @@ class Storage:
         head = None if self._stored is None else self._stored._stored_heads.get(SessionKey(agent, session_id))
         return ("", 0) if head is None else (head.series, head.records)
 
+    @property
+    def is_quiet(self) -> bool:
+        """True if no read or write is running, and no write is queued or in doubt. Only for a journal in memory."""
+        journal = self._stored
+        if journal is None or journal.running_operations:
+            return False
+        return journal._queue.is_empty and not journal._heads.uncertain
+
+    def find_head(self, key: SessionKey) -> Head | None:
+        """Return the newest stored row of a session; None if it is not stored. Only for a journal in memory."""
+        return None if self._stored is None else self._stored._stored_heads.get(key)
+
+    def find_unfinished(self, agent: str) -> list[Head]:
+        """Return the rows of an agent's open sessions with unfinished and not suspended work. Only for a journal in memory."""
+        heads = () if self._stored is None else self._stored._stored_heads.values()
+        return [
+            each
+            for each in heads
+            if each.agent == agent and each.pending and not each.suspended and not each.closed
+        ]
+
+    def read(self, key: SessionKey) -> Sequence[Record]:
+        """Return the stored records of a session, without waiting. Only for a journal in memory."""
+        return () if self._stored is None else self._stored._read(key).records
+
     def find_open(self, session_id: str) -> list[Head]:
         """Return the newest rows of the sessions with this id that are open and have no open child session.
 
@@ -168,19 +194,35 @@ class Storage:
 class _MemoryJournal(MemoryJournal):
     """Journal in memory whose writes take time and may fail. It begins with the rows that the previous process stored."""
 
-    def __init__(self, storage: Storage, stored: MemoryJournal | None) -> None:
+    def __init__(self, storage: Storage, stored: "_MemoryJournal | None") -> None:
         super().__init__()
         self._storage_of_seed = storage
         self._life = storage.world.life
         self._reads_to_fail = 0
         """Number of the next reads of heads that fail, after a write whose confirmation was lost."""
+        self.running_operations = 0
+        """Number of reads, writes and erasures that are running."""
         if stored is not None:
             self._stored_epoch = stored._stored_epoch
             self._stored_heads = dict(stored._stored_heads)
             self._stored_rows = {series: list(rows) for series, rows in stored._stored_rows.items()}
             self._stored_snapshots = dict(stored._stored_snapshots)
 
+    @contextlib.contextmanager
+    def _operation(self) -> Iterator[None]:
+        """Count a running operation of the disk in the block."""
+        self.running_operations += 1
+        try:
+            yield
+        finally:
+            self.running_operations -= 1
+
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
+        with self._operation():
+            await self._write_slowly(rows, heads, epoch)
+
+    async def _write_slowly(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
+        """Write after the delays of the disk, which may fail or be killed."""
         storage, world = self._storage_of_seed, self._storage_of_seed.world
         world.check_alive(self._life)
         await trio.sleep(world.choices.pick("journal delay", DELAYS_SECONDS))
@@ -196,7 +238,7 @@ class _MemoryJournal(MemoryJournal):
         if error is not None and not is_lost:
             world.record("journal", f"the journal fails: {error}")
             raise error
-        await super()._write(rows, heads, epoch)
+        await MemoryJournal._write(self, rows, heads, epoch)
         world.record("write", " ".join(f"{row.first}+{row.count}" for row in rows), is_shown=False)
         storage.on_change(self._stored_heads)
         storage.on_write("after write")
@@ -214,7 +256,8 @@ class _MemoryJournal(MemoryJournal):
         seconds: float = choices.pick("read delay", READ_DELAYS_SECONDS)
         if choices.happens("slow read", storage.slow_chance / 2):
             seconds = choices.pick("slow read: seconds", SLOW_READ_SECONDS)
-        await trio.sleep(seconds)
+        with self._operation():
+            await trio.sleep(seconds)
 
     async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Any]:
         await self._wait_read()
@@ -237,13 +280,18 @@ class _MemoryJournal(MemoryJournal):
         return await super()._read_heads(keys)
 
     async def _erase(self, key: SessionKey, epoch: int) -> None:
+        with self._operation():
+            await self._erase_slowly(key, epoch)
+
+    async def _erase_slowly(self, key: SessionKey, epoch: int) -> None:
+        """Erase a session after the delays of the disk, which may fail."""
         storage, world = self._storage_of_seed, self._storage_of_seed.world
         world.check_alive(self._life)
         await trio.sleep(world.choices.pick("journal delay", DELAYS_SECONDS))
         world.check_alive(self._life)
         error = storage.fault("erasure")
         if error is None or world.choices.pick("erasure is stored", (True, False)):
-            await super()._erase(key, epoch)
+            await MemoryJournal._erase(self, key, epoch)
             storage.on_change(self._stored_heads)
         if error is not None:
             world.record("journal", f"an erasure fails: {error}")

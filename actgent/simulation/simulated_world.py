@@ -45,6 +45,8 @@ MAX_STEPS = 50_000
 """Maximum steps of trio's event loop in one life; a life with more is reported as endless. Usual lives have less than 1,000."""
 FULL_COLLECTIONS = 50
 """Number of worlds after which objects of earlier worlds are also collected. They take about 150 kB per world."""
+QUIET_SECONDS = 0.4
+"""Minimum time in which all tasks wait, for the checks of a quiet moment."""
 THREAD_DELAYS_SECONDS = (0, 0, 0.001, 0.01, 0.3)
 Verdict = Literal["ended", "killed", "stuck", "endless"]
 """How a life ended. "stuck": every task waits, and nothing will ever wake one."""
@@ -102,6 +104,10 @@ class World:
         self._watchers: list[Callable[[str], object]] = []
         self._running: dict[str, int] = {}
         """Number of running calls of callers, by kind."""
+        self.on_quiet: Callable[[], None] | None = None
+        """Function that is called while all tasks wait for `QUIET_SECONDS` or longer, until the end of the life.
+
+        It must not change the state of the simulated process, and must not draw choices."""
 
     def record(self, kind: str, text: str, *, is_shown: bool = True) -> None:
         """Add an event to the report and to the digest.
@@ -156,6 +162,13 @@ class World:
         finally:
             self._running[kind] -= 1
 
+    def note_quiet(self) -> None:
+        """Call `on_quiet`, without an effect on the simulated time."""
+        if self.on_quiet is not None and not self.life.is_dead:
+            reads = self._reads
+            self.on_quiet()
+            self._reads = reads
+
     def kill(self, text: str) -> None:
         """Kill the running simulated process.
 
@@ -195,7 +208,7 @@ class World:
         """
         self.life = life = Life(self.life.number + 1)
         self._watchers.clear()
-        self._running = {}
+        self._running, self.on_quiet = {}, None
         trio_run._r = self.choices.generator(f"scheduler of life {life.number}")
         clock = _Clock(self)
         runner = trio_run.setup_runner(clock, (), True, True)  # noqa: FBT003 - positional only in trio
@@ -337,6 +350,8 @@ class _Clock(trio.abc.Clock):
         if deadline == math.inf:
             self.is_stuck = True
         elif deadline > self.world.now:
+            if deadline - self.world.now >= QUIET_SECONDS:
+                self.world.note_quiet()
             self.world.now = deadline
         return 0.0
 

@@ -1,11 +1,12 @@
 """One seed: lives of the program, callers, approvers and faults, and the checks at the end."""
 
 import itertools
+import math
 import sys
 import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -33,11 +34,18 @@ from actgent.tools import FunctionTool, Tool, ToolContext
 from .caller_observations import COPY_PREFIX, Notes, ObservationKind, StoredFirst, root_of
 from .fault_and_workload_plan import Settings, call_kinds, draw_plan
 from .invariant_checks import check_run
-from .journal_checks import check_loaded, check_snapshot, check_stored_trees, check_summary
+from .journal_checks import (
+    check_loaded,
+    check_snapshot,
+    check_stored_trees,
+    check_summary,
+    compare_loaded,
+    state_mark,
+)
 from .random_model import SLOW_SECONDS, RandomModel
 from .run_report import Story, ToolRun
 from .seeded_choices import Choices, EventKey
-from .simulated_callers import CLOSE_CONTINUES, Callers
+from .simulated_callers import CLOSE_CONTINUES, EXPECTED_ERRORS, Callers
 from .simulated_program import Program, load_program, own_modules
 from .simulated_storage import Storage
 from .simulated_world import Verdict, World
@@ -140,6 +148,10 @@ class _Run:
         self._kill_countdown = 0
         self._has_stopped = False
         """True if this life stops an agent or the runtime before all work is done."""
+        self._stopped_at = math.inf
+        """Time at which the runtime of this life was stopped; infinite before."""
+        self._quiet_marks: dict[int, object] = {}
+        """States of sessions in memory that were compared with the journal, by id of the session object."""
         self._wrapped: list[Tool] = []
         """Tools whose runs are recorded in this life. Some belong to all agents of the process."""
 
@@ -197,7 +209,7 @@ class _Run:
         """Record after life `number` (a process) which guarantees must hold for it, because no fault or stop prevented them."""
         has_ended, notes = verdict == "ended", self.notes
         repaired_at = max(began_at, self.storage.failed_at + REPAIR_SECONDS)
-        is_repaired = repaired_at < self.world.now and not self.storage.slow_chance
+        is_repaired = repaired_at < min(self.world.now, self._stopped_at) and not self.storage.slow_chance
         if has_ended and not self.storage.has_failed:
             notes.ended_lives.add(number)
         if is_repaired:
@@ -216,6 +228,8 @@ class _Run:
         world, choices, plan = self.world, self.world.choices, self.plan
         is_quiet = self.is_last or is_reading
         self._has_stopped = self.storage.has_failed = False
+        self._stopped_at = math.inf
+        self._quiet_marks.clear()
         self.storage.fault_chance = 0.0 if is_quiet else plan.chance["journal"]
         self.storage.slow_chance = 0.0 if is_quiet else plan.chance["slow"]
         self.storage.on_write = self._note_write
@@ -301,6 +315,7 @@ class _Run:
             with trio.CancelScope() as block:
                 async with self._runtime() as (program, journal, runtime):
                     users = self._make_callers(program, runtime)
+                    world.on_quiet = partial(self._check_quiet, runtime)
                     with trio.CancelScope() as body:
                         scope = block if cancels_block else body
                         if may_stop:
@@ -312,15 +327,19 @@ class _Run:
                         await self._run_callers(users, program, outside if continues else None)
                     if body.cancelled_caught:
                         world.record("stop", "the runtime stops")
-                        self._has_stopped = True
+                        self._note_stop()
                     elif not self._has_stopped:
                         await self._check_loaded(journal, runtime)
             if block.cancelled_caught:
                 world.record("stop", "the block of the runtime was cancelled")
-                self._has_stopped = True
+                self._note_stop()
             if users is not None and outside.child_tasks:
                 await self._check_returned(users)
             outside.cancel_scope.cancel()
+
+    def _note_stop(self) -> None:
+        """Note that the runtime was stopped now. Background work of this life cannot be repeated any more."""
+        self._has_stopped, self._stopped_at = True, self.world.now
 
     def _make_callers(self, program: Program, runtime: Runtime) -> Callers:
         return Callers(
@@ -374,6 +393,43 @@ class _Run:
             for problem in await check_loaded(journal, context):
                 if not _is_changing(context):
                     self.wrong(f"{context.id}: {problem}")
+
+    def _check_quiet(self, runtime: Runtime) -> None:
+        """Compare the sessions in memory with the journal while all tasks wait and no write is in progress.
+
+        It changes no state and draws no choice.
+        """
+        if not self.storage.is_quiet:
+            return
+        for running in runtime._agents():
+            if running.runner.is_stopping:
+                continue
+            for context in tuple(running.sessions.values()):
+                self._check_quiet_session(context)
+            for head in self.storage.find_unfinished(running.name):
+                if head.session_id not in running.sessions and not head.session_id.startswith(COPY_PREFIX):
+                    self.wrong(
+                        f"{head.session_id} has unfinished work in the journal, but it is not in memory"
+                    )
+
+    def _check_quiet_session(self, context: SessionContext) -> None:
+        """Report each difference of a session in memory from the journal, and decisions that are never written."""
+        if context.log is None or context.has_moved or context.closed:
+            return
+        if context.approvals is not None and context.approvals._writing:
+            self.wrong(f"{context.id}: a decision is being written, but no write is in progress")
+        if context.is_busy or not context.log.is_idle or context.log._is_paused or context.log._has_stopped:
+            return
+        head = self.storage.find_head(context.key)
+        mark = None if head is None else state_mark(context, head)
+        if self._quiet_marks.get(id(context)) != mark or mark is None:
+            self._quiet_marks[id(context)] = mark
+            try:
+                problems = compare_loaded(context, self.storage.read(context.key), head)
+            except Exception as error:  # noqa: BLE001 - the next process would fail with this error
+                problems = [f"it cannot be restored from its records: {error!r}"]
+            for problem in problems:
+                self.wrong(f"{context.id}: {problem}")
 
     async def _check_restorable(self, journal: Journal) -> None:
         """Compare the stored summaries and snapshots of all sessions with their records, before the next process restores them."""
@@ -637,8 +693,12 @@ class _Run:
             await self._take_time(name)
             others = [] if self.is_last else [each for each in own if each != session.id]
             if others and choices.happens(f"{name} opens another session", plan.chance["handler"]):
-                with suppress(ActgentError):
+                try:
                     await agent.open_session(choices.pick(f"{name}: which", others))
+                except EXPECTED_ERRORS:
+                    pass
+                except ActgentError as error:
+                    self.wrong(f"open_session() in the handler of {session.id} raised {error!r}")
 
         return on_session
 

@@ -1,8 +1,8 @@
-"""Search seeds that find the planted faults: `python tests/simulation/hunt_faults.py [WORDS] [--seeds N] [--replay] [--reach]`.
+"""Search seeds that find the planted faults: `python tests/simulation/hunt_faults.py [WORDS] [--seeds N] [--always KINDS]`.
 
 Each fault runs in a process of its own, whose imports see the changed module. With `--replay`, only the seeds of the tables run,
 and the output lists those that no longer find their fault. With `--reach`, no fault is planted: the output lists the seeds that
-execute the lines of each fault, for `--within`.
+execute the lines of each fault, for `--within`. With `--always`, each seed has these kinds of faults.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -21,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).parent))
 
 import attrs  # noqa: E402
-from planted_faults import FOUND, FOUND_IN_SQLITE, PLANTED_FAULTS, Edit  # noqa: E402
+from planted_faults import FOUND, FOUND_IN_SQLITE, FOUND_WITH_KINDS, PLANTED_FAULTS, Edit  # noqa: E402
 
 
 def plant(edit: Edit) -> None:
@@ -103,36 +104,36 @@ def write_line(text: str) -> None:
     sys.stdout.flush()
 
 
-def with_program(journal: str) -> Callable[[int], Any]:
-    """Return the function that runs a seed of the program `WORKSHOP`. It imports the package."""
+def with_program(journal: str, always: str) -> Callable[[int], Any]:
+    """Return the function that runs a seed of the program `WORKSHOP`. It imports the package.
+
+    `always` contains the kinds of faults that each seed has, separated by commas.
+    """
     from programs import WORKSHOP
 
     from actgent.simulation import Settings, play
 
     program = Path(tempfile.mkdtemp(prefix="actgent-hunt-")) / "app.py"
     program.write_text(WORKSHOP, encoding="utf-8")
-    settings = Settings(program=program, journal=journal)  # type: ignore[arg-type]
+    kinds = frozenset(filter(None, always.split(",")))
+    settings = Settings(program=program, journal=journal, always=kinds)  # type: ignore[arg-type]
     return lambda seed: play(seed, settings)
 
 
-def has_kinds(seed: int, kinds: Iterable[str]) -> bool:
-    """Return True if the plan of a seed has all these kinds of faults. It does not run the seed."""
-    from actgent.simulation.fault_and_workload_plan import Settings, draw_plan
-    from actgent.simulation.seeded_choices import Choices
+def hunt_one(
+    name: str, seeds: Iterable[int], play: Callable[[], Callable[[int], Any]], seconds: float
+) -> dict[str, Any]:
+    """Plant a fault, and run seeds until one fails. Return the last seed, its problems and the CPU time in seconds.
 
-    plan = draw_plan(Choices(seed), Settings(program=Path()), usual_snapshot_records=0)
-    return all(plan.chance[kind] for kind in kinds)  # type: ignore[index] # text of the command line
-
-
-def hunt_one(name: str, seeds: Iterable[int], *, journal: str, seconds: float) -> dict[str, Any]:
-    """Plant a fault, and run seeds until one fails. Return the last seed, its problems and the CPU time in seconds."""
+    `play` returns the function that runs a seed.
+    """
     for edit in PLANTED_FAULTS[name].edits:
         plant(edit)
-    play = with_program(journal)
+    run = play()
     found: dict[str, Any] = {"seed": -1, "problems": [], "cpu": 0.0}
     began = time.process_time()
     for seed in seeds:
-        problems = play(seed).problems
+        problems = run(seed).problems
         found = {"seed": seed, "problems": problems[:2], "cpu": time.process_time() - began}
         if problems or found["cpu"] > seconds:
             break
@@ -152,14 +153,19 @@ def hunt_apart(name: str, arguments: Iterable[str]) -> dict[str, Any] | None:
 
 def replay_all() -> None:
     """Run the seeds of the tables, and print each fault that its seed does not find any more."""
+    listed = [
+        *((name, seed, "memory", "") for name, seed in FOUND.items()),
+        *((name, seed, "sqlite", "") for name, seed in FOUND_IN_SQLITE.items()),
+        *((name, seed, "memory", kinds) for name, (kinds, seed) in FOUND_WITH_KINDS.items()),
+    ]
     moved = 0
-    for journal, table in (("memory", FOUND), ("sqlite", FOUND_IN_SQLITE)):
-        for name, seed in table.items():
-            last = hunt_apart(name, ["--start", str(seed), "--seeds", "1", "--journal", journal])
-            if last is None or not last["problems"]:
-                moved += 1
-                write_line(f"seed {seed:4}  {name}: not found")
-    write_line(f"{moved} of {len(FOUND) + len(FOUND_IN_SQLITE)} not found")
+    for name, seed, journal, kinds in listed:
+        chosen = ["--start", str(seed), "--seeds", "1", "--journal", journal, "--always", kinds]
+        last = hunt_apart(name, chosen)
+        if last is None or not last["problems"]:
+            moved += 1
+            write_line(f"seed {seed:4}  {name}: not found")
+    write_line(f"{moved} of {len(listed)} not found")
 
 
 def hunt_all(names: Iterable[str], arguments: list[str]) -> None:
@@ -183,11 +189,7 @@ def main() -> None:
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--journal", default="memory")
     parser.add_argument("--seconds", type=float, default=600.0, help="limit of the CPU time of one fault")
-    parser.add_argument(
-        "--kinds",
-        default="",
-        help="kinds of faults, such as close,stop: run only seeds that have all of them",
-    )
+    parser.add_argument("--always", default="", help="kinds of faults that each seed has, such as close,stop")
     parser.add_argument("--within", help="output file of --reach: run only seeds that reach the fault")
     parser.add_argument("--reach", action="store_true")
     parser.add_argument("--replay", action="store_true")
@@ -195,7 +197,7 @@ def main() -> None:
     options = parser.parse_args()
     seeds: Iterable[int] = range(options.start, options.start + options.seeds)
     if options.reach:
-        play = with_program(options.journal)
+        play = with_program(options.journal, options.always)
         play(0)
         write_line(json.dumps(find_reached(seeds, play)))
     elif options.replay:
@@ -204,10 +206,8 @@ def main() -> None:
         if options.within is not None:
             reached = json.loads(Path(options.within).read_text(encoding="utf-8"))[options.one]
             seeds = [each for each in reached if each in seeds]
-        if options.kinds:
-            kinds = options.kinds.split(",")
-            seeds = (each for each in seeds if has_kinds(each, kinds))
-        write_line(json.dumps(hunt_one(options.one, seeds, journal=options.journal, seconds=options.seconds)))
+        make = partial(with_program, options.journal, options.always)
+        write_line(json.dumps(hunt_one(options.one, seeds, make, options.seconds)))
     else:
         given = sys.argv[1 : len(sys.argv) - len(options.words)] if options.words else sys.argv[1:]
         words = options.words

@@ -543,6 +543,8 @@ FOUND_IN_SQLITE: dict[str, int] = {
     "a cancelled caller leaves its write to nobody": 2,
 }
 """The same with a SQLite journal."""
+FOUND_WITH_KINDS: dict[str, tuple[str, int]] = {}
+"""The same with a journal in memory and the option `--always`: the kinds of faults that each seed has, and the seed."""
 MISSED: dict[str, str] = {
     "a close in the background is dropped as the agent stops": "to 998: the last records of a close are written at once, so few stops meet it",
     "a close while the agent stops returns without its record": "to 479: an earlier simulation found it with seed 1",

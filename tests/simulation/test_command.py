@@ -8,6 +8,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from actgent.simulation import play
+from actgent.simulation.seed_runs import read_seed
+
 from .programs import CLERK, DOUBLE_REFUND
 
 ACTGENT = Path(sys.executable).with_name("actgent")
@@ -50,6 +53,20 @@ def test_failure_is_reported_and_saved(failing):
     suite = ET.parse(folder / "report.xml").getroot()
     assert int(suite.get("failures")) == len(report["failures"]) == len(suite)
     assert (folder / "tests" / "seeds" / f"{failure['seed']}.seed").exists()
+
+
+def test_chosen_kinds_are_part_of_a_failure(tmp_path):
+    """The printed command and the saved seed contain the kinds that each seed has."""
+    (tmp_path / "app.py").write_text(DOUBLE_REFUND, encoding="utf-8")
+    done = run(
+        tmp_path, "app.py", "--seeds", "30", "--jobs", "1", "--always", "stop,tool", "--json", "r.json"
+    )
+    assert done.returncode == 1, done.stderr
+    assert " --always stop,tool\n" in done.stdout
+    saved = next((tmp_path / "tests" / "seeds").iterdir())
+    seed, settings, left_out = read_seed(saved)
+    assert settings.always == {"stop", "tool"}
+    assert play(seed, settings, left_out).problems
 
 
 def test_seed_is_replayed(failing):
@@ -127,6 +144,8 @@ def test_program_that_is_not_repeatable(tmp_path):
     [
         (["none.py"], "no such file"),
         (["app.py", "--faults", "fire"], "an unknown kind 'fire'"),
+        (["app.py", "--always", "fire"], "--always has an unknown kind 'fire'"),
+        (["app.py", "--faults", "kill", "--always", "close"], "'close', which --faults excludes"),
         (["app.py", "--journal", "paper"], "must be memory or sqlite"),
         (["app.py", "--for", "long"], "must be a duration"),
         (["app.py", "--seed", "x"], "must be SEED or SEED:DIGEST"),

@@ -5,10 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import attrs
+import outcome
 import pytest
 import trio
 
 import actgent
+from actgent.agents.session import Session
+from actgent.errors import UsageError
 from actgent.journal.group_commit import grouped_journal
 from actgent.journal.group_commit.grouped_journal import GroupedJournal
 from actgent.journal.in_memory_journal import MemoryJournal
@@ -207,6 +210,24 @@ def forget_suspension(monkeypatch):
     monkeypatch.setattr(TurnRunner, "record_suspended_again", lambda *_: None)
 
 
+def keep_failed_decisions(monkeypatch):
+    monkeypatch.setattr(ApprovalLedger, "undo", lambda *_: None)
+
+
+def resume_nothing(monkeypatch):
+    async def find_nothing(self, agents):
+        return [outcome.Value([]) for _ in agents]
+
+    monkeypatch.setattr(MemoryJournal, "_list_unfinished_of", find_nothing)
+
+
+def refuse_interrupts(monkeypatch):
+    async def interrupt(self, **_):
+        raise UsageError("no interrupts")
+
+    monkeypatch.setattr(Session, "interrupt", interrupt)
+
+
 @attrs.frozen
 class Defect:
     """A defect, and the sentences with which the simulation reports it."""
@@ -286,6 +307,21 @@ DEFECTS = {
         (" is suspended, but its summary is not", " suspended turn in memory is "),
         SIGNED,
         frozenset(["priority", "cancel", "kill"]),
+    ),
+    "decision taken although its write failed": Defect(
+        keep_failed_decisions,
+        ("a decision is being written, but no write is in progress",),
+        SIGNED,
+        frozenset(["journal"]),
+    ),
+    "work is not resumed": Defect(
+        resume_nothing,
+        (" has unfinished work in the journal, but it is not in memory",),
+        PLAIN,
+        frozenset(["kill"]),
+    ),
+    "unexpected error of a call": Defect(
+        refuse_interrupts, (" raised UsageError(",), PLAIN, frozenset(["interrupt"])
     ),
     "nothing written": Defect(
         confirm_nothing, (", but the journal does not have ", STORED), PLAIN, frozenset()

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import attrs
@@ -127,6 +128,21 @@ def test_faults_can_be_chosen(settings, faults):
         outcome = play(seed, settings(CLERK, faults=frozenset(faults)))
         assert not outcome.problems
         assert not {name for fault, name in kinds.items() if fault not in faults} & set(outcome.counts)
+
+
+def test_each_seed_can_have_chosen_kinds():
+    """With `always`, each seed has these kinds of faults, and no other choice of its plan changes."""
+    usual, chosen = Settings(program=Path()), Settings(program=Path(), always=frozenset(["close", "erase"]))
+    had = list[bool]()
+    for seed in range(40):
+        before, after = (draw_plan(Choices(seed), each, 0) for each in (usual, chosen))
+        assert after.chance["close"]
+        assert after.chance["erase"]
+        had.append(bool(before.chance["close"] and before.chance["erase"]))
+        others = {kind: before.chance[kind] for kind in FAULTS if kind not in chosen.always}
+        assert attrs.evolve(after, chance=before.chance) == before
+        assert {kind: after.chance[kind] for kind in others} == others
+    assert not all(had)
 
 
 def test_double_refund_is_found_and_shrunk(settings):
