@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).parent))
 
 import attrs  # noqa: E402
-from planted_faults import FOUND, FOUND_IN_SQLITE, FOUND_WITH_KINDS, PLANTED_FAULTS, Edit  # noqa: E402
+from planted_faults import FOUND, FOUND_IN_SQLITE, FOUND_WITH_OPTIONS, PLANTED_FAULTS, Edit  # noqa: E402
 
 
 def plant(edit: Edit) -> None:
@@ -104,19 +104,19 @@ def write_line(text: str) -> None:
     sys.stdout.flush()
 
 
-def with_program(journal: str, always: str) -> Callable[[int], Any]:
-    """Return the function that runs a seed of the program `WORKSHOP`. It imports the package.
+def with_program(journal: str, always: str, program: str = "WORKSHOP") -> Callable[[int], Any]:
+    """Return the function that runs a seed. It imports the package.
 
-    `always` contains the kinds of faults that each seed has, separated by commas.
+    `always` contains the kinds of faults that each seed has, separated by commas. `program` is a name in `programs`.
     """
-    from programs import WORKSHOP
+    import programs
 
     from actgent.simulation import Settings, play
 
-    program = Path(tempfile.mkdtemp(prefix="actgent-hunt-")) / "app.py"
-    program.write_text(WORKSHOP, encoding="utf-8")
+    path = Path(tempfile.mkdtemp(prefix="actgent-hunt-")) / "app.py"
+    path.write_text(getattr(programs, program), encoding="utf-8")
     kinds = frozenset(filter(None, always.split(",")))
-    settings = Settings(program=program, journal=journal, always=kinds)  # type: ignore[arg-type]
+    settings = Settings(program=path, journal=journal, always=kinds)  # type: ignore[arg-type]
     return lambda seed: play(seed, settings)
 
 
@@ -154,13 +154,13 @@ def hunt_apart(name: str, arguments: Iterable[str]) -> dict[str, Any] | None:
 def replay_all() -> None:
     """Run the seeds of the tables, and print each fault that its seed does not find any more."""
     listed = [
-        *((name, seed, "memory", "") for name, seed in FOUND.items()),
-        *((name, seed, "sqlite", "") for name, seed in FOUND_IN_SQLITE.items()),
-        *((name, seed, "memory", kinds) for name, (kinds, seed) in FOUND_WITH_KINDS.items()),
+        *((name, seed, []) for name, seed in FOUND.items()),
+        *((name, seed, ["--journal", "sqlite"]) for name, seed in FOUND_IN_SQLITE.items()),
+        *((name, seed, options.split()) for name, (options, seed) in FOUND_WITH_OPTIONS.items()),
     ]
     moved = 0
-    for name, seed, journal, kinds in listed:
-        chosen = ["--start", str(seed), "--seeds", "1", "--journal", journal, "--always", kinds]
+    for name, seed, options in listed:
+        chosen = ["--start", str(seed), "--seeds", "1", *options]
         last = hunt_apart(name, chosen)
         if last is None or not last["problems"]:
             moved += 1
@@ -190,6 +190,7 @@ def main() -> None:
     parser.add_argument("--journal", default="memory")
     parser.add_argument("--seconds", type=float, default=600.0, help="limit of the CPU time of one fault")
     parser.add_argument("--always", default="", help="kinds of faults that each seed has, such as close,stop")
+    parser.add_argument("--program", default="WORKSHOP", help="name of a program in programs.py")
     parser.add_argument("--within", help="output file of --reach: run only seeds that reach the fault")
     parser.add_argument("--reach", action="store_true")
     parser.add_argument("--replay", action="store_true")
@@ -197,7 +198,7 @@ def main() -> None:
     options = parser.parse_args()
     seeds: Iterable[int] = range(options.start, options.start + options.seeds)
     if options.reach:
-        play = with_program(options.journal, options.always)
+        play = with_program(options.journal, options.always, options.program)
         play(0)
         write_line(json.dumps(find_reached(seeds, play)))
     elif options.replay:
@@ -206,7 +207,7 @@ def main() -> None:
         if options.within is not None:
             reached = json.loads(Path(options.within).read_text(encoding="utf-8"))[options.one]
             seeds = [each for each in reached if each in seeds]
-        make = partial(with_program, options.journal, options.always)
+        make = partial(with_program, options.journal, options.always, options.program)
         write_line(json.dumps(hunt_one(options.one, seeds, make, options.seconds)))
     else:
         given = sys.argv[1 : len(sys.argv) - len(options.words)] if options.words else sys.argv[1:]

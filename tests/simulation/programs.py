@@ -125,3 +125,28 @@ helper = BareAgent("helper", llm="openai:gpt-5.2", tools=[book, sign, clerk.as_t
 desk = BareAgent("desk", llm="openai:gpt-5.2", tools=[sign, book, seal, helper.as_tool()])
 '''
 """Three agents of which two ask others, with approvals that expire. The search for planted faults runs it."""
+
+COUNTER = '''
+import time
+
+from actgent import ApprovalRequest, BareAgent, tool
+
+IS_STRICT = int(time.time()) % 2 == 0
+"""True if this process asks for more approvals than others, as after a change of the program."""
+
+
+@tool(effect="idempotent", approval=IS_STRICT)
+async def book(order: str) -> str:
+    """Book an order."""
+    return "booked"
+
+
+@tool(effect="idempotent", approval=ApprovalRequest(timeout=20))
+async def seal(order: str) -> str:
+    """Seal an order, if an approver agrees in time."""
+    return "sealed"
+
+
+counter = BareAgent("counter", llm="openai:gpt-5.2", tools=[book, seal])
+'''
+"""One agent with few tools, so that most turns wait for approvals that expire. The search for planted faults runs it, too."""
