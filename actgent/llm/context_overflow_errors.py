@@ -19,8 +19,20 @@ OVERFLOW_CODES = frozenset(
 )
 """Error codes and types that mean a request is too long, with any HTTP status."""
 _WORDINGS = (
-    r"(prompt|input|query|request|conversation) (is|was) too (long|large)",  # Anthropic, Bedrock, Fireworks
-    r"prompt too (long|large)",  # Ollama
+    r"(prompt|input|query|request|conversation|messages?) (\w+ ){0,3}(is|was|are) too (long|large)\b",  # Anthropic, Bedrock
+    r"(prompt|messages|input|request body)( tokens)? too (long|large)",  # Ollama, Baidu, GitHub Models
+    r"(prompt|input) (contains|has) \w+ tokens,? too large",  # Mistral
+    r"(prompt|input) (contains|has) too many tokens",
+    r"too many tokens in (the |your )?(prompt|input|messages?)",
+    r"\bprompt (token )?(length|limit).{0,40}(exceed|greater|longer|larger)",  # ExLlama, TensorRT-LLM
+    r"prompt exceeds",  # Zhipu
+    r"prompt tokens.{0,30}exceed",  # OpenVINO
+    r"exceeds? (the |model'?s? )?(maximum|max) (input|prompt|sequence|model) (length|size)",
+    r"input (text )?exceeds (the |model'?s )*maximum",
+    r"total (length of|number of|tokens).{0,60}(input|prompt|tokens).{0,60}exceed",
+    r"max(imum)? tokens of \d+ exceeded",  # Snowflake
+    r"the max input characters",  # Baidu
+    r"(prompt|输入|上下文).{0,12}(超长|过长|超过|超出)",  # Zhipu and other Chinese providers
     r"(maximum|max|model'?s?) (context|model|sequence) (length|size|window)",  # OpenAI, vLLM, DeepSeek, SGLang
     r"context[ _](window|length|size|limit)",  # OpenAI responses, llama.cpp, LM Studio, MiniMax, Anthropic
     r"input token count.{0,60}exceeds",  # Gemini

@@ -43,6 +43,24 @@ TOO_LONG = [
     (400, "the number of input tokens 5000 cannot exceed the total tokens limit 4096 for this model"),
     (400, "too many tokens: total number of tokens in the prompt cannot exceed 4081"),
     (400, "Range of input length should be [1, 129024]"),
+    (400, "Prompt length 5000 is greater than max_seq_len 4096"),
+    (400, "Prompt length (5000) exceeds maximum input length (4096)."),
+    (400, "Number of prompt tokens: 5000 exceeds model max length: 4096"),
+    (400, "max tokens of 8192 exceeded"),
+    (400, "Prompt 超长"),
+    (400, "prompt tokens too long"),
+    (400, "the max input characters is 20000"),
+    (400, "Request body too large for gpt-4o model. Max size: 8000 tokens."),
+    (400, "Validation error: Prompt has too many tokens"),
+    (400, "The message you submitted was too long, please submit something shorter."),
+    (400, "The total length of input and max_tokens 9000 exceeds the limit 8192"),
+    (400, "Prompt exceeds max length"),
+    (400, "Input exceeds the maximum number of tokens"),
+    (400, "messages too long"),
+    (400, "Prompt contains 40000 tokens, too large for model"),
+    (400, "Your request exceeds the maximum input length of 4096 tokens"),
+    (400, "Too many tokens in prompt: 9000"),
+    (400, "prompt token limit exceeded"),
 ]  # fmt: skip
 OTHER = [
     (429, "Too many tokens, please wait before trying again.", RateLimited),
@@ -51,6 +69,13 @@ OTHER = [
     (400, "max_tokens is too large: 100000. This model supports at most 16384 completion tokens.", BadRequest),
     (400, "The maximum tokens you requested exceeds the model limit of 4096.", BadRequest),
     (503, "The model is overloaded. Please try again later.", ProviderUnavailable),
+    (400, "image exceeds 5 MB maximum: 6000000 bytes > 5242880 bytes", BadRequest),
+    (400, "max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens", BadRequest),
+    (400, "Invalid 'tools': array too long. Expected an array with maximum length 128.", BadRequest),
+    (400, "The tool name is too long", BadRequest),
+    (400, "Your request took too long to process", BadRequest),
+    (429, "Number of request tokens has exceeded your per-minute rate limit", RateLimited),
+    (429, "This request would exceed the rate limit of 30,000 input tokens per minute", RateLimited),
 ]  # fmt: skip
 
 

@@ -29,7 +29,9 @@ from actgent.llm.http import (
     provider_tool_name,
     read_arguments,
     read_call,
+    stop_reason,
     supported_tools,
+    to_json,
     whole_calls,
 )
 from actgent.llm.model_interface import ChatMessage, ModelRequest, ModelResponse, ResponseFormat, StopReason
@@ -50,14 +52,8 @@ from actgent.messages import (
 _DIALECT = "anthropic"
 DEFAULT_MAX_TOKENS = 8192
 """Default maximum of an answer in tokens. The API requires one, and this one fits every model since Claude 3.5."""
-_STOPS: dict[str, StopReason] = {
-    "tool_use": "tool_calls",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "refusal": "refusal",
-    "pause_turn": "pause",
-    "compaction": "pause",
-}
+_STOPS: dict[str, StopReason] = {"tool_use": "tool_calls", "pause_turn": "pause", "compaction": "pause"}
+"""Stop reasons of this API that no other API has."""
 _CACHE = {"type": "ephemeral"}
 _OPENING = "(The conversation begins with your own message.)"
 """Text of a user message that is inserted before a conversation that starts with the assistant, since the API
@@ -70,6 +66,7 @@ class Anthropic(Remote):
 
     provider: ClassVar[str] = "anthropic"
     dialect: ClassVar[str] = _DIALECT
+    answer_field: ClassVar[str] = "content"
     path: ClassVar[str] = "/v1/messages"
     counting_path: ClassVar[str] = "/v1/messages/count_tokens"
     counted_fields: ClassVar[tuple[str, ...]] = ("system", "tools", "tool_choice", "thinking", "messages")
@@ -135,14 +132,21 @@ class Anthropic(Remote):
         return _MessageAssembler()
 
     def decode(self, body: Body, names: Mapping[str, str]) -> ModelResponse:
-        reason = body["stop_reason"]
-        if not isinstance(reason, str):
+        reason = body.get("stop_reason")
+        if not isinstance(reason, str | None):
             raise ValueError(f"stop_reason must be a string, not {reason!r}")  # noqa: TRY004 - an error of the provider, not of the caller
-        stop = _STOPS.get(reason, "end")
-        blocks = body["content"]
+        stop = _STOPS.get(reason) or stop_reason(reason) if reason else "end"
+        blocks = _content_blocks(body)
         if stop in ("length", "refusal") and blocks and _is_decoded_call(blocks[-1]):
             blocks = blocks[:-1]
         parts = tuple(part for block in blocks for part in _read_block(block, names, self.source))
+        calls = [part for part in parts if isinstance(part, ToolCall)]
+        if not reason and (not parts or any(isinstance(call.arguments, str) for call in calls)):
+            raise ValueError(
+                "stop_reason must not be empty in a response without content or with an incomplete call"
+            )
+        if stop == "end" and calls:  # compatible servers end such an answer with end_turn
+            stop = "tool_calls"
         return ModelResponse(
             parts=whole_calls(parts) if stop in ("length", "refusal") else parts,
             stop=stop,
@@ -310,10 +314,17 @@ _CITATIONS = "actgent.citations"
 """Type of the `Opaque` part that follows a text and holds the citations of the text."""
 
 
+def _content_blocks(body: Body) -> list[Body]:
+    content = body.get("content")
+    if content is None:
+        raise ValueError("it has no content")
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
 def _read_block(block: Body, names: Mapping[str, str], source: str) -> Iterator[Part]:
-    kind = block["type"]
+    kind = block.get("type") or ("text" if "text" in block else "")
     if kind == "text":
-        if block["text"]:
+        if block.get("text"):
             yield Text(block["text"])
         if block.get("citations"):
             yield Opaque(_DIALECT, {"type": _CITATIONS, "citations": block["citations"]}, source)
@@ -330,6 +341,10 @@ def _is_decoded_call(block: Body) -> bool:
     return block.get("type") == "tool_use" and not isinstance(block.get("input"), str)
 
 
+_STARTED_BY = {"text_delta": "text", "thinking_delta": "thinking"}
+"""Type of the block that a delta of some type starts, if the server omitted the event that starts the block."""
+
+
 class _MessageAssembler(StreamAssembler):
     """Assembles the content blocks of a streamed answer from their start and delta events.
 
@@ -338,35 +353,44 @@ class _MessageAssembler(StreamAssembler):
 
     def __init__(self) -> None:
         self._message: Body = {}
-        self._blocks: dict[int, Body] = {}
-        self._pieces: dict[int, dict[str, list[str]]] = {}
+        self._blocks: list[Body] = []
+        self._pieces: list[dict[str, list[str]]] = []
+        self._places: dict[Any, int] = {}
+        """Position of the last block that was started with an index. Some proxies start every block with the index 0."""
 
     def feed(self, event: Body) -> str:
         kind = event.get("type")
         if kind == "content_block_delta":
-            return self._grow(event["index"], event["delta"])
+            return self._grow(event.get("index"), event["delta"])
         if kind == "content_block_start":
-            return self._begin(event["index"], event["content_block"])
+            return self._begin(event.get("index"), event["content_block"])
         if kind == "message_start":
             # A second one restarts the answer, after the provider has switched to another model.
-            self._message, self._blocks, self._pieces = dict(event["message"]), {}, {}
+            self._message, self._blocks, self._pieces = dict(event["message"]), [], []
+            self._places = {}
         elif kind == "message_delta":
             self._finish(event)
         elif kind == "message_stop":
             self.ended = True
         return ""
 
-    def _begin(self, index: int, block: Body) -> str:
-        self._blocks[index] = block
-        self._pieces[index] = {}
+    def _begin(self, index: object, block: Body) -> str:
+        self._places[index] = len(self._blocks)
+        self._blocks.append(block)
+        self._pieces.append({})
         return block.get("text") or "" if block.get("type") == "text" else ""
 
-    def _grow(self, index: int, delta: Body) -> str:
-        block, pieces = self._blocks[index], self._pieces[index]
+    def _grow(self, index: object, delta: Body) -> str:
+        if index not in self._places and (kind := _STARTED_BY.get(delta.get("type", ""))):
+            self._begin(index, {"type": kind})
+        place = self._places[index]
+        block, pieces = self._blocks[place], self._pieces[place]
         for key, value in delta.items():
             if key == "citation":
                 block["citations"] = block.get("citations") or []
                 block["citations"].append(value)
+            elif key == "partial_json" and isinstance(value, Mapping):
+                pieces.setdefault(key, []).append(to_json(value).decode())
             elif key != "type" and isinstance(value, str):
                 pieces.setdefault(key, []).append(value)
             elif key != "type":
@@ -374,14 +398,16 @@ class _MessageAssembler(StreamAssembler):
         return delta["text"] if block["type"] == "text" and isinstance(delta.get("text"), str) else ""
 
     def _finish(self, event: Body) -> None:
-        self._message.update({key: value for key, value in event["delta"].items() if value is not None})
-        usage = {key: value for key, value in (event.get("usage") or {}).items() if value is not None}
+        delta = event.get("delta") or {}
+        self._message.update({key: value for key, value in delta.items() if value is not None})
+        # Counts are totals. Some proxies send zeros for the counts of the first event.
+        usage = {key: value for key, value in (event.get("usage") or {}).items() if value}
         self._message["usage"] = {**(self._message.get("usage") or {}), **usage}
 
     def body(self) -> Body | None:
         if not self.ended:
             return None
-        content = [_join_pieces(block, self._pieces[index]) for index, block in sorted(self._blocks.items())]
+        content = [_join_pieces(*each) for each in zip(self._blocks, self._pieces, strict=True)]
         return {**self._message, "content": content}
 
 

@@ -28,11 +28,14 @@ class CompletionAssembler(StreamAssembler):
         self._message: Body = {}
         self._content = ContentParts()
         self._calls = CallAssembler()
+        self._has_deltas = False
 
     def feed(self, event: Body) -> str:
-        for key in ("id", "model", "usage", "x_groq"):
+        for key in ("id", "model", "x_groq"):
             if event.get(key):
                 self._body[key] = event[key]
+        if usage := event.get("usage"):
+            self._add_usage(usage)
         text = ""
         for choice in event.get("choices") or ():
             if (choice.get("index") or 0) == 0:
@@ -44,19 +47,46 @@ class CompletionAssembler(StreamAssembler):
             if choice.get(key):
                 self._choice[key] = choice[key]
                 self.complete = True
-        delta = choice.get("delta") or {}
-        for piece in delta.get("tool_calls") or ():
-            self._calls.feed(piece)
-        if legacy := delta.get("function_call"):
-            self._calls.feed({"index": "function_call", "function": legacy})
-        for key, value in delta.items():
-            if key == "content":
-                self._content.feed(value)
-            elif value and key not in ("role", "tool_calls", "function_call"):
-                grow(self._message, key, value)
+        if usage := choice.get("usage"):  # Moonshot
+            self._add_usage(usage)
+        if delta := choice.get("delta") or {}:
+            self._has_deltas = True
+        elif message := choice.get("message"):
+            delta = self._missing_fields(message)
+        self._add_delta(delta)
         if isinstance(text := choice.get("text"), str):  # a server with the text completions format
             self._content.feed(text)
         return delta_text(delta.get("content")) + delta_text(delta.get("refusal")) + delta_text(text)
+
+    def _add_delta(self, delta: Body) -> None:
+        for key, value in delta.items():
+            if key == "content":
+                self._content.feed(value)
+            elif key == "tool_calls":
+                for piece in value or ():
+                    self._calls.feed(piece)
+            elif value and key == "function_call":
+                self._calls.feed({"index": "function_call", "function": value})
+            elif value and key != "role":
+                grow(self._message, key, value)
+
+    def _add_usage(self, usage: object) -> None:
+        """Add the counts of an event to the usage. Counts are totals, and some servers send zeros in their last event."""
+        if isinstance(usage, Mapping):
+            known = {key: value for key, value in usage.items() if value}
+            self._body["usage"] = {**self._body.get("usage", {}), **known}
+
+    def _missing_fields(self, message: Body) -> Body:
+        """Return the fields of `message`, which some servers send in place of a delta, that the stream has not contained.
+
+        A message after deltas repeats the whole answer (MiniMax). Messages without any deltas are pieces of it.
+        """
+        if not self._has_deltas:
+            return message
+        received = set(self._message)
+        received |= {"content"} if self._content.read() else set()
+        received |= {"tool_calls", "function_call"} if self._calls.read() else set()
+        return {key: value for key, value in message.items() if key not in received}
 
     def body(self) -> Body | None:
         if not self.complete:
@@ -187,6 +217,11 @@ class _Call:
         """Return True if the received arguments are a complete JSON object that is not empty."""
         return bool(self._arguments())
 
+    def differs(self, text: str) -> bool:
+        """Return True if a text is the whole arguments of another call: an object that is not equal to this call's arguments."""
+        other = read_arguments(text) if text.lstrip().startswith("{") else None
+        return isinstance(other, Mapping) and repr(other) != repr(self._arguments())
+
     def _arguments(self) -> Mapping[str, Any] | None:
         self._ends.scan(self.pieces)
         if not self._ends.may_be_whole:
@@ -283,8 +318,10 @@ def _starts_next(call: _Call, call_id: str, name: str, text: str) -> bool:
     """
     if not call.name:
         return False
+    if call_id and call.id == call_id:  # servers that derive the id of a call from its name
+        return call.is_filled() and call.differs(text)
     if call_id and call.id:
-        return call_id != call.id and (name != call.name or call.is_whole())
+        return name != call.name or call.is_whole()
     if not call.pieces:
         return False  # a fragment or a repetition of the tool name, not a new call
     if (not text or text.lstrip().startswith("{")) and call.is_whole():

@@ -30,12 +30,13 @@ from actgent.llm.http import (
     provider_error,
     provider_tool_name,
     read_call,
+    stop_reason,
     supported_tools,
     whole_calls,
     write_arguments,
     write_object,
 )
-from actgent.llm.model_interface import ChatMessage, ModelRequest, ModelResponse, ResponseFormat, StopReason
+from actgent.llm.model_interface import ChatMessage, ModelRequest, ModelResponse, ResponseFormat
 from actgent.messages import (
     File,
     Image,
@@ -66,18 +67,6 @@ _BRIDGE = "Understood."
 require one.
 """
 _OPENING = "(The conversation begins with your own message.)"
-_STOPS: dict[str, StopReason] = {
-    "length": "length",
-    "max_tokens": "length",
-    "content_filter": "filter",
-    "safety": "filter",
-    "recitation": "filter",
-    "prohibited_content": "filter",
-    "refusal": "refusal",
-}
-"""Stop reason by `finish_reason`. Other values mean a normal end; servers have various ones (`eos`, `function_call`)."""
-_ABORTED = frozenset({"error", "abort", "insufficient_system_resource", "malformed_function_call"})
-"""Values of `finish_reason` that mean that the server aborted the answer (OpenRouter, vLLM, DeepSeek, Gemini)."""
 _COMPLETION_LIMIT_MODELS = re.compile(r"(.*/)?(o\d|gpt-([5-9]|\d\d))")
 """Pattern of the names of models that reject `max_tokens` and require `max_completion_tokens`."""
 _OPENAI_HOSTS = (".openai.com", ".azure.com")
@@ -94,6 +83,8 @@ class OpenAI(Remote):
 
     provider: ClassVar[str] = "openai"
     dialect: ClassVar[str] = _DIALECT
+    answer_field: ClassVar[str] = "choices"
+    event_field: ClassVar[str] = "choices"
     path: ClassVar[str] = "/chat/completions"
     key_variables: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
     url_variables: ClassVar[tuple[str, ...]] = ("OPENAI_BASE_URL",)
@@ -238,7 +229,7 @@ class OpenAI(Remote):
         return CompletionAssembler()
 
     def decode(self, body: Body, names: Mapping[str, str]) -> ModelResponse:
-        choice = _first_choice(body["choices"])
+        choice = _first_choice(body.get("choices"))
         if error := choice.get("error"):
             raise provider_error(error, model=self.name, secrets=self._secrets, headers={})
         # A server with the text completions format returns `text` and no message.
@@ -249,9 +240,7 @@ class OpenAI(Remote):
             if not parts:
                 raise ValueError("finish_reason must not be empty in a response without content")
             finish = "stop"
-        if finish.lower() in _ABORTED:
-            raise ValueError(f"the provider aborted it with the finish_reason {finish!r}")
-        stop = _STOPS.get(finish.lower(), "end")
+        stop = stop_reason(finish)
         if message.get("refusal"):
             stop = "refusal"
         if stop == "end" and any(isinstance(part, ToolCall) for part in parts):
@@ -267,12 +256,13 @@ class OpenAI(Remote):
     def _usage(self, body: Body) -> Usage:
         raw = body.get("usage") or (body.get("x_groq") or {}).get("usage") or {}
         usage = Usage(
-            input_tokens=count(raw, "prompt_tokens"),
-            output_tokens=count(raw, "completion_tokens"),
-            cached_tokens=count(raw, "prompt_tokens_details", "cached_tokens")
-            or count(raw, "prompt_cache_hit_tokens"),
-            cache_write_tokens=count(raw, "prompt_tokens_details", "cache_write_tokens"),
-            reasoning_tokens=count(raw, "completion_tokens_details", "reasoning_tokens"),
+            input_tokens=_count_any(raw, ("prompt_tokens",), ("input_tokens",)),
+            output_tokens=_count_any(raw, ("completion_tokens",), ("output_tokens",)),
+            cached_tokens=_count_any(raw, *_CACHED_COUNTS),
+            cache_write_tokens=_count_any(raw, *_CACHE_WRITE_COUNTS),
+            reasoning_tokens=_count_any(
+                raw, ("completion_tokens_details", "reasoning_tokens"), ("reasoning_tokens",)
+            ),
         )
         return self.priced(usage, body.get("model") or "", raw)
 
@@ -412,7 +402,25 @@ def _parts(content: str | list[Body]) -> list[Body]:
 # --- responses --------------------------------------------------------------------------------------
 
 
-def _first_choice(choices: list[Body]) -> Body:
+_CACHED_COUNTS = (
+    ("prompt_tokens_details", "cached_tokens"),
+    ("prompt_cache_hit_tokens",),  # DeepSeek
+    ("cached_tokens",),  # Moonshot
+    ("cache_read_input_tokens",),  # LiteLLM and Databricks before Claude
+)
+"""Paths in a usage object that may hold the number of prompt tokens read from the cache."""
+_CACHE_WRITE_COUNTS = (("prompt_tokens_details", "cache_write_tokens"), ("cache_creation_input_tokens",))
+"""Paths in a usage object that may hold the number of prompt tokens written to the cache."""
+
+
+def _count_any(usage: Mapping[str, Any], *paths: tuple[str, ...]) -> int:
+    """Return the first number above 0 at one of several paths of keys in a usage object; 0 if there is none."""
+    return next((number for path in paths if (number := count(usage, *path))), 0)
+
+
+def _first_choice(choices: list[Body] | None) -> Body:
+    if not choices:
+        raise ValueError("it has no choices")
     return next((choice for choice in choices if choice.get("index") == 0), choices[0])
 
 
@@ -425,6 +433,7 @@ _REASONING_FIELDS = (
     "reasoning",
     "reasoning_details",
     "reasoning_text",
+    "thinking",
     "thinking_blocks",
 )
 
@@ -452,7 +461,7 @@ def _read_thinking(message: Body, source: str) -> Iterator[Part]:
     """
     data = {key: message[key] for key in _REASONING_FIELDS if message.get(key)}
     if data:
-        texts = (data.get(key) for key in ("reasoning_content", "reasoning", "reasoning_text"))
+        texts = (data.get(key) for key in ("reasoning_content", "reasoning", "reasoning_text", "thinking"))
         yield Thinking(
             next((text for text in texts if isinstance(text, str) and text), ""), _DIALECT, data, source
         )

@@ -62,6 +62,7 @@ class OpenAIResponses(Remote):
 
     provider: ClassVar[str] = "openai-responses"
     dialect: ClassVar[str] = _DIALECT
+    answer_field: ClassVar[str] = "output"
     conversation: ClassVar[str] = "input"
     path: ClassVar[str] = "/responses"
     counting_path: ClassVar[str] = "/responses/input_tokens"
@@ -155,10 +156,12 @@ class OpenAIResponses(Remote):
         return _ResponseAssembler()
 
     def decode(self, body: Body, names: Mapping[str, str]) -> ModelResponse:
-        status = body["status"]
+        status = body.get("status") or ("completed" if body.get("output") else None)
         if status not in ("completed", "incomplete"):
             raise ValueError(f"status must be completed or incomplete, not {status!r}")
-        parts = tuple(part for item in body["output"] for part in _read_item(item, names, self.source))
+        parts = tuple(
+            part for item in body.get("output") or () for part in _read_item(item, names, self.source)
+        )
         stop = self._stop(body, parts)
         return ModelResponse(
             parts=parts if stop in ("end", "tool_calls") else whole_calls(parts),
@@ -169,9 +172,9 @@ class OpenAIResponses(Remote):
         )
 
     def _stop(self, body: Body, parts: tuple[Part, ...]) -> StopReason:
-        if body["status"] == "incomplete":
+        if body.get("status") == "incomplete":
             return _CUTS.get((body.get("incomplete_details") or {}).get("reason") or "", "length")
-        if any(_refusals(item) for item in body["output"]):
+        if any(_refusals(item) for item in body.get("output") or ()):
             return "refusal"
         return "tool_calls" if any(isinstance(part, ToolCall) for part in parts) else "end"
 
@@ -291,7 +294,9 @@ def _read_item(item: Body, names: Mapping[str, str], source: str) -> Iterator[Pa
     elif kind == "function_call":
         # A truncated call has the status incomplete. Its arguments stay text, so that they are never executed.
         whole = item.get("status") != "incomplete"
-        call = read_call(item.get("name"), item.get("arguments"), item.get("call_id"), names)
+        call = read_call(
+            item.get("name"), item.get("arguments"), item.get("call_id") or item.get("id"), names
+        )
         yield call if whole else ToolCall(call.name, str(item.get("arguments")), provider_id=call.provider_id)
     elif kind == "custom_tool_call":
         yield ToolCall(
@@ -302,7 +307,7 @@ def _read_item(item: Body, names: Mapping[str, str], source: str) -> Iterator[Pa
 
 
 def _read_message(item: Body) -> Iterator[Part]:
-    for content in item.get("content") or ():
+    for content in _message_content(item):
         if item.get("phase"):
             yield Opaque(_DIALECT, {"type": _PHASE, "phase": item["phase"]})
         if text := content.get("text") or content.get("refusal"):
@@ -311,13 +316,20 @@ def _read_message(item: Body) -> Iterator[Part]:
             yield Opaque(_DIALECT, {"type": _ANNOTATIONS, "annotations": content["annotations"]})
 
 
+def _message_content(item: Body) -> list[Body]:
+    content = item.get("content") or []
+    return [{"type": "output_text", "text": content}] if isinstance(content, str) else content
+
+
 def _refusals(item: Body) -> bool:
     is_message = item.get("type") == "message"
-    return is_message and any(content.get("type") == "refusal" for content in item.get("content") or ())
+    return is_message and any(content.get("type") == "refusal" for content in _message_content(item))
 
 
 def _reasoning_text(item: Body) -> str:
     pieces = item.get("summary") or item.get("content") or ()
+    if isinstance(pieces, str):
+        return pieces
     return "\n\n".join(piece["text"] for piece in pieces if isinstance(piece.get("text"), str))
 
 
@@ -326,16 +338,22 @@ _LAST = ("response.completed", "response.incomplete", "response.failed", "respon
 
 
 class _ResponseAssembler(StreamAssembler):
-    """Assembles the response body: the response in the last event, with the items of earlier events if it contains none."""
+    """Assembles the response body: the response in the last event, with the items of earlier events if it contains none.
+
+    Items are taken from the events that end them. If a server sends no such events, the text is joined from its pieces.
+    """
 
     def __init__(self) -> None:
         self._items: dict[int, Body] = {}
+        self._texts: dict[int, list[str]] = {}
         self._response: Body | None = None
 
     def feed(self, event: Body) -> str:
         kind = event.get("type")
         if kind in _SHOWN:
-            return str(event.get("delta") or "")
+            text = str(event.get("delta") or "")
+            self._texts.setdefault(event.get("output_index") or 0, []).append(text)
+            return text
         if kind == "response.output_item.done":
             self._items[event.get("output_index", len(self._items))] = event["item"]
         elif kind in _LAST:
@@ -346,4 +364,7 @@ class _ResponseAssembler(StreamAssembler):
     def body(self) -> Body | None:
         if self._response is None or self._response.get("output"):
             return self._response
-        return {**self._response, "output": [item for _, item in sorted(self._items.items())]}
+        items = self._items or {
+            index: {"type": "message", "content": "".join(texts)} for index, texts in self._texts.items()
+        }
+        return {**self._response, "output": [item for _, item in sorted(items.items())]}

@@ -13,6 +13,7 @@ from .provider_schemas import (
 )
 from .sdk_client import Sdk, set_platform
 from .sse import EventTooLarge, LineDecoder
+from .stop_reasons import stop_reason
 from .tool_name_encoding import provider_call_id, provider_tool_name
 from .tool_result_media import PDF, PICTURES, AcceptsMedium, attach_media
 from .wire_encoding import (
@@ -63,6 +64,7 @@ __all__ = [
     "read_call",
     "result_text",
     "set_platform",
+    "stop_reason",
     "supported_tools",
     "to_json",
     "whole_calls",

@@ -48,11 +48,11 @@ from actgent.support.misuse_hints import hints_for_clients
 from actgent.support.tracing_interface import active_trace
 
 from .api_keys import find_key, find_url
-from .provider_errors import UnreadableCall, broken, provider_error
+from .provider_errors import UnreadableCall, broken, error_object, page_text, provider_error
 from .provider_schemas import OPENAI_STYLE, SchemaStyle, UnsupportedSchema, answer_schema, unwrap_answer
 from .sdk_client import Sdk, TokenCounter
 from .secret_removal import Secrets, secrets_in, split_login, validate_headers
-from .sse import EventDecoder, EventTooLarge
+from .sse import MAX_EVENT_BYTES, EventDecoder, EventTooLarge
 from .tool_name_encoding import names_by_provider_name
 from .tool_result_media import RefusedMedia, media_in, without_media
 from .wire_encoding import (
@@ -74,6 +74,8 @@ _AFTER_ANSWER_SECONDS = 5.0
 """Maximum seconds between a complete answer and its usage or end marker."""
 _AFTER_END_SECONDS = 0.2
 """Maximum seconds between the end marker and the end of a stream."""
+_MAX_PAGE_BYTES = 4_096
+"""Maximum bytes of a web page in which its title is searched."""
 _KEEPALIVE = re.compile(rb"\[?[A-Za-z][\w .:-]{0,100}\]?")
 """Pattern of stream data that proxies send to keep a connection open and that is not JSON: `[PING]`, `ping`,
 `keep-alive`.
@@ -143,6 +145,10 @@ class Remote(LLM):
     """Name of the provider, the first part of `provider:model`."""
     path: ClassVar[str]
     """URL path of the endpoint for answers, relative to the base URL."""
+    answer_field: ClassVar[str]
+    """Field of every complete response. A body without it may be an error."""
+    event_field: ClassVar[str] = "type"
+    """Field of every event of a stream. An event without it may be an error."""
     counting_path: ClassVar[str] = ""
     """URL path of the endpoint that counts tokens; empty if the API has none."""
     counted_fields: ClassVar[tuple[str, ...]] = ()
@@ -382,6 +388,7 @@ class Remote(LLM):
         )
         permit.read(response.headers)
         try:
+            self._check_redirect(response)
             return await self._read(response, call, attempt)
         finally:
             with trio.move_on_after(_CLOSE_SECONDS, shield=True):
@@ -389,15 +396,25 @@ class Remote(LLM):
 
     async def _read(self, response: httpx2.Response, call: "_Call", attempt: int) -> ModelResponse:
         if _is_stream(response, requested=call.streams):
-            body, shown = await self._read_events(response, call, attempt), True
+            body, shown = await self._read_events(response, call, attempt)
         else:
-            body, shown = self._parse_whole(await response.aread(), response), False
+            body, shown = self._read_whole(await response.aread(), response), False
         answer = self._decode(body, call, response)
         if not shown and answer.text:
             await call.show([answer.text], attempt)
         return answer
 
-    async def _read_events(self, response: httpx2.Response, call: "_Call", attempt: int) -> Body:
+    def _read_whole(self, data: bytes, response: httpx2.Response) -> Body:
+        """Parse a response that was received completely: one JSON object, or the events of a stream."""
+        if not _starts_events(data):
+            return self._parse_whole(data, response)
+        assembler, decoder = self.assembler(), _Stream()
+        for chunk in (data, None):
+            self._feed(decoder, chunk, assembler, response)
+        return self._assembled(assembler, decoder, response)
+
+    async def _read_events(self, response: httpx2.Response, call: "_Call", attempt: int) -> tuple[Body, bool]:
+        """Read a stream. Return the assembled body, and True if its text was already passed to `on_text`."""
         assembler, decoder = self.assembler(), _Stream()
         failure: BaseException | None = None
         is_over = False
@@ -427,9 +444,14 @@ class Remote(LLM):
             raise failure
         if not assembler.ended:
             await call.show(self._feed(decoder, None, assembler, response), attempt)
+        if not assembler.has_begun and decoder.head:  # not an event stream, although one was requested
+            return self._parse_whole(bytes(decoder.head), response), False
+        return self._assembled(assembler, decoder, response), True
+
+    def _assembled(self, assembler: StreamAssembler, stream: "_Stream", response: httpx2.Response) -> Body:
         if (body := self._parse_safely(assembler.body, response)) is None:
-            raise self._broken(f"the stream ended before the answer was complete{decoder.remark}", response)
-        return join_surrogates(body) if decoder.has_surrogates else body
+            raise self._broken(f"the stream ended before the answer was complete{stream.remark}", response)
+        return join_surrogates(body) if stream.has_surrogates else body
 
     def _feed(
         self, stream: "_Stream", chunk: bytes | None, assembler: StreamAssembler, response: httpx2.Response
@@ -443,7 +465,9 @@ class Remote(LLM):
     def _texts(
         self, stream: "_Stream", chunk: bytes | None, assembler: StreamAssembler, response: httpx2.Response
     ) -> Iterator[str]:
-        for data in stream.events.close() if chunk is None else stream.events.feed(chunk):
+        if chunk is not None and not assembler.has_begun and stream.is_no_stream(chunk):
+            return
+        for data in stream.split(chunk):
             if assembler.ended:
                 return
             if not (text := data.strip()):
@@ -454,7 +478,7 @@ class Remote(LLM):
                 stream.last_non_json = self._secrets.redact(text.decode())
             else:
                 event = self._parse(data, response, stream)
-                self._check_error(event, response, has_begun=assembler.has_begun)
+                self._check_error(event, response, self.event_field, has_begun=assembler.has_begun)
                 assembler.has_begun = True
                 if piece := stream.complete_text(assembler.feed(event)):
                     yield piece
@@ -469,6 +493,13 @@ class Remote(LLM):
             else:
                 stream.has_surrogates = True
         if not isinstance(value, dict):
+            if data.lstrip()[:1] == b"<":
+                page = self._secrets.redact(page_text(data[:_MAX_PAGE_BYTES].decode("utf-8", "replace")))
+                raise self._broken(
+                    f"the response is not JSON but a {page[:200]}: check {self._url_settings}", response
+                )
+            if not data.strip():
+                raise self._broken("the response is empty", response)
             excerpt = self._secrets.redact(_excerpt(data))
             raise self._broken(f"{excerpt} must be a JSON object", response)
         return value
@@ -482,7 +513,7 @@ class Remote(LLM):
         return body
 
     def _decode(self, body: Body, call: "_Call", response: httpx2.Response) -> ModelResponse:
-        self._check_error(body, response)
+        self._check_error(body, response, self.answer_field)
         return self._parse_safely(lambda: check_texts(self.decode(body, call.names)), response)
 
     def _parse_safely(self, read: Callable[[], T], response: httpx2.Response) -> T:
@@ -500,12 +531,36 @@ class Remote(LLM):
 
     # --- failures ----------------------------------------------------------------------------
 
-    def _check_error(self, body: Body, response: httpx2.Response, *, has_begun: bool = False) -> None:
+    def _check_redirect(self, response: httpx2.Response) -> None:
+        """Raise an error if a redirect was not followed, or turned the POST request into a GET request, which has no body.
+
+        Raises:
+            BadRequest: The server redirects to another URL, which base_url= must name.
+        """
+        if response.next_request is not None:
+            status, url = response.status_code, response.next_request.url
+        elif response.history and response.request.method != "POST":
+            status, url = response.history[0].status_code, response.url
+        else:
+            return
+        shown_url = self._secrets.redact(str(url.copy_with(query=None)).removesuffix(self.path))
+        raise BadRequest(
+            f"the server redirects to {shown_url}: set {self._url_settings} to the URL after the redirect",
+            model=self.name,
+            status=status,
+        )
+
+    def _check_error(
+        self, body: Body, response: httpx2.Response, field: str, *, has_begun: bool = False
+    ) -> None:
         """Raise the provider's error if a response body or stream event is an error, which providers also send with status 200.
 
-        `has_begun` is True after the first event of the stream; an overload error then means an interrupted answer.
+        A body without `field`, which every answer has, is an error if it contains an error text. `has_begun` is True after the
+        first event of the stream; an overload error then means an interrupted answer.
         """
         detail = body.get("error") or (body if body.get("type") == "error" else None)
+        if not detail and body.get(field) is None:
+            detail = error_object(body)
         if not detail:
             return
         error = provider_error(detail, model=self.name, secrets=self._secrets, headers=response.headers)
@@ -530,6 +585,10 @@ class Remote(LLM):
         response: httpx2.Response | None = getattr(error, "response", None)
         if response is not None:
             permit.read(response.headers)
+            try:
+                self._check_redirect(response)
+            except BadRequest as redirected:
+                return redirected
             return provider_error(
                 self._add_url_advice(_detail(getattr(error, "body", None)), response),
                 model=self.name,
@@ -539,7 +598,7 @@ class Remote(LLM):
             )
         if isinstance(error, self._sdk.timeout | httpx2.TimeoutException):
             return ModelTimeout("the provider did not answer in time", model=self.name)
-        if isinstance(error, self._sdk.error):
+        if isinstance(error, self._sdk.error) and not isinstance(error.__cause__, httpx2.DecodingError):
             return ProviderUnavailable(
                 f"no connection to {self._host} ({self._root_text(error)}): check that the server is running, and check {self._url_settings}",
                 model=self.name,
@@ -667,6 +726,8 @@ class _Stream:
     events: EventDecoder = attrs.field(factory=EventDecoder)
     has_surrogates: bool = False
     """True if a text of the stream may end with half of a surrogate pair."""
+    head: bytearray = attrs.field(factory=bytearray)
+    """Data received so far, if it does not look like events; empty for an event stream."""
     last_non_json: str = ""
     """Last data of the stream that was not JSON, such as an error message of a proxy; empty if there was none."""
     _half: str = ""
@@ -674,6 +735,27 @@ class _Stream:
     @property
     def remark(self) -> str:
         return f"; its last data was {self.last_non_json!r}" if self.last_non_json else ""
+
+    def is_no_stream(self, chunk: bytes) -> bool:
+        """Return True if the data so far is JSON or a web page, not an event stream. It is collected in `head`."""
+        if not self.head and chunk.lstrip(_BLANK)[:1] not in (b"{", b"<", b"["):
+            return False
+        self.head += chunk
+        if len(self.head) > MAX_EVENT_BYTES:
+            raise EventTooLarge(f"the response has more than {MAX_EVENT_BYTES} bytes")
+        return True
+
+    def split(self, chunk: bytes | None) -> Iterator[bytes]:
+        """Yield the data of the events that a chunk completes; None ends the stream.
+
+        Some servers omit the blank line after each event, so that several JSON objects form one event.
+        """
+        for data in self.events.close() if chunk is None else self.events.feed(chunk):
+            lines = data.split(b"\n") if b"}\n" in data else ()
+            if lines and all(_WHOLE_LINE.fullmatch(line.strip()) for line in lines):
+                yield from lines
+            else:
+                yield data
 
     def complete_text(self, text: str) -> str:
         """Return a piece of text without half of a surrogate pair at its end. The half is buffered until the other half is received."""
@@ -718,6 +800,15 @@ _MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 # --- helpers -----------------------------------------------------------------------------------
 
 
+_BLANK = b" \t\r\n\xef\xbb\xbf"
+_WHOLE_LINE = re.compile(rb"\{.*\}|\[DONE\]|")
+_EVENTS = (b"data:", b"event:", b":")
+
+
+def _starts_events(data: bytes) -> bool:
+    return data.lstrip(_BLANK).startswith(_EVENTS)
+
+
 def _is_stream(response: httpx2.Response, *, requested: bool) -> bool:
     """Return True if the content type of a response is an event stream.
 
@@ -726,7 +817,7 @@ def _is_stream(response: httpx2.Response, *, requested: bool) -> bool:
     kind = response.headers.get("content-type", "")
     if "event-stream" in kind or "json" in kind:
         return "event-stream" in kind
-    return requested or response.content.lstrip().startswith((b"data:", b"event:", b":"))
+    return requested or _starts_events(response.content)
 
 
 def _unwrap_response(answer: ModelResponse) -> ModelResponse:

@@ -4,7 +4,7 @@ import email.utils
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from actgent.errors import (
@@ -23,6 +23,7 @@ from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Text, ToolCall, Usage
 
 from .secret_removal import Secrets
+from .wire_encoding import decode_leniently
 
 Headers = Mapping[str, str]
 _STATUS = re.compile(r"[45][0-9]{2}")
@@ -61,13 +62,62 @@ _VAGUE_CODES: dict[str, type[ModelError]] = {
 and 429.
 """
 
+_CODE_PATTERNS: tuple[tuple[re.Pattern[str], type[ModelError]], ...] = (
+    (
+        re.compile(
+            r"insufficient.*(quota|balance|credit|fund)|exceeded_current_quota|arrear|overdue|credit.*exhausted",
+            re.IGNORECASE,
+        ),
+        QuotaExhausted,
+    ),
+    (re.compile(r"throttl|too.?many.?requests", re.IGNORECASE), RateLimited),
+    (
+        re.compile(r"api_?key_?(invalid|expired)|(invalid|expired)_?api_?key|unauthenticated", re.IGNORECASE),
+        NotAuthorized,
+    ),
+)
+"""Exception classes by words in error codes: AWS, Google, Moonshot, one-api, DashScope."""
+_TEXT_PATTERNS: tuple[tuple[re.Pattern[str], type[ModelError]], ...] = (
+    (
+        re.compile(
+            r"credit balance is too low|insufficient (account )?(balance|credits?|funds)|out of credits|"
+            r"(no|not enough) credits|used all available credits|specified api usage limits|欠费|余额不足",
+            re.IGNORECASE,
+        ),
+        QuotaExhausted,
+    ),
+    (
+        re.compile(r"(invalid|incorrect) api.?key|api.?key (is )?(not valid|invalid|expired)", re.IGNORECASE),
+        NotAuthorized,
+    ),
+)
+"""Exception classes by words in error texts, for providers whose code and status say no more than "bad request"."""
+_CLIENT_STATUSES = (None, 200, 400, 401, 403, 429)
+"""Statuses with which providers report a lack of credit or a wrong key."""
+_MESSAGES = (
+    "message",
+    "detail",
+    "msg",
+    "error_description",
+    "error_message",
+    "errorMessage",
+    "error_msg",
+    "status_msg",
+    "Message",
+)
+"""Fields of error objects that may hold the text, in order."""
+
 _STATUSES: dict[int, type[ModelError]] = {
     401: NotAuthorized,
     402: QuotaExhausted,
     403: NotAuthorized,
     408: ModelTimeout,
     409: ProviderUnavailable,
+    424: ProviderUnavailable,  # Bedrock: the model failed
+    425: ProviderUnavailable,
     429: RateLimited,
+    498: ProviderUnavailable,  # Groq: no free capacity
+    499: ProviderUnavailable,  # proxies: the connection to the provider was closed
 }
 _KEY_STATUSES = (401, 402, 403)
 """Statuses about the API key or its account."""
@@ -119,7 +169,7 @@ def provider_error(
         status: HTTP status; None if the error was received with status 200.
     """
     fields: Mapping[str, Any] = detail if isinstance(detail, Mapping) else {"message": detail}
-    codes = [str(fields[key]) for key in ("code", "type") if fields.get(key) is not None]
+    codes = [*_error_codes(fields)]
     status = status or _status_in(fields)
     text = _text(fields, status, secrets)
     details: dict[str, Any] = {
@@ -133,6 +183,8 @@ def provider_error(
     header_delay = retry_after(headers)
     kind = _kind(codes, status, text)
     error = _build(kind, text, retry_delay(fields) if header_delay is None else header_delay, **details)
+    if isinstance(error, RateLimited) and error.retry_after is None:
+        error.retry_after = _limit_reset(headers, fields)
     if headers.get("x-should-retry") == "false":
         error.retryable = False
     return error
@@ -160,6 +212,8 @@ def retry_after(headers: Headers) -> float | None:
     text = headers.get("retry-after")
     if text is None or (seconds := _number(text)) is not None:
         return seconds if text is not None else None
+    if (seconds := _seconds(text)) is not None:
+        return seconds
     try:
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
     except (ValueError, OverflowError):
@@ -178,14 +232,35 @@ def retry_delay(fields: Mapping[str, Any]) -> float | None:
             delay = f"{delay.get('seconds') or 0}s"
         if isinstance(delay, str) and (seconds := _seconds(delay)) is not None:
             return seconds
-    metadata = fields.get("metadata")
-    headers = metadata.get("headers") if isinstance(metadata, Mapping) else None
-    if isinstance(headers, Mapping):  # OpenRouter includes the headers of the upstream provider
-        lower = {str(name).lower(): str(value) for name, value in headers.items()}
-        if (seconds := retry_after(lower)) is not None:
-            return seconds
+    if (seconds := retry_after(_upstream_headers(fields))) is not None:
+        return seconds
     found = _RETRY_HINT.search(str(fields.get("message") or ""))
     return None if found is None else _seconds(found[1])
+
+
+def _upstream_headers(fields: Mapping[str, Any]) -> Headers:
+    """Return the headers of the upstream provider that OpenRouter includes in an error object, with lower-case names."""
+    metadata = fields.get("metadata")
+    headers = metadata.get("headers") if isinstance(metadata, Mapping) else None
+    return (
+        {str(name).lower(): str(value) for name, value in headers.items()}
+        if isinstance(headers, Mapping)
+        else {}
+    )
+
+
+def _limit_reset(headers: Headers, fields: Mapping[str, Any]) -> float | None:
+    """Return the seconds until an exhausted limit is reset, which OpenRouter sends as a Unix time; None without one."""
+    for found in (headers, _upstream_headers(fields)):
+        reset = _number(found.get("x-ratelimit-reset"))
+        if found.get("x-ratelimit-remaining") == "0" and reset is not None and reset > _FIRST_UNIX_TIME:
+            seconds = reset / 1000 if reset > _FIRST_UNIX_TIME * 1000 else reset
+            return max(0.0, seconds - time.time())
+    return None
+
+
+_FIRST_UNIX_TIME = 1e9
+"""Unix time in seconds, of the year 2001. Smaller numbers are durations."""
 
 
 def _seconds(text: str) -> float | None:
@@ -202,12 +277,21 @@ def _kind(codes: list[str], status: int | None, text: str) -> type[ModelError]:
         return BadRequest
     if status not in _KEY_STATUSES and says_too_long(text):
         return BadRequest
-    for word in codes:
-        if word in _CODES:
-            return _CODES[word]
+    if (kind := _kind_of_words(codes, status, text)) is not None:
+        return kind
     if status is not None:
         return kind_of_status(status)
     return next((_VAGUE_CODES[word] for word in codes if word in _VAGUE_CODES), ProviderUnavailable)
+
+
+def _kind_of_words(codes: list[str], status: int | None, text: str) -> type[ModelError] | None:
+    """Return the exception class that the codes or the text of an error decide with any status; None if they decide none."""
+    if known := [_CODES[word] for word in codes if word in _CODES]:
+        return known[0]
+    found = [kind for pattern, kind in _CODE_PATTERNS if any(map(pattern.search, codes))]
+    if not found and status in _CLIENT_STATUSES:
+        found = [kind for pattern, kind in _TEXT_PATTERNS if pattern.search(text)]
+    return found[0] if found else None
 
 
 def kind_of_status(status: int) -> type[ModelError]:
@@ -234,6 +318,20 @@ def _generation(codes: list[str], fields: Mapping[str, Any]) -> str | None:
     return text if isinstance(text, str) and text.strip() and _UNREADABLE_CODES.intersection(codes) else None
 
 
+def _error_codes(fields: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the codes and types in an error object."""
+    for key in ("code", "type"):
+        if fields.get(key) is not None:
+            yield str(fields[key])
+    for key in ("__type", "error_code", "errorCode", "status_code"):
+        if fields.get(key):
+            yield str(fields[key])
+    details = fields.get("details")
+    for detail in details if isinstance(details, list) else ():
+        if isinstance(detail, Mapping) and detail.get("reason"):  # Google's ErrorInfo
+            yield str(detail["reason"])
+
+
 def _status_in(fields: Mapping[str, Any]) -> int | None:
     """Return the HTTP status that an error object contains (OpenRouter in `code`, Azure in `status`); None without one."""
     for key in ("status", "status_code", "code"):
@@ -246,8 +344,57 @@ def _status_in(fields: Mapping[str, Any]) -> int | None:
 
 
 def _text(fields: Mapping[str, Any], status: int | None, secrets: Secrets) -> str:
-    message = fields.get("message") or fields.get("detail") or f"HTTP status {status}"
-    return secrets.redact(str(message))[:_MAX_TEXT_CHARS]
+    message = next((fields[key] for key in _MESSAGES if fields.get(key)), None)
+    if message is None and fields.get("errors"):
+        message = fields["errors"]
+    text = _message_text(message) if message else f"HTTP status {status}"
+    metadata = fields.get("metadata")
+    if isinstance(metadata, Mapping) and (
+        raw := metadata.get("raw")
+    ):  # OpenRouter: the upstream provider's error
+        text = f"{text}: {_message_text(raw)}"
+    return secrets.redact(text)[:_MAX_TEXT_CHARS]
+
+
+def _message_text(message: object) -> str:
+    """Return the text in an error message, which may be an object, a list of errors, encoded JSON, or a web page."""
+    if isinstance(message, str):
+        if message.lstrip()[:1] in ("{", "[") and isinstance(
+            found := decode_leniently(message.encode()), dict
+        ):
+            return _message_text(found)
+        return page_text(message)
+    if isinstance(message, Mapping):
+        if message.get("loc") and message.get("msg"):  # FastAPI
+            path = message["loc"] if isinstance(message["loc"], list) else [message["loc"]]
+            return f"{'.'.join(map(str, path))}: {message['msg']}"
+        inner = message.get("error") or next((message[key] for key in _MESSAGES if message.get(key)), None)
+        return _message_text(inner) if inner else str(message)
+    if isinstance(message, list):
+        return "; ".join(map(_message_text, message))
+    return str(message)
+
+
+def page_text(text: str) -> str:
+    """Return the title of a web page, such as a proxy's error page. Other texts are returned unchanged."""
+    if text.lstrip()[:1] != "<":
+        return text
+    title = _TITLE.search(text)
+    return f"web page {' '.join(title[1].split())!r}" if title else text
+
+
+_TITLE = re.compile(r"<title[^>]*>(.{1,300}?)</title>", re.IGNORECASE | re.DOTALL)
+
+
+def error_object(body: Mapping[str, Any]) -> object:
+    """Return the error in a body with status 200, or in a stream event, that does not contain an answer; None without one.
+
+    Servers send such errors in many forms: `{"object": "error", "message": ...}`, `{"code": 401, "msg": ...}`,
+    `{"base_resp": {"status_code": 1008, "status_msg": ...}}`, `{"detail": ...}`.
+    """
+    inner = body.get("base_resp")
+    found = inner if isinstance(inner, Mapping) else body
+    return found if any(isinstance(found.get(key), str | list) for key in (*_MESSAGES, "errors")) else None
 
 
 def _build(kind: type[ModelError], text: str, delay: float | None, **details: Any) -> ModelError:

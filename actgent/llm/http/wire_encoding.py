@@ -203,8 +203,18 @@ def check_texts(answer: ModelResponse) -> ModelResponse:
 
 
 def count(usage: Mapping[str, Any], *path: str) -> int:
-    """Return the number at a path of keys in a nested usage object; 0 if it is absent."""
+    """Return the number at a path of keys in a nested usage object; 0 if it is absent, negative or infinite.
+
+    Servers that generate their JSON from protocol buffers send numbers as texts.
+    """
     value: object = usage
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
-    return value if isinstance(value, int) else int(value) if isinstance(value, float) else 0
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        value = int(value)
+    return int(value) if isinstance(value, int | float) and 0 < value < _MAX_COUNT else 0
+
+
+_DIGITS = re.compile(r"[0-9]{1,15}")
+_MAX_COUNT = 2**53
+"""Limit of a token count. Larger numbers cannot be counts, and journals do not store integers above 64 bits."""
