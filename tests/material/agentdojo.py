@@ -679,7 +679,7 @@ def make_table(names: Sequence[str], results: Results) -> Table:
         rows=tuple(rows),
         note=(
             'Isolation is `Policy(untrusted="isolate")`. The bars apply to each policy except `check="arguments"`. With '
-            "`oracle`, all tasks are solved. No attack has an effect or a repeat. Attacks reach goals only by text, or by "
+            "`oracle`, all tasks are solved. No attack has an effect, and no call is repeated. Attacks reach goals only by text, or by "
             "values that are not sinks. Trusted results contain no text of an attack."
         ),
         failures=tuple(failures),
