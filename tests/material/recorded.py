@@ -504,7 +504,7 @@ First bar: each request has the task and the last {LAST} results. The bar does n
 {sum(found.long_task for _, found in rows)} requests of runs whose task alone takes more than {MOST_SHARE:.0%} of the room.
 Second bar, for the default memory: after a cut, a request takes {LEAST_SHARE:.0%} to {MOST_SHARE:.0%} of the room. \
 The bar does not apply if the task and the last {LAST} results alone take more than {MOST_SHARE:.0%} of the room.
-The tokens of a message are the tokens by which the provider's count grew when the message was added.""",
+The number of tokens of a message is the growth of the provider's count after the message was added.""",
         failures=tuple(failures),
     )
 

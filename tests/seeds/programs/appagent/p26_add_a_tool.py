@@ -1,4 +1,4 @@
-"""A new tool is a function, the collection that it belongs to, and thereby its access rule.
+"""A new tool is a function in a collection of tools. The collection determines the access rule of the tool.
 
 Document: Adding New Functionality, Add New Tools.
 """
