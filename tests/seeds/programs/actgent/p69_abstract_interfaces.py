@@ -1,4 +1,5 @@
-"""All classifiers implement one interface (AbstractClassifier), and all templates another (IAgentPromptTemplate); the core needs no more.
+"""All classifiers implement the interface AbstractClassifier, and all templates implement IAgentPromptTemplate. The core uses only these
+interfaces.
 
 Document: Core Design Principles, Common Interface.
 """

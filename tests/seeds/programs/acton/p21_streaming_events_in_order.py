@@ -1,4 +1,5 @@
-"""`run_stream` yields typed events in order: start, tokens and end of each answer, plan, step, the executions and results of tools, final.
+"""`run_stream` yields typed events in order. The events are the start, the tokens and the end of each answer, plans, steps, executions
+and results of tools, and the final answer.
 
 Document: Data Flow, Streaming Flow; Design Patterns, 5. Event-Driven Streaming.
 
