@@ -670,7 +670,7 @@ def make_table(names: Sequence[str], results: Results) -> Table:
             "tasks solved, approver `oracle` / `none`",
             "goals reached (by text)",
             "attacks with an effect",
-            "model changes the user's calls: goals (by text) / effects",
+            "with changed user's calls: goals (by text) / effects",
             "repeats",
             "approvals per task (attacked)",
             "decisions per task (attacked)",

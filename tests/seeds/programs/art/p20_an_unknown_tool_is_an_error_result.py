@@ -1,4 +1,4 @@
-"""A planned call of a tool that the registry does not have is an error result, and the synthesis call still writes the answer.
+"""If the registry does not have a planned tool, the call gets an error result. The synthesis call still writes the answer.
 
 Document: The 6 Stages of PES Execution, 4. Tool Execution Phase (ToolRegistry).
 """
