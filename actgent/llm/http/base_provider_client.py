@@ -48,7 +48,7 @@ from actgent.support.misuse_hints import hints_for_clients
 from actgent.support.tracing_interface import active_trace
 
 from .api_keys import find_key, find_url
-from .provider_errors import UnreadableCall, broken, error_object, page_text, provider_error
+from .provider_errors import UnreadableCall, broken, error_object, shorten_page, provider_error
 from .provider_schemas import OPENAI_STYLE, SchemaStyle, UnsupportedSchema, answer_schema, unwrap_answer
 from .sdk_client import Sdk, TokenCounter
 from .secret_removal import Secrets, secrets_in, split_login, validate_headers
@@ -494,7 +494,7 @@ class Remote(LLM):
                 stream.has_surrogates = True
         if not isinstance(value, dict):
             if data.lstrip()[:1] == b"<":
-                page = self._secrets.redact(page_text(data[:_MAX_PAGE_BYTES].decode("utf-8", "replace")))
+                page = self._secrets.redact(shorten_page(data[:_MAX_PAGE_BYTES].decode("utf-8", "replace")))
                 raise self._broken(
                     f"the response is not JSON but a {page[:200]}: check {self._url_settings}", response
                 )

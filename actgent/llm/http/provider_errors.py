@@ -363,7 +363,7 @@ def _message_text(message: object) -> str:
             found := decode_leniently(message.encode()), dict
         ):
             return _message_text(found)
-        return page_text(message)
+        return shorten_page(message)
     if isinstance(message, Mapping):
         if message.get("loc") and message.get("msg"):  # FastAPI
             path = message["loc"] if isinstance(message["loc"], list) else [message["loc"]]
@@ -375,7 +375,7 @@ def _message_text(message: object) -> str:
     return str(message)
 
 
-def page_text(text: str) -> str:
+def shorten_page(text: str) -> str:
     """Return the title of a web page, such as a proxy's error page. Other texts are returned unchanged."""
     if text.lstrip()[:1] != "<":
         return text
