@@ -48,7 +48,7 @@ from actgent.support.misuse_hints import hints_for_clients
 from actgent.support.tracing_interface import active_trace
 
 from .api_keys import find_key, find_url
-from .provider_errors import UnreadableCall, broken, error_object, shorten_page, provider_error
+from .provider_errors import UnreadableCall, broken, error_object, provider_error, shorten_page
 from .provider_schemas import OPENAI_STYLE, SchemaStyle, UnsupportedSchema, answer_schema, unwrap_answer
 from .sdk_client import Sdk, TokenCounter
 from .secret_removal import Secrets, secrets_in, split_login, validate_headers
