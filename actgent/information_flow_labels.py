@@ -6,7 +6,7 @@ label as text, with commas between sources and an item for the readers, and omit
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal, Self, get_args
 from urllib.parse import quote, unquote
 
@@ -184,6 +184,36 @@ def text_of_readers(names: frozenset[str]) -> str:
     `names` are the owners that may read the value.
     """
     return READERS + "|".join(sorted(quote(name, safe=" @:/+") for name in names))
+
+
+def to_ifc(label: Label) -> dict[str, Any] | None:
+    """Convert a label to the member `ifc` of the field `_meta` of MCP. Return None if the label restricts nothing.
+
+    The member has the integrity, `trusted` or `untrusted`, and the confidentiality, `public` or a list of owner names.
+    """
+    if label.is_trusted and label.readers is None:
+        return None
+    integrity = "trusted" if label.is_trusted else "untrusted"
+    confidentiality = "public" if label.readers is None else sorted(label.readers)
+    return {"integrity": integrity, "confidentiality": confidentiality}
+
+
+def from_ifc(ifc: object, *, source: str, owner: str) -> Label:
+    """Convert a member `ifc` of MCP to a label. A value that is not understood restricts most.
+
+    Args:
+        ifc: The member. Its confidentiality is `public`, `private`, or a list of owner names.
+        source: Source of the label if the integrity is not `trusted`.
+        owner: Only permitted reader if the confidentiality is `private`.
+    """
+    given = ifc if isinstance(ifc, Mapping) else {}
+    sources = frozenset() if given.get("integrity") == "trusted" else frozenset({source})
+    confidentiality = given.get("confidentiality", "public")
+    names = confidentiality if isinstance(confidentiality, list) else [confidentiality]
+    if "public" in names:
+        return Label(sources)
+    readers = (owner if each == "private" else each for each in names)
+    return Label(sources, readers=frozenset(each for each in readers if isinstance(each, str) and each))
 
 
 def source_name(kind: str, name: str) -> str:

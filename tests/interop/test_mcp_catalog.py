@@ -138,6 +138,29 @@ async def test_results_carry_their_labels(name, arguments, meta):
     assert result.is_error == ("is_missing" in arguments)
 
 
+@pytest.mark.parametrize("by", ["agent", "function"])
+@pytest.mark.parametrize(
+    ("label", "meta"),
+    [
+        (None, None),
+        ({"integrity": "trusted", "confidentiality": "public"}, None),
+        (UNTRUSTED, UNTRUSTED),
+        ({"integrity": "trusted", "confidentiality": ["private"]}, PRIVATE),
+        ("trusted", UNTRUSTED),
+    ],
+    ids=str,
+)
+async def test_the_label_of_a_call_applies_to_the_agent_that_answers(label, meta, by):
+    """A client marks a call with `_meta.ifc`. The label of the agent's session includes it, also if a function asks the agent."""
+    clerk = BareAgent("clerk", llm=ScriptedLLM(["done"]))
+    catalog = MCPCatalog(tools=[clerk.as_tool(name="ask_clerk")])
+    name, arguments = ("clerk", {"message": "go"}) if by == "agent" else ("ask_clerk", {"task": "go"})
+    async with connected(catalog, agents=[clerk]) as client:
+        result = await client.call_tool(name, arguments, meta=None if label is None else {"ifc": label})
+    assert text_of(result) == "done"
+    assert (result.meta or {}).get("ifc") == meta
+
+
 def _fail(chat):
     if chat.messages[-1].role == "tool":
         raise ModelError("x", model="m")

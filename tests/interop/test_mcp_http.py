@@ -9,6 +9,7 @@ import trio
 from actgent import (
     Approve,
     BareAgent,
+    Label,
     MCPServer,
     ScriptedLLM,
     ToolCall,
@@ -147,6 +148,34 @@ async def test_open_stream_ends_with_the_gateway():
                 found = {**ACCEPT, "mcp-session-id": opened.headers["mcp-session-id"]}
                 nursery.start_soon(hold, served)
                 await ready.wait()
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+async def test_agent_of_another_runtime_gets_the_label_of_the_turn(is_read):
+    """After an untrusted page, the calls of an agent make the session of the other agent untrusted."""
+
+    @tool(untrusted=True, effect="pure")
+    def page() -> str:
+        """Read a page."""
+        return "x"
+
+    ask_clerk = ToolCall("clerk", {"message": "go", "session_id": "s"})
+    answers = [ToolCall("page", {}), ask_clerk, "done"] if is_read else [ask_clerk, "done"]
+    clerk = BareAgent("clerk", llm=ScriptedLLM(["It is done."]))
+    async with open_served(agents=[clerk], protocols=[MCPProtocol()]) as served:
+        server = MCPServer(
+            name="shop",
+            url=f"{served.gateway.url}/mcp",
+            headers={"authorization": f"Bearer {served.tokens['ada']}"},
+            allow=["127.0.0.1"],
+        ).labelled(trusted=("clerk",))
+        caller = BareAgent("caller", llm=ScriptedLLM(answers), tools=[page, server])
+        with trio.fail_after(60):
+            async with caller:
+                reply = await caller.run("go")
+            label = (await clerk.open_session("s")).label
+    assert reply.text == "done"
+    assert label == (Label({"mcp-client:ada"}) if is_read else Label())
 
 
 async def test_agent_of_another_runtime_uses_tools_and_answers_their_questions(tmp_path):

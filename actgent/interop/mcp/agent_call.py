@@ -93,6 +93,8 @@ class AgentCall:
     """Function that reports the progress of the call to the client."""
     ask: Ask | None
     """Function that asks the client for a decision during the call. If None, the call returns `Questions` instead."""
+    label: Label = TRUSTED
+    """Untrusted sources and permitted readers of the message."""
     on_message: Callable[[SessionKey], None] | None = None
     """Function that is called after the session has accepted the message."""
     _text: str = attrs.field(default="", init=False)
@@ -195,7 +197,7 @@ class AgentCall:
         async with follow_session(self.journal, None, key, after=after) as follower:
             self._cursor = follower.cursor
             if message and session is not None:
-                await session.chat(message, message_id=state.message_id)
+                await session.chat(message, message_id=state.message_id, label=self.label)
                 if self.on_message is not None:
                     self.on_message(key)
             return await self._follow(follower, reader, session, state, shared)

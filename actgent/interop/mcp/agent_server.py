@@ -30,7 +30,7 @@ from .agent_call import MESSAGE_ID, AgentCall, CallAnswer, CallState, Questions,
 from .catalog import MCPCatalog
 from .catalog_server import LIST_MILLISECONDS, CatalogServer
 from .client_questions import Context, MCPCaller
-from .content_blocks import meta_of
+from .content_blocks import call_label, meta_of
 
 OWNER = "user"
 """Owner of the sessions of a client that has no token, as in a terminal."""
@@ -168,6 +168,7 @@ class _Tools:
             journal=self.journal,
             opener=self.runtime.agents.opener(card.name),
             owner=self.owner_of(context),
+            label=call_label(context.meta, self.owner_of(context)),
             report=_progress_of(context, card.name),
             on_message=None if self.on_message is None else partial(self.on_message, context),
             ask=_decide_nothing if not asks else None if is_modern else _asker(context),

@@ -29,7 +29,7 @@ from actgent.errors import (
     InvalidToolResult,
     ToolError,
 )
-from actgent.information_flow_labels import TRUSTED, Label, without_labels
+from actgent.information_flow_labels import TRUSTED, Label, text_of, without_labels
 from actgent.interop.approval_forms import decision_of, form_of, question_text
 from actgent.messages import CallProgress, ToolCall, ToolResult
 from actgent.support.safe_logging import logger_of
@@ -39,7 +39,7 @@ from actgent.tools.schemas import compile_schema
 from actgent.tools.tool_execution import Batch
 from actgent.tools.tool_interface import NestedToolCalls, Tool, ToolContext, WrappedTool
 from actgent.tools.tool_registry import ToolRegistry
-from actgent.tools.untrusted_call_sources import CallSources, running_call
+from actgent.tools.untrusted_call_sources import CallSources, reading_text_of, running_call
 from actgent.turns.calls.tool_progress_publisher import ProgressPublisher
 
 from .catalog import MAX_COMPLETIONS, MCPCatalog, MCPPrompt, MCPResource
@@ -52,7 +52,7 @@ from .client_questions import (
     current_caller,
     set_log_level,
 )
-from .content_blocks import blocks_of, contents_of, messages_of, meta_of
+from .content_blocks import blocks_of, call_label, contents_of, messages_of, meta_of
 
 MAX_RESULT_CHARACTERS = 1_000_000
 """Maximum length of a result in characters; longer results are truncated with a notice."""
@@ -94,6 +94,7 @@ async def run_tool(
     arguments: Mapping[str, Any],
     *,
     owner: str = "",
+    label: Label = TRUSTED,
     call_id: str = "",
     report: Callable[[CallProgress], object] | None = None,
     grant: Approve | None = None,
@@ -104,6 +105,7 @@ async def run_tool(
         tool: Tool to run.
         arguments: Arguments of the call, not yet validated.
         owner: Name of the owner for `ToolContext.owner`.
+        label: Untrusted sources and permitted readers of the arguments.
         call_id: Id of the call for `ToolContext.call_id`.
         report: Function that is called with each `CallProgress`; None ignores progress.
         grant: Approval of the call, which the tool finds as `ToolContext.approval`; None without an approval.
@@ -121,7 +123,8 @@ async def run_tool(
     )
     token = running_call.set(sources)
     try:
-        await batch.run()
+        with reading_text_of(text_of(label)):
+            await batch.run()
     finally:
         running_call.reset(token)
     if (question := batch.awaiting_approval.get(0)) is not None:
@@ -433,11 +436,13 @@ class _Run:
         """Run the function until it ends or needs input from the client. Store the result in `outcome`."""
         if self.state.asked is not None and not await self._decide(self.state.asked):
             return
+        owner = self.server.owner_of(self.caller.context)
         while True:
             outcome = await run_tool(
                 self.tool,
                 self.arguments,
-                owner=self.server.owner_of(self.caller.context),
+                owner=owner,
+                label=call_label(self.caller.context.meta, owner),
                 call_id=str(self.caller.context.request_id),
                 report=report,
                 grant=self.state.grant,

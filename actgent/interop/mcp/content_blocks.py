@@ -2,14 +2,14 @@
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import mcp_types as types
 
 from actgent.errors import InvalidToolResult
-from actgent.information_flow_labels import Label
+from actgent.information_flow_labels import TRUSTED, Label, from_ifc, source_name, to_ifc
 from actgent.messages import ChatMessage, File, Image, Medium, Text
 from actgent.tools.outputs.result_text import fallback_text, to_text
 
@@ -20,14 +20,22 @@ _TEXT_TYPE = re.compile(r"text/.+|application/(.+\+)?(json|xml|yaml|x-yaml|javas
 def meta_of(label: Label) -> dict[str, Any] | None:
     """Return the field `_meta` of a result, with the label as its member `ifc`; None if the label restricts nothing.
 
-    The member has the integrity, `trusted` or `untrusted`, and the confidentiality, `public` or a list of owner names. A result
-    without restrictions makes no claim, because most functions do not declare whether they return untrusted text.
+    A result without restrictions makes no claim, because most functions do not declare whether they return untrusted text.
     """
-    if label.is_trusted and label.readers is None:
-        return None
-    integrity = "trusted" if label.is_trusted else "untrusted"
-    confidentiality = "public" if label.readers is None else sorted(label.readers)
-    return {"ifc": {"integrity": integrity, "confidentiality": confidentiality}}
+    ifc = to_ifc(label)
+    return None if ifc is None else {"ifc": ifc}
+
+
+def call_label(meta: Mapping[str, Any] | None, owner: str) -> Label:
+    """Return the label of a client's call from the member `ifc` of its field `_meta`; a trusted label without the member.
+
+    Args:
+        meta: Field `_meta` of the request.
+        owner: Owner of the client's token, who names the source of an untrusted call.
+    """
+    if meta is None or "ifc" not in meta:
+        return TRUSTED
+    return from_ifc(meta["ifc"], source=source_name("mcp-client", owner), owner=owner)
 
 
 def blocks_of(value: object) -> list[types.ContentBlock]:

@@ -21,6 +21,7 @@ from mcp.shared.exceptions import MCPError
 from actgent.approvals import FormAnswer
 from actgent.errors import ApprovalRequired, ConfigurationError, OutcomeUnknown, ToolError
 from actgent.errors.text_escaping import counted
+from actgent.information_flow_labels import label_of, to_ifc
 from actgent.messages import ChatMessage, Medium, Text
 from actgent.support.safe_logging import logger_of
 from actgent.support.untrusted_text import join_origins
@@ -164,7 +165,7 @@ class MCPConnection:
         """Run a tool of the server. Cancelling the call notifies the server.
 
         `on_meta` receives the `_meta` member of the result, also if the tool failed. `sources` has the untrusted sources of the
-        turn of the call.
+        turn of the call. The server receives them as a label in `_meta.ifc` of the request.
 
         Raises:
             ApprovalRequired: The server asks a question; the call runs again with the answer.
@@ -172,7 +173,7 @@ class MCPConnection:
             SessionExpired: The server no longer knows the session; the call did not run.
             ToolError: The tool failed.
         """
-        call = _Call(answer, sources=sources)
+        call, ifc = _Call(answer, sources=sources), to_ifc(label_of(sources))
         if self.sampling is not None:
             call.sampled = SampledCall(self.sampling, _sampled_message, self.name)
         self.calls.append(call)
@@ -183,6 +184,7 @@ class MCPConnection:
                 name,
                 dict(arguments),
                 progress_callback=report,
+                meta=None if ifc is None else {"ifc": ifc},
                 allow_input_required=True,
             )
             ask: Any = partial(self._rounds, send, call)

@@ -22,7 +22,7 @@ import trio
 from actgent.approvals import FormAnswer
 from actgent.errors import ActgentError, ConfigurationError, ToolError, ToolsetUnavailable
 from actgent.errors.text_escaping import shown
-from actgent.information_flow_labels import text_of
+from actgent.information_flow_labels import from_ifc, text_of
 from actgent.messages import ChatMessage
 from actgent.support.misuse_hints import hints_for_servers
 from actgent.support.safe_logging import logger_of
@@ -440,15 +440,11 @@ class MCPTool(Tool):
         """
         if "ifc" not in meta:
             return
-        label = meta["ifc"]
-        if not isinstance(label, Mapping) or label.get("integrity") != "trusted":
+        label = from_ifc(meta["ifc"], source=self._server.name, owner=context.root_owner)
+        if not label.is_trusted:
             context.origin = self._server.name
-        given = label.get("confidentiality", "public") if isinstance(label, Mapping) else "public"
-        names = given if isinstance(given, list) else [given]
-        if "public" in names:
-            return
-        owners = [context.root_owner if each == "private" else each for each in names]
-        context.readers = [each for each in owners if isinstance(each, str) and each]
+        if label.readers is not None:
+            context.readers = sorted(label.readers)
 
 
 def _sources_of(context: ToolContext) -> str:
