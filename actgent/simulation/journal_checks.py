@@ -12,8 +12,14 @@ from actgent.messages import Sender
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.pending.approval_ledger import ApprovalLedger, restore_ledger
 from actgent.sessions.pending.delegated_tasks import TASK_TIMER
-from actgent.sessions.restore import LoadedSession, digest_of, load_session, owner_of, restore_loaded
-from actgent.sessions.restore.record_replayer import RecordReplayer
+from actgent.sessions.restore import (
+    LoadedSession,
+    RecordReplayer,
+    digest_of,
+    load_session,
+    owner_of,
+    restore_loaded,
+)
 from actgent.sessions.session_context import SessionContext
 from actgent.testing.journal_history_checks import message_marks
 

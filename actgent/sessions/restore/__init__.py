@@ -1,6 +1,6 @@
 """Restoring of sessions from their journal records, and snapshots that speed it up."""
 
-from .record_replayer import TOOLS, RestoredSession, close_calls, is_unused, owner_of
+from .record_replayer import TOOLS, RecordReplayer, RestoredSession, close_calls, is_unused, owner_of
 from .session_loader import (
     LoadedSession,
     RebuiltSession,
@@ -16,6 +16,7 @@ __all__ = [
     "TOOLS",
     "LoadedSession",
     "RebuiltSession",
+    "RecordReplayer",
     "RestoredSession",
     "SessionSnapshotter",
     "close_calls",

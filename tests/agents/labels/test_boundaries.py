@@ -35,7 +35,7 @@ from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.record_types import MessageEndRecord, SessionCreatedRecord
 from actgent.memory.short_term_memory import SUMMARY, ShortTermMemory
 from actgent.sessions.conversation import SessionConversation
-from actgent.sessions.restore.record_replayer import RecordReplayer
+from actgent.sessions.restore import RecordReplayer
 from actgent.sessions.restore.snapshot import (
     decode_snapshot,
     encode_snapshot,
