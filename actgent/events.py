@@ -158,9 +158,9 @@ class MessageRefused(SessionObservation):
 class TurnStarted(SessionObservation):
     """Event: a turn started, or resumed after a restart of the process."""
 
-    queued: float
+    queue_seconds: float
     """Seconds since the creation of the turn's message."""
-    again: bool = False
+    is_resumed: bool = False
     """True if the turn resumes work that an earlier process began."""
 
 
@@ -227,7 +227,7 @@ class ModelFailed(SessionObservation):
     """Name of the model."""
     error: str
     """Class name of the error with which the attempt failed."""
-    again: float | None = None
+    retry_seconds: float | None = None
     """Seconds until the next attempt with this model; None if this call makes no further attempt with it."""
 
 
@@ -364,7 +364,7 @@ class MessageFailed(SessionObservation):
     """Kind of the failure; see `Failure.kind`."""
     error: str
     """Class name of the exception that caused the failure."""
-    words: str
+    error_text: str
     """Text of the error, if actgent wrote it; empty for exceptions of user code, and if the runtime redacts texts."""
     cause: str = ""
     """Class and text of the third-party exception that caused the failure; empty if there was none or the runtime
@@ -381,10 +381,10 @@ class ToolFailed(SessionObservation):
     tool_name: str
     """Name of the tool."""
     raised: str
-    """Class name of the exception in the tool's code whose text is in `words`; empty if the text is of actgent or of a
+    """Class name of the exception in the tool's code whose text is in `error_text`; empty if the text is of actgent or of a
     `ToolError`.
     """
-    words: str
+    error_text: str
     """Error text of the tool call (`ToolResult.error`); empty if the runtime redacts texts."""
 
 

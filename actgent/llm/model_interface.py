@@ -66,14 +66,14 @@ class CallWatch(FieldRepr):
     def begin(self, model: str, attempt: int) -> None:
         """Observe that an attempt is about to be sent to the provider. `attempt` counts from 0 for each model."""
 
-    def fail(self, model: str, attempt: int, error: Exception, again: float | None) -> None:
+    def fail(self, model: str, attempt: int, error: Exception, retry_seconds: float | None) -> None:
         """Observe a failed attempt.
 
         Args:
             model: Name of the model, `provider:model`.
             attempt: Number of the failed attempt, from 0.
             error: Error of the attempt.
-            again: Seconds until the next attempt; None if no attempt follows.
+            retry_seconds: Seconds until the next attempt; None if no attempt follows.
         """
 
 

@@ -91,8 +91,8 @@ class Observer(FieldRepr):
             self.stream.publish(
                 TurnStarted(
                     **self._at(context, turn.message.id),
-                    queued=max(0.0, time.time() - turn.message.created_at),
-                    again=turn.checkpoint is not None,
+                    queue_seconds=max(0.0, time.time() - turn.message.created_at),
+                    is_resumed=turn.checkpoint is not None,
                 )
             )
 
@@ -258,7 +258,7 @@ class Observer(FieldRepr):
                 message_id=message.id,
                 kind=kind,
                 error=type(error).__name__,
-                words="" if self.is_redacted else observer_error_text(error),
+                error_text="" if self.is_redacted else observer_error_text(error),
                 cause="" if self.is_redacted else cause_text(error),
             )
         )
@@ -273,7 +273,7 @@ class Observer(FieldRepr):
                     call_id=result.call_id,
                     tool_name=result.tool_name,
                     raised=result.raised,
-                    words="" if self.is_redacted else result.error or "",
+                    error_text="" if self.is_redacted else result.error or "",
                 )
             )
 
@@ -342,13 +342,13 @@ class _ObservedCall(CallWatch):
     def begin(self, model: str, attempt: int) -> None:
         self.has_failed = False
 
-    def fail(self, model: str, attempt: int, error: Exception, again: float | None) -> None:
-        self.has_failed = again is None
+    def fail(self, model: str, attempt: int, error: Exception, retry_seconds: float | None) -> None:
+        self.has_failed = retry_seconds is None
         self.stream.publish(
             ModelFailed(
                 **self.place,
                 model=model,
                 error=type(error).__name__,
-                again=again,
+                retry_seconds=retry_seconds,
             )
         )

@@ -158,7 +158,7 @@ class _SessionTally:
                 message_id=end.message_id,
                 kind=end.failed,
                 error=end.error,
-                words=end.words,
+                error_text=end.words,
             )
             _add_failure(self.totals.failures, (*self.key, end.message_id), failed)
 
@@ -175,7 +175,7 @@ def failed_call(key: SessionKey, turn: str, result: ToolResult, at: float) -> To
         call_id=result.call_id,
         tool_name=result.tool_name,
         raised=result.raised,
-        words=result.error or "",
+        error_text=result.error or "",
     )
 
 

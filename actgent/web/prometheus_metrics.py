@@ -399,7 +399,7 @@ def _tool_ended(metrics: Metrics, event: ToolFinished) -> None:
 def _turn_began(metrics: Metrics, event: TurnStarted) -> None:
     key = (WAIT, event.agent)
     known = metrics.cached_series(key) or metrics.series(key, (WAIT, {AGENT: event.agent}))
-    known[0].add(event.queued)
+    known[0].add(event.queue_seconds)
 
 
 def _turn_ended(metrics: Metrics, event: TurnEnded) -> None:

@@ -348,7 +348,7 @@ async def test_words_of_a_client_stay_out_of_the_journal():
             await agent.run("Hello")
         (failure,) = runtime.failures
     assert (failure.kind, failure.error) == ("model", "ModelError")
-    assert failure.words == "model: its client raised ValueError"
+    assert failure.error_text == "model: its client raised ValueError"
 
 
 async def test_invalid_return_value_of_a_model_is_reported():

@@ -109,19 +109,19 @@ async def list_errors(
     for failed in await _visible_failures(call, [*messages.values(), *calls.values()]):
         key = SessionKey(failed.agent, failed.session_id)
         if isinstance(failed, ToolFailed):
-            words = hidden_error_text(failed.raised) if failed.raised else failed.words
+            words = hidden_error_text(failed.raised) if failed.raised else failed.error_text
             group = _group_of(groups, "tool", failed.raised or "ToolError", failed.at)
             group.add(
                 failed.at,
                 words,
                 failed.agent,
                 key,
-                cause=failed.words if failed.raised else "",
+                cause=failed.error_text if failed.raised else "",
                 tool=failed.tool_name,
             )
         else:
             group = _group_of(groups, failed.kind, failed.error, failed.at)
-            group.add(failed.at, failed.words, failed.agent, key, cause=failed.cause)
+            group.add(failed.at, failed.error_text, failed.agent, key, cause=failed.cause)
     for letter in runtime.dead_letters if call.caller.is_admin else ():
         error = "" if letter.error is None else type(letter.error).__name__
         _group_of(groups, "dead letter", error, letter.at).add(letter.at, letter.reason, letter.actor)

@@ -247,7 +247,7 @@ async def test_events_explain_slow_model_calls(autojump_clock):
             await session.wait_idle()
         waited, failed = of_kind(events, AdmissionWaited, ModelFailed)
     assert waited.seconds == pytest.approx(1, abs=0.01)
-    assert (failed.error, failed.again, failed.turn) == ("RateLimited", None, waited.turn)
+    assert (failed.error, failed.retry_seconds, failed.turn) == ("RateLimited", None, waited.turn)
 
 
 async def test_events_of_model_call_attempts():
@@ -265,7 +265,7 @@ async def test_events_of_model_call_attempts():
                 await session.wait_idle()
             failed = of_kind(events, ModelFailed)
         await llm.aclose()
-    assert [event.again for event in failed] == [0.001, 0.002, 0.001, 0.002, None]
+    assert [event.retry_seconds for event in failed] == [0.001, 0.002, 0.001, 0.002, None]
     assert {event.error for event in failed} == {"ProviderUnavailable"}
     assert len({event.turn for event in failed}) == 2
 

@@ -28,13 +28,13 @@ async def test_failures_are_listed(journal):
         with pytest.raises(ModelError):
             await clerk.run("Divide.")
         first, second = runtime.failures
-        assert (first.agent, first.kind, first.error, first.words) == (
+        assert (first.agent, first.kind, first.error, first.error_text) == (
             "scout",
             "model",
             "ProviderUnavailable",
             "503",
         )
-        assert (second.agent, second.kind, second.error, second.words) == (
+        assert (second.agent, second.kind, second.error, second.error_text) == (
             "clerk",
             "model",
             "ModelError",
@@ -81,4 +81,4 @@ async def test_a_redacting_runtime_records_no_secret_text():
         with pytest.raises(ProviderUnavailable):
             await scout.run("What is there?")
         (failure,) = runtime.failures
-        assert (failure.error, failure.words) == ("ProviderUnavailable", "")
+        assert (failure.error, failure.error_text) == ("ProviderUnavailable", "")
