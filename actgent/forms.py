@@ -156,7 +156,7 @@ def to_form(fields: "Mapping[str, Any] | Field | Iterable[Field] | None") -> Map
     if fields is None or isinstance(fields, Mapping):
         return fields
     given = (fields,) if isinstance(fields, Field) or not isinstance(fields, Iterable) else tuple(fields)
-    found = _checked(given)
+    found = _parse_form_fields(given)
     return {
         "type": "object",
         "properties": {field.name: dict(field.member) for field in found},
@@ -165,7 +165,7 @@ def to_form(fields: "Mapping[str, Any] | Field | Iterable[Field] | None") -> Map
     }
 
 
-def _checked(given: tuple[object, ...]) -> list[Field]:
+def _parse_form_fields(given: tuple[object, ...]) -> list[Field]:
     found = [each for each in given if isinstance(each, Field)]
     if len(found) < len(given) or not found:
         raise ConfigurationError(
@@ -274,13 +274,13 @@ _DATETIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:[Zz
 """Pattern of RFC 3339 times; Python's parser also accepts week dates, for example. Seconds may be omitted."""
 
 
-def _no_date(value: object) -> str | None:
+def _date_error(value: object) -> str | None:
     if not _is_parsable(date.fromisoformat, _DATE, value):
         return f"{value!r:.50} is no date, e.g. 2027-01-31"
     return None
 
 
-def _no_datetime(value: object) -> str | None:
+def _datetime_error(value: object) -> str | None:
     if not _is_parsable(datetime.fromisoformat, _DATETIME, value):
         return f"{value!r:.50} is no date and time with a zone, e.g. 2027-01-31T09:30:00Z"
     return None
@@ -297,7 +297,7 @@ def _is_parsable(parse: Callable[[str], object], pattern: re.Pattern[str], value
     return True
 
 
-def _no_file(value: object) -> str | None:
+def _file_error(value: object) -> str | None:
     try:
         base64.b64decode(str(value.get("data", "")) if isinstance(value, Mapping) else "", validate=True)
     except (binascii.Error, ValueError):
@@ -306,7 +306,7 @@ def _no_file(value: object) -> str | None:
 
 
 _CHECKS: Mapping[str, Callable[[object], str | None]] = {
-    "date": _no_date,
-    "datetime": _no_datetime,
-    "file": _no_file,
+    "date": _date_error,
+    "datetime": _datetime_error,
+    "file": _file_error,
 }

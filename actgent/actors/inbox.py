@@ -367,7 +367,7 @@ class PriorityInbox(Generic[M]):
             return True
         if self.reached_bound(message) is not UNBOUNDED:
             return False
-        entry = self._stamp(message, now, first=first)
+        entry = self._make_entry(message, now, first=first)
         self._push(self._count(entry), entry)
         return True
 
@@ -402,7 +402,7 @@ class PriorityInbox(Generic[M]):
 
     def reserve_over_capacity(self, message: M, *, first: bool = False) -> InboxEntry[M]:
         """Reserve an entry for a message even if the inbox is full, for messages that must not be rejected."""
-        entry = self._stamp(message, trio.current_time(), first=first)
+        entry = self._make_entry(message, trio.current_time(), first=first)
         self._count(entry)
         self._reserved += 1
         return entry
@@ -492,7 +492,7 @@ class PriorityInbox(Generic[M]):
 
         Return the entry. `now` is the arrival time, by which messages are ordered.
         """
-        entry = self._stamp(message, now, first=first)
+        entry = self._make_entry(message, now, first=first)
         self._push(self._count(entry), entry)
         return entry
 
@@ -567,7 +567,7 @@ class PriorityInbox(Generic[M]):
             return InboxFull(f"session {session_id} (URGENT)", self.urgent_capacity)
         return InboxFull(f"session {session_id}", self.session_capacity)
 
-    def _stamp(self, message: M, now: float, *, first: bool) -> InboxEntry[M]:
+    def _make_entry(self, message: M, now: float, *, first: bool) -> InboxEntry[M]:
         key = now + self._delays[message.priority]
         position = _FIRST if first and message.priority != _URGENT else key
         return (
@@ -647,7 +647,7 @@ class PriorityInbox(Generic[M]):
     # --- waiting for room ----------------------------------------------------------------
 
     async def _put_when_room(self, message: M, *, first: bool, reserves: bool = False) -> InboxEntry[M]:
-        entry = self._stamp(message, trio.current_time(), first=first)
+        entry = self._make_entry(message, trio.current_time(), first=first)
         sender = WaitingSender(entry, trio.lowlevel.current_task(), reserves)
         if not await self._senders.wait(
             sender, DEFAULT_WAIT_SECONDS if message.deadline is None else message.deadline
@@ -707,7 +707,7 @@ class PriorityInbox(Generic[M]):
 
     def poll(self) -> M | None:
         """Return the next message and claim its session until `release`; None if no message can be dispatched now."""
-        listing = self._next() if self._ready.owners else None
+        listing = self._next_session() if self._ready.owners else None
         if listing is None:
             return None
         queue = listing.item
@@ -721,7 +721,7 @@ class PriorityInbox(Generic[M]):
             self._change_urgent(queue, 1)
         return self._pop(queue)
 
-    def _next(self) -> "QueueEntry[_SessionQueue[M]] | None":
+    def _next_session(self) -> "QueueEntry[_SessionQueue[M]] | None":
         """Return the queue entry of the session to dispatch next; None if no session is ready or no slot is free.
 
         URGENT messages may use extra slots. Messages below URGENT precede them if URGENT turns took too many
@@ -838,7 +838,7 @@ class PriorityInbox(Generic[M]):
         """
         queue = self._queues.get(session_id)
         if queue is None or queue.state is _WAITING:
-            raise self._not_claimed(session_id)
+            raise self._not_claimed_error(session_id)
         return queue.followups.popleft() if queue.followups else None
 
     def next_urgent(self, session_id: str) -> M | None:
@@ -851,7 +851,7 @@ class PriorityInbox(Generic[M]):
         """
         queue = self._queues.get(session_id)
         if queue is None or queue.state is _WAITING:
-            raise self._not_claimed(session_id)
+            raise self._not_claimed_error(session_id)
         if not queue.waiting or not self._is_urgent(queue) or self._must_release(queue):
             return None
         queue.followups = None
@@ -901,7 +901,7 @@ class PriorityInbox(Generic[M]):
         """
         queue = self._queues.get(session_id)
         if queue is None or queue.state is _WAITING:
-            raise self._not_claimed(session_id)
+            raise self._not_claimed_error(session_id)
         if queue.state is _CLAIMED:
             self._claimed -= 1
             if queue.is_urgent:
@@ -1043,10 +1043,10 @@ class PriorityInbox(Generic[M]):
     def _claimed_queue(self, session_id: str) -> _SessionQueue[M]:
         queue = self._queues.get(session_id)
         if queue is None or queue.state is _WAITING:
-            raise self._not_claimed(session_id)
+            raise self._not_claimed_error(session_id)
         return queue
 
-    def _not_claimed(self, session_id: str) -> UsageError:
+    def _not_claimed_error(self, session_id: str) -> UsageError:
         return UsageError(
             f"inbox {self.name!r}: no message of session {session_id!r} is claimed: call get() first"
         )

@@ -562,7 +562,7 @@ class Agent(Generic[DataT_co, DepsT]):
             remote = remote_agent(opener, moved, deps=deps)
             there: Session[DataT_co] = await remote.open_session(session_id, owner=owner)
             return there
-        return _with_deps(context, deps)
+        return _make_public_session(context, deps)
 
     async def ensure_session(
         self,
@@ -617,7 +617,7 @@ class Agent(Generic[DataT_co, DepsT]):
                 metadata=annotations.metadata,
             )
             return there
-        return _with_deps(context, deps)
+        return _make_public_session(context, deps)
 
     async def receive(self, message: Message, *, enqueue_timeout: float = 30) -> str:
         """Enqueue a message created by `Session.create_message`, and return its id. Both calls together equal one `Session.chat`.
@@ -1441,7 +1441,7 @@ class Agent(Generic[DataT_co, DepsT]):
         await self._models.aclose()
 
 
-def _with_deps(context: SessionContext, deps: object) -> Session[Any]:
+def _make_public_session(context: SessionContext, deps: object) -> Session[Any]:
     """Return the public `Session` of an internal session context.
 
     `deps` become the deps of the session's tools; None keeps the present ones.

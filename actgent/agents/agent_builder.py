@@ -172,35 +172,35 @@ class AgentBuilder:
 
     def role(self, text: str) -> Self:
         """Set the role of the agent, used in the system prompt."""
-        return self._with(role=text)
+        return self._set_options(role=text)
 
     def goal(self, text: str) -> Self:
         """Set the goal of the agent, used in the system prompt."""
-        return self._with(goal=text)
+        return self._set_options(goal=text)
 
     def capabilities(self, text: str) -> Self:
         """Set the abilities of the agent, used in the system prompt and for the search of agents by capability."""
-        return self._with(capabilities=text)
+        return self._set_options(capabilities=text)
 
     def body(self, text: str) -> Self:
         """Set further text of the system prompt."""
-        return self._with(body=text)
+        return self._set_options(body=text)
 
     def system_prompt(self, text: str) -> Self:
         """Set the whole system prompt. The protocol adds its form of answers after the text."""
-        return self._with(system_prompt=text)
+        return self._set_options(system_prompt=text)
 
     def prompt(self, layer: Prompt) -> Self:
         """Set a layer that extends or replaces the system prompt."""
-        return self._with(prompt=layer)
+        return self._set_options(prompt=layer)
 
     def assistant_prompt(self, template: str) -> Self:
         """Set the template of a message of the agent after the system prompt."""
-        return self._with(assistant_prompt=template)
+        return self._set_options(assistant_prompt=template)
 
     def user_prompt(self, template: str) -> Self:
         """Set the template of a message after the conversation, in each model call."""
-        return self._with(user_prompt=template)
+        return self._set_options(user_prompt=template)
 
     # --- answers ------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class AgentBuilder:
 
     def types(self, *types: ClassificationType | Mapping[str, Any]) -> Self:
         """Add classification types, as objects or dicts. `DEFAULT_TYPES` has common ones."""
-        return self._with(types=(*self._options.get("types", ()), *types))
+        return self._set_options(types=(*self._options.get("types", ()), *types))
 
     def protocol(self, protocol: str | Protocol) -> Self:
         """Set the protocol: a name in `PROTOCOLS`, or a protocol object.
@@ -218,7 +218,7 @@ class AgentBuilder:
         The default is `simple` for an agent with instructions, and plain text for other agents.
         """
         known = {name: functools.partial(make_protocol, name) for name in PROTOCOLS}
-        return self._with(protocol=_object_named(known, protocol, "protocol"))
+        return self._set_options(protocol=_object_named(known, protocol, "protocol"))
 
     def strategy(self, strategy: str | Strategy) -> Self:
         """Set how `react` chooses its mode: `keyword`, `auto`, `preference`, or a custom strategy."""
@@ -226,7 +226,7 @@ class AgentBuilder:
 
     def output(self, output: Any) -> Self:
         """Set a type or JSON Schema that every final answer must fit."""
-        return self._with(output=output)
+        return self._set_options(output=output)
 
     # --- model, tools and limits ---------------------------------------------------------------------
 
@@ -237,15 +237,15 @@ class AgentBuilder:
 
     def deps(self, deps: Any) -> Self:
         """Set the value that tools get as `ToolContext.deps`, or an async function of the session that returns it."""
-        return self._with(deps=deps)
+        return self._set_options(deps=deps)
 
     def tools(self, *tools: Tool | ToolProtocol | Toolset) -> Self:
         """Add tools and toolsets that the model may call. Tools that were added earlier stay."""
-        return self._with(tools=(*self._options.get("tools", ()), *tools))
+        return self._set_options(tools=(*self._options.get("tools", ()), *tools))
 
     def memory(self, memory: MemoryLike) -> Self:
         """Set the memory that selects the messages the model sees."""
-        return self._with(memory=memory)
+        return self._set_options(memory=memory)
 
     def long_term_memory(
         self, memories: LongTermMemoryBase, *, recall_before_answer: bool | int = False
@@ -257,32 +257,32 @@ class AgentBuilder:
         `recall_before_answer` also adds the memories that match the user's message to each model call. A number is their maximum
         size in tokens; True means 1,000 tokens.
         """
-        return self._with(long_term_memory=memories, recall_before_answer=recall_before_answer)
+        return self._set_options(long_term_memory=memories, recall_before_answer=recall_before_answer)
 
     def database(self, database: Database) -> Self:
         """Set the database whose tables the tools of the agent use, as `ToolContext.database`."""
-        return self._with(database=database)
+        return self._set_options(database=database)
 
     def limits(self, limits: Limits | None = None, **bounds: Any) -> Self:
         """Set the limits of a turn. `bounds` change single limits and keep the others."""
         start = limits or self._options.get("limits") or Limits()
-        return self._with(limits=attrs.evolve(start, **bounds))
+        return self._set_options(limits=attrs.evolve(start, **bounds))
 
     def policy(self, policy: Policy | None) -> Self:
         """Set the checks of tool calls that depend on untrusted text. None checks nothing."""
-        return self._with(policy=policy)
+        return self._set_options(policy=policy)
 
     def handler_timeout(self, seconds: float) -> Self:
         """Set the maximum seconds of an async handler or hook."""
-        return self._with(handler_timeout=seconds)
+        return self._set_options(handler_timeout=seconds)
 
     def on_busy(self, rule: OnBusy) -> Self:
         """Set the treatment of messages for a busy session: queue, collect, interrupt or reject."""
-        return self._with(on_busy=rule)
+        return self._set_options(on_busy=rule)
 
     def routes(self, routes: Mapping[str, Agent]) -> Self:
         """Set the agents that answer the actions of the `router` protocol."""
-        return self._with(routes=routes)
+        return self._set_options(routes=routes)
 
     # --- hooks ---------------------------------------------------------------------------
 
@@ -348,7 +348,7 @@ class AgentBuilder:
             return load_settings(self._file, **self._model)
         return resolve_model(model)
 
-    def _with(self, **options: Any) -> Self:
+    def _set_options(self, **options: Any) -> Self:
         return attrs.evolve(self, options={**self._options, **options})
 
     def _add_hook(self, hook: Callable[[Agent], object]) -> Self:

@@ -37,7 +37,7 @@ def check_arguments(
     check_tools(tools)
     if not isinstance(protocol, Protocol | None):
         raise ConfigurationError(
-            f"protocol= takes a Protocol object, e.g. Bare(), not {protocol!r}{_as_object(protocol, Protocol)}"
+            f"protocol= takes a Protocol object, e.g. Bare(), not {protocol!r}{_missing_instance_hint(protocol, Protocol)}"
         )
     check_limits(limits)
     if memory is not None:
@@ -55,7 +55,7 @@ def check_policy(policy: object) -> Policy | None:
     if isinstance(policy, Policy | None):
         return policy
     raise ConfigurationError(
-        f"policy= takes a Policy, e.g. Policy(), not {policy!r:.200}{_as_object(policy, Policy)}"
+        f"policy= takes a Policy, e.g. Policy(), not {policy!r:.200}{_missing_instance_hint(policy, Policy)}"
     )
 
 
@@ -82,7 +82,7 @@ def _check_memory(memory: object) -> None:
                 f"memory= manages the history in a sync function, not in {function!r:.200}"
             )
         return
-    hint = _as_object(memory, Memory)
+    hint = _missing_instance_hint(memory, Memory)
     if isinstance(memory, type) and manage is not None:
         hint = f": write {memory.__name__}()"
     raise ConfigurationError(
@@ -130,7 +130,7 @@ def check_each_seconds(**seconds: float) -> None:
         check_seconds(name, value)
 
 
-def _as_object(value: object, kind: type) -> str:
+def _missing_instance_hint(value: object, kind: type) -> str:
     """Return the remedy that ends the error text for an argument that must be an object of the class `kind`.
 
     For a class, it says to create an object. For a name, it says to use the builder. Other values give an empty text.

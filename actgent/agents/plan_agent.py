@@ -41,7 +41,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         self.on_session(_limit_history)
 
     def _access_rules(self) -> Iterable[Access]:
-        return [*super()._access_rules(), _not_enabled]
+        return [*super()._access_rules(), _tool_disabled_reason]
 
     # --- a session's configuration -------------------------------------------------------
 
@@ -98,7 +98,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
             raise ConfigurationError(f"agent {self.name!r} has no model {role!r}: add it to models=")
         if isinstance(tools, str):
             raise ConfigurationError(f"tools= must be a list of tool names, e.g. [{tools!r}], not a string")
-        self._checked_tools(tools)
+        self._find_tools(tools)
 
     def enabled_tools(self, session: Session) -> tuple[str, ...]:
         """Return the names of the tools that a session may call."""
@@ -111,7 +111,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         Raises:
             ConfigurationError: The agent has no tool of one of these names.
         """
-        wanted = [tool.name for tool in self._checked_tools(names)]
+        wanted = [tool.name for tool in self._find_tools(names)]
         self.configure(session, tools=[*self.enabled_tools(session), *wanted])
 
     def disable_tools(self, session: Session, *names: str) -> None:
@@ -120,14 +120,14 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         Raises:
             ConfigurationError: The agent has no tool of one of these names, or the tool is enabled in every session.
         """
-        for tool in self._checked_tools(names):
+        for tool in self._find_tools(names):
             if _is_enabled(tool, ()):
                 raise ConfigurationError(
                     f"tool {tool.name!r} is enabled in every session, so disable_tools() cannot disable it"
                 )
         self.configure(session, tools=[name for name in self.enabled_tools(session) if name not in names])
 
-    def _checked_tools(self, names: Iterable[object]) -> list[Tool]:
+    def _find_tools(self, names: Iterable[object]) -> list[Tool]:
         """Return the agent's tools with the given names.
 
         Raises:
@@ -147,7 +147,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         return found
 
 
-def _not_enabled(_: ToolCall, tool: Tool, context: ToolContext) -> str | None:
+def _tool_disabled_reason(_: ToolCall, tool: Tool, context: ToolContext) -> str | None:
     """Return the reason why the session of a tool call may not call the tool; None if the tool is enabled."""
     enabled = _enabled_tools(context.state or {})
     if _is_enabled(tool, enabled):

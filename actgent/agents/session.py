@@ -186,7 +186,9 @@ class Session(Generic[DataT_co]):
         return context
 
     @asynccontextmanager
-    async def _reading(self, block: AbstractAsyncContextManager[ReaderT]) -> AsyncGenerator[ReaderT, None]:
+    async def _open_record_reader(
+        self, block: AbstractAsyncContextManager[ReaderT]
+    ) -> AsyncGenerator[ReaderT, None]:
         """Open a block that reads records of the session.
 
         If a turn of another session makes the call, that session gets the untrusted sources of these records.
@@ -369,7 +371,9 @@ class Session(Generic[DataT_co]):
         """
         self._agent.runner.check_loop("session.follow()")
         key = self._here.key
-        return self._reading(follow_session(self._agent.journal, self._agent.sessions, key, after=after))
+        return self._open_record_reader(
+            follow_session(self._agent.journal, self._agent.sessions, key, after=after)
+        )
 
     def observe(
         self,
@@ -405,7 +409,7 @@ class Session(Generic[DataT_co]):
                 after=after,
                 observation_filter=observation_filter,
             )
-        return self._reading(block)
+        return self._open_record_reader(block)
 
     async def observations(
         self,
@@ -740,7 +744,7 @@ class Session(Generic[DataT_co]):
                 agent, task, task_id, priority=Priority.named(priority), deadline=deadline, metadata=metadata
             )
         except SessionMoved as moved:
-            there = self._remote_session(moved, priority=_unless_normal(priority))
+            there = self._remote_session(moved, priority=_parse_priority(priority))
             known: str = await there.delegate(
                 agent, task, task_id=task_id, deadline=deadline, metadata=metadata
             )
@@ -1196,7 +1200,7 @@ def _check_task(agent: object, task_id: str | None, deadline: float) -> None:
     check_seconds("deadline", deadline)
 
 
-def _unless_normal(priority: Priority | PriorityName) -> Priority | None:
+def _parse_priority(priority: Priority | PriorityName) -> Priority | None:
     """Parse a priority, and return it; None if it is NORMAL, the default of all calls."""
     named = Priority.named(priority)
     return None if named is Priority.NORMAL else named

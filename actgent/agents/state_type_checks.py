@@ -44,12 +44,12 @@ def state_check_of(declared: object) -> StateCheck | None:
             key = min(unknown)
             known = meant(key, fields) or f"the fields are {', '.join(fields)}"
             raise InvalidState(declared.__name__, f"{declared.__name__} has no field {quoted(key)}: {known}")
-        if (reason := checked.reason(_plain(changed))) is not None:
+        if (reason := checked.reason(_to_plain_json(changed))) is not None:
             raise InvalidState(declared.__name__, reason)
         if required <= state.keys():
             whole = {key: value for key, value in state.items() if key in fields}
             try:
-                compiled.convert(_plain(whole))
+                compiled.convert(_to_plain_json(whole))
             except ValueError as error:
                 raise InvalidState(declared.__name__, str(error)) from None
 
@@ -61,5 +61,5 @@ def _is_of_framework(key: str, fields: Mapping[str, Any]) -> bool:
     return key not in fields and (key.startswith("_") or "." in key or key in _OF_PROTOCOLS)
 
 
-def _plain(values: Mapping[str, Any]) -> Any:
+def _to_plain_json(values: Mapping[str, Any]) -> Any:
     return json.loads(to_text(dict(values)))

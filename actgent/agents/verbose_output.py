@@ -83,7 +83,7 @@ class Narration(FieldRepr):
     def attach(self, agent: Narrated) -> None:
         """Start to write lines for all sessions of an agent."""
         agent.on_session(self._watch)
-        agent.on_message(self._narrate)
+        agent.on_message(self._print_message)
 
     def _watch(self, session: Session[Any]) -> None:
         known: dict[str, Any] = {}
@@ -97,13 +97,13 @@ class Narration(FieldRepr):
             changes.extend(self.state_lines(session, state))
 
         session.state.subscribe(changed)
-        session.on_exception(lambda failure: self._narrate_failure(failure, session.id))
+        session.on_exception(lambda failure: self._print_failure(failure, session.id))
 
     def state_lines(self, session: Session[Any], state: State) -> Iterable[str]:
         """Return additional lines to print after a change of the session's state; the base class returns none."""
         return ()
 
-    def _narrate(self, message: Message) -> None:
+    def _print_message(self, message: Message) -> None:
         match message.sender.kind:
             case "assistant":
                 for line in self.lines_of(message):
@@ -119,7 +119,7 @@ class Narration(FieldRepr):
                     message.session_id, f"{self.name_of(kind)}: {shown(message.text, MAX_VALUE_CHARS)}"
                 )
 
-    def _narrate_failure(self, failure: Failure, session_id: str) -> None:
+    def _print_failure(self, failure: Failure, session_id: str) -> None:
         self._flush(session_id)
         words = explained_text(failure.error) or type(failure.error).__name__
         self._line(session_id, f"failed ({failure.kind}): {shown(words, MAX_VALUE_CHARS)}")

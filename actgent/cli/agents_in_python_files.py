@@ -93,7 +93,7 @@ def load_agents(target: str) -> list[Agent]:
     listed = [item for value in values if isinstance(value, list | tuple) for item in value]
     found = {id(each): each for each in (*values, *listed) if isinstance(each, Agent)}
     if not found:
-        raise _no_agent(path)
+        raise _no_agent_error(path)
     return list(found.values())
 
 
@@ -102,14 +102,14 @@ def _choose(loaded: _LoadedFile, path: str, name: str) -> Agent:
     if name in found:
         return found[name]
     if not found:
-        raise _no_agent(path)
+        raise _no_agent_error(path)
     if name or len({id(agent) for agent in found.values()}) != 1:
         meant = nearest(name, found) if name else f"at its top level it defines {', '.join(found)}"
         raise ConfigurationError(f"{path} defines several agents: choose one with {path}:NAME; {meant}")
     return next(iter(found.values()))
 
 
-def _no_agent(path: str) -> ConfigurationError:
+def _no_agent_error(path: str) -> ConfigurationError:
     return ConfigurationError(
         f"{path} defines no agent at its top level: write `agent = BareAgent(...)` outside functions"
     )
@@ -286,7 +286,7 @@ def _hold_conversations() -> Iterator[None]:
     """
     real = {name: getattr(Agent, name) for name in _CONVERSATION_METHODS}
     for name, method in real.items():
-        setattr(Agent, name, _holding(method))
+        setattr(Agent, name, _wrap_conversation_method(method))
     try:
         yield
     finally:
@@ -294,7 +294,7 @@ def _hold_conversations() -> Iterator[None]:
             setattr(Agent, name, method)
 
 
-def _holding(method: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_conversation_method(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def held_method(agent: Agent, *args: Any, **options: Any) -> Any:
         held = _held.get()

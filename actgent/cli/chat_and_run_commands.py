@@ -149,7 +149,7 @@ async def _session_of_journal(
     `view` shows the deliveries of a turn that the previous process left unfinished, until this turn ends.
     """
     journal = await stack.enter_async_context(open_or_create(location))
-    session_id = await _latest(journal, agent) if options.continue_latest else options.session
+    session_id = await _latest_open_session(journal, agent) if options.continue_latest else options.session
     resumed = _ResumedTurnView(view)
     agent.on_session(resumed.listen)
     runtime = await stack.enter_async_context(
@@ -166,7 +166,7 @@ async def _session_of_journal(
     return session
 
 
-async def _latest(journal: Journal, agent: Agent) -> str:
+async def _latest_open_session(journal: Journal, agent: Agent) -> str:
     """Return the id of the agent's open session that changed last, for the option `--continue`.
 
     Raises:

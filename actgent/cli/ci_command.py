@@ -130,7 +130,7 @@ async def _load_recordings(
                 elif options.session in (None, summary.session_id) and len(found) < options.limit:
                     found += await _load_recording(journal, summary.agent, summary.session_id, skipped)
     if not found and not skipped:
-        raise ConfigurationError(_no_sessions(options, names, others))
+        raise ConfigurationError(_no_sessions_error(options, names, others))
     return found, skipped
 
 
@@ -149,7 +149,7 @@ async def _load_recording(
     return [recording] if recording.model_answers else []
 
 
-def _no_sessions(options: CiOptions, names: set[str], others: set[str]) -> str:
+def _no_sessions_error(options: CiOptions, names: set[str], others: set[str]) -> str:
     which = f"session {options.session!r}" if options.session is not None else "session with an answer"
     text = f"the journal has no {which} of agent {', '.join(sorted(names))}"
     if not others:

@@ -403,7 +403,7 @@ def _lock_state(server: MCPServer, changes: Sequence[str]) -> str:
     return f"{len(changes)} differ from the lock" if changes else "all as locked"
 
 
-def _withheld(server: MCPServer, listing: Listing) -> dict[str, str]:
+def _withheld_reasons(server: MCPServer, listing: Listing) -> dict[str, str]:
     """Return the reasons why the lock file withholds tools from agents, by tool name; empty without a lock file."""
     if server.lock is None:
         return {}
@@ -417,7 +417,7 @@ def _withheld(server: MCPServer, listing: Listing) -> dict[str, str]:
 def _show(terminal: Terminal, server: MCPServer, listing: Listing) -> None:
     state = f"not available: {listing.problem}" if listing.problem else counted(len(listing.tools), "tool")
     terminal.line(f"{server.name} ({server.command or server.url}): {one_line(state)}")
-    withheld = _withheld(server, listing)
+    withheld = _withheld_reasons(server, listing)
     for each in listing.tools:
         note = f"  [withheld: {withheld[each.name]}]" if each.name in withheld else ""
         terminal.line(f"  {one_line(short_schema(each.name, each.input_schema), 200)}{note}")
@@ -426,7 +426,7 @@ def _show(terminal: Terminal, server: MCPServer, listing: Listing) -> None:
 
 
 def _server_row(server: MCPServer, listing: Listing) -> dict[str, Any]:
-    withheld = _withheld(server, listing)
+    withheld = _withheld_reasons(server, listing)
     tools = [
         {
             "name": each.name,

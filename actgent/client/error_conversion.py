@@ -73,17 +73,17 @@ def error_of(refused: Refused, request: RemoteRequest) -> ActgentError:
     return make(refused, request)
 
 
-def _with_text(cls: type[ActgentError]) -> MakeError:
+def _text_error(cls: type[ActgentError]) -> MakeError:
     """Return a function that creates an exception of class `cls` with the text of the error response."""
     return lambda refused, _: error_with_text(cls, refused.detail)
 
 
-def _with_session_id(cls: Callable[[str], ActgentError]) -> MakeError:
+def _session_error(cls: Callable[[str], ActgentError]) -> MakeError:
     """Return a function that creates an exception of class `cls` with the session id of the request."""
     return lambda _, request: cls(request.session_id)
 
 
-def _not_found(refused: Refused, request: RemoteRequest) -> ActgentError:
+def _not_found_error(refused: Refused, request: RemoteRequest) -> ActgentError:
     """Return the error for a missing object: a memory, approval, agent or session, depending on the request."""
     if request.operation in _OF_MEMORIES and "agents" not in refused.fields:
         text = f"memory {quoted(request.part)} does not exist" if request.part else refused.detail
@@ -91,11 +91,11 @@ def _not_found(refused: Refused, request: RemoteRequest) -> ActgentError:
     if request.operation == "post_decision":
         return ApprovalNotFound(request.part, request.session_id)
     if request.operation == "get_agent" or "agent" in refused.fields:
-        return _not_hosted(refused, request.part or str(refused.fields.get("agent", "")))
+        return _not_hosted_error(refused, request.part or str(refused.fields.get("agent", "")))
     return SessionNotFound(request.agent, request.session_id)
 
 
-def _not_hosted(refused: Refused, agent: str) -> NotRunning:
+def _not_hosted_error(refused: Refused, agent: str) -> NotRunning:
     """Return the error for an agent that does not run on the server. The error lists the agents that run there."""
     hosted = refused.fields.get("agents")
     known = [str(each) for each in hosted] if isinstance(hosted, list) else []
@@ -109,10 +109,10 @@ def _conflict(refused: Refused, request: RemoteRequest) -> ActgentError:
     return error_with_text(UsageError, refused.detail)
 
 
-def _unavailable(refused: Refused, request: RemoteRequest) -> ActgentError:
+def _unavailable_error(refused: Refused, request: RemoteRequest) -> ActgentError:
     """Return the error for an agent or server that cannot answer now, or for an agent that does not run."""
     if "agent" in refused.fields:
-        return _not_hosted(refused, str(refused.fields["agent"]))
+        return _not_hosted_error(refused, str(refused.fields["agent"]))
     if request.agent:
         text = (
             refused.detail
@@ -127,40 +127,40 @@ def _too_large(refused: Refused, _: RemoteRequest) -> ActgentError:
     return error_with_text(MessageTooLarge, refused.detail, limit=refused.fields.get("limit"))
 
 
-def _no_access(refused: Refused, _: RemoteRequest) -> ActgentError:
+def _no_access_error(refused: Refused, _: RemoteRequest) -> ActgentError:
     """Return the error for a request that the server does not allow."""
     return PermissionDenied(refused.detail, kind=refused.kind, status=refused.status)
 
 
 _MAKE_ERROR: Mapping[str, MakeError] = {
-    "not-found": _not_found,
+    "not-found": _not_found_error,
     "session-exists": lambda _, request: SessionExists(request.agent, request.session_id),
-    "session-closed": _with_session_id(SessionClosed),
-    "session-busy": _with_session_id(SessionBusy),
-    "not-suspended": _with_session_id(NotSuspended),
+    "session-closed": _session_error(SessionClosed),
+    "session-busy": _session_error(SessionBusy),
+    "not-suspended": _session_error(NotSuspended),
     "suspended": lambda refused, _: suspended(refused.fields.get("waits_for")),
     "already-decided": lambda refused, request: error_with_text(
         ApprovalAlreadyDecided, refused.detail, approval_id=request.part
     ),
-    "mode-refused": _with_text(ModeChangeRejected),
+    "mode-refused": _text_error(ModeChangeRejected),
     "message-too-large": _too_large,
     "body-too-large": _too_large,
-    "inbox-full": _with_text(InboxFull),
-    "too-many-schedules": _with_text(TooManySchedules),
-    "busy": _with_text(InboxFull),
+    "inbox-full": _text_error(InboxFull),
+    "too-many-schedules": _text_error(TooManySchedules),
+    "busy": _text_error(InboxFull),
     "limit-reached": lambda refused, _: error_with_text(
         LimitReached, refused.detail, limit=refused.fields.get("limit")
     ),
-    "invalid": _with_text(ConfigurationError),
-    "key-reused": _with_text(ConfigurationError),
-    "invalid-arguments": _with_text(InvalidArguments),
-    "ambiguous": _with_text(UsageError),
+    "invalid": _text_error(ConfigurationError),
+    "key-reused": _text_error(ConfigurationError),
+    "invalid-arguments": _text_error(InvalidArguments),
+    "ambiguous": _text_error(UsageError),
     "conflict": _conflict,
-    "unavailable": _unavailable,
-    "journal-full": _with_text(JournalFull),
-    "unauthorized": _no_access,
-    "forbidden": _no_access,
-    "wrong-origin": _no_access,
-    "wrong-host": _no_access,
+    "unavailable": _unavailable_error,
+    "journal-full": _text_error(JournalFull),
+    "unauthorized": _no_access_error,
+    "forbidden": _no_access_error,
+    "wrong-origin": _no_access_error,
+    "wrong-host": _no_access_error,
 }
 """Functions that create the exception for an error answer, by problem kind."""

@@ -290,7 +290,7 @@ def _open_draft(draft: Path, path: Path) -> BinaryIO:
     Raise `ConfigurationError` if the final `path` exists or its folder is not writable.
     """
     if path.exists():
-        raise _exists(path)
+        raise _file_exists_error(path)
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -307,10 +307,10 @@ def _publish(file: BinaryIO, draft: Path, path: Path) -> None:
     try:
         os.link(draft, path)  # a rename would replace an existing file
     except FileExistsError:
-        raise _exists(path) from None
+        raise _file_exists_error(path) from None
 
 
-def _exists(path: Path) -> ConfigurationError:
+def _file_exists_error(path: Path) -> ConfigurationError:
     """Return the error for an export file that already exists."""
     return ConfigurationError(f"file {path} already exists: choose another name")
 

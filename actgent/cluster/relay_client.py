@@ -132,7 +132,7 @@ class _Exchange:
         Raises:
             ConnectionLost: The connection failed, or no head arrived within `seconds`.
         """
-        with self._waiting(seconds):
+        with self._limit_wait(seconds):
             await self.connection.stream.send_all(request)
             head = await self.connection.reader.read_head()
             if head is None:
@@ -152,13 +152,13 @@ class _Exchange:
         """
         reader = self.connection.reader
         if (length := self.headers.get("content-length")) is not None:
-            with self._waiting(SILENCE_SECONDS):
+            with self._limit_wait(SILENCE_SECONDS):
                 data = await reader.read_body(int(length))
             self.is_complete = True
             yield data
             return
         while True:
-            with self._waiting(SILENCE_SECONDS):
+            with self._limit_wait(SILENCE_SECONDS):
                 data = await reader.read_chunk()
             if not data:
                 self.is_complete = True
@@ -166,7 +166,7 @@ class _Exchange:
             yield data
 
     @contextmanager
-    def _waiting(self, seconds: float) -> Iterator[None]:
+    def _limit_wait(self, seconds: float) -> Iterator[None]:
         """Limit the duration of a block to `seconds`. Also end the block when the node loses the partition.
 
         Raises:
@@ -381,7 +381,7 @@ class NodeTransport(Transport):
         """
         directory = self.directory
         if not session_id:
-            return self._any_node()
+            return self._choose_any_node()
         with trio.move_on_after(LOCATE_SECONDS):
             while True:
                 owner = directory.owner_of(session_id)
@@ -391,7 +391,7 @@ class NodeTransport(Transport):
                     await directory.wait_changed()
         raise NoOwner
 
-    def _any_node(self) -> Owner:
+    def _choose_any_node(self) -> Owner:
         """Return this node, else any node that is not leaving, as an owner without a partition. Raise `NoOwner` if there is none."""
         nodes = self.directory.nodes
         staying = [each for each in nodes.values() if not each.is_leaving]

@@ -194,7 +194,7 @@ class CallDatabase:
 
         A repeated tool call returns the first result.
         """
-        return await self._database.execute(sql, values, key=self._next_key())
+        return await self._database.execute(sql, values, key=self._next_change_key())
 
     async def query(self, sql: str, values: Values = ()) -> list[dict[str, Any]]:
         """Run `Database.query`. The result is not stored."""
@@ -205,9 +205,9 @@ class CallDatabase:
 
         A repeated tool call returns the first result.
         """
-        return await self._database.change(work, key=self._next_key())
+        return await self._database.change(work, key=self._next_change_key())
 
-    def _next_key(self) -> str:
+    def _next_change_key(self) -> str:
         self._changes += 1
         return f"{self._key}#{self._changes}" if self._key else ""
 

@@ -24,7 +24,9 @@ def json_object(text: str, name: str, first_line: int, *, label: str = "the sche
         InvalidFile: The text is not a JSON object, has a duplicate key, or is nested too deeply.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
+        value = json.loads(
+            text, object_pairs_hook=_reject_duplicate_members, parse_constant=_reject_non_number
+        )
         if isinstance(value, dict) and _depth(value) <= MAX_DEPTH:
             return value
         reason = (
@@ -46,14 +48,14 @@ class _DuplicateKey(ValueError):
     """Internal error of the parser: a JSON object has a duplicate key."""
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
         raise _DuplicateKey
     return members
 
 
-def _no_number(word: str) -> float:
+def _reject_non_number(word: str) -> float:
     raise ValueError(f"{word} is not a JSON number")
 
 

@@ -106,7 +106,7 @@ class ActgentError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copy and pickle the error by its `args` and attributes: most constructors take other arguments than the text."""
-        return _restored, (type(self), self.args), self.__dict__
+        return _restore_error, (type(self), self.args), self.__dict__
 
 
 _SHORT_WORD_LENGTH = 8
@@ -148,7 +148,7 @@ def meant(word: object, known: Iterable[str]) -> str:
     return "" if found is None else f"did you mean {found!r}?"
 
 
-def _restored(cls: type[ActgentError], args: tuple[object, ...]) -> ActgentError:
+def _restore_error(cls: type[ActgentError], args: tuple[object, ...]) -> ActgentError:
     error = cls.__new__(cls)
     error.args = args
     return error
@@ -255,7 +255,7 @@ class NotRunning(UsageError):
         """
         self.agent = agent
         if is_elsewhere:
-            why = _not_hosted(agent, tuple(running), pool)
+            why = _not_hosted_reason(agent, tuple(running), pool)
         elif pool:
             why = (
                 f"no node of pool {quoted(pool)} has ever run in this database; check "
@@ -268,7 +268,7 @@ class NotRunning(UsageError):
         super().__init__(f"agent {quoted(agent)} is not running: {why}")
 
 
-def _not_hosted(agent: str, hosted: Sequence[str], pool: str) -> str:
+def _not_hosted_reason(agent: str, hosted: Sequence[str], pool: str) -> str:
     """Return the reason and the remedy for an agent that no other process hosts, with the most similar hosted name."""
     reason = f"no node of pool {quoted(pool)} hosts it" if pool else "the server does not host it"
     named = (
@@ -883,7 +883,9 @@ class LimitReached(ActgentError):
         self.is_call = is_call
         """True if the limit was set for this turn alone, e.g. by `run(limits=...)`."""
         scope = "session" if is_session else "turn"
-        spent = ", ".join(_counted(amount, name.replace("_", " ")) for name, amount in self.used.items())
+        spent = ", ".join(
+            _format_amount(amount, name.replace("_", " ")) for name, amount in self.used.items()
+        )
         if reserved:
             spent = f"{spent or 'nothing'}; reserved by running calls: {_number(reserved)}"
         if estimated:
@@ -915,7 +917,7 @@ def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-def _counted(value: float, unit: str) -> str:
+def _format_amount(value: float, unit: str) -> str:
     return f"{_number(value)} {unit.removesuffix('s') if value == 1 else unit}"
 
 

@@ -114,17 +114,17 @@ Opened = Callable[[], Any]
 async def _prepare(variant: Variant, stack: AsyncExitStack) -> Opened:
     if isinstance(variant, Agent):
         await stack.enter_async_context(variant)
-        return partial(_shared, variant)
-    return partial(_fresh, variant)
+        return partial(_yield_shared_agent, variant)
+    return partial(_open_new_agent, variant)
 
 
 @asynccontextmanager
-async def _shared(agent: Agent) -> AsyncGenerator[Agent, None]:
+async def _yield_shared_agent(agent: Agent) -> AsyncGenerator[Agent, None]:
     yield agent
 
 
 @asynccontextmanager
-async def _fresh(make: Callable[[], Agent]) -> AsyncGenerator[Agent, None]:
+async def _open_new_agent(make: Callable[[], Agent]) -> AsyncGenerator[Agent, None]:
     async with make() as agent:
         yield agent
 
@@ -156,11 +156,11 @@ class _Bench:
                     trial = await _run_inputs(agent, trial)
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code creates the agent
                 trial = attrs.evolve(trial, error=_words(convert_user_error(raised, "variant", variant)))
-            self.note(await self._checked(trial))
+            self.note(await self._run_checks(trial))
         finally:
             self.slots.release_on_behalf_of(slot)
 
-    async def _checked(self, trial: Trial) -> Trial:
+    async def _run_checks(self, trial: Trial) -> Trial:
         if trial.error:
             return trial
         usage = NO_USAGE

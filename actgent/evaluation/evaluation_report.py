@@ -101,7 +101,11 @@ class Report:
     def to_json(self) -> str:
         """Return the report as JSON with the members `format`, `variants` (with metrics) and `trials`."""
         variants = [{"name": name, **_figures(self.row(name))} for name in self.variants]
-        found = {"format": FORMAT, "variants": variants, "trials": [_plain(trial) for trial in self.trials]}
+        found = {
+            "format": FORMAT,
+            "variants": variants,
+            "trials": [_trial_row(trial) for trial in self.trials],
+        }
         return json.dumps(found, ensure_ascii=False, indent=2, default=str)
 
 
@@ -109,7 +113,7 @@ def _figures(row: Figures) -> dict[str, Any]:
     return {**attrs.asdict(row), "rate": row.rate}
 
 
-def _plain(trial: Trial) -> dict[str, Any]:
+def _trial_row(trial: Trial) -> dict[str, Any]:
     return {
         "case": trial.case.title,
         "variant": trial.variant,

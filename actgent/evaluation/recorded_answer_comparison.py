@@ -95,7 +95,7 @@ async def compare_decisions(
         finally:
             slots.release_on_behalf_of(slot)
 
-    async with _started(variants.values()), trio.open_nursery() as nursery:
+    async with _connect_toolsets(variants.values()), trio.open_nursery() as nursery:
         for number, recording in enumerate(known):
             await slots.acquire_on_behalf_of(slot := object())
             nursery.start_soon(compare, number, recording, slot)
@@ -114,7 +114,7 @@ def join_reports(reports: Iterable[DecisionReport], variants: Sequence[str]) -> 
 
 
 @asynccontextmanager
-async def _started(variants: Iterable[DecisionVariant]) -> AsyncGenerator[None, None]:
+async def _connect_toolsets(variants: Iterable[DecisionVariant]) -> AsyncGenerator[None, None]:
     """Connect the toolsets of all agents during the block, so that their requests show the tools."""
     agents = {id(agent): agent for variant in variants for agent in variant.agents if agent.toolsets}
     async with AsyncExitStack() as stack:

@@ -205,7 +205,7 @@ class DecisionReport:
             "sessions": self.sessions,
             "recorded_usage": attrs.asdict(self.recorded_usage),
             "variants": [{"name": name, **attrs.asdict(row), "rate": row.rate} for name, row in rows],
-            "decisions": [_plain(each) for each in self.decisions],
+            "decisions": [_decision_row(each) for each in self.decisions],
             "unreached": [attrs.asdict(each) for each in self.unreached],
         }
         return json.dumps(found, ensure_ascii=False, indent=2, default=str)
@@ -215,7 +215,7 @@ def _sum(usages: Iterable[Usage]) -> Usage:
     return sum(usages, NO_USAGE)
 
 
-def _plain(decision: ComparedDecision) -> dict[str, Any]:
+def _decision_row(decision: ComparedDecision) -> dict[str, Any]:
     end = decision.end
     return {
         "session": decision.session_id,
@@ -223,14 +223,14 @@ def _plain(decision: ComparedDecision) -> dict[str, Any]:
         "record": decision.step,
         "variant": decision.variant,
         "difference": decision.kind,
-        "recorded": _plain_reading(decision.recorded),
-        "answered": None if decision.answered is None else _plain_reading(decision.answered),
+        "recorded": _reading_row(decision.recorded),
+        "answered": None if decision.answered is None else _reading_row(decision.answered),
         "error": decision.error,
         "fork": None
         if end is None
         else {
-            "calls": list(map(_plain_call, end.calls)),
-            "unrecorded": list(map(_plain_call, end.unrecorded)),
+            "calls": list(map(_call_row, end.calls)),
+            "unrecorded": list(map(_call_row, end.unrecorded)),
             "text": end.text,
             "error": end.error,
             "model_calls": end.model_calls,
@@ -241,9 +241,9 @@ def _plain(decision: ComparedDecision) -> dict[str, Any]:
     }
 
 
-def _plain_reading(reading: AnswerReading) -> dict[str, Any]:
+def _reading_row(reading: AnswerReading) -> dict[str, Any]:
     return {
-        "calls": list(map(_plain_call, reading.calls)),
+        "calls": list(map(_call_row, reading.calls)),
         "text": reading.text,
         "data": reading.data,
         "actions": reading.actions,
@@ -251,5 +251,5 @@ def _plain_reading(reading: AnswerReading) -> dict[str, Any]:
     }
 
 
-def _plain_call(call: ToolCall) -> dict[str, Any]:
+def _call_row(call: ToolCall) -> dict[str, Any]:
     return {"name": call.name, "arguments": call.arguments}

@@ -268,7 +268,7 @@ def _part_of(part: Any) -> Part:
     raise Problem("invalid", "a part must be a string, an image or a file", param="messages")
 
 
-def _plain(content: Any) -> str:
+def _content_text(content: Any) -> str:
     parts = parts_of(content)
     return parts if isinstance(parts, str) else "".join(each.text for each in parts if isinstance(each, Text))
 
@@ -322,7 +322,7 @@ def _messages_of(items: Any, instructions: str | None) -> RequestMessages:
     system, messages = [instructions] if instructions else [], list[Wire]()
     for item in items:
         if item.get("role") in ("system", "developer"):
-            system.append(_plain(item.get("content")))
+            system.append(_content_text(item.get("content")))
         elif item.get("type") not in ("reasoning", "mcp_approval_request"):
             messages.append(item)
     results, decisions = dict[str, Decision](), dict[str, Decision]()
@@ -365,7 +365,7 @@ def _call_id_of(item: Mapping[str, Any]) -> str:
 def _output_of(item: Mapping[str, Any]) -> str:
     """Return the tool result in a message or item as text; it may be empty."""
     output = item.get("output", item.get("content"))
-    return output if isinstance(output, str) else _plain(output)
+    return output if isinstance(output, str) else _content_text(output)
 
 
 def _approval_of(item: Mapping[str, Any]) -> Decision:
@@ -389,7 +389,7 @@ def _history_of(items: Sequence[Mapping[str, Any]]) -> list[ImportedMessage]:
             result = ToolResult(call_id=call_id, tool_name=name, content=content, via=HISTORY_SOURCE)
             found.append(ChatMessage("tool", (result,)))
         elif kind in ("user", "assistant", "call"):
-            text = _plain(item["content"]) if item.get("content") else ""
+            text = _content_text(item["content"]) if item.get("content") else ""
             calls = [_past_call(each) for each in _calls_of(item)]
             names |= {each.id: each.name for each in calls}
             parts = (*([Text(text)] if text else ()), *calls)
@@ -451,7 +451,7 @@ def _session_of_result(items: Any) -> str:
     return session_of(named) if isinstance(named, str) else ""
 
 
-def _with_key(call: HTTPCall) -> HTTPCall:
+def _with_idempotency_key(call: HTTPCall) -> HTTPCall:
     """Return a copy of the request with an `Idempotency-Key`, if it has none."""
     if call.header("idempotency-key"):
         return call
@@ -488,7 +488,9 @@ async def chat_completions(call: HTTPCall) -> Response:
     options = options_of(call, agent, request.system, "max_completion_tokens")  # before a session is created
     session_id = call.header("x-session-id")
     if request.results:
-        session = await _waiting_session(call, agent, request, to_client_id(session_id) if session_id else "")
+        session = await _find_waiting_session(
+            call, agent, request, to_client_id(session_id) if session_id else ""
+        )
     elif session_id:
         session = await find_session(call, agent, to_client_id(session_id))
     else:
@@ -512,7 +514,7 @@ async def chat_completions(call: HTTPCall) -> Response:
     return _completion(base, await collect(run))
 
 
-async def _waiting_session(
+async def _find_waiting_session(
     call: HTTPCall, agent: str, request: RequestMessages, session_id: str = ""
 ) -> Session:
     """Return the session whose turn waits for the tool results or decisions in a request.
@@ -719,7 +721,7 @@ async def create_response(call: HTTPCall) -> Response:
         session, _ = await _session_of(call, agent, text_field(previous, "previous_response_id"))
     decided = next(iter((*request.results, *request.decisions)), "")
     if decided:
-        session = await _waiting_session(call, agent, request, "" if previous is None else session.id)
+        session = await _find_waiting_session(call, agent, request, "" if previous is None else session.id)
     elif previous is None:
         opener = call.gateway.access.known_opener(agent)
         session = await create_session(call, opener, session_id=new_id(), history=request.history)
@@ -956,22 +958,24 @@ class ResponseEncoder:
             item = {**_message_item(item_id, "", "in_progress"), "content": []}
             yield self._sse("response.output_item.added", output_index=place, item=item)
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-            yield self._sse("response.content_part.added", **self._at(place), part=part)
+            yield self._sse("response.content_part.added", **self._item_position(place), part=part)
         self._text += event.text
         received = min(max(self.starting_after - self._number + 1, 0), len(event.text))
         self._number += len(event.text) - 1
         delta = event.text[received:]
-        yield self._sse("response.output_text.delta", **self._at(place), delta=delta, logprobs=[])
+        yield self._sse("response.output_text.delta", **self._item_position(place), delta=delta, logprobs=[])
 
-    def _at(self, place: int) -> Wire:
+    def _item_position(self, place: int) -> Wire:
         return {"item_id": self._open, "output_index": place, "content_index": 0}
 
     def _close_item(self, status: str) -> Iterator[bytes]:
         if not self._open:
             return
         place, item = len(self._output), _message_item(self._open, self._text, status)
-        yield self._sse("response.output_text.done", **self._at(place), text=self._text, logprobs=[])
-        yield self._sse("response.content_part.done", **self._at(place), part=item["content"][0])
+        yield self._sse(
+            "response.output_text.done", **self._item_position(place), text=self._text, logprobs=[]
+        )
+        yield self._sse("response.content_part.done", **self._item_position(place), part=item["content"][0])
         yield self._sse("response.output_item.done", output_index=place, item=item)
         self._output.append(item)
         self._open = self._text = ""
@@ -1053,7 +1057,7 @@ ENDPOINTS = (
         has_parts=True,
         headers={"X-Session-Id": "Id of the session that keeps the conversation."},
         id_field="",
-        forwarding=Forwarding(session_of=_session_of_chat, awaits_run=True, add_ids=_with_key),
+        forwarding=Forwarding(session_of=_session_of_chat, awaits_run=True, add_ids=_with_idempotency_key),
     ),
     _Row(
         verb="POST",
@@ -1063,7 +1067,9 @@ ENDPOINTS = (
         body={"type": "object"},
         has_parts=True,
         id_field="",
-        forwarding=Forwarding(session_of=_session_of_response, awaits_run=True, add_ids=_with_key),
+        forwarding=Forwarding(
+            session_of=_session_of_response, awaits_run=True, add_ids=_with_idempotency_key
+        ),
     ),
     _Row(
         verb="POST",

@@ -106,7 +106,7 @@ class Run:
             is_whole=self.is_whole,
             continues_after_suspension=self.continues_after_suspension,
         )
-        async with self._reading() as shared:
+        async with self._count_reader() as shared:
             after, is_new, is_waiting = await self._find_begin()
             key, journal = context_of(self.session).key, self.call.gateway.access.journal
             table = services_of(self.session).running.sessions if streams else None
@@ -129,7 +129,7 @@ class Run:
                     shared.is_kept |= reader.is_suspended
 
     @asynccontextmanager
-    async def _reading(self) -> AsyncGenerator[TemporarySession, None]:
+    async def _count_reader(self) -> AsyncGenerator[TemporarySession, None]:
         """Count a reader of a stateless session during the `async with` block, and end the session after its last reader.
 
         For other sessions, do nothing.

@@ -188,9 +188,9 @@ class MemoryJournal(GroupedJournal):
         ]
         if session_filter.oldest_first:
             behind = ((place, head) for place, head in found if after is None or place > after)
-            return [head for _, head in heapq.nsmallest(limit, behind, key=_first)]
+            return [head for _, head in heapq.nsmallest(limit, behind, key=_first_field)]
         behind = ((place, head) for place, head in found if after is None or place < after)
-        return [head for _, head in heapq.nlargest(limit, behind, key=_first)]
+        return [head for _, head in heapq.nlargest(limit, behind, key=_first_field)]
 
     async def count_states(self) -> dict[tuple[str, State], int]:
         await trio.lowlevel.checkpoint()
@@ -225,5 +225,5 @@ def _place(head: Head) -> Cursor:
     return Cursor(head.updated_at, head.agent, head.session_id)
 
 
-def _first(found: tuple[Cursor, Head]) -> Cursor:
+def _first_field(found: tuple[Cursor, Head]) -> Cursor:
     return found[0]

@@ -82,13 +82,13 @@ class FallbackModel(LLM):
         for place, model in enumerate(self.models):
             try:
                 shares = len(self.models) - place
-                return await _in_its_share(model, chat, shares, attempts.next() if attempts else None)
+                return await _call_within_share(model, chat, shares, attempts.next() if attempts else None)
             except Exception as raised:  # the edge to a client of the program, which may raise anything
                 error = as_model_error(raised, model.name)
                 if not isinstance(error, ModelError):
                     raise
                 if len(failures) + 1 == len(self.models) or not self._when(error):
-                    raise _with_notes(error, failures) from error.__cause__
+                    raise _add_failure_notes(error, failures) from error.__cause__
                 failures.append(error)
         raise AssertionError("unreachable: the last model either answers or raises")
 
@@ -123,7 +123,9 @@ def _each(given: ModelLike | str | Iterable[ModelLike | str]) -> Iterable[ModelL
     return given if isinstance(given, list | tuple) else (given,)
 
 
-async def _in_its_share(model: LLM, chat: ModelRequest, shares: int, on_text: OnText | None) -> ModelResponse:
+async def _call_within_share(
+    model: LLM, chat: ModelRequest, shares: int, on_text: OnText | None
+) -> ModelResponse:
     """Call one model of a chain within its share of the time until the deadline: the time divided by `shares`.
 
     Raises:
@@ -166,7 +168,7 @@ class _RisingAttempts:
         return on_text
 
 
-def _with_notes(error: ModelError, failures: list[ModelError]) -> ModelError:
+def _add_failure_notes(error: ModelError, failures: list[ModelError]) -> ModelError:
     for failure in failures:
         error.add_note(f"before that, {type(failure).__name__}: {failure}")
     return error

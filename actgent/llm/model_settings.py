@@ -120,7 +120,7 @@ class LLMSettings(FieldRepr):
             )
         self.check_model()
         given = attrs.asdict(self, filter=lambda field, value: value is not None and field.name != "model")
-        return resolve_model(_with_provider(self.model), **given)
+        return resolve_model(_add_default_provider(self.model), **given)
 
 
 def load_settings(
@@ -177,7 +177,7 @@ def load_models(
 
 def _from_environment(environment: Mapping[str, str], model: str) -> dict[str, Any]:
     found = _parse_variables(environment)
-    provider = split_model(_with_provider(model))[0]
+    provider = split_model(_add_default_provider(model))[0]
     own = {
         "api_key": (*key_variables(provider), "LLM_API_KEY"),
         "base_url": (*url_variables(provider), "LLM_PROVIDER_URL"),
@@ -204,7 +204,7 @@ def _parse_variables(environment: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _with_provider(model: str) -> str:
+def _add_default_provider(model: str) -> str:
     return model if split_model(model)[0] in known_providers() else f"{DEFAULT_PROVIDER}:{model}"
 
 

@@ -39,10 +39,10 @@ class HistorySlice(Sequence[ChatMessage]):
     def __getitem__(self, place: slice) -> tuple[ChatMessage, ...]: ...
     def __getitem__(self, place: int | slice) -> ChatMessage | tuple[ChatMessage, ...]:
         if isinstance(place, slice):
-            return tuple([self._at(each) for each in range(len(self))[place]])
-        return self._at(range(len(self))[place])
+            return tuple([self._message_at(each) for each in range(len(self))[place]])
+        return self._message_at(range(len(self))[place])
 
-    def _at(self, place: int) -> ChatMessage:
+    def _message_at(self, place: int) -> ChatMessage:
         if place < self._start:
             return self._front[place]
         place -= self._start

@@ -40,14 +40,14 @@ class _Skeleton(dict[int, str]):
     def __missing__(self, code: int) -> str:
         if len(self) >= _MAX_KEPT:
             self.clear()
-        looks = self[code] = _looks_like(chr(code), code)
+        looks = self[code] = _similar_ascii(chr(code), code)
         return looks
 
 
 _ALIKE = dict.fromkeys(_OPENERS, "<") | {sign: letter for letter, signs in _LETTERS.items() for sign in signs}
 
 
-def _looks_like(character: str, code: int) -> str:
+def _similar_ascii(character: str, code: int) -> str:
     if code < 0x80:  # noqa: PLR2004 - ASCII
         return character
     if code in _TAGS:
@@ -104,7 +104,7 @@ def neutralize(text: str) -> str:
     if not _may_contain_delimiter(text):
         return text
     text = _HEADING.sub(r"\[", text)
-    return _without(text, _delimiter_spans(text))
+    return _remove_spans(text, _delimiter_spans(text))
 
 
 def neutralize_parts(parts: tuple[Part, ...]) -> tuple[Part, ...]:
@@ -152,7 +152,7 @@ def _neutralize_together(texts: Sequence[str]) -> list[str]:
     places, start, whole = _delimiter_spans("\n".join(texts)), 0, []
     for text in texts:
         own = [(at - start, end - start) for at, end in places if start <= at and end <= start + len(text)]
-        whole.append(_without(text, own))
+        whole.append(_remove_spans(text, own))
         start += len(text) + 1
     return whole
 
@@ -163,7 +163,7 @@ def _delimiter_spans(text: str) -> list[tuple[int, int]]:
     return [match.span(1) for match in _MARK.finditer(skeleton)]
 
 
-def _without(text: str, places: Sequence[tuple[int, int]]) -> str:
+def _remove_spans(text: str, places: Sequence[tuple[int, int]]) -> str:
     for start, end in reversed(places):
         text = f"{text[:start]}[{text[end:]}"
     return text

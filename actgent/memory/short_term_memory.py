@@ -123,14 +123,14 @@ def _sayable(message: Message) -> tuple[Part, ...]:
     """
     parts = message.parts
     if len(parts) == 1 and not message.cut:
-        return parts if _says_something(parts[0]) else ()
+        return parts if _has_content(parts[0]) else ()
     if message.cut:
         parts = tuple(part for part in parts if isinstance(part, Text))
     content = tuple(part for part in parts if not isinstance(part, Text) or part.text)
-    return content if any(map(_says_something, content)) else ()
+    return content if any(map(_has_content, content)) else ()
 
 
-def _says_something(part: Part) -> bool:
+def _has_content(part: Part) -> bool:
     return bool(part.text.strip()) if isinstance(part, Text) else not isinstance(part, Thinking)
 
 
@@ -221,9 +221,9 @@ class ShortTermView(FieldRepr, ModelView):
     """Parts of the newest message if its role changes from user to assistant once it is answered; else None."""
 
     def save(self) -> bytes | None:
-        return pack(self._saved()) if type(self) is ShortTermView else None
+        return pack(self._state_to_save()) if type(self) is ShortTermView else None
 
-    def _saved(self) -> tuple[object, ...]:
+    def _state_to_save(self) -> tuple[object, ...]:
         """Return the state of the view as plain data, for `save`."""
         shown = [*self._tasks, *self._kept_notices, *self._chat]
         notices = self._notices or {}
@@ -296,8 +296,8 @@ class ShortTermView(FieldRepr, ModelView):
 
     def _leave_out_last(self) -> None:
         """Replace the last round, which is too long to be shown, by a notice. Does nothing if the new message belongs to it."""
-        if self._begins(len(self._chat) - 1):
-            start = self._last(len(self._chat) - 1)
+        if self._begins_round(len(self._chat) - 1):
+            start = self._round_start(len(self._chat) - 1)
             gone = self._chat[start:-1]
             size = _size(gone)
             notice = placeholder_message(gone, size, self._budget)
@@ -307,29 +307,29 @@ class ShortTermView(FieldRepr, ModelView):
             self._characters += count_characters(notice.parts) - size
             self._is_too_long = False
 
-    def _last(self, end: int) -> int:
+    def _round_start(self, end: int) -> int:
         """Return the index at which the round that ends at `end` begins.
 
         A round is a message, or an answer with its results.
         """
-        return next((place for place in reversed(range(end)) if self._begins(place)), 0)
+        return next((place for place in reversed(range(end)) if self._begins_round(place)), 0)
 
     def check_room(self, tail: str = "") -> None:
         room = self._room - length(tail) if tail else self._room
         if self._characters > room:
             self._make_room(room)
             if self._characters > self._room - length(tail):
-                last = self._chat[self._last(len(self._chat)) :]
+                last = self._chat[self._round_start(len(self._chat)) :]
                 shown = set(map(id, last))
                 front = [message for message in self._pinned() if id(message) not in shown]
                 raise overflow((*front, *last), tail, self._budget)
 
     def shrink(self, share: float) -> bool:
-        size = sum(estimate_part_tokens(message.parts) for message in self._shown())
+        size = sum(estimate_part_tokens(message.parts) for message in self._shown_messages())
         if self._shorten(size * share, estimate_part_tokens):
             return True
         pinned = set(map(id, (*self._asked[-1:], *self._cause, *(self._notices or {}).values())))
-        wanted = deep_trim_size(self._shown(), share, estimate_part_tokens, pinned=pinned)
+        wanted = deep_trim_size(self._shown_messages(), share, estimate_part_tokens, pinned=pinned)
         return self._shorten(wanted, estimate_part_tokens, is_deep=True)
 
     def messages(self) -> Sequence[ChatMessage]:
@@ -348,7 +348,7 @@ class ShortTermView(FieldRepr, ModelView):
             return (*tasks, notice, *kept)
         return (notice, *kept, *tasks)
 
-    def _shown(self) -> Sequence[ChatMessage]:
+    def _shown_messages(self) -> Sequence[ChatMessage]:
         """Return all shown messages without the notice about omitted ones."""
         return (*self._tasks, *self._kept_notices, *self._chat)
 
@@ -361,7 +361,7 @@ class ShortTermView(FieldRepr, ModelView):
 
         A last round that is longer than the limit does not displace other messages.
         """
-        last = _size(self._chat[self._last(len(self._chat)) :])
+        last = _size(self._chat[self._round_start(len(self._chat)) :])
         self._is_too_long = last > self._budget
         too_long = last if last > room else 0
         if self._characters - too_long > room:
@@ -416,9 +416,9 @@ class ShortTermView(FieldRepr, ModelView):
         """Keep the messages that must stay although a cut omitted them: the tasks of the turn, and the last notices."""
         self._tasks = missing_from(self._chat, (*self._asked, *self._cause))
         self._kept_notices = missing_from(self._chat, (self._notices or {}).values())
-        self._characters = _size(self._shown())
+        self._characters = _size(self._shown_messages())
 
-    def _begins(self, place: int) -> bool:
+    def _begins_round(self, place: int) -> bool:
         return starts_round(self._chat, place)
 
 

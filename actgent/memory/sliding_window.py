@@ -20,7 +20,7 @@ _GONE = -1
 """Index that represents a message that is no longer shown."""
 
 
-def _at_least_one(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
+def _check_at_least_one(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
     if value is not None and not (type(value) is int and value >= 1):
         raise ConfigurationError(
             f"SlidingWindow({attribute.name}=...) must be a whole number of at least 1, not {value!r}"
@@ -36,9 +36,9 @@ class SlidingWindow(Memory):
     `ShortTermMemory` does; the message that began it always stays.
     """
 
-    turns: int | None = attrs.field(default=None, validator=_at_least_one)
+    turns: int | None = attrs.field(default=None, validator=_check_at_least_one)
     """Maximum number of shown turns; None shows as many as fit into `tokens`."""
-    tokens: int | None = attrs.field(default=None, validator=_at_least_one)
+    tokens: int | None = attrs.field(default=None, validator=_check_at_least_one)
     """Maximum shown tokens, estimated as in `ShortTermMemory.max_tokens`; None means 180,000."""
 
     def __attrs_post_init__(self) -> None:
@@ -87,7 +87,7 @@ class SlidingView(ShortTermView):
             return None
         places = self._places()
         begun = [places.get(id(message), _GONE) for message in self._turn_starts]
-        return pack((_FORM, self._turns, begun, self._saved()))
+        return pack((_FORM, self._turns, begun, self._state_to_save()))
 
     def begin_at(self, turns: int | None, places: Sequence[int]) -> None:
         """Restore the beginnings of the turns: `places` has the index of each turn's first message in the shown messages.
@@ -113,7 +113,7 @@ class SlidingView(ShortTermView):
         self._turn_starts = self._turn_starts[-kept:]
         places = self._places()
         if places and (first := min(places.values())):
-            while not self._begins(first):
+            while not self._begins_round(first):
                 first -= 1
             self._cut(first)
 

@@ -26,7 +26,7 @@ _MIN_COVERED_MESSAGES = 4
 _GONE = -1
 
 
-def _at_least_one(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
+def _check_at_least_one(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
     if not (type(value) is int and value >= 1):
         raise ConfigurationError(
             f"SummarizingMemory({attribute.name}=...) must be a whole number of at least 1, not {value!r}"
@@ -47,11 +47,11 @@ class SummarizingMemory(Memory):
     summarizes = True
     llm: Any = None
     """Model that writes the summaries: an LLM or a model name, as in `Agent(llm=...)`; None uses the agent's model."""
-    keep: int = attrs.field(default=10, validator=_at_least_one)
+    keep: int = attrs.field(default=10, validator=_check_at_least_one)
     """Minimum number of newest messages that are shown verbatim."""
-    trigger: int = attrs.field(default=8_000, validator=_at_least_one)
+    trigger: int = attrs.field(default=8_000, validator=_check_at_least_one)
     """Shown tokens above which a summary is written, estimated as in `ShortTermMemory.max_tokens`."""
-    max_tokens: int = attrs.field(default=180_000, validator=_at_least_one)
+    max_tokens: int = attrs.field(default=180_000, validator=_check_at_least_one)
     """Maximum shown tokens, estimated as in `ShortTermMemory.max_tokens`."""
 
     def open_view(self) -> "SummarizingView":
@@ -147,7 +147,7 @@ class SummarizingView(ShortTermView):
             return None
         places = {id(message): place for place, message in enumerate(self._chat)}
         ends = [[number, places.get(id(message), _GONE)] for number, message in self._ends]
-        return pack((_FORM, self.keep, self.trigger, self._count, ends, self._saved()))
+        return pack((_FORM, self.keep, self.trigger, self._count, ends, self._state_to_save()))
 
     def restore_cut(self, keep: int, trigger: int, count: int, ends: Sequence[tuple[int, int]]) -> None:
         """Restore the state of this view from values that `save` stored.
@@ -195,14 +195,14 @@ def _lines(message: ChatMessage, longest: int = _MAX_PART_CHARACTERS) -> Iterato
     """Yield the parts of a message as text for a summary request. Each text is cut at `longest` characters."""
     for part in message.parts:
         if isinstance(part, Text):
-            yield f"{message.role}: {_short(part.text, longest)}"
+            yield f"{message.role}: {_shorten(part.text, longest)}"
         elif isinstance(part, ToolCall):
-            yield f"{message.role} calls {part.name}: {_short(str(part.arguments))}"
+            yield f"{message.role} calls {part.name}: {_shorten(str(part.arguments))}"
         elif isinstance(part, ToolResult):
-            yield f"result of {part.tool_name}: {_short(part.text)}"
+            yield f"result of {part.tool_name}: {_shorten(part.text)}"
 
 
-def _short(text: str, longest: int = _MAX_PART_CHARACTERS) -> str:
+def _shorten(text: str, longest: int = _MAX_PART_CHARACTERS) -> str:
     if len(text) > longest:
         text = f"{text[:longest]}... ({len(text):,} characters in all)"
     return neutralize(text)

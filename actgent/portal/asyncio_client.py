@@ -83,7 +83,7 @@ class AsyncPortalRemoteAgent(AsyncProxy):
 
         Arguments and errors are those of `RemoteAgent.run`. Cancelling the caller stops the turn.
         """
-        return await self.wait(self.inner.run, content, session=_inner(session), **options)
+        return await self.wait(self.inner.run, content, session=_trio_session(session), **options)
 
     def stream(
         self,
@@ -100,7 +100,11 @@ class AsyncPortalRemoteAgent(AsyncProxy):
         """
         return self.portal.read(
             self.inner.stream(
-                content, session=_inner(session), priority=priority, message_id=message_id, timeout=timeout
+                content,
+                session=_trio_session(session),
+                priority=priority,
+                message_id=message_id,
+                timeout=timeout,
             )
         )
 
@@ -109,7 +113,7 @@ class AsyncPortalRemoteAgent(AsyncProxy):
         return self.portal.read(self.inner.follow(session.inner))
 
 
-def _inner(session: AsyncPortalRemoteSession | None) -> RemoteSession | None:
+def _trio_session(session: AsyncPortalRemoteSession | None) -> RemoteSession | None:
     return None if session is None else session.inner
 
 

@@ -81,7 +81,7 @@ class PortalRemoteAgent(Proxy):
 
         Arguments and errors are those of `RemoteAgent.run`.
         """
-        return self.wait(self.inner.run, content, session=_inner(session), **options)
+        return self.wait(self.inner.run, content, session=_trio_session(session), **options)
 
     def stream(
         self,
@@ -98,7 +98,11 @@ class PortalRemoteAgent(Proxy):
         """
         return self.portal.read(
             self.inner.stream(
-                content, session=_inner(session), priority=priority, message_id=message_id, timeout=timeout
+                content,
+                session=_trio_session(session),
+                priority=priority,
+                message_id=message_id,
+                timeout=timeout,
             )
         )
 
@@ -107,7 +111,7 @@ class PortalRemoteAgent(Proxy):
         return self.portal.read(self.inner.follow(session.inner))
 
 
-def _inner(session: PortalRemoteSession | None) -> RemoteSession | None:
+def _trio_session(session: PortalRemoteSession | None) -> RemoteSession | None:
     return None if session is None else session.inner
 
 

@@ -61,9 +61,9 @@ class PromptLayer(FieldRepr):
         text = self.render(profile, facts)
         match self.mode:
             case "append":
-                return _joined(prompt, text)
+                return _join_texts(prompt, text)
             case "prepend":
-                return _joined(text, prompt)
+                return _join_texts(text, prompt)
             case _:
                 return text
 
@@ -85,7 +85,7 @@ def to_layer(prompt: Prompt) -> PromptLayer:
     return PromptLayer(prompt)
 
 
-def _joined(*texts: str) -> str:
+def _join_texts(*texts: str) -> str:
     return "\n\n".join(text for text in texts if text)
 
 
@@ -131,5 +131,5 @@ class SystemPrompt(FieldRepr):
             if self.replacement is None
             else prompts.with_form(self.replacement, facts)
         )
-        whole = _joined(whole, self.mode_text)
+        whole = _join_texts(whole, self.mode_text)
         return whole if self.layer is None else self.layer.apply(whole, self.prompts.profile, facts)

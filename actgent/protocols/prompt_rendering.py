@@ -387,7 +387,7 @@ def check_template(template: str, *, name: str) -> None:
     try:
         _compile_template(template)
     except (TemplateError, *_TEMPLATE_ERRORS) as error:
-        raise _broken(name, error) from error
+        raise _template_error(name, error) from error
 
 
 def render(
@@ -407,7 +407,7 @@ def render(
     try:
         return _compile_template(template)(variables, profile=profile).strip()
     except (TemplateError, *_TEMPLATE_ERRORS) as error:
-        raise _broken(name, error) from error
+        raise _template_error(name, error) from error
 
 
 def _describe(profile: Profile) -> str:
@@ -430,7 +430,7 @@ def _describe(profile: Profile) -> str:
     return "\n".join(lines).strip()
 
 
-def _broken(name: str, error: Exception) -> ConfigurationError:
+def _template_error(name: str, error: Exception) -> ConfigurationError:
     from jinja2 import TemplateSyntaxError  # noqa: PLC0415
 
     line = error.lineno if isinstance(error, TemplateSyntaxError) else _line(error.__traceback__)

@@ -718,7 +718,7 @@ class WithOutput(Protocol):
             return [SendReply(text=visible(answer.text), data=self.output.convert(value))]
         if any(isinstance(outcome, CallTools | Continue) for outcome in outcomes):
             return outcomes
-        return [self._with_value(each) if isinstance(each, SendReply) else each for each in outcomes]
+        return [self._add_output_value(each) if isinstance(each, SendReply) else each for each in outcomes]
 
     def stage_name(self, view: TurnView) -> str | None:
         return self.inner.stage_name(view)
@@ -739,7 +739,7 @@ class WithOutput(Protocol):
         """Return True if an answer that the inner protocol rejects may be the value itself. The default is True for every answer."""
         return True
 
-    def _with_value(self, reply: SendReply) -> SendReply:
+    def _add_output_value(self, reply: SendReply) -> SendReply:
         """Return a copy of a reply with the `output=` value that it contains as its data.
 
         Raises:

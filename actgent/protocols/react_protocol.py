@@ -114,7 +114,7 @@ class ReAct(Protocol):
             return [calls]
         try:
             value = extract_only(text, _reason)
-            return _with_reasoning(_act(value, view.profile.types), value)
+            return _add_reasoning(_act(value, view.profile.types), value)
         except ParseError:
             if not text.lstrip("` \t\r\n").startswith("{") and (outcomes := _read_lines(text)):
                 return outcomes
@@ -174,14 +174,14 @@ def _act(value: dict[str, Any], kinds: Sequence[ClassificationType]) -> list[Out
         kind = type_named(kinds, name)
         if kind is None:
             raise ParseError(f"Unknown messageType: {shown(name)} (known: {known_names(kinds)})")
-        return _typed(kind, _as_typed(name, content), value)
+        return _typed_outcomes(kind, _wrap_typed_answer(name, content), value)
     if name is None and (kind := infer_type(content, kinds)):
         if (
             kind.tool and len(kinds) > 1
         ):  # a tool call needs the explicit name: the model may have meant another type and made a mistake
             raise missing_type_error(kinds)
-        return _typed(kind, {MESSAGE_TYPE: kind.name, "content": content}, value)
-    return [SendReply(text=_plain_text(action, kinds), data=None if isinstance(content, str) else content)]
+        return _typed_outcomes(kind, {MESSAGE_TYPE: kind.name, "content": content}, value)
+    return [SendReply(text=_untyped_text(action, kinds), data=None if isinstance(content, str) else content)]
 
 
 def _type_name(action: dict[str, Any]) -> str | None:
@@ -205,13 +205,13 @@ def _type_name(action: dict[str, Any]) -> str | None:
     return names[0] if names else None
 
 
-def _as_typed(name: str, content: Any) -> dict[str, Any]:
+def _wrap_typed_answer(name: str, content: Any) -> dict[str, Any]:
     """Wrap the content of a direct response as a typed answer `{"messageType", ...}`."""
     is_named = isinstance(content, dict) and MESSAGE_TYPE in content
     return content if is_named else {MESSAGE_TYPE: name, "content": content}
 
 
-def _typed(kind: ClassificationType, typed: dict[str, Any], value: dict[str, Any]) -> list[Outcome]:
+def _typed_outcomes(kind: ClassificationType, typed: dict[str, Any], value: dict[str, Any]) -> list[Outcome]:
     """Convert a direct response of the type `kind` to outcomes.
 
     Raises:
@@ -230,7 +230,7 @@ def _typed(kind: ClassificationType, typed: dict[str, Any], value: dict[str, Any
     return outcomes_of_type(kind, data, _user_text(action))
 
 
-def _plain_text(action: dict[str, Any], kinds: Sequence[ClassificationType]) -> str:
+def _untyped_text(action: dict[str, Any], kinds: Sequence[ClassificationType]) -> str:
     """Return the text of a direct response without a type.
 
     Data without text is rendered as JSON if the agent has no types.
@@ -250,7 +250,7 @@ def _plain_text(action: dict[str, Any], kinds: Sequence[ClassificationType]) -> 
     return json.dumps(content, ensure_ascii=False)
 
 
-def _with_reasoning(outcomes: list[Outcome], value: dict[str, Any]) -> list[Outcome]:
+def _add_reasoning(outcomes: list[Outcome], value: dict[str, Any]) -> list[Outcome]:
     """Add the model's explanations in the answer to each reply of the outcomes."""
     reasoning = {name: value[name] for name in _REASONING if value.get(name) not in (None, "", [], {})}
     if not reasoning:

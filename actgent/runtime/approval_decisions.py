@@ -308,7 +308,7 @@ async def list_approvals(
     """
     at_least_one("limit", limit)
     name = owner.name if isinstance(owner, Sender) else owner
-    while session_ids := await _suspended(running, after, limit):
+    while session_ids := await _list_suspended_sessions(running, after, limit):
         found = [each for session_id in session_ids for each in await approvals_of(running, session_id)]
         if found := [each for each in found if name is None or each.owner == name]:
             return tuple(found)
@@ -316,7 +316,7 @@ async def list_approvals(
     return ()
 
 
-async def _suspended(running: AgentActor, after: str, limit: int) -> list[str]:
+async def _list_suspended_sessions(running: AgentActor, after: str, limit: int) -> list[str]:
     if running.journal is not None:
         return await running.journal.suspended(running.name, after=after, limit=limit)
     await trio.lowlevel.checkpoint()

@@ -166,7 +166,7 @@ class Introspection:
             JournalError: The journal cannot be read.
         """
         take_sources_of_sessions()
-        return await _schedule_page(self._by_name(), self.journal, after, limit)
+        return await _schedule_page(self._agents_by_name(), self.journal, after, limit)
 
     def budgets(self, *, after: OpenBudget | None = None, limit: int = 100) -> tuple[OpenBudget, ...]:
         """Return at most `limit` budgets of sessions in memory and of their turns, sorted by agent and session.
@@ -176,7 +176,7 @@ class Introspection:
         Raises:
             ConfigurationError: The limit is below 1.
         """
-        return _budget_page(self._by_name(), after, limit)
+        return _budget_page(self._agents_by_name(), after, limit)
 
     async def search(
         self, query: str, wanted: SearchFilter = EVERYTHING, *, after: str | None = None, limit: int = 20
@@ -330,7 +330,7 @@ class Introspection:
         """Return True if an `asking_elsewhere` block is open."""
         return self._askers > 0
 
-    def _by_name(self) -> list[AgentActor]:
+    def _agents_by_name(self) -> list[AgentActor]:
         return sorted(self._agents(), key=lambda each: each.name)
 
 
@@ -395,7 +395,7 @@ async def _schedule_page(
     at_least_one("limit", limit)
     behind = (0.0, "", "", "") if after is None else after.sort_key
     found: list[SetSchedule] = []
-    for due, running, session_id in await _due(agents, journal):
+    for due, running, session_id in await _sessions_with_timer(agents, journal):
         if len(found) >= limit and due > heapq.nsmallest(limit, found, key=_place)[-1].schedule.at:
             break  # sessions are sorted by time
         found += [each for each in await _schedules(running, session_id, journal) if each.sort_key > behind]
@@ -407,7 +407,9 @@ def _place(found: SetSchedule) -> tuple[float, str, str, str]:
     return found.sort_key
 
 
-async def _due(agents: Sequence[AgentActor], journal: Journal | None) -> list[tuple[float, AgentActor, str]]:
+async def _sessions_with_timer(
+    agents: Sequence[AgentActor], journal: Journal | None
+) -> list[tuple[float, AgentActor, str]]:
     """Return the next timer's time, the agent and the id of each session with a timer, earliest first.
 
     For a session in memory, the time from memory replaces the older time from the journal.

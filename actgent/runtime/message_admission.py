@@ -164,7 +164,7 @@ class MessageAdmission:
         """
         self._check_open(context)
         if self._tracing is not None:
-            message = _with_trace_context(message, self._lifecycle.name, self._tracing)
+            message = _add_trace_context(message, self._lifecycle.name, self._tracing)
         acceptance = QueuedMessage(
             message, copy_context() if variables is None else variables, funding=funding
         )
@@ -243,10 +243,10 @@ class MessageAdmission:
     def _mark(self, context: SessionContext, message: Message) -> Message:
         """Return the message with the trace context of its sender, and labelled with the sender's untrusted sources."""
         if self._tracing is not None:
-            message = _with_trace_context(message, self._lifecycle.name, self._tracing)
-        return self._with_sources(context, message)
+            message = _add_trace_context(message, self._lifecycle.name, self._tracing)
+        return self._add_sender_sources(context, message)
 
-    def _with_sources(self, context: SessionContext, message: Message) -> Message:
+    def _add_sender_sources(self, context: SessionContext, message: Message) -> Message:
         """Return the message with the untrusted sources of its sender added.
 
         These are the sources of the session whose turn sends the message. Under a policy, a sender other than the owner
@@ -509,18 +509,20 @@ class MessageAdmission:
 
         Callers are notified after the withdrawal is recorded, so the next start does not run the messages.
         """
-        if (error := _suspended(context)) is None:
+        if (error := _suspended_error(context)) is None:
             return
         known = tuple((context.acceptances or {}).values())
         withdrawn = [
-            each for acceptance in known for each in self._withdraw_if_impatient(context, acceptance, error)
+            each
+            for acceptance in known
+            for each in self._withdraw_impatient_callers(context, acceptance, error)
         ]
         if withdrawn and (
             context.log is None or not self._runner.start_soon(_notify_after_write, context, withdrawn)
         ):
             _notify_callers(context, withdrawn)
 
-    def _withdraw_if_impatient(
+    def _withdraw_impatient_callers(
         self, context: SessionContext, acceptance: QueuedMessage, error: Suspended
     ) -> "list[_WithdrawnCaller]":
         """Withdraw one message if its caller does not accept waiting for approvals. Return the callers to notify."""
@@ -555,7 +557,7 @@ class MessageAdmission:
         )
 
 
-def _with_trace_context(message: Message, agent: str, tracing: Tracing) -> Message:
+def _add_trace_context(message: Message, agent: str, tracing: Tracing) -> Message:
     """Return a message with the current trace context.
 
     If no trace is active, record a short span for the sending of the message as the start of a new trace.
@@ -605,7 +607,7 @@ async def _join_earlier(
     await trio.lowlevel.checkpoint()
 
 
-def _suspended(context: SessionContext) -> Suspended | None:
+def _suspended_error(context: SessionContext) -> Suspended | None:
     """Return the `Suspended` error with the approvals that a session's turn waits for; None if the turn needs no decision."""
     if context.suspension is None or not (ledger := context.ledger()).undecided:
         return None
@@ -621,7 +623,7 @@ def _check_not_suspended(context: SessionContext, message: Message, future: Turn
     if context.suspension is None or future.is_patient or message.priority is Priority.URGENT:
         return
     is_outdated = context.suspension.message.priority is not Priority.URGENT
-    if not (message.on_busy == "interrupt" and is_outdated) and (error := _suspended(context)):
+    if not (message.on_busy == "interrupt" and is_outdated) and (error := _suspended_error(context)):
         raise error
 
 

@@ -364,7 +364,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
             limit: Maximum number of sessions per page. An empty page is the end.
         """
         take_sources_of_sessions()
-        for running in self._by_name():
+        for running in self._agents_by_name():
             if after is None or running.name >= after.agent:
                 behind = after.session_id if after is not None and running.name == after.agent else ""
                 if found := await list_approvals(running, owner=owner, after=behind, limit=limit):

@@ -65,14 +65,14 @@ class StartPhase(FieldRepr):
         Only turns of resumed sessions wait, and release their concurrency slot while they wait. Other calls
         return at once.
         """
-        if name not in started and self._waits(context):
+        if name not in started and self._must_wait(context):
             with releasing_slot():
                 while name not in started and self._is_open():
                     await self._wait_change()
 
     async def wait_all(self, context: SessionContext) -> None:
         """Wait until the phase has ended, if `context` is a resumed session; else return at once."""
-        if self._waits(context):
+        if self._must_wait(context):
             with releasing_slot():
                 await self.wait_ended()
 
@@ -84,7 +84,7 @@ class StartPhase(FieldRepr):
     def _is_open(self) -> bool:
         return not self.is_over and trio.current_time() < self._ends_at
 
-    def _waits(self, context: SessionContext | None) -> bool:
+    def _must_wait(self, context: SessionContext | None) -> bool:
         """Return True if the session or one of its parents was resumed during the phase."""
         if not self._is_open():
             return False

@@ -167,7 +167,7 @@ class IndexStore(SQLConnection):
         with self.transaction():
             for facts, steps in batch:
                 progress = self._progress_of(facts)
-                new = _after(progress.records, steps)
+                new = _steps_after(progress.records, steps)
                 if new and new[0].first > progress.records + 1:
                     gaps.append(SessionKey(facts.agent, facts.session_id))
                 else:
@@ -405,7 +405,7 @@ def _name_of(group: Group, value: Any) -> str:
     return dt.datetime.fromtimestamp(int(value) * DAY_SECONDS, dt.UTC).date().isoformat()
 
 
-def _after(records: int, steps: Sequence[Written]) -> list[Written]:
+def _steps_after(records: int, steps: Sequence[Written]) -> list[Written]:
     """Return the steps after record number `records`. If a step has earlier records too, these are removed from it."""
     found: list[Written] = []
     for step in steps:

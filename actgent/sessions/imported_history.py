@@ -126,21 +126,21 @@ def _read(position: int, item: ImportedMessage) -> Iterator[ChatMessage]:
         parts = tuple(part for part in parts if not isinstance(part, ToolResult))
         if not parts:
             return
-    role = _known(position, role)
+    role = _check_role(position, role)
     for part in parts:
         if not isinstance(part, _TAKEN[role]):
             raise _wrong(
                 position,
                 f"a message of the role {role} cannot have a part of the class {type(part).__name__}",
             )
-    if not any(_says_something(part) for part in parts):
+    if not any(_has_content(part) for part in parts):
         if role == "assistant":
             return
         raise _wrong(position, "it has no content: add text or another part, or omit the message")
     yield ChatMessage(role, parts)
 
 
-def _known(position: int, role: object) -> Role:
+def _check_role(position: int, role: object) -> Role:
     for known in _TAKEN:
         if role == known:
             return known
@@ -160,7 +160,7 @@ def _role_and_content(position: int, item: object) -> tuple[object, object]:
     )
 
 
-def _says_something(part: Part) -> bool:
+def _has_content(part: Part) -> bool:
     return bool(part.text.strip()) if isinstance(part, Text) else not isinstance(part, Thinking)
 
 
@@ -184,7 +184,7 @@ class _CallPairing(FieldRepr):
             return
         if self._open:
             raise self._unpaired(position, ())
-        self._messages.append(attrs.evolve(message, parts=tuple(map(self._unique, message.parts))))
+        self._messages.append(attrs.evolve(message, parts=tuple(map(self._check_unique_call, message.parts))))
 
     def close(self) -> tuple[ChatMessage, ...]:
         """Return all added messages.
@@ -217,7 +217,7 @@ class _CallPairing(FieldRepr):
                 return attrs.evolve(result, call_id=call.id, id=f"{call.id}/result")
         raise self._unpaired(position, results)
 
-    def _unique(self, part: Part) -> Part:
+    def _check_unique_call(self, part: Part) -> Part:
         if not isinstance(part, ToolCall):
             return part
         call = part

@@ -43,8 +43,8 @@ class QuotaAccounts(FieldRepr):
         """Read the usage of the current periods from the journal, and erase the accounts of past periods."""
         if self.journal is None:
             return
-        running = {period.name for period in self._running()}
-        for summary in await self._held(self.journal):
+        running = {period.name for period in self._current_periods()}
+        for summary in await self._list_quota_sessions(self.journal):
             if summary.session_id.partition(" ")[0] in running:
                 records = await self.journal.load(summary.session_id, agent=QUOTA_AGENT)
                 self._spent[summary.session_id] = spent_in(
@@ -53,7 +53,7 @@ class QuotaAccounts(FieldRepr):
             else:
                 await self.journal.delete(summary.session_id, agent=QUOTA_AGENT)
 
-    async def _held(self, journal: Journal) -> list[SessionSummary]:
+    async def _list_quota_sessions(self, journal: Journal) -> list[SessionSummary]:
         found: list[SessionSummary] = []
         while True:
             after = found[-1].cursor if found else None
@@ -65,17 +65,17 @@ class QuotaAccounts(FieldRepr):
     def of(self, owner: str) -> tuple[Account, ...]:
         """Return the quota accounts of an owner for the current day and month."""
         name = _name_in_ids(owner)
-        return tuple([self._account(period, name, owner) for period in self._running()])
+        return tuple([self._account(period, name, owner) for period in self._current_periods()])
 
     def find(self, key: AccountKey) -> Account | None:
         """Return the account with this key; None if the account's period is over or has no limits any more."""
         period_name, _, name = key.session_id.partition(" ")
-        for period in self._running():
+        for period in self._current_periods():
             if period.name == period_name:
                 return self._account(period, name, name)
         return None
 
-    def _running(self) -> Iterator[Period]:
+    def _current_periods(self) -> Iterator[Period]:
         now = self.now()
         for unit in self.quotas.limits:
             period = self._periods.get(unit)

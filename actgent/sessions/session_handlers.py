@@ -182,10 +182,12 @@ def takes_session(handler: Handler) -> bool:
             required = code.co_argcount - len(handler.__defaults__ or ())
             if required == 1 and not code.co_flags & YIELDS:
                 return False
-            return _takes_session(handler, code.co_argcount, _required(handler))
+            return _takes_session(handler, code.co_argcount, _count_required_parameters(handler))
         if type(handler) is MethodType and type(handler.__func__) is FunctionType:
             function = handler.__func__
-            return _takes_session(handler, function.__code__.co_argcount - 1, _required(function) - 1)
+            return _takes_session(
+                handler, function.__code__.co_argcount - 1, _count_required_parameters(function) - 1
+            )
     if not callable(handler):
         raise TypeError(
             f"a handler must be a function or another callable, not {type(handler).__name__}: pass the function itself, "
@@ -215,7 +217,7 @@ def check_called(name: str, handler: Handler, *, is_alone: bool = False) -> None
         )
 
 
-def _required(function: FunctionType) -> int:
+def _count_required_parameters(function: FunctionType) -> int:
     code = function.__code__
     if code_yields(code.co_flags):
         raise ConfigurationError(f"handler {name_of(function)}: {GENERATOR_REJECTED}")
@@ -230,7 +232,7 @@ def _takes_session(handler: Handler, taken: int, required: int) -> bool:
     Raises:
         ConfigurationError: The handler cannot be called with one or two arguments.
     """
-    if required > 2 or (not taken and not _takes_any(handler)):  # noqa: PLR2004 - the two arguments of a handler: payload and session
+    if required > 2 or (not taken and not _takes_any_arguments(handler)):  # noqa: PLR2004 - the two arguments of a handler: payload and session
         raise ConfigurationError(
             f"handler {name_of(handler)} takes {required or 'no'} arguments, and is called with one argument, the delivered item, or with "
             "two, the item and the session: write def handler(item) or def handler(item, session)"
@@ -258,7 +260,7 @@ def _check_parameter_order(handler: Handler) -> None:
         )
 
 
-def _takes_any(handler: Handler) -> bool:
+def _takes_any_arguments(handler: Handler) -> bool:
     function = handler if type(handler) is FunctionType else getattr(handler, "__func__", None)
     return bool(getattr(getattr(function, "__code__", None), "co_flags", 0) & inspect.CO_VARARGS)
 

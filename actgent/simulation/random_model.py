@@ -93,14 +93,14 @@ class RandomModel(LLM):
             + choices.happens(f"{name}: second call", self.second_call)
             + choices.happens(f"{name}: third call", 0.15)
         ):
-            spec = choices.pick(f"{name}: tool", self._weighted(chat.tools))
+            spec = choices.pick(f"{name}: tool", self._repeat_favourite_tool(chat.tools))
             arguments = values.make(spec.parameters)
             if choices.happens(f"{name}: wrong arguments", 0.05):
                 arguments = {"unknown_parameter": 1}
             made.append(ToolCall(spec.name, arguments if isinstance(arguments, dict) else {}))
         return tuple(made)
 
-    def _weighted(self, tools: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
+    def _repeat_favourite_tool(self, tools: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
         """Repeat one tool in the list of tools, so that it is drawn as often as all others together.
 
         The seed draws this tool, so each tool is frequent in some seeds.

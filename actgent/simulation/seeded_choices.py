@@ -35,7 +35,7 @@ class Choices:
 
         `name` identifies the decision: the same seed and name give the same sequence.
         """
-        return self._draw(name, self._next(name))
+        return self._draw(name, self._next_number(name))
 
     def number(self, name: str, low: int, high: int) -> int:
         """Draw a whole number from `low` to `high`, both included. `name` identifies the decision."""
@@ -53,7 +53,7 @@ class Choices:
 
         Always False if this run leaves the event out.
         """
-        key = (name, self._next(name))
+        key = (name, self._next_number(name))
         if self._draw(*key) >= chance or key in self.left_out:
             return False
         self.happened.append(key)
@@ -63,7 +63,7 @@ class Choices:
         """Return a random number generator that depends only on the seed and `name`."""
         return random.Random(f"{self.seed}/{name}")  # noqa: S311 - not for cryptography
 
-    def _next(self, name: str) -> int:
+    def _next_number(self, name: str) -> int:
         number = self._counts[name]
         self._counts[name] = number + 1
         return number

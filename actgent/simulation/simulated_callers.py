@@ -157,7 +157,7 @@ class Callers:
             else:
                 seconds = choices.pick(f"{name}: patience", options)
         with (
-            self._running(name),
+            self._note_running(name),
             self.world.running_call(kind),
             trio.move_on_after(seconds) as scope,
             self._at_moment(moment, countdown, scope.cancel),
@@ -171,7 +171,7 @@ class Callers:
             self.world.note_moment("cancelled")
 
     @contextmanager
-    def _running(self, name: str) -> Iterator[None]:
+    def _note_running(self, name: str) -> Iterator[None]:
         """Record a call as running during the block."""
         call = RunningCall(name)
         self.running_calls[call] = None
@@ -549,7 +549,7 @@ class Callers:
     async def _wait_idle(self, agent: Agent, session_id: str) -> None:
         """Wait until a session is idle. Report a problem if a decision about an approval of it is not written by then."""
         with (
-            self._running(f"wait_idle() of {session_id}"),
+            self._note_running(f"wait_idle() of {session_id}"),
             self._ignoring_errors(f"wait_idle() of {session_id}"),
             trio.move_on_after(SLOW_SECONDS) as scope,
         ):

@@ -396,9 +396,9 @@ class Store(State):
     @property
     def snapshot(self) -> State:
         """The current state, unaffected by later changes."""
-        return State(self._shared())
+        return State(self._share_values())
 
-    def _shared(self) -> Mapping[str, Any]:
+    def _share_values(self) -> Mapping[str, Any]:
         self._draft = None
         return self._values
 
@@ -427,7 +427,7 @@ class Store(State):
         Raises:
             UsageError: The history does not have this state, or no longer has it.
         """
-        return State(self._after(number)[0])
+        return State(self._values_after(number)[0])
 
     def rollback(self, number: int) -> None:
         """Restore the state after `number` changes. The next change gets the number `number + 1`.
@@ -447,11 +447,11 @@ class Store(State):
         self._check_number(number)
         if self._write is not None:
             self._write(StateRollbackRecord(number=number))
-        self._go_back(number)
+        self._restore_values_after(number)
         self._notify()
 
-    def _go_back(self, number: int) -> None:
-        self._values, length = self._after(number)
+    def _restore_values_after(self, number: int) -> None:
+        self._values, length = self._values_after(number)
         self._draft = None
         del self._history[length:]
         self._number = number
@@ -465,7 +465,7 @@ class Store(State):
             UsageError: The history does not have this state, or no longer has it.
         """
         number = self._number if number is None else number
-        values, length = self._after(number)
+        values, length = self._values_after(number)
         fork = Store(reducers=self._reducers, actions=self._actions, check=self._check, history=self._keep)
         fork._thread = self._thread
         fork._values, fork._number = values, number
@@ -474,11 +474,11 @@ class Store(State):
         fork._once = None if self._once is None else dict(self._once)
         return fork
 
-    def _after(self, number: int) -> tuple[Mapping[str, Any], int]:
+    def _values_after(self, number: int) -> tuple[Mapping[str, Any], int]:
         """Return the values of the state after `number` changes, and the number of history entries that lead to it."""
         self._check_number(number)
         if number == self._number:
-            return self._shared(), len(self._history)
+            return self._share_values(), len(self._history)
         state, left = StateBuilder(self._base.share()), number - self._first
         for length, record in enumerate(self._history):
             if isinstance(record, StateChangeRecord):
@@ -509,7 +509,7 @@ class Store(State):
             case ActionFailureRecord():
                 self._keep_in_history(record)
             case StateRollbackRecord(number=number):
-                self._go_back(number)
+                self._restore_values_after(number)
 
     def save(self) -> SavedStore:
         """Return the content of the store with its history, for a snapshot; `load` restores it."""

@@ -72,11 +72,11 @@ class _Reader:
         self.at = _SPACE.match(self._text, start).end()  # type: ignore[union-attr]  # the pattern matches empty text as well
         return "\n" in self._text[start : self.at]
 
-    def _next(self) -> str:
+    def _peek(self) -> str:
         return self._text[self.at : self.at + 1]
 
     def _take(self, mark: str) -> bool:
-        taken = self._next() == mark
+        taken = self._peek() == mark
         self.at += taken
         return taken
 
@@ -84,7 +84,7 @@ class _Reader:
 
     def value(self) -> Any:
         self.skip()
-        mark = self._next()
+        mark = self._peek()
         if mark == "{":
             return self._object()
         if mark in ("[", "("):
@@ -113,7 +113,7 @@ class _Reader:
         return real(f"{sign}{whole}{fraction}{exponent}") if fraction or exponent else integer(sign + whole)
 
     def _string(self) -> str:
-        opener = self._next()
+        opener = self._peek()
         if opener not in _CLOSERS or (opener not in "\"'" and not self._repairs):
             raise self.unreadable("a string is missing")
         body = _BODIES[opener].match(self._text, self.at + 1)
@@ -157,7 +157,7 @@ class _Reader:
         self.skip()
         if self._repairs and opener == "[" and self._take(","):
             self.skip()
-            if self._next() == "]":
+            if self._peek() == "]":
                 raise self.unreadable("a value is missing")
 
     def _ends_item(self, item: Any, closer: str) -> bool:
@@ -168,9 +168,9 @@ class _Reader:
         broken = self.skip()
         if self._take(","):
             return True
-        if self._next() == closer or not self._repairs:
+        if self._peek() == closer or not self._repairs:
             return False
-        opens, holds = self._next() in ("{", "["), isinstance(item, dict | list)
+        opens, holds = self._peek() in ("{", "["), isinstance(item, dict | list)
         return (opens or holds) if broken else opens != holds
 
     # --- objects -------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class _Reader:
         return self._take(",") or (self._repairs and (broken or not isinstance(value, str)))
 
     def _member(self) -> tuple[str, Any]:
-        opener = self._next()
+        opener = self._peek()
         key = self._key()
         self.skip()
         if not self._take(":") and not self._may_lack_colon(opener):
@@ -202,11 +202,11 @@ class _Reader:
 
     def _may_lack_colon(self, opener: str) -> bool:
         word = _NAME.match(self._text, self.at)
-        is_value = self._next() == '"' or (word is not None and word[0] in _CONSTANTS)
+        is_value = self._peek() == '"' or (word is not None and word[0] in _CONSTANTS)
         return self._repairs and opener == '"' and is_value
 
     def _key(self) -> str:
-        if self._next() in _CLOSERS:
+        if self._peek() in _CLOSERS:
             return self._string()
         found = _INTEGER.match(self._text, self.at)
         if found is None and self._repairs:

@@ -119,14 +119,14 @@ def _unconverted_types(kind: Any) -> frozenset[type]:
 def _strict_converter() -> cattrs.Converter:
     converter = cattrs.Converter(detailed_validation=False, forbid_extra_keys=True)
     for kind in (str, bytes, bool, int):
-        converter.register_structure_hook(kind, _exactly(kind))
-    converter.register_structure_hook(float, _exactly(float, int))
-    converter.register_structure_hook_func(_is_mapping, _exactly(dict))
-    converter.register_structure_hook_func(_is_mapping_or_text, _exactly(dict, str))
+        converter.register_structure_hook(kind, _type_check_hook(kind))
+    converter.register_structure_hook(float, _type_check_hook(float, int))
+    converter.register_structure_hook_func(_is_mapping, _type_check_hook(dict))
+    converter.register_structure_hook_func(_is_mapping_or_text, _type_check_hook(dict, str))
     converter.register_structure_hook_factory(_is_enum, _enum_reader)
     converter.register_structure_hook_factory(_is_tuple, lambda kind: _tuple_reader(kind, converter))
     converter.register_structure_hook_factory(attrs.has, lambda cls: _class_reader(cls, converter))
-    converter.register_unstructure_hook_func(_is_foreign, _as_it_is)
+    converter.register_unstructure_hook_func(_is_foreign, _unchanged)
     converter.register_unstructure_hook_factory(_is_tuple, lambda kind: _tuple_writer(kind, converter))
     converter.register_unstructure_hook_factory(attrs.has, lambda cls: _class_writer(cls, converter))
     return converter
@@ -148,7 +148,7 @@ def _sequence(value: Any) -> list[Any]:
     raise WireError(f"a value of type {type(value).__name__} instead of a list")
 
 
-def _exactly(*accepted: type) -> Hook:
+def _type_check_hook(*accepted: type) -> Hook:
     """Return a hook that accepts only values of these types, unchanged."""
 
     def read(value: Any, kind: Any) -> Any:
@@ -194,7 +194,7 @@ def _tuple_writer(kind: Any, converter: cattrs.Converter) -> Callable[[Any], lis
     return lambda value: [write_item(entry) for entry in value]
 
 
-def _as_it_is(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 

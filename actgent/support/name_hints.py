@@ -116,7 +116,7 @@ def _add_hint(error: TypeError, name: str, keywords: Mapping[str, str], known: l
         text.rpartition("unexpected keyword argument ")[2].strip("'") if "unexpected keyword" in text else ""
     )
     if wrong:
-        return TypeError(f"{name}() has no argument {wrong!r}{_advice(wrong, keywords, known, '=')}")
+        return TypeError(f"{name}() has no argument {wrong!r}{_suggestion_text(wrong, keywords, known, '=')}")
     if "positional argument" in text and text.endswith("given") and _POSITIONAL in keywords:
         return TypeError(f"{text.partition(' takes ')[0].partition('.')[0]}: {keywords[_POSITIONAL]}")
     missing = text.rpartition(" ")[2].strip("'") if "missing 1 required" in text else ""
@@ -125,7 +125,7 @@ def _add_hint(error: TypeError, name: str, keywords: Mapping[str, str], known: l
     return None
 
 
-def _advice(word: str, meant: Mapping[str, str], known: list[str], end: str = "") -> str:
+def _suggestion_text(word: str, meant: Mapping[str, str], known: list[str], end: str = "") -> str:
     if text := meant.get(word):
         return f": {text}"
     close = closest(word, known)
@@ -144,7 +144,7 @@ def unknown_argument(
     """
     word = next(iter(unknown))
     return TypeError(
-        f"{function.__qualname__}() has no argument {word!r}{_advice(word, keywords, _parameters(function), '=')}"
+        f"{function.__qualname__}() has no argument {word!r}{_suggestion_text(word, keywords, _parameters(function), '=')}"
     )
 
 
@@ -197,7 +197,7 @@ class _BlockFunction:
         except TypeError as error:
             known = _parameters(self.__wrapped__)
             error_with_text = _add_hint(error, self.__qualname__, self._keywords, known)
-            if error_with_text is None or _takes(self.__wrapped__, args, options):
+            if error_with_text is None or _can_be_called_with(self.__wrapped__, args, options):
                 raise
             raise error_with_text from None
 
@@ -219,7 +219,7 @@ class _BlockFunction:
     __exit__ = __aenter__ = __aexit__ = __aiter__ = __iter__ = __await__ = _refuse
 
 
-def _takes(function: Callable[..., Any], args: Any, options: Any) -> bool:
+def _can_be_called_with(function: Callable[..., Any], args: Any, options: Any) -> bool:
     try:
         signature(function).bind(*args, **options)
     except TypeError:

@@ -39,7 +39,7 @@ class Serializable(FieldRepr):
         Raises:
             TypeError: A value cannot be converted to JSON.
         """
-        written: dict[str, Any] = _plain(self)
+        written: dict[str, Any] = _to_plain_json(self)
         return written
 
     @classmethod
@@ -55,7 +55,7 @@ class Serializable(FieldRepr):
             )
         found = _class_named(data.get("type"), [cls])
         try:
-            read: Self = _reader().structure(_plain(data), found)
+            read: Self = _reader().structure(_to_plain_json(data), found)
         except WireError:
             raise
         except Exception as error:  # untrusted data can raise any error in cattrs or in a constructor
@@ -66,7 +66,7 @@ class Serializable(FieldRepr):
 # --- writing -----------------------------------------------------------------------------------
 
 
-def _plain(value: Any) -> Any:
+def _to_plain_json(value: Any) -> Any:
     """Convert a value to plain JSON data. All lists and dictionaries of the result are new objects."""
     if attrs.has(type(value)):
         return _fields(value)
@@ -79,9 +79,9 @@ def _plain(value: Any) -> Any:
 def _foreign(value: Any) -> Any:
     """Convert a third-party value to JSON data: a pydantic model, a dataclass, or a type known to msgspec, e.g. UUID."""
     if callable(dump := getattr(value, "model_dump", None)) and not isinstance(value, type):
-        return _plain(dump(mode="json"))
+        return _to_plain_json(dump(mode="json"))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        return {each.name: _to_plain_json(getattr(value, each.name)) for each in dataclasses.fields(value)}
     import msgspec  # noqa: PLC0415 - loads 16 modules, which few values need
 
     try:
@@ -95,7 +95,7 @@ def _foreign(value: Any) -> Any:
 def _fields(value: Any) -> dict[str, Any]:
     kind = type(value)
     tag = {"type": _tag(kind)} if isinstance(value, Serializable) else {}
-    return tag | {field.name: _plain(getattr(value, field.name)) for field in attrs.fields(kind)}
+    return tag | {field.name: _to_plain_json(getattr(value, field.name)) for field in attrs.fields(kind)}
 
 
 def _exception(error: BaseException) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _exception(error: BaseException) -> dict[str, Any]:
     for name, value in vars(error).items():
         if isinstance(value, (*_SIMPLE, list, tuple, Mapping)) and not name.startswith("_"):
             try:
-                fields[name] = _plain(value)
+                fields[name] = _to_plain_json(value)
             except TypeError:
                 continue  # a field that only this process uses
     return {"class": type(error).__name__, "message": str(error), "fields": fields}
@@ -113,9 +113,9 @@ _WRITERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (Enum, lambda value: value.name),
     (float, lambda value: value if math.isfinite(value) else str(value)),
     (_SIMPLE, lambda value: value),
-    (Mapping, lambda value: {str(key): _plain(item) for key, item in value.items()}),
+    (Mapping, lambda value: {str(key): _to_plain_json(item) for key, item in value.items()}),
     ((bytes, bytearray), lambda value: base64.b64encode(value).decode("ascii")),
-    ((Sequence, AbstractSet), lambda value: [_plain(item) for item in value]),
+    ((Sequence, AbstractSet), lambda value: [_to_plain_json(item) for item in value]),
     (date, lambda value: value.isoformat()),
     (BaseException, _exception),
 )
@@ -163,7 +163,7 @@ def _reader() -> Any:
 
     reader = cattrs.Converter(detailed_validation=False)
     for kind in (str, bool, int):
-        reader.register_structure_hook(kind, _exactly(kind))
+        reader.register_structure_hook(kind, _type_reader(kind))
     reader.register_structure_hook(float, _float)
     reader.register_structure_hook(bytes, lambda value, _: base64.b64decode(value, validate=True))
     reader.register_structure_hook_func(lambda kind: isinstance(kind, TypeVar), lambda value, _: value)
@@ -180,7 +180,7 @@ def _is_kind(base: type) -> Callable[[Any], bool]:
     return lambda kind: isinstance(kind, type) and issubclass(kind, base)
 
 
-def _exactly(kind: type) -> Callable[[Any, Any], Any]:
+def _type_reader(kind: type) -> Callable[[Any, Any], Any]:
     def read(value: Any, wanted: Any) -> Any:
         if wanted is not kind and issubclass(wanted, Enum):  # cattrs takes the hook of a base class first
             return wanted[value]

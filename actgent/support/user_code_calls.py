@@ -151,7 +151,7 @@ def convert_user_error(error: BaseException, kind: str, name: str) -> Exception:
     cancelled = _cancellation_in(raised)
     if cancelled is not None and _is_task_cancelled():
         if cancelled is not raised:
-            _log_rest(raised, kind, name)
+            _log_cleanup_errors(raised, kind, name)
         try:
             raise cancelled
         finally:
@@ -208,7 +208,7 @@ def _cancellation_in(error: BaseException) -> trio.Cancelled | None:
     return None
 
 
-def _log_rest(error: BaseException, kind: str, name: str) -> None:
+def _log_cleanup_errors(error: BaseException, kind: str, name: str) -> None:
     """Log the errors in an exception group except the cancellation, each with its class and line.
 
     Their texts may contain private data.

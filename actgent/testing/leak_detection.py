@@ -50,7 +50,7 @@ class assert_no_leaks:  # noqa: N801 - lower case, since it is used like an asse
             deadline = time.monotonic() + self.grace
             while (left := self._find_leaks()) and time.monotonic() < deadline:
                 time.sleep(0.001)
-            _complain(left)
+            _raise_leaks(left)
 
     async def __aenter__(self) -> Self:
         await trio.lowlevel.checkpoint()
@@ -64,14 +64,14 @@ class assert_no_leaks:  # noqa: N801 - lower case, since it is used like an asse
             deadline = time.monotonic() + self.grace
             while (left := self._find_leaks()) and time.monotonic() < deadline:
                 await trio.lowlevel.checkpoint()  # noqa: ASYNC102 - as above; not sleep: a mock clock may not advance
-            _complain(left)
+            _raise_leaks(left)
 
     def _find_leaks(self) -> list[str]:
         now = _everything()
         return [describe() for key, describe in now.items() if key not in self._before]
 
 
-def _complain(left: list[str]) -> None:
+def _raise_leaks(left: list[str]) -> None:
     if left:
         raise AssertionError(f"{len(left)} left open:\n  " + "\n  ".join(sorted(left)))
 

@@ -181,7 +181,9 @@ class ConfiguredTool(WrappedTool):
         self._values = dict(values)
         self._hidden = {name: value for name, value in values.items() if name not in visible}
         _check_values(inner, self._values)
-        super().__init__(inner, parameters=_without(inner.parameters, self._values, visible))
+        super().__init__(
+            inner, parameters=_schema_without_parameters(inner.parameters, self._values, visible)
+        )
 
     @property
     def filled(self) -> Iterable[str]:
@@ -218,7 +220,7 @@ def _check_values(tool: Tool, values: Mapping[str, Any]) -> None:
         ) from error
 
 
-def _without(
+def _schema_without_parameters(
     parameters: Mapping[str, Any], values: Mapping[str, Any], shown: frozenset[str]
 ) -> dict[str, Any]:
     """Return a tool's parameter schema without the parameters in `values`, except those in `shown`, which become optional."""

@@ -527,7 +527,7 @@ class AgentCore(FieldRepr):
         if turn.has_journal_readers_only and context.log is not None:
             turn.has_journal_readers_only = False
             await context.log.flush()
-        due = further[0] if len(further) == 1 else _first_due(further)
+        due = further[0] if len(further) == 1 else _deciding_outcome(further)
         if isinstance(due, CallTools):
             results = await self.calling.run(turn, message, due.calls, stage=due.stage)
             if results is not None:
@@ -616,7 +616,7 @@ def _check_stop(answer: ModelResponse) -> None:
             )
 
 
-def _first_due(further: Sequence[CallTools | Continue | Finish]) -> CallTools | Continue | Finish:
+def _deciding_outcome(further: Sequence[CallTools | Continue | Finish]) -> CallTools | Continue | Finish:
     """Return the one outcome of an answer that decides the next step of the turn.
 
     It is a `Finish`, else a `CallTools` with the calls of all outcomes, else the first `Continue`.

@@ -90,7 +90,7 @@ class Observer(FieldRepr):
         if self.stream.active:
             self.stream.publish(
                 TurnStarted(
-                    **self._at(context, turn.message.id),
+                    **self._location_fields(context, turn.message.id),
                     queue_seconds=max(0.0, time.time() - turn.message.created_at),
                     is_resumed=turn.checkpoint is not None,
                 )
@@ -100,18 +100,18 @@ class Observer(FieldRepr):
         context = turn.session
         if self.stream.watched:
             ids = () if context.approvals is None else tuple(context.approvals.open)
-            self.stream.publish(TurnSuspended(**self._at(context, turn.message.id), ids=ids))
+            self.stream.publish(TurnSuspended(**self._location_fields(context, turn.message.id), ids=ids))
 
     def resume_turn(self, turn: Turn) -> None:
         context = turn.session
         if self.stream.watched:
-            self.stream.publish(TurnResumed(**self._at(context, turn.message.id)))
+            self.stream.publish(TurnResumed(**self._location_fields(context, turn.message.id)))
 
     def refuse(self, context: SessionContext, message: Message, error: BaseException) -> None:
         if self.stream.active:
             self.stream.publish(
                 MessageRefused(
-                    **self._at(context, message.id),
+                    **self._location_fields(context, message.id),
                     message_id=message.id,
                     error=type(error).__name__,
                 )
@@ -121,7 +121,7 @@ class Observer(FieldRepr):
         if self.stream.watched:
             self.stream.publish(
                 ScheduleFired(
-                    **self._at(context, message_id),
+                    **self._location_fields(context, message_id),
                     schedule_id=schedule_id,
                     message_id=message_id,
                 )
@@ -133,7 +133,7 @@ class Observer(FieldRepr):
             last = changes[-1]
             self.stream.publish(
                 ModeChanged(
-                    **self._at(context),
+                    **self._location_fields(context),
                     previous=last.previous,
                     current=last.current,
                     by=last.by,
@@ -149,12 +149,12 @@ class Observer(FieldRepr):
             if self.stream.watched:
                 self.stream.publish(
                     ModelStarted(
-                        **self._at(context),
+                        **self._location_fields(context),
                         message_id=message.id,
                         model=model,
                     )
                 )
-            return _ObservedCall(stream=self.stream, place=self._at(context))
+            return _ObservedCall(stream=self.stream, place=self._location_fields(context))
         return None if context.log is None else CallWatch()
 
     def fail_call(self, watch: CallWatch | None, model: str, error: Exception) -> None:
@@ -165,14 +165,16 @@ class Observer(FieldRepr):
     def start_tool(self, context: SessionContext, call: ToolCall) -> None:
         self.stream.publish(
             ToolStarted(
-                **self._at(context),
+                **self._location_fields(context),
                 call_id=call.id,
                 tool_name=call.name,
             )
         )
 
     def begin_pass(self, context: SessionContext, message: Message) -> None:
-        self.stream.publish(PassStarted(**self._at(context), message_id=message.id, stage=message.stage))
+        self.stream.publish(
+            PassStarted(**self._location_fields(context), message_id=message.id, stage=message.stage)
+        )
 
     def take_answer(
         self,
@@ -185,7 +187,7 @@ class Observer(FieldRepr):
         """Publish a model answer. `started` is the monotonic start time of the call, `first_at` that of the first text delta."""
         self.stream.publish(
             ModelAnswered(
-                **self._at(context),
+                **self._location_fields(context),
                 message_id=message.id,
                 model=answer.model,
                 seconds=time.monotonic() - started,
@@ -198,7 +200,7 @@ class Observer(FieldRepr):
     def take_result(self, context: SessionContext, result: ToolResult) -> None:
         self.stream.publish(
             ToolFinished(
-                **self._at(context),
+                **self._location_fields(context),
                 call_id=result.call_id,
                 tool_name=result.tool_name,
                 status=result.status,
@@ -209,7 +211,7 @@ class Observer(FieldRepr):
         if self.stream.watched:
             self.stream.publish(
                 ToolProgressed(
-                    **self._at(context),
+                    **self._location_fields(context),
                     call_id=progress.call_id,
                     tool_name=progress.tool_name,
                     done=progress.done,
@@ -221,7 +223,7 @@ class Observer(FieldRepr):
         if self.stream.active:
             self.stream.publish(
                 ApprovalAsked(
-                    **self._at(context),
+                    **self._location_fields(context),
                     approval_id=approval.id,
                     call_id=approval.call_id,
                     tool_name=approval.tool_name,
@@ -234,7 +236,7 @@ class Observer(FieldRepr):
         if self.stream.active and not approval.for_caller:
             self.stream.publish(
                 ApprovalDecided(
-                    **self._at(context),
+                    **self._location_fields(context),
                     approval_id=approval.id,
                     call_id=approval.call_id,
                     tool_name=approval.tool_name,
@@ -254,7 +256,7 @@ class Observer(FieldRepr):
             return
         self.stream.keep_failure(
             MessageFailed(
-                **self._at(context, message.id),
+                **self._location_fields(context, message.id),
                 message_id=message.id,
                 kind=kind,
                 error=type(error).__name__,
@@ -269,7 +271,7 @@ class Observer(FieldRepr):
         if result.status in ("error", "outcome_unknown"):
             self.stream.tool_failures.append(
                 ToolFailed(
-                    **self._at(context, turn.message.id),
+                    **self._location_fields(context, turn.message.id),
                     call_id=result.call_id,
                     tool_name=result.tool_name,
                     raised=result.raised,
@@ -288,7 +290,7 @@ class Observer(FieldRepr):
                 self._meet_limit(turn, turn.error)
             self.stream.publish(
                 TurnEnded(
-                    **self._at(context, turn.message.id),
+                    **self._location_fields(context, turn.message.id),
                     message_id=turn.message.id,
                     seconds=time.monotonic() - turn.started,
                     calls=turn.progress.calls,
@@ -301,7 +303,7 @@ class Observer(FieldRepr):
         context = turn.session
         self.stream.publish(
             LimitMet(
-                **self._at(context, turn.message.id),
+                **self._location_fields(context, turn.message.id),
                 limit=error.field,
                 value=error.value,
                 owner_agent=error.agent,
@@ -309,7 +311,7 @@ class Observer(FieldRepr):
             )
         )
 
-    def _at(self, context: SessionContext, turn: str | None = None) -> _Place:
+    def _location_fields(self, context: SessionContext, turn: str | None = None) -> _Place:
         """Return the event fields that identify the session and turn.
 
         `turn` defaults to the running or suspended turn.

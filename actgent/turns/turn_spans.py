@@ -74,7 +74,7 @@ class TurnSpans(FieldRepr):
         )
         self._turns[_key(message)] = _Activation(span)
         span.make_current()
-        active_trace.set(ActiveTrace(self.tracing, common, lambda: _why_stopped(turn), deciders))
+        active_trace.set(ActiveTrace(self.tracing, common, lambda: _stop_error_type(turn), deciders))
 
     def suspend(self, turn: Turn) -> None:
         """End the span of a turn that waits for approval; the next activation links to this span."""
@@ -161,7 +161,7 @@ def _key(message: Message) -> Key:
     return message.session_id, message.id
 
 
-def _why_stopped(turn: Turn) -> str:
+def _stop_error_type(turn: Turn) -> str:
     """Return the error type of a cancelled turn for its span: the class of the stop error, or "stopped" if its agent stops."""
     stop = turn.stop
     return "stopped" if stop is None else error_type(stop)

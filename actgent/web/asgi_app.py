@@ -139,14 +139,14 @@ class HostPolicy:
         Raises:
             Problem: The host is not allowed, or the request comes from a page of another site.
         """
-        given = _all_of(scope, b"host")
+        given = _header_values(scope, b"host")
         host = given[0].lower() if len(given) == 1 else ""
         if host not in self.hosts and _without_port(host) not in self.hosts:
             raise Problem(
                 "wrong-host", "the Host header is not an allowed host name: start the server with --host NAME"
             )
         origin = self._check_origin(scope, host)
-        site = _all_of(scope, b"sec-fetch-site")
+        site = _header_values(scope, b"sec-fetch-site")
         if origin is None and any(each not in ("same-origin", "none") for each in site):
             raise Problem(
                 "wrong-origin", "cross-origin requests are not allowed: start the server with --origin ORIGIN"
@@ -158,7 +158,7 @@ class HostPolicy:
 
         Raise `Problem` if the origin is not allowed.
         """
-        given = _all_of(scope, b"origin")
+        given = _header_values(scope, b"origin")
         if not given or given == [f"{scope.get('scheme', 'http')}://{host}"]:
             return None
         if len(given) == 1 and given[0] in self.origins:
@@ -168,7 +168,7 @@ class HostPolicy:
         )
 
 
-def _all_of(scope: ASGIScope, name: bytes) -> list[str]:
+def _header_values(scope: ASGIScope, name: bytes) -> list[str]:
     return [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name]
 
 
@@ -208,7 +208,7 @@ class Application:
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         check_loop("the gateway's application")
         if scope["type"] == "lifespan":
-            await _live(receive, send)
+            await _answer_lifespan(receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         elif scope["type"] == "http":
@@ -245,7 +245,7 @@ class Application:
         raw: bytes | None = scope.get("raw_path")
         path = quote(scope["path"], safe="/") if raw is None else raw.partition(b"?")[0].decode("latin-1")
         if not path.startswith("/") and (target := _ABSOLUTE.fullmatch(path)) is not None:
-            if _all_of(scope, b"host") != [target["host"]]:
+            if _header_values(scope, b"host") != [target["host"]]:
                 raise Problem(
                     "malformed-request", "the host in the request target differs from the Host header"
                 )
@@ -442,7 +442,7 @@ def router_of(endpoints: Iterable[Endpoint], pages: Sequence[Path] = ()) -> Rout
         Path(next(iter(verbs.values())).prefix + path, _Address(verbs))
         for path, verbs in by_path(endpoints).items()
     ]
-    return Router([*addresses, *pages], redirect_slashes=False, default=_nowhere)
+    return Router([*addresses, *pages], redirect_slashes=False, default=_answer_not_found)
 
 
 def preflight_of(endpoints: Iterable[Endpoint]) -> Response:
@@ -472,7 +472,7 @@ def no_address() -> Problem:
     return Problem("not-found", "unknown path: GET /v1/openapi.json lists all paths")
 
 
-async def _nowhere(_scope: ASGIScope, _receive: Receive, _send: Send) -> None:
+async def _answer_not_found(_scope: ASGIScope, _receive: Receive, _send: Send) -> None:
     raise no_address()
 
 
@@ -518,7 +518,7 @@ def _check_framing(scope: ASGIScope) -> None:
     Raises:
         Problem: The request has both or repeated `content-length` and `transfer-encoding` headers.
     """
-    lengths = [_all_of(scope, name) for name in (b"content-length", b"transfer-encoding")]
+    lengths = [_header_values(scope, name) for name in (b"content-length", b"transfer-encoding")]
     if all(lengths) or any(len(each) > 1 for each in lengths):
         raise Problem(
             "malformed-request",
@@ -532,7 +532,7 @@ async def _finish_body(scope: ASGIScope, receive: Receive, problem: Problem) -> 
 
     Otherwise the server closes the connection without a notice, and clients that keep connections fail with their next request.
     """
-    lengths, encodings = _all_of(scope, b"content-length"), _all_of(scope, b"transfer-encoding")
+    lengths, encodings = _header_values(scope, b"content-length"), _header_values(scope, b"transfer-encoding")
     length = lengths[0] if lengths else "0"
     if not encodings and length.isascii() and length.isdigit() and int(length[:16]) <= MAX_DROPPED_BYTES:
         with trio.move_on_after(DROP_SECONDS):
@@ -580,7 +580,7 @@ def decode_segment(segment: str) -> str:
     return text
 
 
-async def _live(receive: Receive, send: Send) -> None:
+async def _answer_lifespan(receive: Receive, send: Send) -> None:
     """Acknowledge ASGI lifespan events until shutdown. Resources are managed by the gateway's `async with` block instead."""
     while True:
         message = await receive()

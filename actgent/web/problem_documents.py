@@ -150,17 +150,17 @@ class _Row:
     fields: Callable[[Any], Mapping[str, Any]] = lambda _: {}
 
 
-def _decided_problem(error: ApprovalAlreadyDecided) -> Mapping[str, Any]:
+def _approval_decided_fields(error: ApprovalAlreadyDecided) -> Mapping[str, Any]:
     return {"approval_id": error.approval_id}
 
 
-def _waiting(error: Suspended) -> Mapping[str, Any]:
+def _waiting_calls_fields(error: Suspended) -> Mapping[str, Any]:
     return {
         "waits_for": [{"id": each, "tool": tool} for each, tool in zip(error.ids, error.tools, strict=False)]
     }
 
 
-def _unanswered_problem(error: ServerUnreachable) -> Mapping[str, Any]:
+def _unanswered_fields(error: ServerUnreachable) -> Mapping[str, Any]:
     return {"may_be_done": True} if error.was_sent else {}
 
 
@@ -177,7 +177,7 @@ _ROWS = (
     _Row(SessionExists, "session-exists"),
     _Row(SessionClosed, "session-closed"),
     _Row(SessionBusy, "session-busy"),
-    _Row(ApprovalAlreadyDecided, "already-decided", _decided_problem),
+    _Row(ApprovalAlreadyDecided, "already-decided", _approval_decided_fields),
     _Row(DuplicateMessage, "conflict"),
     _Row(ApprovalMismatch, "conflict"),
     _Row(NotSuspended, "not-suspended"),
@@ -188,13 +188,13 @@ _ROWS = (
     _Row(InboxFull, "inbox-full"),
     _Row(TooManySchedules, "too-many-schedules"),
     _Row(LimitReached, "limit-reached", _bound),
-    _Row(Suspended, "suspended", _waiting),
+    _Row(Suspended, "suspended", _waiting_calls_fields),
     _Row(WouldDeadlock, "conflict"),
     _Row(NotRunning, "unavailable", lambda error: {"agent": error.agent}),
     _Row(ActorFailed, "unavailable"),
     _Row(DepsMissing, "unavailable"),
     _Row(Fenced, "unavailable", lambda _: {"moved": True}),
-    _Row(ServerUnreachable, "unavailable", _unanswered_problem),
+    _Row(ServerUnreachable, "unavailable", _unanswered_fields),
     _Row(JournalFull, "journal-full"),
     _Row(JournalDamaged, "internal"),
     _Row(JournalError, "unavailable"),

@@ -316,7 +316,7 @@ class Metrics:
         """Return all metrics in the text format of Prometheus. `gauges` are the current values from `gauges_of`."""
         self._count_events()
         rows: dict[str, list[str]] = {}
-        for name, value, labels in (*gauges, *self._counted()):
+        for name, value, labels in (*gauges, *self._past_count_metrics()):
             rows.setdefault(name, []).append(to_row(name, labels.items(), value))
         for name, found in self._histograms.items():
             rows[name] = [
@@ -329,7 +329,7 @@ class Metrics:
             lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}", *rows[name]]
         return "\n".join(lines) + "\n"
 
-    def _counted(self) -> Iterator[tuple[str, float, Mapping[str, str]]]:
+    def _past_count_metrics(self) -> Iterator[tuple[str, float, Mapping[str, str]]]:
         for name, series in self._counters.items():
             for labels, value in series.items():
                 yield name, value, dict(labels)
@@ -371,7 +371,7 @@ def _histogram_rows(name: str, labels: Labels, histogram: Histogram) -> Iterator
 # --- events -----------------------------------------------------------------------------
 
 
-def _answered(metrics: Metrics, event: ModelAnswered) -> None:
+def _count_model_answer(metrics: Metrics, event: ModelAnswered) -> None:
     usage, key = event.usage, (CALL, event.agent, event.model)
     if (known := metrics.cached_series(key)) is None:
         labels = {OPERATION: names.CHAT, MODEL: event.model, AGENT: event.agent}
@@ -396,13 +396,13 @@ def _tool_ended(metrics: Metrics, event: ToolFinished) -> None:
     metrics.count("actgent_tool_calls_total", {**labels, "status": event.status})
 
 
-def _turn_began(metrics: Metrics, event: TurnStarted) -> None:
+def _observe_queue_time(metrics: Metrics, event: TurnStarted) -> None:
     key = (WAIT, event.agent)
     known = metrics.cached_series(key) or metrics.series(key, (WAIT, {AGENT: event.agent}))
     known[0].add(event.queue_seconds)
 
 
-def _turn_ended(metrics: Metrics, event: TurnEnded) -> None:
+def _observe_turn(metrics: Metrics, event: TurnEnded) -> None:
     labels, key = {AGENT: event.agent}, (TURN, event.agent)
     if (known := metrics.cached_series(key)) is None:
         known = metrics.series(key, (TURN, labels), (TURN_CALLS, labels), (TURN_TOOLS, labels))
@@ -412,32 +412,32 @@ def _turn_ended(metrics: Metrics, event: TurnEnded) -> None:
     metrics.count("actgent_turns_total", {**labels, "outcome": event.failed or "answered"})
 
 
-def _decided(metrics: Metrics, event: ApprovalDecided) -> None:
+def _observe_approval_wait(metrics: Metrics, event: ApprovalDecided) -> None:
     seconds = metrics.stop(event.agent, event.approval_id, event.at)
     if seconds is not None:
         labels = {AGENT: event.agent, "decision": event.decision}
         metrics.observe("actgent_approval_wait_seconds", labels, seconds)
 
 
-def _failed(metrics: Metrics, event: ModelFailed) -> None:
+def _count_model_failure(metrics: Metrics, event: ModelFailed) -> None:
     labels = {AGENT: event.agent, MODEL: event.model, ERROR: event.error}
     metrics.count("actgent_model_failures_total", labels)
 
 
-def _refused(metrics: Metrics, event: MessageRefused) -> None:
+def _count_refused_message(metrics: Metrics, event: MessageRefused) -> None:
     metrics.count("actgent_messages_refused_total", {AGENT: event.agent, ERROR: event.error})
 
 
 _COUNT_EVENT: Mapping[type[Observation], Callable[[Metrics, Any], None]] = {
-    ModelAnswered: _answered,
-    ModelFailed: _failed,
+    ModelAnswered: _count_model_answer,
+    ModelFailed: _count_model_failure,
     ToolStarted: lambda metrics, event: metrics.start(event.agent, event.call_id, event.at),
     ToolFinished: _tool_ended,
-    TurnStarted: _turn_began,
-    TurnEnded: _turn_ended,
+    TurnStarted: _observe_queue_time,
+    TurnEnded: _observe_turn,
     ApprovalAsked: lambda metrics, event: metrics.start(event.agent, event.approval_id, event.at),
-    ApprovalDecided: _decided,
-    MessageRefused: _refused,
+    ApprovalDecided: _observe_approval_wait,
+    MessageRefused: _count_refused_message,
     DeadLettered: lambda metrics, _: metrics.count("actgent_dead_letters_total", {}),
     ActorRestarted: lambda metrics, _: metrics.count("actgent_actor_restarts_total", {}),
 }

@@ -207,10 +207,10 @@ class Recall(MemoryTool):
         if readers := readers_of(each.memory for each in found):
             context.readers = label_of(readers).readers
         self._withhold(context)
-        return [_shown(each.memory) for each in found] or "Nothing is remembered of that."
+        return [_memory_row(each.memory) for each in found] or "Nothing is remembered of that."
 
 
-def _shown(memory: MemoryRecord) -> dict[str, str]:
+def _memory_row(memory: MemoryRecord) -> dict[str, str]:
     return {"id": memory.id, "kind": memory.kind, "text": memory.text, "since": day_of(memory)}
 
 

@@ -90,7 +90,7 @@ class ScheduleTask(SchedulingTool):
             raise ToolError(str(error)) from error
         except LimitReached as error:
             raise ToolError(f"{error}. {SOONER_COUNTS}") from error
-        return _shown(set_now)
+        return _schedule_row(set_now)
 
 
 def _times(when: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class GetScheduledTasks(SchedulingTool):
 
     async def act(self, session: Session, arguments: Mapping[str, Any], context: ToolContext) -> object:
         now = datetime.fromtimestamp(session.clock.now(), UTC).isoformat(timespec="seconds")
-        return {"now": now, "tasks": [_shown(schedule) for schedule in session.schedules]}
+        return {"now": now, "tasks": [_schedule_row(schedule) for schedule in session.schedules]}
 
 
 class CancelScheduledTask(SchedulingTool):
@@ -156,7 +156,7 @@ def scheduling_tools() -> tuple[Tool, ...]:
     return (ScheduleTask(), GetScheduledTasks(), CancelScheduledTask())
 
 
-def _shown(schedule: Schedule) -> dict[str, str]:
+def _schedule_row(schedule: Schedule) -> dict[str, str]:
     shown = {
         "id": schedule.id,
         "description": schedule.description,

@@ -94,7 +94,7 @@ class Graph:
             circle = error.args[1]
             yield f"the steps depend on each other in a cycle: {' -> '.join(circle)}; remove one of these from after= or from a message"
             return
-        yield from self._unreachable(groups)
+        yield from self._unreachable_step_errors(groups)
 
     def _unknown_steps(self) -> Iterator[str]:
         for step in self.steps.values():
@@ -128,7 +128,7 @@ class Graph:
             return f"there is no step and no input {name!r}: {nearest(name, known)}"
         return ""
 
-    def _unreachable(self, groups: Sequence[Sequence[str]]) -> Iterator[str]:
+    def _unreachable_step_errors(self, groups: Sequence[Sequence[str]]) -> Iterator[str]:
         """Yield an error text for each step that can never run, because the conditions for it exclude each other.
 
         These conditions are that of the step and those of the steps whose outputs it must read. `groups` has the names of the

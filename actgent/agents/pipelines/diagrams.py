@@ -43,10 +43,10 @@ def _id(name: str) -> str:
 
 
 def _escape_label(text: str) -> str:
-    return _short(text).translate(_MERMAID)
+    return _shorten_line(text).translate(_MERMAID)
 
 
-def _short(text: str) -> str:
+def _shorten_line(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _MAX_LINE_CHARS else f"{line[: _MAX_LINE_CHARS - 1]}…"
 
@@ -68,7 +68,7 @@ def to_lines(graph: Graph, agents: Mapping[str, str], results: Mapping[str, Step
             lines.append(row.rstrip())
             if results is not None and results[name].reason:
                 lines.append(
-                    f"    {'│' if position + 1 < len(group) else ' '}   {_short(results[name].reason)}"
+                    f"    {'│' if position + 1 < len(group) else ' '}   {_shorten_line(results[name].reason)}"
                 )
     return "\n".join(lines) + "\n"
 
@@ -84,7 +84,7 @@ def _notes(graph: Graph, name: str) -> Iterator[str]:
     if before := graph.before(name):
         yield f"← {', '.join(before)}"
     if step.when is not None:
-        yield f"when {_short(str(step.when))}"
+        yield f"when {_shorten_line(str(step.when))}"
     if step.retries:
         yield f"retries {step.retries}"
     if step.timeout is not None:

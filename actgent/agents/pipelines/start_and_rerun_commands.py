@@ -20,7 +20,7 @@ def read_inputs(text: str, graph: Graph) -> dict[str, Any]:
     Raises:
         ToolError: The inputs do not match those that the steps read.
     """
-    given, wanted = _as_object(text), graph.read_inputs
+    given, wanted = _parse_object(text), graph.read_inputs
     if given is None and len(wanted) == 1:
         given = {wanted[0]: text}
     if given is None:
@@ -51,7 +51,7 @@ def _join_names(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def _as_object(text: str) -> Mapping[str, Any] | None:
+def _parse_object(text: str) -> Mapping[str, Any] | None:
     try:
         value = load_document(text)
     except ValueError:
@@ -68,7 +68,7 @@ def steps_to_rerun(text: str, graph: Graph, results: Mapping[str, StepResult]) -
     Raises:
         ToolError: The message is invalid.
     """
-    command = _as_object(text)
+    command = _parse_object(text)
     if command is None or set(command) - {FROM} or not isinstance(named := command.get(FROM, []), list):
         raise ToolError(
             'this run has started already: send {"from": ["STEP"]} to rerun from a step, or {} to run all steps that failed or did not run'

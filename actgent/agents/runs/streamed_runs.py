@@ -43,7 +43,7 @@ async def open_stream(
         if limit.cancelled_caught:
             raise error
         with _expiring(opener, future, deadline, error):
-            async with _reading(target, future, reader):
+            async with _closing_reader(target, future, reader):
                 yield
     if not reader.is_heeded:
         running.core.dispatcher.failure_logger.warn_unanswered_stream(target, future)
@@ -59,7 +59,7 @@ async def open_resumed_stream(
         NotSuspended: No turn of the session waits for an approval.
     """
     with releasing_slot(context), follow(context, future):
-        async with _reading(context, future, reader):
+        async with _closing_reader(context, future, reader):
             yield
 
 
@@ -80,7 +80,7 @@ def _expiring(opener: SessionOpener, future: TurnFuture, deadline: float, error:
 
 
 @asynccontextmanager
-async def _reading(
+async def _closing_reader(
     context: SessionContext, future: TurnFuture, reader: TurnReader[Any]
 ) -> AsyncGenerator[None, None]:
     """Close the reader of a turn's deliveries when the block exits.

@@ -148,7 +148,7 @@ class TurnEventConverter:
             )
             return [final, delivery]
         if isinstance(delivery, ToolResult) and delivery.call_id in self._waiting:
-            return [self._finish(delivery), delivery, *self._all_finished()]
+            return [self._finish(delivery), delivery, *self._result_events_when_complete()]
         return [delivery]
 
     def _finish(self, result: ToolResult) -> StepsEvent:
@@ -163,7 +163,7 @@ class TurnEventConverter:
             step_id=self._step_id, tool_call_id=call.id, tool_name=call.name, status=status, result=result
         )
 
-    def _all_finished(self) -> list[StepsEvent]:
+    def _result_events_when_complete(self) -> list[StepsEvent]:
         if self._waiting:
             return []
         return [ToolResultsEvent(step_id=self._step_id, results=tuple(self._results))]

@@ -110,8 +110,8 @@ class _ForkView:
         session.on_conversation(lambda reply: shown.reply(reply.text))
         session.on_tool_result(lambda result: shown.tool(result, arguments_of(session, result.call_id)))
         session.on_event(lambda event: shown.aside(f"event: {event.name} {event.data}"))
-        session.on_exception(self._complain)
+        session.on_exception(self._print_failure)
 
-    def _complain(self, failure: Failure) -> None:
+    def _print_failure(self, failure: Failure) -> None:
         self.ok = False
         self.terminal.complain(failure.error)

@@ -166,7 +166,7 @@ def _render(now: _Reading, before: _Reading | None, width: int) -> RenderableTyp
     if data.get("rate_limiters"):
         parts.append(_render_rate_limiters(data["rate_limiters"], width))
     if data.get("latest"):
-        parts.append(_latest(data["latest"], width))
+        parts.append(_latest_sessions_table(data["latest"], width))
     return Group(*parts)
 
 
@@ -208,7 +208,7 @@ def _render_rate_limiters(limiters: Sequence[Mapping[str, Any]], width: int) -> 
     return fit_table(rows, width, ("refused", "window", "model", "running", "paused"))
 
 
-def _latest(heads: Sequence[Mapping[str, Any]], width: int) -> Table:
+def _latest_sessions_table(heads: Sequence[Mapping[str, Any]], width: int) -> Table:
     rows = [
         {
             "session": Text(one_line(head["id"], 60)),

@@ -76,7 +76,10 @@ async def retry_dead(journal: str, pool: str, message_id: str, *, session_id: st
     ):
         session = await client.agent(dead.agent).open_session(dead.session_id)
         again = await session.chat(
-            message.parts, priority=message.priority, metadata=message.metadata, message_id=_next_id(dead)
+            message.parts,
+            priority=message.priority,
+            metadata=message.metadata,
+            message_id=_derive_redelivery_id(dead),
         )
     await note_retried(journal, dead, again)
     return again
@@ -125,7 +128,7 @@ async def _send_again(journal: str, pool: str, dead: DeadMessage) -> None:
             await trio.sleep(backoff.next_pause())
 
 
-def _next_id(dead: DeadMessage) -> str:
+def _derive_redelivery_id(dead: DeadMessage) -> str:
     """Derive the id of the redelivered message from the id of the dead-lettered one.
 
     Repeated calls give the same id.

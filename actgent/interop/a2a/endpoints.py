@@ -114,11 +114,11 @@ async def _extended_card(settings: A2ASettings, call: HTTPCall, agent: str, _par
     )
 
 
-def _at_any_node(_call: HTTPCall, _agent: str, _params: Params) -> str:
+def _no_session_id(_call: HTTPCall, _agent: str, _params: Params) -> str:
     return ""
 
 
-def _in_id(_call: HTTPCall, _agent: str, params: Params) -> str:
+def _session_of_task_id(_call: HTTPCall, _agent: str, params: Params) -> str:
     return session_of_task(params.get("id"))
 
 
@@ -128,7 +128,7 @@ class _Method:
 
     operation: Operation
     scope: Scope
-    session_of: FindSession = _at_any_node
+    session_of: FindSession = _no_session_id
 
 
 def _methods(settings: A2ASettings) -> Mapping[str, _Method]:
@@ -137,10 +137,10 @@ def _methods(settings: A2ASettings) -> Mapping[str, _Method]:
     return {
         "SendMessage": _Method(partial(send_message, settings), "chat", in_message),
         "SendStreamingMessage": _Method(partial(stream_message, settings), "chat", in_message),
-        "GetTask": _Method(get_task, "read", _in_id),
+        "GetTask": _Method(get_task, "read", _session_of_task_id),
         "ListTasks": _Method(list_task_page, "read"),
-        "CancelTask": _Method(stop_task, "chat", _in_id),
-        "SubscribeToTask": _Method(subscribe, "read", _in_id),
+        "CancelTask": _Method(stop_task, "chat", _session_of_task_id),
+        "SubscribeToTask": _Method(subscribe, "read", _session_of_task_id),
         "CreateTaskPushNotificationConfig": _Method(partial(create_config, settings), "chat"),
         "GetTaskPushNotificationConfig": _Method(partial(get_config, settings), "read"),
         "ListTaskPushNotificationConfigs": _Method(partial(list_configs, settings), "read"),
@@ -149,7 +149,7 @@ def _methods(settings: A2ASettings) -> Mapping[str, _Method]:
     }
 
 
-def _same(value: Wire) -> Wire:
+def _unchanged(value: Wire) -> Wire:
     return value
 
 
@@ -271,7 +271,7 @@ async def answer_rest(operation: Operation, call: HTTPCall) -> Response:
     _check_version(call)
     result = await operation(call, call.path["agent"], _rest_params(call))
     if isinstance(result, TaskStream):
-        return _TaskEvents(result, _same, partial(rest_response, _request_id=""))
+        return _TaskEvents(result, _unchanged, partial(rest_response, _request_id=""))
     return JSON(result)
 
 
@@ -293,7 +293,7 @@ _LIST_QUERY = {
 }
 
 
-def _rest(
+def _make_rest_endpoint(
     verb: str,
     path: str,
     operation: Operation,
@@ -301,7 +301,7 @@ def _rest(
     scope: Scope = "read",
     query: Mapping[str, Any] | None = None,
     streams: bool = False,
-    session_of: FindSession = _at_any_node,
+    session_of: FindSession = _no_session_id,
 ) -> Endpoint:
     return Endpoint(
         prefix="",
@@ -318,7 +318,7 @@ def _rest(
         streams=streams,
         to_error=rest_response,
         forwarding=Forwarding(
-            session_of=partial(session_of_rest, session_of), awaits_run=session_of is not _at_any_node
+            session_of=partial(session_of_rest, session_of), awaits_run=session_of is not _no_session_id
         ),
     )
 
@@ -375,18 +375,34 @@ class A2AProtocol(A2ASettings):
             _rpc("/a2a/{agent}/", methods),
             _card("/a2a/{agent}/.well-known/agent-card.json", self),
             _card("/.well-known/agent-card.json", self),
-            _rest("POST", "/message:send", send, scope="chat", session_of=in_message),
-            _rest("POST", "/message:stream", stream, scope="chat", streams=True, session_of=in_message),
-            _rest("POST", "/tasks/{id}:cancel", stop_task, scope="chat", session_of=_in_id),
-            _rest("POST", "/tasks/{id}:subscribe", subscribe, streams=True, session_of=_in_id),
-            _rest("GET", "/tasks/{id}:subscribe", subscribe, streams=True, session_of=_in_id),
-            _rest("POST", push, partial(create_config, self), scope="chat"),
-            _rest("GET", push, partial(list_configs, self), query={"pageSize": _COUNT, "pageToken": _TEXT}),
-            _rest("GET", f"{push}/{{config}}", partial(get_config, self)),
-            _rest("DELETE", f"{push}/{{config}}", partial(delete_config, self), scope="chat"),
-            _rest("GET", "/tasks/{id}", get_task, query={"historyLength": _COUNT}, session_of=_in_id),
-            _rest("GET", "/tasks", list_task_page, query=_LIST_QUERY),
-            _rest("GET", "/extendedAgentCard", partial(_extended_card, self)),
+            _make_rest_endpoint("POST", "/message:send", send, scope="chat", session_of=in_message),
+            _make_rest_endpoint(
+                "POST", "/message:stream", stream, scope="chat", streams=True, session_of=in_message
+            ),
+            _make_rest_endpoint(
+                "POST", "/tasks/{id}:cancel", stop_task, scope="chat", session_of=_session_of_task_id
+            ),
+            _make_rest_endpoint(
+                "POST", "/tasks/{id}:subscribe", subscribe, streams=True, session_of=_session_of_task_id
+            ),
+            _make_rest_endpoint(
+                "GET", "/tasks/{id}:subscribe", subscribe, streams=True, session_of=_session_of_task_id
+            ),
+            _make_rest_endpoint("POST", push, partial(create_config, self), scope="chat"),
+            _make_rest_endpoint(
+                "GET", push, partial(list_configs, self), query={"pageSize": _COUNT, "pageToken": _TEXT}
+            ),
+            _make_rest_endpoint("GET", f"{push}/{{config}}", partial(get_config, self)),
+            _make_rest_endpoint("DELETE", f"{push}/{{config}}", partial(delete_config, self), scope="chat"),
+            _make_rest_endpoint(
+                "GET",
+                "/tasks/{id}",
+                get_task,
+                query={"historyLength": _COUNT},
+                session_of=_session_of_task_id,
+            ),
+            _make_rest_endpoint("GET", "/tasks", list_task_page, query=_LIST_QUERY),
+            _make_rest_endpoint("GET", "/extendedAgentCard", partial(_extended_card, self)),
         )
 
 

@@ -167,7 +167,7 @@ class ACPServer:
 
     async def _close(self, request: RPCRequest) -> Wire:
         """Stop the turns of a session and remove it from the connection. The session stays in the journal and can be loaded."""
-        await self._leave(self._opened(request))
+        await self._leave(self._open_for_request(request))
         return {}
 
     async def _leave(self, opened: OpenSession) -> None:
@@ -185,7 +185,7 @@ class ACPServer:
         await self._runtime.delete_session(session_id, agent=self._agent.name)
         return {}
 
-    def _opened(self, request: RPCRequest) -> OpenSession:
+    def _open_for_request(self, request: RPCRequest) -> OpenSession:
         session_id = request.text("sessionId")
         opened = self._find(session_id)
         if opened is None:
@@ -201,7 +201,7 @@ class ACPServer:
 
         Return an awaitable that sends the prompt and returns the result of the request.
         """
-        opened, parts = self._opened(request), parts_of_prompt(request.params.get("prompt"))
+        opened, parts = self._open_for_request(request), parts_of_prompt(request.params.get("prompt"))
         return opened.answer(opened.add_prompt(request.id), parts)
 
     async def _cancel(self, params: Mapping[str, Any]) -> None:

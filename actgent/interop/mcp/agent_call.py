@@ -123,7 +123,7 @@ class AgentCall:
         state = CallState(
             session_id=session_id, message_id=message_id or new_id(), after=0, is_temporary=is_temporary
         )
-        async with self._reading(state) as shared:
+        async with self._count_reader(state) as shared:
             try:
                 session = session_of_context(await self.opener.ensure(Sender(self.owner), session_id))
             except SessionClosed:
@@ -146,7 +146,7 @@ class AgentCall:
             state: State from the `Questions` that were decided.
             responses: Results of `elicitation/create`, by approval id.
         """
-        async with self._reading(state) as shared:
+        async with self._count_reader(state) as shared:
             try:
                 session = session_of_context(
                     await self.opener.open(state.session_id, owner=Sender(self.owner))
@@ -166,10 +166,10 @@ class AgentCall:
             if any(each.id not in responses for each in open_approvals):
                 return _questions(open_approvals, state, shared)
             if open_approvals:
-                return _undecided(session)
+                return _undecided_error(session)
             return await self._read(session, state, shared)
 
-    def _reading(self, state: CallState) -> AbstractAsyncContextManager[TemporarySession]:
+    def _count_reader(self, state: CallState) -> AbstractAsyncContextManager[TemporarySession]:
         """Return a context manager that ends a temporary session after its last reader. For other sessions it does nothing."""
         if not state.is_temporary:
             return nullcontext(TemporarySession())
@@ -266,7 +266,7 @@ class AgentCall:
         for approval in waiting:
             await self._decide(session, approval, await self.ask(approval))
         if any(each.id in asked for each in session.approvals):
-            return _undecided(session)
+            return _undecided_error(session)
         return None
 
 
@@ -281,7 +281,7 @@ def _questions(approvals: Sequence[Approval], state: CallState, shared: Temporar
     return Questions(approvals=approvals, state=state)
 
 
-def _undecided(session: Session) -> CallAnswer:
+def _undecided_error(session: Session) -> CallAnswer:
     """Return the error for a call whose approvals were not decided. In a session that the client chose, they stay open."""
     questions = "; ".join(each.question or each.tool_name for each in session.approvals)
     return CallAnswer(text=f"the call waits for an approval: {questions}", is_error=True)

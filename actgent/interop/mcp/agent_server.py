@@ -86,7 +86,7 @@ def make_mcp_server(
         raise ConfigurationError(
             "an MCP server requires a journal: use open_runtime(journal='sqlite:///FILE') or 'memory:'"
         )
-    may_decide = may_decide or _allows
+    may_decide = may_decide or _allow_all
     listed = None if catalog is None else CatalogServer(catalog, owner_of, may_decide)
     tools = _Tools(runtime, runtime.journal, owner_of, may_decide, on_message, listed)
     tools.check_names()
@@ -106,7 +106,7 @@ def make_mcp_server(
     return server
 
 
-def _allows(_: Context) -> bool:
+def _allow_all(_: Context) -> bool:
     return True
 
 

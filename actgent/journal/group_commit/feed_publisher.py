@@ -51,15 +51,15 @@ class _Stored:
         """
         if with_records and not self._decode_records():  # the records refer to an earlier step
             self._records = await self.read(self.key, self.row.first - 1, self.row.count)
-        return self._written(with_records=with_records)
+        return self._make_feed_item(with_records=with_records)
 
     def decode_now(self, *, with_records: bool) -> Written | None:
         """Decode the row to a step without waiting; return None if the journal must be read for its records."""
         if with_records and not self._decode_records():
             return None
-        return self._written(with_records=with_records)
+        return self._make_feed_item(with_records=with_records)
 
-    def _written(self, *, with_records: bool) -> Written:
+    def _make_feed_item(self, *, with_records: bool) -> Written:
         row = self.row
         return Written(
             session_id=self.key.session_id,

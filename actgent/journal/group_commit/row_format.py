@@ -77,7 +77,7 @@ class JournalStep:
     @property
     def begins(self) -> bool:
         """True if the step contains the first record of a session."""
-        return _opened_in(self) is not None
+        return _creation_record(self) is not None
 
     @property
     def is_refused(self) -> bool:
@@ -239,7 +239,7 @@ def decode_rows(rows: Sequence[Row], *, head: Head, identity: bytes, after: int 
         JournalDamaged: A row is missing, altered or duplicated.
         JournalVersion, WireError: A newer actgent wrote a row.
     """
-    first = _first(rows, after)
+    first = _first_record_number(rows, after)
     records = _decode_row_after_row(rows, first, head, identity)
     if first + len(records) - 1 != head.records:
         raise JournalDamaged(
@@ -275,7 +275,7 @@ def decode_page(
     """
     page, count = Page(rows=rows, after=after), _LOOK_BACK
     while True:
-        first = _first(rows, after)
+        first = _first_record_number(rows, after)
         records = _decode_row_after_row(rows, first, head, identity)
         missing = after + 1 - first
         try:
@@ -291,7 +291,7 @@ def decode_page(
             return page
 
 
-def _first(rows: Sequence[Row], after: int) -> int:
+def _first_record_number(rows: Sequence[Row], after: int) -> int:
     """Return the number of the first record in the rows of a page that begins after record `after`.
 
     It is at most `after` if record `after + 1` is inside a row.
@@ -402,13 +402,13 @@ def name_series(epoch: int, number: int) -> str:
 
 def find_parent(step: JournalStep) -> SessionKey | None:
     """Return the key of the parent session that the first step of a session names; None if there is no parent."""
-    opened = _opened_in(step)
+    opened = _creation_record(step)
     if opened is None or opened.parent_id is None:
         return None
     return SessionKey(_clean(opened.parent_agent or step.key.agent), _clean(opened.parent_id))
 
 
-def _opened_in(step: JournalStep) -> SessionCreatedRecord | None:
+def _creation_record(step: JournalStep) -> SessionCreatedRecord | None:
     for mark in step.head_records:
         if isinstance(mark, SessionCreatedRecord):
             return mark
@@ -417,7 +417,7 @@ def _opened_in(step: JournalStep) -> SessionCreatedRecord | None:
 
 def begin_head(step: JournalStep, series: str, parent: Head | None, *, now: float) -> Head:
     """Build the head of a new session before its first step, with the fields that never change."""
-    opened, above = _opened_in(step), find_parent(step)
+    opened, above = _creation_record(step), find_parent(step)
     root = step.key if parent is None else SessionKey(parent.root_agent, parent.root_id)
     return Head(
         step.key.session_id,

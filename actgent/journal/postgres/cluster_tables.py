@@ -203,14 +203,14 @@ async def run_connected(url: str, fn: Callable[..., T], *args: object) -> T:
     address, schema = split_schema(url, default="actgent", owner="the journal")
 
     def run() -> T:
-        with _connected(address, schema) as connection:
+        with _connect(address, schema) as connection:
             return fn(connection, *args)
 
     return await retry_while_lost(partial(trio.to_thread.run_sync, run), is_not_yet)
 
 
 @contextmanager
-def _connected(address: str, schema: str) -> Iterator[Connection]:
+def _connect(address: str, schema: str) -> Iterator[Connection]:
     with errors_translated(), connection_to(address) as connection:
         connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(psycopg.sql.Identifier(schema)))
         try:

@@ -74,10 +74,10 @@ def check_session(
             timer.cancel()
             other.close()
         if is_shared:
-            raise _not_kept(connection)
+            raise _pooler_error(connection)
 
 
-def _not_kept(connection: Connection) -> ConfigurationError:
+def _pooler_error(connection: Connection) -> ConfigurationError:
     place = quoted(f"{connection.info.host}:{connection.info.port}")
     return ConfigurationError(
         f"{place} is a connection pooler in transaction or statement mode, and a journal needs one server session, "
@@ -157,7 +157,7 @@ def connection_to(address: str, options: Mapping[str, str] = OPTIONS) -> Connect
 
 def _connect(address: str, options: Mapping[str, str], *, seconds: int | None = None) -> Connection:
     """Connect to the server. If a pooler rejects the parameter `options`, connect without it."""
-    settings: dict[str, Any] = {"autocommit": True, "options": _as_text(options), **SETTINGS}
+    settings: dict[str, Any] = {"autocommit": True, "options": _encode_options(options), **SETTINGS}
     if seconds is not None:
         settings["connect_timeout"] = seconds
     try:
@@ -173,7 +173,7 @@ def _connect(address: str, options: Mapping[str, str], *, seconds: int | None = 
     return psycopg.connect(address, **settings)  # the server rejected this user, or is available by now
 
 
-def _as_text(options: Mapping[str, str]) -> str:
+def _encode_options(options: Mapping[str, str]) -> str:
     """Encode session settings as the value of libpq's connection parameter `options`. Spaces are escaped."""
     return " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in options.items())
 

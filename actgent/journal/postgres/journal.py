@@ -447,12 +447,12 @@ class PostgresJournal(GroupedJournal):
 
     def _select_heads(self, connection: Connection, keys: Sequence[SessionKey]) -> dict[SessionKey, Head]:
         heads = [
-            self._good_head(columns)
+            self._decode_head(columns)
             for columns in self._select(connection, sql_statements.HEADS_OF, *sql_statements.columns_of(keys))
         ]
         return {head.key: head for head in heads}
 
-    def _good_head(self, columns: Sequence[Any]) -> Head:
+    def _decode_head(self, columns: Sequence[Any]) -> Head:
         head = Head(*columns[:-1])
         if not is_good_head(head, columns[-1], self.identity):
             raise JournalDamaged(
@@ -487,12 +487,12 @@ class PostgresJournal(GroupedJournal):
     def _select_some(self, connection: Connection, keys: Sequence[SessionKey]) -> list[Found]:
         requests = [PageRequest(key, 0, sql_statements.ALL) for key in keys]
         reads = self._read_together(connection, sql_statements.READ_SESSIONS, requests)
-        return [outcome.capture(self._stored, each) for each in reads]
+        return [outcome.capture(self._decode_stored, each) for each in reads]
 
-    def _stored(self, read: "_Read | None") -> Stored:
+    def _decode_stored(self, read: "_Read | None") -> Stored:
         if read is None:
             return Stored()
-        head = self._good_head(read.head)
+        head = self._decode_head(read.head)
         return Stored(head, decode_rows(read.rows, head=head, identity=self.identity))
 
     def _select_tails(self, connection: Connection, keys: Sequence[SessionKey]) -> list[Found]:
@@ -505,8 +505,8 @@ class PostgresJournal(GroupedJournal):
 
     def _stored_tail(self, connection: Connection, key: SessionKey, read: "_Read | None") -> Stored:
         if read is None or read.snapshot[0] is None:
-            return self._stored(read)
-        head = self._good_head(read.head)
+            return self._decode_stored(read)
+        head = self._decode_head(read.head)
         snapshot = self._snapshot_of(read, head)
         if snapshot is None:
             return self._select_some(connection, [key])[0].unwrap()
@@ -519,7 +519,7 @@ class PostgresJournal(GroupedJournal):
             return None
         return read_snapshot(SnapshotRow(*columns), head=head, last=last, identity=self.identity)
 
-    def _some_rows(
+    def _read_rows(
         self, connection: Connection, series: str, after: int, up_to: int = sql_statements.ALL
     ) -> list[Row]:
         """Return the rows of a series, from the row with record `after + 1` to the row with record `up_to`."""
@@ -541,20 +541,20 @@ class PostgresJournal(GroupedJournal):
     def _page_of_read(self, connection: Connection, request: PageRequest, read: "_Read | None") -> Page:
         if read is None:
             return Page()
-        head, after = self._good_head(read.head), request.after
+        head, after = self._decode_head(read.head), request.after
         return decode_page(
             [row for row in read.rows if row.first + row.count - 1 > after],
             head=head,
             identity=self.identity,
             after=after,
-            earlier=lambda first, count: self._some_rows(
+            earlier=lambda first, count: self._read_rows(
                 connection, head.series, max(0, first - count - 1), first - 1
             ),
         )
 
     def _select_snapshot(self, connection: Connection, key: SessionKey) -> Snapshot | None:
         (read,) = self._read_together(connection, sql_statements.READ_TAILS, [PageRequest(key, 0, 0)])
-        return None if read is None else self._snapshot_of(read, self._good_head(read.head))
+        return None if read is None else self._snapshot_of(read, self._decode_head(read.head))
 
     def _checksum_at(self, connection: Connection, head: Head, record: int) -> int | None:
         values = {"series": head.series, "record": record}

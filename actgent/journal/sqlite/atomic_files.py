@@ -26,7 +26,7 @@ def temporary_file_for(target: Path) -> Iterator[Path]:
     _check_free(target)
     draft = target.with_name(f"{target.name}.part")
     try:
-        with _held(draft, target):
+        with _hold_draft(draft, target):
             _check_free(target)  # again, now that no other process can create the target
             with translated():
                 _remove(draft)
@@ -44,7 +44,7 @@ def _check_free(target: Path) -> None:
 
 
 @contextmanager
-def _held(draft: Path, target: Path) -> Iterator[None]:
+def _hold_draft(draft: Path, target: Path) -> Iterator[None]:
     """Hold the lock of a temporary file during the block. At the end, delete the file and its log."""
     with translated():
         fd = _lock(lock_path(draft), target)

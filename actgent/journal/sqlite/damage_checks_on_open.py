@@ -52,7 +52,7 @@ def examine(path: Path, noted: tuple[bytes, int]) -> Facts:
     return Facts(read_identity(path, noted[0]), has_log, noted, read_log(path))
 
 
-def _other_program(db: apsw.Connection) -> ConfigurationError:
+def _other_program_error(db: apsw.Connection) -> ConfigurationError:
     name = Path(db.filename).name
     return ConfigurationError(
         f"{name} is a SQLite database of another program, or a file of memories: use another file for the journal"
@@ -71,10 +71,10 @@ def prepare(
     version = version_of(db)
     if version:
         if not db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'meta'").get:
-            raise _other_program(db)  # such as a file of memories, which has a version, too
+            raise _other_program_error(db)  # such as a file of memories, which has a version, too
         check_log(db, facts)
     elif db.execute("SELECT count(*) FROM sqlite_schema").get:
-        raise _other_program(db)
+        raise _other_program_error(db)
     migrate(db, version)
     file = SqliteFile(db, lock)
     if lock is not None:

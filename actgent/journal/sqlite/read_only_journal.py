@@ -98,7 +98,7 @@ class _Stamp:
         return abs(time.time() - self.changed_at) > TICK
 
 
-def _stamp(path: Path) -> _Stamp:
+def _read_stamp(path: Path) -> _Stamp:
     found = path.stat()
     file = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
     try:
@@ -132,9 +132,9 @@ class FileReader:
         """
         with translated(), holding_reader_lock(self._path):
             for _ in range(TRIES):
-                before = _stamp(self._path)
+                before = _read_stamp(self._path)
                 found = self._tried(fn, before)
-                if _stamp(self._path).is_same_round(before) and self._is_trusted(before):
+                if _read_stamp(self._path).is_same_round(before) and self._is_trusted(before):
                     return found.unwrap()
                 self.close()
                 if isinstance(found, outcome.Value) and (good := proven(found.value)) is not None:

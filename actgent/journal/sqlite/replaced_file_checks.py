@@ -71,7 +71,7 @@ class JournalFileIdentity:
         self._is_lost = True
         wrong = self._missed()
         if wrong is not None:
-            raise _lost(wrong)
+            raise _file_lost_error(wrong)
         self._is_lost = False
 
     def check_log(self) -> None:
@@ -82,7 +82,7 @@ class JournalFileIdentity:
         """
         if not self._finds_log():
             self._is_lost = True
-            raise _lost(self._log)
+            raise _file_lost_error(self._log)
 
     def begin_log(self) -> None:
         """Record that the journal itself has emptied the log, so that a shorter log is no error."""
@@ -108,7 +108,7 @@ class JournalFileIdentity:
         return True
 
 
-def _lost(path: Path) -> JournalFailed:
+def _file_lost_error(path: Path) -> JournalFailed:
     return JournalFailed(
         f"{path.name} was removed, replaced or truncated while the journal was open: writes fail from now on. Put it "
         "back, or stop this process, restore the file and start again"

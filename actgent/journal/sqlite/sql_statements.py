@@ -307,7 +307,7 @@ class SqliteFile:
                     "the session's stored summary (its head) is missing", session_id=key.session_id
                 )
             return None
-        return _good_head(columns, key.session_id, self.identity)
+        return _decode_head(columns, key.session_id, self.identity)
 
     @functools.cached_property
     def _lost_ids(self) -> frozenset[str]:
@@ -329,7 +329,7 @@ class SqliteFile:
                 return Stored()
             snapshot = self._snapshot_of(head) if is_tail else None
             after = 0 if snapshot is None else snapshot.records
-            rows = self._some_rows(head.series, after) if after else self._rows_of(head.series)
+            rows = self._read_rows(head.series, after) if after else self._rows_of(head.series)
         records = decode_rows(rows, head=head, identity=self.identity, after=after)
         return Stored(head, records, snapshot)
 
@@ -340,18 +340,18 @@ class SqliteFile:
             if head is None:
                 self._check_found(key.session_id)
                 return Page()
-            rows = self._some_rows(head.series, after, after + limit)
+            rows = self._read_rows(head.series, after, after + limit)
             return decode_page(
                 [row for row in rows if row.first + row.count - 1 > after],
                 head=head,
                 identity=self.identity,
                 after=after,
-                earlier=lambda first, count: self._some_rows(
+                earlier=lambda first, count: self._read_rows(
                     head.series, max(0, first - count - 1), first - 1
                 ),
             )
 
-    def _some_rows(self, series: str, after: int, up_to: int = _ALL) -> list[Row]:
+    def _read_rows(self, series: str, after: int, up_to: int = _ALL) -> list[Row]:
         """Return the rows of a series, from the row with record `after + 1` to the row with record `up_to`."""
         return [Row(*columns) for columns in self._db.execute(_SELECT_SOME_ROWS, (series, after + 1, up_to))]
 
@@ -493,7 +493,7 @@ class SqliteFile:
         """Return the ids of sessions that a damaged index may hide. Loading them reports the damage."""
         if not self.is_suspect:
             return []
-        heads = list(self._readable(f"{_SELECT_HEADS} NOT INDEXED"))
+        heads = list(self._readable_rows(f"{_SELECT_HEADS} NOT INDEXED"))
         good = {columns[_SERIES] for columns in heads if _is_good(columns, self.identity)}
         return [
             self.id_in(series) if key is None else key.session_id
@@ -507,10 +507,10 @@ class SqliteFile:
         rows = ("FROM steps NOT INDEXED", "FROM steps INDEXED BY places")
         found: dict[str, SessionKey | None] = {}
         for place in heads:
-            for series, agent, session_id in self._readable(f"SELECT series, agent, session_id {place}"):
+            for series, agent, session_id in self._readable_rows(f"SELECT series, agent, session_id {place}"):
                 found[str(series)] = SessionKey(str(agent), str(session_id))
         for place in rows:
-            for (series,) in self._readable(f"SELECT DISTINCT series {place}"):
+            for (series,) in self._readable_rows(f"SELECT DISTINCT series {place}"):
                 found.setdefault(str(series), None)
         return found
 
@@ -522,7 +522,7 @@ class SqliteFile:
             return read_key(unsealed(row, self.identity) for row in good).session_id or series
         return series
 
-    def _readable(self, sql: str) -> Iterator[tuple[Any, ...]]:
+    def _readable_rows(self, sql: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query until one is unreadable. The error is not raised."""
         with contextlib.suppress(apsw.CorruptError, UnicodeDecodeError):
             yield from self._db.execute(sql)
@@ -563,12 +563,12 @@ def _places(columns: int, rows: int) -> str:
     return ", ".join([f"({', '.join('?' * columns)})"] * rows)
 
 
-def _one(upsert: str) -> str:
+def _one_step_transaction(upsert: str) -> str:
     return f"BEGIN IMMEDIATE; {_insert_rows(1)}; {upsert}; {_COUNT_COMMIT}; COMMIT"
 
 
-_WRITE_ONE = _one(_upsert_heads(1))
-_WRITE_ON = _one(_upsert_heads(1, names=("updated_at", "records")))
+_WRITE_ONE = _one_step_transaction(_upsert_heads(1))
+_WRITE_ON = _one_step_transaction(_upsert_heads(1, names=("updated_at", "records")))
 """SQL of a step that leaves the other head fields unchanged, so that their indexes are not rewritten."""
 
 
@@ -588,7 +588,7 @@ def _head(columns: Sequence[Any]) -> Head:
     return Head(**{**fields, "closed": bool(fields["closed"]), "suspended": bool(fields["suspended"])})
 
 
-def _good_head(columns: Sequence[Any], session_id: str, identity: bytes) -> Head:
+def _decode_head(columns: Sequence[Any], session_id: str, identity: bytes) -> Head:
     if not _is_good(columns, identity):
         raise JournalDamaged(
             "the checksum of the session's stored summary (its head) is wrong", session_id=session_id

@@ -39,22 +39,22 @@ def forked(session: ExportedSession, session_id: str, agent: str, *, asker: str 
     """
     ids = {SessionKey(session.agent, session.session_id): session_id}
     copy = renamed(session, ids, agent=agent)
-    return ExportedSession(session_id, agent, tuple(_kept(copy, session, asker)))
+    return ExportedSession(session_id, agent, tuple(_records_of_fork(copy, session, asker)))
 
 
-def _kept(copy: ExportedSession, original: ExportedSession, asker: str) -> Iterator[Record]:
+def _records_of_fork(copy: ExportedSession, original: ExportedSession, asker: str) -> Iterator[Record]:
     for record in copy.records:
         match record:
             case SessionCreatedRecord():
                 payer = AccountKey(session_id=original.session_id, agent=original.agent)
-                yield _opened(record, payer, copy.agent, asker)
+                yield _creation_record_of_fork(record, payer, copy.agent, asker)
             case UsageRecord(turn=""):
                 pass  # recorded in the original session, whose budget it is
             case _ if not isinstance(record, _LEFT_OUT):
                 yield record
 
 
-def _opened(
+def _creation_record_of_fork(
     record: SessionCreatedRecord, original: AccountKey, agent: str, asker: str
 ) -> SessionCreatedRecord:
     within = (original, *record.within) if record.limits else record.within

@@ -281,8 +281,8 @@ class CallAssembler:
         index, call_id = piece.get("index"), piece.get("id") or ""
         known = self._by_index.get(index) if index is not None else self._unnumbered(call_id)
         if known is None and not name:
-            known = self._by_id.get(call_id) or self._unfinished(call_id, text)
-        if known is None or (name and _starts_next(known, call_id, name, text)):
+            known = self._by_id.get(call_id) or self._find_unfinished_call(call_id, text)
+        if known is None or (name and _starts_new_call(known, call_id, name, text)):
             known = _Call()
             self._calls.append(known)
         self._by_index.setdefault(index, known)
@@ -298,7 +298,7 @@ class CallAssembler:
             return self._by_id.get(call_id)
         return self._calls[-1] if self._calls else None
 
-    def _unfinished(self, call_id: str, text: str) -> _Call | None:
+    def _find_unfinished_call(self, call_id: str, text: str) -> _Call | None:
         """Return the last call if a piece without a name, index and id that match a call must belong to it; else None."""
         last = self._calls[-1] if self._calls else None
         if last is None or (text and last.is_filled()) or (call_id and not text):
@@ -311,7 +311,7 @@ class CallAssembler:
         return before is not None and before.name == call.name and not call.id and not call.pieces
 
 
-def _starts_next(call: _Call, call_id: str, name: str, text: str) -> bool:
+def _starts_new_call(call: _Call, call_id: str, name: str, text: str) -> bool:
     """Return True if a piece with a name starts a new call instead of continuing `call`.
 
     The piece has the index of `call` or no index. `text` is its piece of the arguments.

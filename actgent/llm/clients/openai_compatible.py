@@ -61,14 +61,14 @@ def client_class(provider: str) -> type[Compatible]:
 def _with_short_ids(message: Body, length: int) -> Body:
     """Replace the tool call ids in an encoded message by ids of `length` letters and digits. Equal ids stay equal."""
     if "tool_call_id" in message:
-        return {**message, "tool_call_id": _short(message["tool_call_id"], length)}
+        return {**message, "tool_call_id": _shorten_call_id(message["tool_call_id"], length)}
     if "tool_calls" in message:
-        calls = [{**call, "id": _short(call["id"], length)} for call in message["tool_calls"]]
+        calls = [{**call, "id": _shorten_call_id(call["id"], length)} for call in message["tool_calls"]]
         return {**message, "tool_calls": calls}
     return message
 
 
-def _short(call_id: str, length: int) -> str:
+def _shorten_call_id(call_id: str, length: int) -> str:
     if len(call_id) == length and call_id.isascii() and call_id.isalnum():
         return call_id
     number = int.from_bytes(hashlib.sha256(call_id.encode()).digest())

@@ -26,7 +26,7 @@ def find_url(argument: str | None, variables: Sequence[str], *, default: str) ->
             variables, never the URL.
     """
     _check_argument("base_url", argument, "use the address of the variables or of the provider")
-    url = (argument or _first(variables) or default).strip()
+    url = (argument or _first_set_variable(variables) or default).strip()
     try:
         parsed = httpx2.URL(url)
     except httpx2.InvalidURL:
@@ -52,7 +52,7 @@ def find_key(argument: str | None, variables: Sequence[str], *, name: str, is_op
         ConfigurationError: The argument is empty, or the key has characters that HTTP headers do not allow.
     """
     _check_argument("api_key", argument, "use the key of the variables")
-    key = (argument or _first(variables) or "").strip()
+    key = (argument or _first_set_variable(variables) or "").strip()
     if not key and is_optional:
         return NO_KEY
     if not key:
@@ -97,5 +97,5 @@ def _hint_of_file(variables: Sequence[str]) -> str:
     return f"actgent does not read .env, which has {found[1]}: run `set -a; . ./.env` first" if found else ""
 
 
-def _first(variables: Sequence[str]) -> str | None:
+def _first_set_variable(variables: Sequence[str]) -> str | None:
     return next((value for name in variables if (value := os.environ.get(name, "").strip())), None)

@@ -450,7 +450,9 @@ class Remote(LLM):
 
     def _assembled(self, assembler: StreamAssembler, stream: "_Stream", response: httpx2.Response) -> Body:
         if (body := self._parse_safely(assembler.body, response)) is None:
-            raise self._broken(f"the stream ended before the answer was complete{stream.remark}", response)
+            raise self._interrupted_error(
+                f"the stream ended before the answer was complete{stream.remark}", response
+            )
         return join_surrogates(body) if stream.has_surrogates else body
 
     def _feed(
@@ -495,13 +497,13 @@ class Remote(LLM):
         if not isinstance(value, dict):
             if data.lstrip()[:1] == b"<":
                 page = self._secrets.redact(shorten_page(data[:_MAX_PAGE_BYTES].decode("utf-8", "replace")))
-                raise self._broken(
+                raise self._interrupted_error(
                     f"the response is not JSON but a {page[:200]}: check {self._url_settings}", response
                 )
             if not data.strip():
-                raise self._broken("the response is empty", response)
+                raise self._interrupted_error("the response is empty", response)
             excerpt = self._secrets.redact(_excerpt(data))
-            raise self._broken(f"{excerpt} must be a JSON object", response)
+            raise self._interrupted_error(f"{excerpt} must be a JSON object", response)
         return value
 
     def _parse_whole(self, data: bytes, response: httpx2.Response) -> Body:
@@ -566,16 +568,16 @@ class Remote(LLM):
         error = provider_error(detail, model=self.name, secrets=self._secrets, headers=response.headers)
         if has_begun and isinstance(error, ProviderUnavailable):
             reason = str(error).removeprefix(f"{self.name}: ")
-            raise self._broken(f"the answer was interrupted: {reason}", response, code=error.code)
+            raise self._interrupted_error(f"the answer was interrupted: {reason}", response, code=error.code)
         raise error
 
     def _malformed_error(self, error: Exception, response: httpx2.Response) -> StreamInterrupted:
         if isinstance(error, EventTooLarge):
-            return self._broken(str(error), response)
+            return self._interrupted_error(str(error), response)
         reason = self._secrets.redact(str(error) if type(error) is ValueError else repr(error))
-        return self._broken(f"the answer does not have the format of the API: {reason}", response)
+        return self._interrupted_error(f"the answer does not have the format of the API: {reason}", response)
 
-    def _broken(
+    def _interrupted_error(
         self, reason: str, response: httpx2.Response, *, code: str | None = None
     ) -> StreamInterrupted:
         return broken(reason, response.headers, model=self.name, secrets=self._secrets, code=code)

@@ -63,15 +63,15 @@ class RefusedMedia:
 
     def omit_from(self, chat: ModelRequest) -> ModelRequest:
         """Return a copy of a request without rejected media. The texts of the tool results name the omitted media."""
-        return _without(chat, lambda medium: hash(medium) in self._keys)
+        return _omit_media(chat, lambda medium: hash(medium) in self._keys)
 
 
 def without_media(chat: ModelRequest) -> ModelRequest:
     """Return a copy of a request without any image or file in tool results."""
-    return _without(chat, lambda _: True)
+    return _omit_media(chat, lambda _: True)
 
 
-def _without(chat: ModelRequest, omits: AcceptsMedium) -> ModelRequest:
+def _omit_media(chat: ModelRequest, omits: AcceptsMedium) -> ModelRequest:
     messages = tuple([_message(message, omits) for message in chat.messages])
     return attrs.evolve(chat, messages=messages)
 

@@ -274,12 +274,12 @@ class AdmissionController:
     def decide(self, now: float) -> list[tuple[ModelState, Call]]:
         """Admit all calls that may start now. Return them with the states of their models, in order."""
         admitted: list[tuple[ModelState, Call]] = []
-        while (found := self._next(now)) is not None:
+        while (found := self._next_call(now)) is not None:
             self._start(*found, now)
             admitted.append(found)
         return admitted
 
-    def _next(self, now: float) -> tuple[ModelState, Call] | None:
+    def _next_call(self, now: float) -> tuple[ModelState, Call] | None:
         self.wakes_at = math.inf
         firsts = [(*first, state) for state in self.models.values() if (first := state.queue.first())]
         for _, call, state in sorted(firsts, key=_by_sort_key) if len(firsts) > 1 else firsts:

@@ -336,12 +336,12 @@ class RateLimiter:
             kind=kind,
             rate=rate,
             capacity=capacity,
-            waiting=self._waiting,
+            waiting=self._waiting_units,
             on_leased=self._admit_next,
             on_closed=self._stop_sharing,
         )
 
-    def _waiting(self, kind: str) -> float:
+    def _waiting_units(self, kind: str) -> float:
         """Return the number of units of a kind of limit, such as `tokens`, that waiting calls need.
 
         At most `_MAX_COUNTED_CALLS` calls are counted.

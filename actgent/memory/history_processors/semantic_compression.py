@@ -41,7 +41,7 @@ class SemanticCompression:
         sentences = [
             (place, each) for place, older_message in enumerate(older) for each in _sentences(older_message)
         ]
-        kept = self._best(sentences, asked=_words(recent[-1].text))
+        kept = self._select_sentences(sentences, asked=_words(recent[-1].text))
         return [
             *filter(
                 None,
@@ -53,7 +53,9 @@ class SemanticCompression:
             *recent,
         ]
 
-    def _best(self, sentences: Sequence[tuple[int, str]], *, asked: frozenset[str]) -> dict[int, list[str]]:
+    def _select_sentences(
+        self, sentences: Sequence[tuple[int, str]], *, asked: frozenset[str]
+    ) -> dict[int, list[str]]:
         """Select the sentences that are most related to the words `asked` of the newest message, within the token limit.
 
         Each of `sentences` is the index of its message and its text. The result has the selected texts in their
@@ -62,7 +64,8 @@ class SemanticCompression:
         words = [_words(sentence) for _, sentence in sentences]
         weights = word_weights([*words, asked])
         worth = [
-            _worth(own, asked, weights) / (1 + len(sentences[n][1])) ** 0.5 for n, own in enumerate(words)
+            _sentence_score(own, asked, weights) / (1 + len(sentences[n][1])) ** 0.5
+            for n, own in enumerate(words)
         ]
         left, chosen = self.max_tokens * CHARACTERS_PER_TOKEN, set[int]()
         for number in sorted(range(len(sentences)), key=lambda number: (-worth[number], -number)):
@@ -79,7 +82,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(WORD.findall(text.casefold()))
 
 
-def _worth(own: frozenset[str], asked: frozenset[str], weights: dict[str, float]) -> float:
+def _sentence_score(own: frozenset[str], asked: frozenset[str], weights: dict[str, float]) -> float:
     return sum(weights[word] * (3 if word in asked else 1) for word in own)
 
 

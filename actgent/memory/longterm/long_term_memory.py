@@ -521,7 +521,7 @@ class LongTermMemory(LongTermMemoryBase):
             )
             return MemoryPage(memories=tuple(scope.check(each.memory for _, each in best)), following=None)
         before = None if after is None else int(after)
-        found = await self._store.read(_newest, scope, wanted, before, limit + 1)
+        found = await self._store.read(_read_newest, scope, wanted, before, limit + 1)
         memories = tuple(scope.check(each.memory for each in found[:limit]))
         following = str(found[limit - 1].number) if len(found) > limit else None
         return MemoryPage(memories=memories, following=following)
@@ -531,7 +531,7 @@ class LongTermMemory(LongTermMemoryBase):
         scope = Scope(_sender(owner), with_shared=False)
         memories: list[MemoryRecord] = []
         after = 0
-        while found := await self._store.read(_all_of, scope.owner, after, MAX_GROUP):
+        while found := await self._store.read(_read_all_of, scope.owner, after, MAX_GROUP):
             memories += scope.check(each.memory for each in found)
             after = found[-1].number
         return memories
@@ -657,7 +657,7 @@ class LongTermMemory(LongTermMemoryBase):
         if recompute:
             await self._store.write(Embed(vectors={}, is_anew=True))
         total = 0
-        while found := await self._store.read(_without_vector, REINDEX_BATCH):
+        while found := await self._store.read(_read_without_vector, REINDEX_BATCH):
             vectors = await self._embedder.vectors([text for _, text in found])
             made = {number: vector for (number, _), vector in zip(found, vectors, strict=True) if vector}
             if not made:
@@ -687,17 +687,17 @@ def _page(
     return store.page(scope, wanted, after=0 if after is None else store.number_of(scope, after), limit=limit)
 
 
-def _newest(
+def _read_newest(
     store: MemoryStore, scope: Scope, wanted: MemoryFilter, before: int | None, limit: int
 ) -> list[Found]:
     return store.newest(scope, wanted, before=before, limit=limit)
 
 
-def _all_of(store: MemoryStore, owner: Sender, after: int, limit: int) -> list[Found]:
+def _read_all_of(store: MemoryStore, owner: Sender, after: int, limit: int) -> list[Found]:
     return store.all_of(owner, after=after, limit=limit)
 
 
-def _without_vector(store: MemoryStore, limit: int) -> list[tuple[int, str]]:
+def _read_without_vector(store: MemoryStore, limit: int) -> list[tuple[int, str]]:
     return store.without_vector(limit)
 
 
@@ -707,7 +707,7 @@ def _validate_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigurationError: A field is unknown or has an invalid value.
     """
-    checks = {**_CHANGES, "metadata": _checked_metadata}
+    checks = {**_CHANGES, "metadata": _validate_metadata}
     unknown = [name for name in fields if name not in checks]
     if unknown:
         raise ConfigurationError(
@@ -716,7 +716,7 @@ def _validate_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: checks[name](value) for name, value in fields.items()}
 
 
-def _checked_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+def _validate_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     check_metadata(metadata)
     return {
         checked_id("a name of metadata", name): clean(value) if isinstance(value, str) else value

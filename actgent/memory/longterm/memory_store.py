@@ -255,7 +255,7 @@ class MemoryStore(SQLConnection):
         owner = owner_key(todo.unit.owner)
         found = self._done_before(owner, todo.key, todo.unit)
         if found is None and todo.is_unique:
-            found = self._same(owner, todo.unit)
+            found = self._find_equal_memory(owner, todo.unit)
             if found is not None:
                 self._note_act(owner, todo.key, found.id)
         if found is not None:
@@ -276,7 +276,7 @@ class MemoryStore(SQLConnection):
         found = self._read("m.id = ? AND m.owner = ?", (rows[0][0], owner))
         return found[0].memory if found else attrs.evolve(unit, id=rows[0][0])
 
-    def _same(self, owner: str, unit: MemoryRecord) -> MemoryRecord | None:
+    def _find_equal_memory(self, owner: str, unit: MemoryRecord) -> MemoryRecord | None:
         condition = f"m.owner = ? AND m.said = ? AND m.kind = ? AND {_CURRENT}"
         found = self._read(condition, (owner, normal_form(unit.text), unit.kind))
         return found[0].memory if found else None
@@ -374,7 +374,7 @@ class MemoryStore(SQLConnection):
 
     def _replace(self, todo: Replace) -> MemoryRecord:
         owner = todo.scope.key
-        old = self._one(todo.scope, todo.old)
+        old = self._load_one(todo.scope, todo.old)
         done = self._done_before(owner, todo.key, old.memory)
         if done is not None:
             return done
@@ -398,7 +398,9 @@ class MemoryStore(SQLConnection):
 
     def _forget(self, todo: ForgetMemories) -> int:
         if todo.ids:
-            found = [self._one(todo.scope, each) for each in dict.fromkeys(todo.ids) if self._has(todo, each)]
+            found = [
+                self._load_one(todo.scope, each) for each in dict.fromkeys(todo.ids) if self._has(todo, each)
+            ]
         else:
             condition, values = _condition(todo.scope, todo.wanted)
             found = self._read(condition, values)
@@ -431,8 +433,8 @@ class MemoryStore(SQLConnection):
         return len(numbers)
 
     def _associate(self, todo: Associate) -> bool:
-        source = self._one(todo.scope, todo.source).number
-        target = self._one(todo.scope, todo.target).number
+        source = self._load_one(todo.scope, todo.source).number
+        target = self._load_one(todo.scope, todo.target).number
         link = (source, target, todo.relation)
         there = self.run("SELECT 1 FROM links WHERE source = ? AND target = ? AND relation = ?", link)
         if bool(there) is not todo.is_removed:
@@ -473,16 +475,16 @@ class MemoryStore(SQLConnection):
         A search without words returns the memories of most worth.
         """
         if not search.words:
-            return self._best(search, self._by_worth(search), "worth")
+            return self._load_best(search, self._candidates_by_worth(search), "worth")
         pool = max(FIRST_CANDIDATES, search.limit)
         while True:
             candidates = self._candidates(search, pool)
-            best = self._best(search, candidates, "session")
+            best = self._load_best(search, candidates, "session")
             if candidates.is_all or len(best) == search.limit:
                 return best
             pool *= CANDIDATE_GROWTH
 
-    def _by_worth(self, search: Search) -> Candidates:
+    def _candidates_by_worth(self, search: Search) -> Candidates:
         condition, values = _condition(search.scope, search.wanted, at=search.at)
         rows = self.run(
             f"SELECT m.number FROM memories AS m WHERE {condition} "  # noqa: S608
@@ -500,14 +502,14 @@ class MemoryStore(SQLConnection):
             cosines = self.cosines(search.scope, search.vector, limit=pool, numbers=by_words)
         scores = combine_scores(words, cosines)
         if search.periods:
-            scores = raise_dated_scores(scores, self._created_in(search.periods, list(scores)))
+            scores = raise_dated_scores(scores, self._memories_created_in(search.periods, list(scores)))
         best = sort_by_score(scores)[:SESSION_MEMORIES]
         totals = add_neighbour_scores(
             scores, self._neighbours(best[:SPREADING_MEMORIES]), self._sessions(best)
         )
         return Candidates(totals, words, cosines, is_all=is_all and len(cosines) < pool)
 
-    def _created_in(self, periods: Sequence[Period], numbers: Sequence[int]) -> set[int]:
+    def _memories_created_in(self, periods: Sequence[Period], numbers: Sequence[int]) -> set[int]:
         """Return the memories, by number, that were created in one of the periods."""
         during = " OR ".join(["created_at >= ? AND created_at < ?"] * len(periods))
         times = [time for period in periods for time in period]
@@ -545,7 +547,9 @@ class MemoryStore(SQLConnection):
         )
         return {number: (owner, session) for number, owner, session in rows}
 
-    def _best(self, search: Search, candidates: Candidates, source: Source) -> list[tuple[int, MemoryMatch]]:
+    def _load_best(
+        self, search: Search, candidates: Candidates, source: Source
+    ) -> list[tuple[int, MemoryMatch]]:
         """Load the best candidates that pass the filters, each with its memory number. Memories with equal text take one place.
 
         `source` is the reason of a match that neither words nor vectors found.
@@ -559,14 +563,14 @@ class MemoryStore(SQLConnection):
             end = start + max(MIN_LOADED, search.limit - len(best))
             while end < len(numbers) and scores[numbers[end]] == scores[numbers[end - 1]]:
                 end += 1
-            for found in self._by_rank(scores, numbers[start:end], condition, values):
+            for found in self._load_by_score(scores, numbers[start:end], condition, values):
                 if found.normal_text not in texts and len(best) < search.limit:
                     texts.add(found.normal_text)
                     best.append((found.number, candidates.recalled(found, source)))
             start = end
         return best
 
-    def _by_rank(
+    def _load_by_score(
         self, scores: Mapping[int, int], numbers: Sequence[int], condition: str, values: Sequence[object]
     ) -> list[Found]:
         """Load those of the memories `numbers` that match an SQL condition, best score first.
@@ -607,7 +611,7 @@ class MemoryStore(SQLConnection):
         Raises:
             MemoryNotFound: The scope contains no memory with this id.
         """
-        return self._one(scope, memory_id).number
+        return self._load_one(scope, memory_id).number
 
     def get(self, scope: Scope, memory_id: str) -> MemoryRecord:
         """Return one memory, current or replaced.
@@ -615,7 +619,7 @@ class MemoryStore(SQLConnection):
         Raises:
             MemoryNotFound: The scope contains no memory with this id.
         """
-        return self._one(scope, memory_id).memory
+        return self._load_one(scope, memory_id).memory
 
     def history(self, scope: Scope, memory_id: str) -> list[MemoryRecord]:
         """Return a memory with its predecessors and successors, oldest first. Versions outside of the scope are omitted.
@@ -623,7 +627,7 @@ class MemoryStore(SQLConnection):
         Raises:
             MemoryNotFound: The scope contains no memory with this id.
         """
-        chain = self._chain(self._one(scope, memory_id))
+        chain = self._chain(self._load_one(scope, memory_id))
         return [each.memory for each in chain if scope.allows(each.memory)]
 
     def associations(self, scope: Scope, memory_id: str) -> list[Association]:
@@ -632,7 +636,7 @@ class MemoryStore(SQLConnection):
         Raises:
             MemoryNotFound: The scope contains no memory with this id.
         """
-        number = self._one(scope, memory_id).number
+        number = self._load_one(scope, memory_id).number
         condition, values = scope.condition
         rows = [
             (*row, is_from_here)
@@ -671,7 +675,7 @@ class MemoryStore(SQLConnection):
         )
         return [(owner_of_key(key), count) for key, count in rows]
 
-    def _one(self, scope: Scope, memory_id: str) -> Found:
+    def _load_one(self, scope: Scope, memory_id: str) -> Found:
         condition, values = scope.condition
         found = self._read(f"m.id = ? AND {condition}", (memory_id, *values))
         if not found:

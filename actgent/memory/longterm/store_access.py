@@ -79,7 +79,7 @@ class StoreAccess:
         self._users -= 1
         if self._users:
             return
-        writer, reader = self._checked(self._writer), self._checked(self._reader)
+        writer, reader = self._check_store(self._writer), self._check_store(self._reader)
         self._writer = self._reader = None
         try:
             if self._uses:
@@ -90,7 +90,7 @@ class StoreAccess:
                 reader.end()
             writer.end()
 
-    def _checked(self, found: ThreadedStore[MemoryStore] | None) -> ThreadedStore[MemoryStore]:
+    def _check_store(self, found: ThreadedStore[MemoryStore] | None) -> ThreadedStore[MemoryStore]:
         if found is None:
             raise UsageError(
                 f"{self._name} is not open: use it inside `async with memories:`, or while an agent with these memories runs"
@@ -105,7 +105,7 @@ class StoreAccess:
         Raises:
             UsageError: The store is not open.
         """
-        reader = self._checked(self._reader)
+        reader = self._check_store(self._reader)
         try:  # the lock is usually free, and waiting for it takes a pass of the event loop (30 µs)
             reader.turn.acquire_nowait()
         except trio.WouldBlock:
@@ -124,7 +124,7 @@ class StoreAccess:
         Raises:
             UsageError: The store is not open.
         """
-        writer = self._checked(self._writer)
+        writer = self._check_store(self._writer)
         job = _Job(todo or Transaction(()))
         with self._lock:
             self._jobs.append(job)

@@ -209,7 +209,7 @@ def absorb(progress: Progress, record: Sequence[Message], *, end: int) -> None:
     """Read `record[progress.mark:end]` and update the progress with its answers and tool results."""
     for message in record[progress.mark : end]:
         if message.sender.kind == "tool":
-            _absorb_results(progress, message.tool_results)
+            _apply_tool_results(progress, message.tool_results)
         elif message.sender.kind == "assistant":
             progress.calls += progress.phase != "ended"
             for call in message.tool_calls:
@@ -217,7 +217,7 @@ def absorb(progress: Progress, record: Sequence[Message], *, end: int) -> None:
     progress.mark = max(progress.mark, end)
 
 
-def _absorb_results(progress: Progress, results: Sequence[ToolResult]) -> None:
+def _apply_tool_results(progress: Progress, results: Sequence[ToolResult]) -> None:
     progress.has_failed = False
     for result in results:
         if result.error is not None:

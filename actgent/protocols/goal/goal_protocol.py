@@ -279,7 +279,7 @@ class Goal(Protocol):
             return []
         return self._end(progress, view, "incomplete", error=_STALLED)
 
-    def _unless_stalled(self, outcomes: list[Outcome], progress: Progress, view: TurnView) -> list[Outcome]:
+    def _end_if_stalled(self, outcomes: list[Outcome], progress: Progress, view: TurnView) -> list[Outcome]:
         is_over = progress.stalled >= MAX_STALLED
         return self._end(progress, view, "incomplete", error=_STALLED) if is_over else outcomes
 
@@ -290,7 +290,7 @@ class Goal(Protocol):
             outcomes = (
                 _run_custom(own, params, progress, view) if own else _call_tools(decision.calls, progress)
             )
-            return self._unless_stalled(outcomes, progress, view)
+            return self._end_if_stalled(outcomes, progress, view)
         if not params:
             progress.asked = action
             return _continue(progress)
@@ -310,7 +310,7 @@ class Goal(Protocol):
             tasks = tasks_to_arguments(params["tasks"])
             progress.plan = [task["description"] for task in tasks]
             call = ToolCall(RUN_TASKS, {"tasks": tasks}, native=False)
-            return self._unless_stalled(_call_tools([call], progress), progress, view)
+            return self._end_if_stalled(_call_tools([call], progress), progress, view)
         is_again = bool(progress.plan if action == "plan" else progress.summary)
         progress.phase, progress.asked = LEADS_TO[action], ""
         if action == "plan":

@@ -45,9 +45,9 @@ class References:
         if alone := _REFERENCE.fullmatch(value.strip()):
             found = self._find(alone)
             return value if found is _MISSING else found
-        return _REFERENCE.sub(self._in_text, value)
+        return _REFERENCE.sub(self._substitute_in_text, value)
 
-    def _in_text(self, match: re.Match[str]) -> str:
+    def _substitute_in_text(self, match: re.Match[str]) -> str:
         found = self._find(match)
         if found is _MISSING:
             return match[0]

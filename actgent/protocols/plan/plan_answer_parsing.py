@@ -108,7 +108,7 @@ def parse_item_answer(text: str, *, now: float) -> ItemAnswer:
         content=value.get("content"),
         calls=_calls(value.get("toolCalls")),
         decision=value.get("nextStepDecision"),
-        update=None if update is None else _plan(_as_plan(update), now=now),
+        update=None if update is None else _plan(_to_plan_object(update), now=now),
         thoughts=_text(value.get("thoughts")) or thoughts,
     )
 
@@ -375,13 +375,13 @@ def _update_reason(value: Mapping[str, Any]) -> str | None:
     if update is None:
         is_required = value.get("nextStepDecision") == "update_plan"
         return "update_plan needs updatedPlan, with the full todoList" if is_required else None
-    plan = _as_plan(update)
+    plan = _to_plan_object(update)
     if not plan.get("todoList"):
         return "updatedPlan needs a todoList"
     return _list_reason(plan["todoList"])
 
 
-def _as_plan(update: Any) -> dict[str, Any]:
+def _to_plan_object(update: Any) -> dict[str, Any]:
     """Convert an updated plan to an object; the model may write only its list of items."""
     if isinstance(update, list):
         return {"todoList": update}

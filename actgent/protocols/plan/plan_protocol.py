@@ -168,7 +168,7 @@ class Planning(Protocol):
         if stage == SYNTHESIZE:
             rest = _OR_PLAN if view.stage is None else todo_text(plan or Plan())
             return f"{_SYNTHESIZING}\n\n{rest}".rstrip()
-        return "\n\n".join(filter(None, (_PLANNING, _refinement(plan), _enabled(view.state))))
+        return "\n\n".join(filter(None, (_PLANNING, _refinement(plan), _enabled_tools_text(view.state))))
 
     def _execution_tail(self, plan: Plan, item: TodoItem, view: TurnView) -> str:
         lines = [f"Do only this item of the plan: {item.id}: {item.description}"]
@@ -177,11 +177,11 @@ class Planning(Protocol):
         if item.required_tools:
             lines.append(f"Required tools: {', '.join(item.required_tools)}")
         if item.attempts:
-            lines.append(f"Not called with success yet: {', '.join(_missing(item))}")
+            lines.append(f"Not called with success yet: {', '.join(_uncalled_tools(item))}")
         if outputs := _outputs(plan):
             lines.append(outputs)
         ends = _LAST_ROUND if _rounds(view, item) >= self.rounds else ""
-        return "\n".join(filter(None, (*lines, _EXECUTING, _enabled(view.state), ends)))
+        return "\n".join(filter(None, (*lines, _EXECUTING, _enabled_tools_text(view.state), ends)))
 
     # --- answers -------------------------------------------------------------------
 
@@ -356,7 +356,7 @@ def _role(stage: str | None, state: Mapping[str, Any]) -> str:
     return role
 
 
-def _enabled(state: Mapping[str, Any]) -> str:
+def _enabled_tools_text(state: Mapping[str, Any]) -> str:
     tools = state.get(CONFIG, {}).get("tools")
     return "" if tools is None else f"Tools enabled here: {', '.join(tools) or 'none'}."
 
@@ -429,7 +429,7 @@ def _outputs(plan: Plan) -> str:
     return "\n".join(("What the finished items came to:", *lines)) if lines else ""
 
 
-def _missing(item: TodoItem) -> list[str]:
+def _uncalled_tools(item: TodoItem) -> list[str]:
     return [name for name in item.required_tools if name not in item.called_tools]
 
 

@@ -348,7 +348,7 @@ def todo_text(plan: Plan) -> str:
     """Render a plan as text: one line for each item, with its result below."""
     lines = [line for line in (plan.title, plan.outline) if line]
     for item in plan.items:
-        lines.append(f"{status_mark(item)} {item.id}: {item.description}{_needs(item)}")
+        lines.append(f"{status_mark(item)} {item.id}: {item.description}{_dependency_text(item)}")
         if item.result:
             lines.append(f"      {clipped(item.result)}")
     lines += [f"({warning})" for warning in plan.warnings]
@@ -363,7 +363,7 @@ def diff_text(diff: TodoDiff) -> str:
 def change_text(change: TodoChange) -> str:
     """Render the change of one item as a line of `diff_text`."""
     sign = {"added": "+", "modified": "~", "removed": "-"}[change.kind]
-    details = ", ".join(f"{name}: {_shown(getattr(change.item, name))}" for name in change.fields)
+    details = ", ".join(f"{name}: {_field_text(getattr(change.item, name))}" for name in change.fields)
     return f"{sign} {change.item.id}: {details or change.item.description}"
 
 
@@ -378,9 +378,9 @@ def clipped(text: str, limit: int = _MAX_RESULT_CHARS) -> str:
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
 
 
-def _needs(item: TodoItem) -> str:
+def _dependency_text(item: TodoItem) -> str:
     return f" (after {', '.join(item.dependencies)})" if item.dependencies else ""
 
 
-def _shown(value: Any) -> str:
+def _field_text(value: Any) -> str:
     return clipped(", ".join(value) if isinstance(value, tuple) else str(value))

@@ -216,7 +216,7 @@ class PoolTasks(FieldRepr):
         try:
             opener = self.agents.opener(task.agent)
         except NotRunning:
-            return PoolReport(refused=self._no_agent(task.agent), spent={})
+            return PoolReport(refused=self._unknown_agent_text(task.agent), spent={})
         try:
             with trio.move_on_after(wait):
                 return await what(opener, task)
@@ -239,7 +239,7 @@ class PoolTasks(FieldRepr):
             await close_tree(child, opener.running.journal, self.agents.opener)
         return await self._read_closed(opener, task)
 
-    def _no_agent(self, name: str) -> str:
+    def _unknown_agent_text(self, name: str) -> str:
         known = ", ".join(repr(each) for each in sorted(self.agents)) or "none"
         return f"no agent {name!r} runs in pool {self.pool!r}: its agents are {known}"
 

@@ -341,7 +341,7 @@ class SessionOpener(FieldRepr):
         if self.running.journal is not None and session_id not in self.running.sessions:
             with self.opens(session_id):
                 return await self.reopen(session_id, deps)
-        return await self._after_pause(self.running.sessions.find(session_id).public_session)
+        return await self._context_after_checkpoint(self.running.sessions.find(session_id).public_session)
 
     def find_loaded(self, session_id: str) -> SessionContext | None:
         """Return the context of a session that is in memory and open, without waiting; None for other sessions."""
@@ -350,7 +350,7 @@ class SessionOpener(FieldRepr):
             return None
         return context  # not about to leave: an eviction begins with closing the context
 
-    async def _after_pause(self, handle: object) -> SessionContext:
+    async def _context_after_checkpoint(self, handle: object) -> SessionContext:
         """Execute a checkpoint, then return the session context of a public handle.
 
         The session is reloaded if it was unloaded in the meantime.
@@ -458,7 +458,7 @@ class SessionOpener(FieldRepr):
         """
         running, sessions = self.running, self.running.sessions
         if (unloaded := sessions.find_unloaded(session_id)) is not None:
-            return await self._after_pause(unloaded)
+            return await self._context_after_checkpoint(unloaded)
         assert running.journal is not None  # noqa: S101 - sessions are only opened from a journal
         epoch = running.lifecycle.eviction.epoch_of(session_id)
         loaded = await load_tail(running, running.journal, session_id)

@@ -79,7 +79,7 @@ async def resume_acquired(
 
     async def find(name: str) -> None:
         try:
-            found[name] = await _unfinished(by_agent[name], is_acquired)
+            found[name] = await _list_unfinished_sessions(by_agent[name], is_acquired)
         except JournalError as error:
             errors.append(error)
 
@@ -101,7 +101,7 @@ async def resume_acquired(
     return taking.opened
 
 
-async def _unfinished(opener: SessionOpener, is_acquired: SessionPredicate) -> list[SessionKey]:
+async def _list_unfinished_sessions(opener: SessionOpener, is_acquired: SessionPredicate) -> list[SessionKey]:
     """Return the keys of an agent's sessions with unfinished work that are not in memory, oldest first.
 
     The timers of all selected sessions are loaded into the timer index.

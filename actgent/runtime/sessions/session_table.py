@@ -119,9 +119,9 @@ class SessionTable(Mapping[str, SessionContext]):
         if context.closed:
             raise context.refusal
         if self._loaded.get(context.id) is not context:
-            raise self._not_found(context)
+            raise self._not_found_error(context)
 
-    def _not_found(self, context: SessionContext) -> SessionNotFound:
+    def _not_found_error(self, context: SessionContext) -> SessionNotFound:
         error = SessionNotFound(self.agent, context.id)
         if context.agent != self.agent:
             text = f"session {context.id} belongs to agent {context.agent!r}, not to agent {self.agent!r}"

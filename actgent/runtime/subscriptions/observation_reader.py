@@ -101,13 +101,13 @@ class ObservationReader(trio.abc.ReceiveChannel[Observed]):
             item = self._follower.receive_ready()
             if isinstance(item, FollowedRecord):
                 self._ready.extend(filter(self._wanted.takes, self._view.read(item)))
-            elif item is None and (thoughts := self._grown()) is not None:
+            elif item is None and (thoughts := self._partial_answer_item()) is not None:
                 return thoughts
             elif item is None:
                 await self._follower.wait_for_news()
         return self._ready.popleft()
 
-    def _grown(self) -> Observed | None:
+    def _partial_answer_item(self) -> Observed | None:
         turn, answer, text = self._follower.live.whole
         known, size = self._looked if self._looked[0] == answer else ("", 0)
         if not answer or (known and size > SHORT_CHARS and len(text) - size < size // GROWTH_DIVISOR):

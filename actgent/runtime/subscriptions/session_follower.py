@@ -139,7 +139,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
             trio.ClosedResourceError: The reader was closed.
         """
         while (item := self.receive_ready()) is None:
-            if self._is_behind or not self._feed.has_news or (received := self._next_now()) is None:
+            if self._is_behind or not self._feed.has_news or (received := self._next_item_nowait()) is None:
                 return None
             self._take_in(received)
         return item
@@ -159,7 +159,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
             raise trio.ClosedResourceError
         if self._ready or self._is_behind or self._has_ended or not self._feed.has_news:
             return None
-        item, names = self._next_now(), self._names
+        item, names = self._next_item_nowait(), self._names
         is_next = isinstance(item, Written) and item.first == self.cursor + 1
         if isinstance(item, Written) and is_next and names and 0 < len(item.records) <= MAX_STEP_RECORDS:
             for record, turn in names.turns(item):
@@ -235,7 +235,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         except Fenced as error:
             raise self._moved() from error
 
-    def _next_now(self) -> Written | Erased | None:
+    def _next_item_nowait(self) -> Written | Erased | None:
         """Return the next item of the feed without blocking; None if the feed is empty, has ended, or has dropped records.
 
         Dropped records are read from the journal next.

@@ -148,7 +148,7 @@ class ApprovalLedger(FieldRepr):
                 self.open[approval.id] = approval
                 self._verdicts.pop(approval.call_id, None)  # the call requests a new approval
             case ApprovalDecisionRecord(approval_id=approval_id, decision=decision):
-                decided = self.open.pop(approval_id, None) or self._decided(approval_id)
+                decided = self.open.pop(approval_id, None) or self._find_decided(approval_id)
                 self._end_writing(approval_id)
                 if decided is not None:  # None if the approval was withdrawn
                     self._verdicts[decided.call_id] = PendingDecision(decided, decision)
@@ -156,7 +156,7 @@ class ApprovalLedger(FieldRepr):
             case SuspensionRecord() | ResumptionRecord():
                 self.is_suspended = isinstance(record, SuspensionRecord)
 
-    def _decided(self, approval_id: str) -> Approval | None:
+    def _find_decided(self, approval_id: str) -> Approval | None:
         """Return the approval with this id if a decision about it is known already; else None.
 
         This happens if the journal has the decision although the write reported a failure.

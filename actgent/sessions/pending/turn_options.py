@@ -50,7 +50,7 @@ def restored_options(base: CallOptions, form: TurnOptions) -> CallOptions:
     """
     return attrs.evolve(
         base,
-        protocol=base.protocol if form.output is None else _with_form(base.protocol, form),
+        protocol=base.protocol if form.output is None else _restore_output_form(base.protocol, form),
         model=form.model,
         temperature=base.temperature if form.temperature is None else form.temperature,
         max_tokens=base.max_tokens if form.max_tokens is None else form.max_tokens,
@@ -61,6 +61,6 @@ def restored_options(base: CallOptions, form: TurnOptions) -> CallOptions:
     )
 
 
-def _with_form(protocol: Protocol, form: TurnOptions) -> Protocol:
+def _restore_output_form(protocol: Protocol, form: TurnOptions) -> Protocol:
     plain = protocol.inner if isinstance(protocol, WithOutput) else protocol
     return plain.with_output(form_output(form.output_name, json.loads(form.output or "{}")))

@@ -255,7 +255,7 @@ class JournalMessages(FieldRepr):
                 page = await self.journal.read(
                     self.key.session_id, agent=self.key.agent, after=after, limit=limit
                 )
-                records += page or _lost(self.key)
+                records += page or _raise_session_lost(self.key)
             found += part.messages_between(
                 messages_in(records[: part.end.records - part.begin.records]), first, end
             )
@@ -269,7 +269,7 @@ class JournalMessages(FieldRepr):
             page = self.journal.read_blocking(
                 self.key.session_id, agent=self.key.agent, after=after, limit=count
             )
-            whole = page[:count] if len(page) >= count else _lost(self.key)
+            whole = page[:count] if len(page) >= count else _raise_session_lost(self.key)
             found += part.messages_between(messages_in(whole), first, end)
         return found
 
@@ -289,7 +289,7 @@ class JournalMessages(FieldRepr):
             yield part
 
 
-def _lost(key: SessionKey) -> tuple[Record, ...]:
+def _raise_session_lost(key: SessionKey) -> tuple[Record, ...]:
     raise SessionNotFound(key.agent, key.session_id)
 
 

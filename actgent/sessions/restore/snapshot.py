@@ -172,7 +172,7 @@ def take_snapshot(
         spent=reader.spent,
         due=reader.due,
         has_ledger=ledger is not None,
-        decided=() if ledger is None else _decided(ledger.decisions),
+        decided=() if ledger is None else _decision_records(ledger.decisions),
         schedules=save_schedules(context) if context.has_timers else SavedSchedules(),
         state=context.state.save() if context.has_state else None,
         description=conversation.description,
@@ -183,7 +183,7 @@ def take_snapshot(
     )
 
 
-def _decided(decisions: Mapping[str, Decision]) -> tuple[ApprovalDecisionRecord, ...]:
+def _decision_records(decisions: Mapping[str, Decision]) -> tuple[ApprovalDecisionRecord, ...]:
     return tuple(
         ApprovalDecisionRecord(approval_id=known, decision=decision, at=0.0)
         for known, decision in decisions.items()

@@ -62,7 +62,7 @@ FollowedItem = FollowedRecord | PartialText | CallProgress
 """Items that a follower of a session receives."""
 
 
-def _nowhere() -> None:
+def _no_session() -> None:
     """Return None, like a dead weak reference. Default of a reader whose session is not in memory."""
 
 
@@ -83,7 +83,7 @@ class LiveText(FieldRepr):
     _wakers: "list[WakeableReader]" = attrs.field(factory=list)
     _thinkers: "list[WakeableReader]" = attrs.field(factory=list)
     """Readers that are also woken for new reasoning text."""
-    _context: Callable[[], SessionContext | None] = _nowhere
+    _context: Callable[[], SessionContext | None] = _no_session
     """Weak reference to the session, so that readers do not keep the session in memory."""
     _attached: list[HandlerRegistration] = attrs.field(factory=list)
 
@@ -127,7 +127,7 @@ class LiveText(FieldRepr):
         return not self._wakers
 
     def _detach(self) -> None:
-        context, self._context = self._context(), _nowhere
+        context, self._context = self._context(), _no_session
         if context is not None:
             context.handlers.drop(self._attached)
 

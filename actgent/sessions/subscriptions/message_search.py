@@ -116,7 +116,7 @@ async def read_matching(
         page = await conversation.read(limit=min(PAGE, end - begin), **bound)
         left_out = frozenset[str]()
         if message_filter.roles is not None and "assistant" in message_filter.roles:
-            left_out = await _intermediate_in(conversation, page)
+            left_out = await _intermediate_answer_ids(conversation, page)
         here = [
             (position, each)
             for position, each in enumerate(page, page.first)
@@ -162,7 +162,7 @@ def _is_intermediate(answer: Message, after: Message | None) -> bool:
     return not (calls and all(call.mapped for call in calls))
 
 
-async def _intermediate_in(conversation: SessionConversation, page: MessagePage) -> frozenset[str]:
+async def _intermediate_answer_ids(conversation: SessionConversation, page: MessagePage) -> frozenset[str]:
     """Return the ids of the intermediate answers of a page.
 
     Whether the last answer is intermediate depends on the following message, which is read for this purpose.
@@ -225,7 +225,7 @@ async def find_links(conversation: SessionConversation, message_id: str) -> Mess
         ConfigurationError: The history has no message with this id.
     """
     known, end = list[Message](), len(conversation.messages)
-    while end > 0 and not any(_begins(each, message_id, known) for each in known):
+    while end > 0 and not any(_begins_turn_of(each, message_id, known) for each in known):
         page = await conversation.read(limit=PAGE, before=end)
         known, end = [*page, *known], page.first
     message = next((each for each in known if each.id == message_id), None)
@@ -278,7 +278,7 @@ def _with_results(message: Message, of_turn: Sequence[Message]) -> Sequence[Mess
     return (message, later[0]) if later and later[0].sender.kind == "tool" else (message,)
 
 
-def _begins(each: Message, message_id: str, known: Sequence[Message]) -> bool:
+def _begins_turn_of(each: Message, message_id: str, known: Sequence[Message]) -> bool:
     """Return True if `each` is the message that started the turn of the message `message_id`.
 
     `known` are the messages in which the message `message_id` is searched.

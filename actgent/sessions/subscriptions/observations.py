@@ -181,7 +181,7 @@ def _of_turn(record: Record, number: int) -> Iterator[tuple[Any, ...]]:
             about = {"kind": kind, "error": record.error}
             yield f"{message_id}/error", "ERROR", f"Failed: {kind}", record.words, about
         case StateChangeRecord(changes=changes, action=action):
-            yield f"state/{number}", "STATE_UPDATE", _state_title(changes, action), _readable(changes)
+            yield f"state/{number}", "STATE_UPDATE", _state_title(changes, action), _expand_plans(changes)
         case StateRollbackRecord(number=after):
             yield f"state/{number}", "STATE_UPDATE", "State rolled back", {"number": after}
         case SuspensionRecord(ids=ids):
@@ -201,7 +201,7 @@ def _state_title(changes: Mapping[str, Any], action: str) -> str:
     return f"State: {', '.join(itertools.islice(changes, _TITLE_KEYS))}{more}"
 
 
-def _readable(changes: Mapping[str, Any]) -> dict[str, Any]:
+def _expand_plans(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return state changes in which plans are plain data. The session's state stores a plan as JSON text."""
     return {key: _decode_value(value) if key == PLAN else value for key, value in changes.items()}
 

@@ -87,7 +87,7 @@ class CutStream(Fault):
 
     def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         plan = plan_for(self.answer, request, pace)
-        pieces = _first(plan, request, events=self.events, octets=self.octets)
+        pieces = _pieces_before_fault(plan, request, events=self.events, octets=self.octets)
         return attrs.evolve(plan, pieces=pieces, ending="reset" if self.is_reset else "cut")
 
 
@@ -107,7 +107,7 @@ class EarlyEnd(Fault):
 
     def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         plan = plan_for(self.answer, request, pace)
-        pieces = _first(plan, request, events=self.events, octets=self.octets)
+        pieces = _pieces_before_fault(plan, request, events=self.events, octets=self.octets)
         length = None if plan.length is None else sum(map(len, pieces))
         return attrs.evolve(plan, pieces=pieces, length=length)
 
@@ -130,7 +130,9 @@ class ErrorEvent(Fault):
             return ErrorStatus(500, code=self.code, message=self.message).plan(request, pace)
         plan = plan_for(self.answer, request, pace)
         error = request.dialect.error_event(code=self.code, message=self.message)
-        return attrs.evolve(plan, pieces=(*_first(plan, request, events=self.events, octets=None), error))
+        return attrs.evolve(
+            plan, pieces=(*_pieces_before_fault(plan, request, events=self.events, octets=None), error)
+        )
 
 
 @attrs.frozen
@@ -206,7 +208,7 @@ def refused_url() -> Iterator[str]:
         yield f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
 
 
-def _first(
+def _pieces_before_fault(
     plan: ReplyPlan, request: ProviderRequest, *, events: int | None, octets: int | None
 ) -> tuple[bytes, ...]:
     """Return the pieces of a planned reply that are sent before the fault, within the limits.

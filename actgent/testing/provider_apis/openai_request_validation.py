@@ -126,14 +126,14 @@ def _tools(tools: object, *, is_nested: bool) -> Problems:
     yield from wrong
     functions = [(place, tool) for place, tool in found if tool.get("type") == "function"]
     if is_nested:
-        functions = [(f"{place}.function", _nested(tool)) for place, tool in functions]
+        functions = [(f"{place}.function", _function_of_tool(tool)) for place, tool in functions]
     for place, function in functions:
         yield from tool_name(f"{place}.name", function.get("name"))
         yield from _schema(f"{place}.parameters", function.get("parameters"))
     yield from unique_names(function.get("name") for _, function in functions)
 
 
-def _nested(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+def _function_of_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     function = tool.get("function")
     return function if isinstance(function, dict) else {}
 

@@ -30,7 +30,7 @@ def calculator(expression: str) -> str:
     value = parser.sum(0)
     if (rest := parser.peek()) is not None:
         raise _error(f"unexpected {rest!r} after the end of the expression")
-    return _written(value)
+    return _format_number(value)
 
 
 def _tokens(expression: str) -> list[str]:
@@ -103,7 +103,7 @@ class _Parser:
         return Fraction(sign)
 
 
-def _written(value: Fraction) -> str:
+def _format_number(value: Fraction) -> str:
     if value.denominator == 1:
         return str(value.numerator)
     return str(_DIGITS.divide(_DIGITS.create_decimal(value.numerator), value.denominator))

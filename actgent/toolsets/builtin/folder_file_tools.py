@@ -58,10 +58,10 @@ def file_tools(folder: str | Path, *, write: bool = False, name: str = "files") 
             f"file_tools() requires an existing folder: create {str(folder)!r}, or pass another folder"
         )
     inside = ConfinedFolder(root)
-    return StaticToolset(name, [*_reading(inside), *([_writing(inside)] if write else [])])
+    return StaticToolset(name, [*_make_reading_tools(inside), *([_writing(inside)] if write else [])])
 
 
-def _reading(inside: "ConfinedFolder") -> list[Tool]:
+def _make_reading_tools(inside: "ConfinedFolder") -> list[Tool]:
     @tool(effect="pure")
     def list_files(folder: str = "") -> list[str]:
         """List the files of a folder; names of folders end with a slash.
@@ -123,7 +123,7 @@ class ConfinedFolder:
 
         At most `MAX_ENTRIES` names are returned, followed by the number of names that were left out.
         """
-        with self._opened(_parse_name(folder)) as descriptor, os.scandir(descriptor) as entries:
+        with self._open_folder(_parse_name(folder)) as descriptor, os.scandir(descriptor) as entries:
             found = [f"{e.name}/" if e.is_dir(follow_symlinks=False) else e.name for e in entries]
         shown = sorted(found)[:MAX_ENTRIES]
         return shown if len(shown) == len(found) else [*shown, f"[{len(found) - len(shown)} more]"]
@@ -136,7 +136,7 @@ class ConfinedFolder:
         if start < 0 or length < 1:
             raise ToolError("start must be at least 0, and length at least 1")
         *folders, last = _parse_name(file) or [""]
-        with self._opened(folders) as descriptor, _regular(last, descriptor, file) as opened:
+        with self._open_folder(folders) as descriptor, _regular(last, descriptor, file) as opened:
             size = os.fstat(opened).st_size
             data = os.pread(opened, min(length, MAX_READ_BYTES), start)
         text = data.decode("utf-8", "replace")
@@ -152,7 +152,7 @@ class ConfinedFolder:
             raise ToolError("text must not be empty")
         found: list[str] = []
         searched = size = 0
-        with self._opened(_parse_name(folder)) as descriptor:
+        with self._open_folder(_parse_name(folder)) as descriptor:
             for prefix, name, here in _files_below(descriptor, ""):
                 if not name:
                     if len(found) < MAX_MATCHES:
@@ -176,12 +176,12 @@ class ConfinedFolder:
         *folders, last = _parse_name(file) or [""]
         if not last:
             raise ToolError("file must not be empty")
-        with self._opened(folders) as descriptor:
+        with self._open_folder(folders) as descriptor:
             _replace(last, descriptor, data, file)
         return f"{counted(len(data), 'byte is', 'bytes are')} written to {file}"
 
     @contextmanager
-    def _opened(self, steps: list[str]) -> Generator[int]:
+    def _open_folder(self, steps: list[str]) -> Generator[int]:
         descriptor = os.open(self._root, _FOLDER)
         try:
             for step in steps:

@@ -77,11 +77,11 @@ class PageTool(Tool):
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise ToolError(f"the page cannot be fetched: {explained_text(error)}") from error
         if len(data) < _THREAD_THRESHOLD_BYTES:
-            return _readable(data, response)
-        return await trio.to_thread.run_sync(_readable, data, response)
+            return _extract_text(data, response)
+        return await trio.to_thread.run_sync(_extract_text, data, response)
 
 
-def _readable(data: bytes, response: httpx2.Response) -> str:
+def _extract_text(data: bytes, response: httpx2.Response) -> str:
     kind = response.headers.get("content-type", "text/html").split(";")[0].strip().lower()
     if not kind.startswith("text/") and not kind.endswith(("xml", "json")):
         return f"[{kind}, {counted(len(data), 'byte')}]"

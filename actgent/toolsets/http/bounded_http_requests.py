@@ -164,8 +164,8 @@ async def _exchange(client: httpx2.AsyncClient, request: APIRequest) -> APIRespo
         HTTPToolError: The request is invalid, or no readable response arrived.
     """
     secret = request.credentials
-    query = _without(request.query, secret.query) + tuple(secret.query.items())
-    headers = dict(_without(tuple(request.headers.items()), secret.headers))
+    query = _exclude_names(request.query, secret.query) + tuple(secret.query.items())
+    headers = dict(_exclude_names(tuple(request.headers.items()), secret.headers))
     try:
         url = httpx2.URL(request.url)
         sent = client.build_request(
@@ -196,7 +196,9 @@ async def _exchange(client: httpx2.AsyncClient, request: APIRequest) -> APIRespo
         raise HTTPToolError(f"the response cannot be read: {_redact(error, secret)}") from None
 
 
-def _without(pairs: tuple[tuple[str, str], ...], reserved: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def _exclude_names(
+    pairs: tuple[tuple[str, str], ...], reserved: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
     """Return the headers or query parameters of `pairs` whose names are not in `reserved`.
 
     `reserved` are those that the credentials set, so a model cannot override them.

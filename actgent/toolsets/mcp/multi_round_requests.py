@@ -77,8 +77,8 @@ class Round:
         known = {
             "number": self.number,
             "state": self.state,
-            "requests": _plain(self.requests),
-            "responses": _plain(self.responses),
+            "requests": _to_plain_models(self.requests),
+            "responses": _to_plain_models(self.responses),
         }
         text = json.dumps(known, separators=(",", ":"))
         if len(text) > MAX_STATE_CHARACTERS:
@@ -106,7 +106,7 @@ async def run_rounds(ask: RoundRequest[T], respond: RoundResponder, current: Rou
         current = Round(current.number + 1, result.request_state, dict(result.input_requests or {}))
 
 
-def _plain(models: dict[str, Any]) -> dict[str, Any]:
+def _to_plain_models(models: dict[str, Any]) -> dict[str, Any]:
     return {
         key: model.model_dump(by_alias=True, mode="json", exclude_none=True) for key, model in models.items()
     }

@@ -104,16 +104,16 @@ class StoredTokens:
         expires_at = None if tokens.expires_in is None else time.time() + int(tokens.expires_in)
         context = self.context
         more = {
-            "tokens": _plain(tokens),
+            "tokens": _to_plain_model(tokens),
             "expires_at": expires_at,
-            "metadata": _plain(context and context.oauth_metadata),
-            "resource": _plain(context and context.protected_resource_metadata),
+            "metadata": _to_plain_model(context and context.oauth_metadata),
+            "resource": _to_plain_model(context and context.protected_resource_metadata),
             "issuer": context and context.auth_server_url,
         }
         await self._put(more)
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        await self._put({"client": _plain(client_info)})
+        await self._put({"client": _to_plain_model(client_info)})
 
     async def _put(self, more: dict[str, Any]) -> None:
         if self._is_locked:
@@ -271,7 +271,7 @@ def _secret_method(context: OAuthContext | None) -> Literal["client_secret_basic
     return "client_secret_basic"
 
 
-def _plain(model: Any) -> Any:
+def _to_plain_model(model: Any) -> Any:
     return None if model is None else model.model_dump(mode="json", exclude_none=True)
 
 

@@ -76,18 +76,24 @@ class RedirectReceiver:
 
     def expect(self, url: str) -> None:
         """Set the authorization URL whose response is expected. From now on, responses with another `state` are rejected."""
-        self._state = _one(parse_qs(urlsplit(url).query), "state")
+        self._state = _single_parameter(parse_qs(urlsplit(url).query), "state")
 
     def accept(self, url: str) -> bool:
         """Process a redirect URL. Return False if it is not the response to the expected authorization request."""
         query = parse_qs(urlsplit(url).query)
-        state = _one(query, "state")
+        state = _single_parameter(query, "state")
         if state is None or state != self._state or self._answered.is_set():
             return False
-        if (code := _one(query, "code")) is not None:
-            self._result = AuthorizationCodeResult(code=code, state=state, iss=_one(query, "iss"))
+        if (code := _single_parameter(query, "code")) is not None:
+            self._result = AuthorizationCodeResult(
+                code=code, state=state, iss=_single_parameter(query, "iss")
+            )
         else:
-            self._refusal = _one(query, "error_description") or _one(query, "error") or "no reason given"
+            self._refusal = (
+                _single_parameter(query, "error_description")
+                or _single_parameter(query, "error")
+                or "no reason given"
+            )
         self._answered.set()
         return True
 
@@ -128,7 +134,7 @@ async def open_redirect(
         await show(url)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.serve_listeners, _serving(redirect), list(listeners))
+        nursery.start_soon(trio.serve_listeners, _make_redirect_handler(redirect), list(listeners))
         if lines is not None:
             nursery.start_soon(_read_lines, redirect, lines)
         yield LoginPrompt(
@@ -142,7 +148,7 @@ async def _read_lines(redirect: RedirectReceiver, lines: Callable[[], Awaitable[
         redirect.accept(line.strip())
 
 
-def _serving(redirect: RedirectReceiver) -> Callable[[trio.SocketStream], Awaitable[None]]:
+def _make_redirect_handler(redirect: RedirectReceiver) -> Callable[[trio.SocketStream], Awaitable[None]]:
     async def serve(stream: trio.SocketStream) -> None:
         with trio.move_on_after(10):
             async with stream:
@@ -179,6 +185,6 @@ async def _target(stream: trio.SocketStream) -> str | None:
             return None
 
 
-def _one(query: dict[str, list[str]], name: str) -> str | None:
+def _single_parameter(query: dict[str, list[str]], name: str) -> str | None:
     found = query.get(name)
     return found[0] if found and len(found[0]) < _MAX_REQUEST_BYTES else None

@@ -250,7 +250,7 @@ class MCPConnection:
             return None
         if content is None:
             return None
-        if not _matches(content, params.requested_schema):
+        if not _matches_schema(content, params.requested_schema):
             _log.warning("answers= returned content that does not match the form: an approver is asked")
             return None
         return mcp_types.ElicitResult(action="accept", content=dict(content))
@@ -311,7 +311,7 @@ class MCPConnection:
         cursor = None
         for _ in range(MAX_PAGES):
             listed = await self.session.list_resources(params=_page(cursor))
-            found += [_listed_resource(each) for each in listed.resources]
+            found += [_resource_row(each) for each in listed.resources]
             cursor = listed.next_cursor
             if cursor is None or len(found) > MAX_RESOURCES:
                 break
@@ -346,7 +346,7 @@ class MCPConnection:
                 listed = await self.session.list_prompts(params=_page(cursor))
             except MCPError as error:
                 raise ToolError(f"the server failed to list its prompts: {error}") from error
-            found += [_listed_prompt(each) for each in listed.prompts]
+            found += [_prompt_row(each) for each in listed.prompts]
             cursor = listed.next_cursor
             if cursor is None or len(found) > MAX_PROMPTS:
                 break
@@ -461,11 +461,11 @@ def _page(cursor: str | None) -> mcp_types.PaginatedRequestParams | None:
     return mcp_types.PaginatedRequestParams(cursor=cursor) if cursor else None
 
 
-def _listed_resource(each: mcp_types.Resource) -> dict[str, Any]:
+def _resource_row(each: mcp_types.Resource) -> dict[str, Any]:
     return {"uri": str(each.uri), "name": each.name, "type": each.mime_type, "description": each.description}
 
 
-def _listed_prompt(each: mcp_types.Prompt) -> dict[str, Any]:
+def _prompt_row(each: mcp_types.Prompt) -> dict[str, Any]:
     arguments = [
         {"name": a.name, "description": a.description, "required": bool(a.required)}
         for a in each.arguments or ()
@@ -548,7 +548,7 @@ def _medium(data: str, kind: str, *, name: str) -> str | Medium:
         return f"[{kind}: {counted(len(data), 'character')}, invalid base64]"
 
 
-def _matches(content: Mapping[str, Any] | None, schema: Mapping[str, Any]) -> bool:
+def _matches_schema(content: Mapping[str, Any] | None, schema: Mapping[str, Any]) -> bool:
     """Return True if the content of an approver's answer matches the schema of the server's question.
 
     Return False if the schema is invalid.
@@ -566,7 +566,7 @@ def _elicit_result(answer: FormAnswer, params: mcp_types.ElicitRequestFormParams
 
     The reply declines if the answer is for another question or does not match the question's schema.
     """
-    if answer.question == params.message and _matches(answer.content, params.requested_schema):
+    if answer.question == params.message and _matches_schema(answer.content, params.requested_schema):
         return mcp_types.ElicitResult(action="accept", content=dict(answer.content or {}))
     return mcp_types.ElicitResult(action="decline")
 

@@ -250,7 +250,7 @@ class MCPServer(Toolset):
         return self.connection()
 
     @contextmanager
-    def _registered(self, link: Any) -> Iterator[None]:
+    def _set_current_connection(self, link: Any) -> Iterator[None]:
         """Make a connection the newest one of this toolset for the duration of a block, so that calls use it."""
         run = trio.lowlevel.current_trio_token()
         links = self._connections.setdefault(run, [])
@@ -290,7 +290,7 @@ class MCPServer(Toolset):
         )
         try:
             async with opened as link:
-                with self._registered(link):
+                with self._set_current_connection(link):
                     yield link
         except Exception as error:
             if self.oauth is not None and (failure := auth.failure()) is not None:

@@ -149,7 +149,7 @@ async def _write(
         try:
             await process.stdin.send_all(line.encode() + b"\n")
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            ended = await _ended(process, stderr_tail)
+            ended = await _server_ended_error(process, stderr_tail)
             raise ended if process.returncode is not None else ServerEnded("it closed its input") from error
 
 
@@ -171,7 +171,7 @@ async def _read(
         begun += rest
         if len(begun) > max_message:
             raise ServerEnded(f"the server sent a message of more than {max_message:,} bytes")
-    raise await _ended(process, stderr_tail)
+    raise await _server_ended_error(process, stderr_tail)
 
 
 async def _watch(process: trio.Process, stderr_tail: _StderrTail) -> None:
@@ -184,10 +184,10 @@ async def _watch(process: trio.Process, stderr_tail: _StderrTail) -> None:
     """
     await process.wait()
     await trio.sleep(SHUTDOWN_TIMEOUT_SECONDS)
-    raise await _ended(process, stderr_tail)
+    raise await _server_ended_error(process, stderr_tail)
 
 
-async def _ended(process: trio.Process, stderr_tail: _StderrTail) -> ServerEnded:
+async def _server_ended_error(process: trio.Process, stderr_tail: _StderrTail) -> ServerEnded:
     """Return the error for an ended server process, with the exit code and the last lines of standard error."""
     with trio.move_on_after(SHUTDOWN_TIMEOUT_SECONDS):
         await process.wait()

@@ -44,7 +44,7 @@ class ToolLock:
                 raise ConfigurationError(
                     f"{path}: a newer version of actgent wrote this lock file: upgrade actgent"
                 )
-            return cls(_by_server(data["servers"]), _by_server(data.get("prompts", {})))
+            return cls(_copy_digests(data["servers"]), _copy_digests(data.get("prompts", {})))
         except FileNotFoundError as error:
             raise ConfigurationError(
                 f"the lock file {path} does not exist: `actgent mcp lock` creates it"
@@ -58,8 +58,8 @@ class ToolLock:
         """Write the lock file atomically, with sorted keys for readable diffs. The caller must be inside `file_change(path)`."""
         data = {
             "version": VERSION,
-            "servers": _by_server(self.servers),
-            "prompts": _by_server({name: each for name, each in self.prompts.items() if each}),
+            "servers": _copy_digests(self.servers),
+            "prompts": _copy_digests({name: each for name, each in self.prompts.items() if each}),
         }
         write_whole(path, json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
@@ -69,21 +69,21 @@ class ToolLock:
 
     def withheld_reason(self, server: str, tool: str, digest: str) -> str | None:
         """Return why a tool is withheld from agents: it is new or was changed. Return None if `digest` is the locked one."""
-        return _why_withheld(self.servers.get(server, {}).get(tool), digest)
+        return _withheld_reason(self.servers.get(server, {}).get(tool), digest)
 
     def prompt_withheld_reason(self, server: str, prompt: Mapping[str, Any]) -> str | None:
         """Return why a prompt is withheld: it is new or was changed. Return None if its digest is the locked one.
 
         `prompt` is an item of `MCPServer.prompts`.
         """
-        return _why_withheld(self.prompts.get(server, {}).get(prompt["name"]), prompt_digest(prompt))
+        return _withheld_reason(self.prompts.get(server, {}).get(prompt["name"]), prompt_digest(prompt))
 
 
-def _by_server(digests: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+def _copy_digests(digests: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
     return {server: dict(each) for server, each in digests.items()}
 
 
-def _why_withheld(locked: str | None, digest: str) -> str | None:
+def _withheld_reason(locked: str | None, digest: str) -> str | None:
     if locked is None:
         return "it is not in the lock: `actgent mcp lock` adds it"
     changed = "it has changed since it was locked: `actgent mcp lock` accepts the change"

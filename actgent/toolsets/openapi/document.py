@@ -263,7 +263,7 @@ class SchemaTranslator:
         translated = self._document.translate(schema)
         self._add(translated)
         self._define(translated.references)
-        return self._with_names(translated)
+        return self._use_tool_names(translated)
 
     def _define(self, references: Sequence[str]) -> None:
         """Convert the schemas at these references and the schemas that they refer to, and add them to `$defs`."""
@@ -279,7 +279,7 @@ class SchemaTranslator:
             self._add(target)
             waiting += reversed(target.references)
         for reference in fresh:
-            self.definitions[self._names[reference]] = self._with_names(
+            self.definitions[self._names[reference]] = self._use_tool_names(
                 self._document.translate_target(reference)
             )
 
@@ -295,7 +295,7 @@ class SchemaTranslator:
             name = f"{plain}_{len(self.definitions)}" if name == plain else f"{name}_"
         return name
 
-    def _with_names(self, translated: TranslatedSchema) -> Any:
+    def _use_tool_names(self, translated: TranslatedSchema) -> Any:
         """Return a converted schema with this tool's names in its references.
 
         Tools that use the default names share one object.

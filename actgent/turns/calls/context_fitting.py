@@ -225,7 +225,7 @@ def overflow_of(llm: LLM, chat: ModelRequest, refused: BadRequest) -> ContextOve
     size, parts = int(window.estimate_request(chat)), _largest(chat)
     text = (
         "the provider finds the request too long, also after what can be left out was left out: "
-        f"{refused}; {_ADVICE.format(_named(parts))}"
+        f"{refused}; {_ADVICE.format(_format_token_counts(parts))}"
     )
     return ContextOverflow(text, parts=parts, tokens=size, budget=llm.context_window or 0)
 
@@ -235,7 +235,7 @@ def _overflow(llm: LLM, chat: ModelRequest, size: int, room: int) -> ContextOver
     parts = _largest(chat)
     text = (
         f"the request would take about {size:,} tokens, and of the context window of {llm.name} "
-        f"({llm.context_window or 0:,} tokens) {room:,} are left for it after the reserve for the answer;  {_ADVICE.format(_named(parts))}"
+        f"({llm.context_window or 0:,} tokens) {room:,} are left for it after the reserve for the answer;  {_ADVICE.format(_format_token_counts(parts))}"
     )
     return ContextOverflow(text, parts=parts, tokens=size, budget=room)
 
@@ -248,5 +248,5 @@ def _largest(chat: ModelRequest) -> list[tuple[str, int]]:
     return largest(chat.messages, others)
 
 
-def _named(parts: Sequence[tuple[str, int]]) -> str:
+def _format_token_counts(parts: Sequence[tuple[str, int]]) -> str:
     return ", ".join(f"{words} ({tokens:,})" for words, tokens in parts)

@@ -272,7 +272,7 @@ class ModelCaller(FieldRepr):
                 make_agent_message_record(
                     message=answer_message,
                     stop=answer.stop,
-                    usage=_written(context, answer),
+                    usage=_usage_to_record(context, answer),
                     model=answer.model,
                     calls=turn.progress.calls,
                     repairs=turn.progress.repairs,
@@ -341,7 +341,7 @@ def add_to_parents(context: SessionContext, usage: Usage) -> None:
         parent = parent.parent
 
 
-def _written(context: SessionContext, answer: ModelResponse) -> Usage:
+def _usage_to_record(context: SessionContext, answer: ModelResponse) -> Usage:
     """Return the token usage to record with an answer: that of the answer, and unrecorded usage of child sessions.
 
     The usage of the child sessions is reset.

@@ -72,7 +72,7 @@ class Isolation(FieldRepr):
         """
         if isinstance(value, str):
             whole = REFERENCE.fullmatch(value)
-            if whole is None or (kept := self._kept(whole[1])) is None:
+            if whole is None or (kept := self._withheld_result(whole[1])) is None:
                 return self.render(value)
             return _value_of(kept, whole[2]), kept["sources"]
         if isinstance(value, list):
@@ -88,7 +88,7 @@ class Isolation(FieldRepr):
         found: list[str] = []
 
         def value_of(match: re.Match[str]) -> str:
-            kept = self._kept(match[1])
+            kept = self._withheld_result(match[1])
             if kept is None:
                 return match[0]
             found.append(kept["sources"])
@@ -97,7 +97,7 @@ class Isolation(FieldRepr):
 
         return (REFERENCE.sub(value_of, text) if "@r" in text else text), _join(found)
 
-    def _kept(self, number: str) -> Mapping[str, Any] | None:
+    def _withheld_result(self, number: str) -> Mapping[str, Any] | None:
         kept: Mapping[str, Any] | None = self.context.seen_state.get(f"{_KEY}{number}")
         return kept
 

@@ -110,7 +110,7 @@ class PolicyCheck(FieldRepr):
         if tool.effect == "pure" and sinks:
             texts = [
                 text
-                for each in _in_memory(self.context.conversation.messages)
+                for each in _messages_in_memory(self.context.conversation.messages)
                 for text in texts_of_owner(each)
             ]
             if all(is_quoted(arguments[name], texts) for name in sinks):
@@ -134,7 +134,7 @@ class PolicyCheck(FieldRepr):
         if self._first_calls.setdefault(key, call.id) != call.id:
             return True
         calls: dict[str, ToolCall] = {}
-        for message in _in_memory(self.context.conversation.messages):
+        for message in _messages_in_memory(self.context.conversation.messages):
             calls |= {each.id: each for each in (*message.tool_calls, *message.text_calls)}
             for result in message.tool_results:
                 earlier = calls.get(result.call_id)
@@ -263,7 +263,7 @@ def _has_url(schema: object) -> bool:
     return isinstance(schema, list) and any(map(_has_url, schema))
 
 
-def _in_memory(messages: Sequence[Message]) -> Sequence[Message]:
+def _messages_in_memory(messages: Sequence[Message]) -> Sequence[Message]:
     """Return the messages that are in memory, without reading the older ones from the journal."""
     return messages[getattr(messages, "missing", 0) :]
 
@@ -292,7 +292,7 @@ def is_quoted(value: object, texts: Iterable[str]) -> bool:
 def _trusted_text(messages: Sequence[Message]) -> str:
     """Return the text of all trusted user messages and tool results in memory, in the form that `occurs` compares."""
     texts: list[str] = []
-    for message in _in_memory(messages):
+    for message in _messages_in_memory(messages):
         texts += texts_of_owner(message)
         texts += [
             each.content

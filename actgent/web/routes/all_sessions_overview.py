@@ -24,7 +24,7 @@ _LIST = {"after": AFTER, "limit": LIMIT}
 Found = TypeVar("Found", SetSchedule, OpenBudget)
 
 
-async def _visible(
+async def _visible_page(
     call: HTTPCall, after: Found | None, page: Callable[[Found | None, int], Awaitable[Sequence[Found]]]
 ) -> tuple[list[Found], bool]:
     """Return a page of the items whose sessions the caller may access, and True if more items may follow.
@@ -57,7 +57,7 @@ async def list_all_schedules(
         schedule = Schedule(id=schedule_id, description="", at=at)
         after = SetSchedule(agent=agent, session_id=session_id, schedule=schedule)
     runtime = call.gateway.access.runtime
-    found, is_more = await _visible(
+    found, is_more = await _visible_page(
         call, after, lambda place, limit: runtime.schedules(after=place, limit=limit)
     )
     items: list[json_response_types.SessionSchedule] = [
@@ -78,7 +78,7 @@ async def list_budgets(call: HTTPCall) -> JSON[json_response_types.PageDocument[
     async def page(place: OpenBudget | None, limit: int) -> Sequence[OpenBudget]:
         return runtime.budgets(after=place, limit=limit)
 
-    found, is_more = await _visible(call, after, page)
+    found, is_more = await _visible_page(call, after, page)
     items = [as_plain_json(each) for each in found]
     return JSON({"items": items, "next": encode_cursor(found[-1].sort_key) if is_more else None})
 

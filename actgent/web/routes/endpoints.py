@@ -257,7 +257,7 @@ class JSON(Response, Generic[T]):
         super().__init__(content, status_code, headers, media_type)
 
     def render(self, content: Any) -> bytes:
-        return encode_json(content, _plain)
+        return encode_json(content, _encode_default)
 
     def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
         self._given = headers
@@ -268,7 +268,7 @@ class JSON(Response, Generic[T]):
         return self.raw_headers
 
 
-def _plain(value: object) -> Any:
+def _encode_default(value: object) -> Any:
     """Convert a value that orjson cannot encode to a value that it can encode.
 
     Bytes become their size, mappings become dicts, tuples and sets become lists, and other values become text.

@@ -65,7 +65,7 @@ async def get_memories(
     The request does not count as a use of the memories. Memories that are not valid now are included.
     """
     query = call.query
-    async with _opened(call) as memories:
+    async with _open_memory(call) as memories:
         page = await memories.browse(
             query.get("q", ""),
             owner=_owner_in(call),
@@ -86,7 +86,7 @@ async def get_memory_owners(
     """List the owners that have long-term memories, each with the number of current memories."""
     query = call.query
     limit = min(query.get("limit", 100), call.gateway.limits.page)
-    async with _opened(call) as memories:
+    async with _open_memory(call) as memories:
         page = await memories.owner_page(after=query.get("after"), limit=limit)
     items: list[json_response_types.MemoryOwner] = [
         {"owner": owner.name, "owner_kind": owner.kind, "memories": count} for owner, count in page.owners
@@ -97,7 +97,7 @@ async def get_memory_owners(
 async def get_memory(call: HTTPCall) -> JSON[json_response_types.MemoryVersions]:
     """Get all versions of a long-term memory, and its links to other memories. The path has the id of any version."""
     owner, memory_id = _owner_in(call), call.path["memory"]
-    async with _opened(call) as memories:
+    async with _open_memory(call) as memories:
         versions = await memories.history(memory_id, owner=owner)
         if versions[-1].owner != owner:  # a shared memory of another owner
             raise missing()
@@ -119,7 +119,7 @@ async def update_memory(call: HTTPCall) -> JSON[json_response_types.MemoryDocume
         changes["valid_until"] = date_in(changes, "valid_until")
     key = f"http/{call.idempotency_key}" if call.idempotency_key else ""
     owner, memory_id = _owner_in(call), call.path["memory"]
-    async with _opened(call) as memories:
+    async with _open_memory(call) as memories:
         if sources := sources_of_caller():
             changes |= metadata_of(sources, await memories.get(memory_id, owner=owner))
         made = await memories.update(memory_id, owner=owner, key=key, **changes)
@@ -128,7 +128,7 @@ async def update_memory(call: HTTPCall) -> JSON[json_response_types.MemoryDocume
 
 async def forget_memory(call: HTTPCall) -> Response:
     """Delete a long-term memory with all its versions, vectors and links."""
-    async with _opened(call) as memories:
+    async with _open_memory(call) as memories:
         if not await memories.forget(call.path["memory"], owner=_owner_in(call)):
             raise missing()
     return Response(status_code=204)
@@ -146,7 +146,7 @@ async def erase_memories(call: HTTPCall) -> JSON[json_response_types.Erasure]:
     if with_sessions and not call.caller.is_admin:
         raise Problem("forbidden", "sessions=true requires the scope `admin`: use a token with this scope")
     access, count = call.gateway.access, 0
-    async with _opened(call) as memories:
+    async with _open_memory(call) as memories:
         if with_sessions:
             for key in await root_sessions_of(access.journal, owner):
                 if not is_internal(key):
@@ -156,7 +156,7 @@ async def erase_memories(call: HTTPCall) -> JSON[json_response_types.Erasure]:
     return JSON({"memories": erased, "sessions": count})
 
 
-def _opened(call: HTTPCall) -> AbstractAsyncContextManager[LongTermMemory]:
+def _open_memory(call: HTTPCall) -> AbstractAsyncContextManager[LongTermMemory]:
     """Return a context manager that opens the long-term memory of the agent whose name is in the path.
 
     Raises:

@@ -326,10 +326,10 @@ async def _find_duplicate(
 
 def has_content(session: Session, message: Message, content: str | list[Part]) -> bool:
     """Return True if a stored message equals this content, unchanged or as the input guards would change it."""
-    return message.parts == to_parts(content) or message.parts == _as_guarded(session, content)
+    return message.parts == to_parts(content) or message.parts == _apply_input_guards(session, content)
 
 
-def _as_guarded(session: Session, content: str | list[Part]) -> tuple[Part, ...] | None:
+def _apply_input_guards(session: Session, content: str | list[Part]) -> tuple[Part, ...] | None:
     """Return the parts of a message's content after the input guards; None if a guard rejects the content."""
     context, guards = context_of(session), services_of(session).running.core.guards
     with suppress(GuardrailTripped, HandlerFailed):
@@ -349,7 +349,7 @@ async def _wait(
         ):  # otherwise the first step shows if records were written before the feed was open
             number = _apply(progress, number + 1, await read(after=number))
         while not progress.is_settled:
-            step = await _next(reader)
+            step = await _next_feed_item(reader)
             if isinstance(step, Erased):
                 break
             is_next = step is not None and step.first == number + 1
@@ -358,7 +358,7 @@ async def _wait(
     return progress
 
 
-async def _next(reader: FeedReader) -> Written | Erased | None:
+async def _next_feed_item(reader: FeedReader) -> Written | Erased | None:
     """Wait for the next records or erasure in the journal feed.
 
     Return None if the reader was too slow and the feed has dropped entries.

@@ -121,7 +121,11 @@ class _DocumentBuilder:
             "tags": [tag],
             "summary": summary,
             **({"description": " ".join(more.split())} if more.strip() else {}),
-            "parameters": [*_in_path(endpoint), *_in_query(endpoint), *_in_headers(endpoint)],
+            "parameters": [
+                *_path_parameters(endpoint),
+                *_query_parameters(endpoint),
+                *_header_parameters(endpoint),
+            ],
             "responses": self._responses(endpoint),
             "security": [] if endpoint.scope is None else [{"token": []}],
         }
@@ -237,7 +241,7 @@ def _error_statuses(endpoint: Endpoint) -> list[int]:
     return sorted(statuses)
 
 
-def _in_path(endpoint: Endpoint) -> Iterable[Mapping[str, Any]]:
+def _path_parameters(endpoint: Endpoint) -> Iterable[Mapping[str, Any]]:
     known = dict(_PATH_VARIABLES)
     if endpoint.path.startswith("/approvals/"):
         known["id"] = _APPROVAL_ID
@@ -249,7 +253,7 @@ def _in_path(endpoint: Endpoint) -> Iterable[Mapping[str, Any]]:
         yield {"name": name, "in": "path", "required": True, "description": text, "schema": schema}
 
 
-def _in_query(endpoint: Endpoint) -> Iterable[Mapping[str, Any]]:
+def _query_parameters(endpoint: Endpoint) -> Iterable[Mapping[str, Any]]:
     for name, schema in endpoint.query.items():
         bounds: Schema = {}
         if schema.get("type") == "integer":
@@ -264,7 +268,7 @@ def _in_query(endpoint: Endpoint) -> Iterable[Mapping[str, Any]]:
         }
 
 
-def _in_headers(endpoint: Endpoint) -> Iterable[Mapping[str, Any]]:
+def _header_parameters(endpoint: Endpoint) -> Iterable[Mapping[str, Any]]:
     for name, text in endpoint.request_headers.items():
         schema = ID if name == IDEMPOTENCY_KEY else {"type": "string"}
         yield {"name": name, "in": "header", "required": False, "description": text, "schema": schema}

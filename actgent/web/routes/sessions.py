@@ -94,7 +94,7 @@ async def put_session(call: HTTPCall) -> JSON[json_response_types.CreatedSession
     """
     session_id = check_client_id("the id of a session", call.path["id"])
     head, is_new = await _create_once(call, session_id, call.idempotency_key)
-    return JSON(_created_session(call, head), status_code=201 if is_new else 200)
+    return JSON(_created_session_document(call, head), status_code=201 if is_new else 200)
 
 
 async def post_session(call: HTTPCall) -> JSON[json_response_types.CreatedSession]:
@@ -103,7 +103,9 @@ async def post_session(call: HTTPCall) -> JSON[json_response_types.CreatedSessio
     session_id = id_of_key(call, key) if key else call.gateway.access.journal.new_session_id()
     head, _ = await _create_once(call, session_id, key)
     return JSON(
-        _created_session(call, head), status_code=201, headers={"location": f"/v1/sessions/{head.session_id}"}
+        _created_session_document(call, head),
+        status_code=201,
+        headers={"location": f"/v1/sessions/{head.session_id}"},
     )
 
 
@@ -141,7 +143,7 @@ async def _create_or_find(call: HTTPCall, session_id: str, creator: str) -> tupl
             annotations=annotations,
         )
     except SessionExists:
-        return await _matching_session(call, session_id, owner, creator=creator), bool(creator)
+        return await _find_matching_session(call, session_id, owner, creator=creator), bool(creator)
     await _set_initial_mode(session_of_context(context), body.get("mode"))
     return await access.head(call.caller, session_id, body["agent"]), True
 
@@ -192,7 +194,7 @@ async def _check_webhook_url(call: HTTPCall) -> None:
             raise Problem("invalid", f"notify: {refused}") from refused
 
 
-def _created_session(call: HTTPCall, head: SessionSummary) -> json_response_types.CreatedSession:
+def _created_session_document(call: HTTPCall, head: SessionSummary) -> json_response_types.CreatedSession:
     """Return the JSON of a created session, with the webhook's signing secret if the request has `notify`."""
     notify, webhook = _notify_of(call), call.gateway.session_webhook
     if not notify or webhook is None:
@@ -236,7 +238,9 @@ def _check_mode(opener: Any, mode: str | None) -> None:
         raise Problem("invalid", f"the agent has no mode with the name {quoted(mode, 40)}: {remedy}")
 
 
-async def _matching_session(call: HTTPCall, session_id: str, owner: str, *, creator: str) -> SessionSummary:
+async def _find_matching_session(
+    call: HTTPCall, session_id: str, owner: str, *, creator: str
+) -> SessionSummary:
     """Return the summary of an existing session that was created with the same options for the same owner.
 
     If `creator` is not empty, the session must also have been created by the request that it identifies.

@@ -54,7 +54,7 @@ def _limit_response() -> bytes:
     )
 
 
-def _with_problem(data: bytes) -> bytes:
+def _add_problem_document(data: bytes) -> bytes:
     """Add a problem document to Hypercorn's empty response to a malformed request. Other data is returned unchanged."""
     found = _EMPTY.fullmatch(data)
     if found is None or b"content-length: 0\r\n" not in data or b"connection: close\r\n" not in data:
@@ -179,7 +179,7 @@ class _Connection(TCPServer):
 
     async def protocol_send(self, event: Event) -> None:
         if isinstance(event, RawData) and event.data.startswith(b"HTTP/1.1 4"):
-            event = RawData(data=_with_problem(event.data))
+            event = RawData(data=_add_problem_document(event.data))
         await super().protocol_send(event)
         if isinstance(event, Updated) and event.idle and self.stream.is_over:
             await self.idle_task.stop()

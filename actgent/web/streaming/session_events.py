@@ -207,7 +207,7 @@ def _delivery_row(record: OutcomeRecord) -> tuple[str, Data]:
     return record.kind, {"id": record.id, name_field: record.name, "data": data}
 
 
-def _ended_data(record: MessageEndRecord) -> Data:
+def _message_ended_data(record: MessageEndRecord) -> Data:
     error = {"class": record.error, "words": record.words} if record.error else None
     return {"message_id": record.message_id, "failed": record.failed, "error": error}
 
@@ -241,7 +241,7 @@ _ROWS: Mapping[type, tuple[str, Callable[[Any], Data]]] = {
     ScheduleRecord: ("schedule", _schedule_data),
     ScheduleFiredRecord: ("schedule", _fired_data),
     ScheduleRemovedRecord: ("schedule", lambda record: {"action": "removed", "id": record.schedule_id}),
-    MessageEndRecord: ("ended", _ended_data),
+    MessageEndRecord: ("ended", _message_ended_data),
     RatingRecord: ("feedback", of_rating),
     SessionClosedRecord: ("closed", lambda _: {}),
 }
@@ -435,7 +435,7 @@ class MessageProgress:
                 "reasoning": reply.get("reasoning"),
                 "usage": of_usage(self.usage),
                 "failed": self.ended.failed,
-                "error": _ended_data(self.ended)["error"],
+                "error": _message_ended_data(self.ended)["error"],
                 **of_label(self._label),
             }
         return {
@@ -445,11 +445,11 @@ class MessageProgress:
             "created_at": None if self.accepted is None else to_date(self.accepted.message.created_at),
             "status": self.status,
             "cursor": self.cursor,
-            "waits_for": [self._waiting(each) for each in self._waits_for],
+            "waits_for": [self._waiting_call_document(each) for each in self._waits_for],
             "outcome": outcome,
         }
 
-    def _waiting(
+    def _waiting_call_document(
         self, approval_id: str
     ) -> "json_response_types.PendingApproval | json_response_types.PendingCallerCall":
         """Return the JSON of an approval or client-executed tool call, by id, for which the turn waits."""

@@ -97,19 +97,19 @@ class SecretsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._stamp = self._stamp_now()
+        self._stamp = self._read_file_stamp()
         self._keys = self._read()
 
     def keys(self) -> SigningKeys:
         """Return the current keys. If the file has changed and cannot be read, log an error and return the previous keys."""
         try:
-            if (stamp := self._stamp_now()) != self._stamp:
+            if (stamp := self._read_file_stamp()) != self._stamp:
                 self._keys, self._stamp = self._read(), stamp
         except ConfigurationError as error:
             _log.error("the previous webhook secrets stay in use: %s", error)
         return self._keys
 
-    def _stamp_now(self) -> tuple[int, int, int]:
+    def _read_file_stamp(self) -> tuple[int, int, int]:
         try:
             seen = self.path.stat()
         except OSError as error:
