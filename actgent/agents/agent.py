@@ -360,7 +360,7 @@ class Agent(Generic[DataT_co, DepsT]):
             self.profile, self.protocol, self.prompts, self._deps, roles=self._models.named.keys()
         ).with_agent_options(output, temperature=temperature, max_tokens=max_tokens)
         self._on_session: list[OnSession] = self._deps.first_hooks(modes)
-        self._hooks, self._guards = Hooks(queries=list(memory_parts.queries)), Guards()
+        self._hooks, self._guards = Hooks(queries=list(memory_parts.on_query_hooks)), Guards()
         self._host: Host | None = None
         """Host of the running agent; None while it does not run."""
         self._opener: SessionOpener | None = None

@@ -357,9 +357,9 @@ class ShortTermView(FieldRepr, ModelView):
         return (*self._asked, *self._cause, *(self._notices or {}).values())
 
     def _make_room(self, room: int) -> None:
-        """Cut the conversation to `room` characters.
+        """Shorten and omit old messages until the conversation has at most `room` characters.
 
-        A last round that is longer than the limit does not displace other messages.
+        A last round that is longer than `room` is not counted, so that it displaces no other messages.
         """
         last = _size(self._chat[self._round_start(len(self._chat)) :])
         self._is_too_long = last > self._budget

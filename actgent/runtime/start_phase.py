@@ -85,7 +85,7 @@ class StartPhase(FieldRepr):
         return not self.is_over and trio.current_time() < self._ends_at
 
     def _must_wait(self, context: SessionContext | None) -> bool:
-        """Return True if the session or one of its parents was resumed during the phase."""
+        """Return True if calls of a session wait for missing agents: the phase is open, and the session or a parent of it was resumed."""
         if not self._is_open():
             return False
         while context is not None and context not in self._resumed_sessions:

@@ -209,9 +209,9 @@ def _cancellation_in(error: BaseException) -> trio.Cancelled | None:
 
 
 def _log_cleanup_errors(error: BaseException, kind: str, name: str) -> None:
-    """Log the errors in an exception group except the cancellation, each with its class and line.
+    """Log the errors that a cancelled function of the user raised during its clean-up, each with its class and line.
 
-    Their texts may contain private data.
+    The texts of the errors are omitted, because they may contain private data. `kind` and `name` identify the function.
     """
     failed = [leaf for leaf in leaves(error) if not _is(leaf, trio.Cancelled)]
     if failed:

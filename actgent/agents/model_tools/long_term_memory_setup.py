@@ -23,7 +23,7 @@ class MemoryParts(FieldRepr):
 
     tools: Sequence[Tool[Any] | ToolProtocol | Toolset]
     """Tools and toolsets of the agent, memory tools included."""
-    queries: Sequence[tuple[Handler, bool]] = ()
+    on_query_hooks: Sequence[tuple[Handler, bool]] = ()
     """Functions for `on_query`, each with True if it takes the session as its second parameter."""
 
 

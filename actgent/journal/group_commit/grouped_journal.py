@@ -422,7 +422,7 @@ class GroupedJournal(StoredJournal):
     async def head(self, agent: str, session_id: str) -> SessionSummary | None:
         key = SessionKey(agent, session_id).searchable()
         await self._flush_session(key)
-        if (known := self._heads.certain(key)) is not None:
+        if (known := self._heads.get_if_certain(key)) is not None:
             await trio.lowlevel.checkpoint()
             return known.summary
         found = await self._read_batcher.read(key, self._find_heads)
@@ -435,7 +435,7 @@ class GroupedJournal(StoredJournal):
 
     def cached_head(self, agent: str, session_id: str) -> SessionSummary | None:
         key = SessionKey(agent, session_id)
-        known = None if self._queue.has_unwritten(key) or not self._epoch else self._heads.certain(key)
+        known = None if self._queue.has_unwritten(key) or not self._epoch else self._heads.get_if_certain(key)
         return None if known is None else known.summary
 
     async def children(self, agent: str, session_id: str) -> list[SessionSummary]:

@@ -68,7 +68,7 @@ class HeadCache:
         while len(known) > self.bound:
             known.popitem(last=False)
 
-    def certain(self, key: SessionKey) -> Head | None:
+    def get_if_certain(self, key: SessionKey) -> Head | None:
         """Return the cached head of a session.
 
         None if it is not cached, or if it is unknown whether the last write is stored.

@@ -164,7 +164,7 @@ class ModelState:
         self.running += 1
         self.admitted += 1
         self.total += call.cost
-        call.started, call.total, call.counted = now, self.total, self.counted
+        call.started, call.reserved_total, call.counted_total = now, self.total, self.counted
         self._uncounted[call] = None
         self.window.start(now)
         for bucket in self.detected.values():
@@ -177,13 +177,15 @@ class ModelState:
         only gives a lower and an upper bound of the remaining units. The level is moved into this range and no further.
         """
         # The provider has counted this call, and so all calls that were sent before it.
-        while (first := next(iter(self._uncounted), None)) and first.total.requests <= call.total.requests:
+        while (
+            first := next(iter(self._uncounted), None)
+        ) and first.reserved_total.requests <= call.reserved_total.requests:
             del self._uncounted[first]
             first.settled = self.total
-        self.counted = max(self.counted, call.total, key=_requests)
-        if call.total.requests <= self._reported.requests:
+        self.counted = max(self.counted, call.reserved_total, key=_requests)
+        if call.reserved_total.requests <= self._reported.requests:
             return  # A later call has reported already.
-        self._reported = max(self._reported, call.counted, key=_requests)
+        self._reported = max(self._reported, call.counted_total, key=_requests)
         for reading in read_limits(headers):
             bucket = self.detected.get(reading.kind)
             rate = reading.rate(bucket.rate if bucket else reading.limit / self.period)
@@ -199,7 +201,7 @@ class ModelState:
         that were certainly counted when this call was sent. The maximum assumes that only the calls sent after its
         certain arrival did.
         """
-        others = (self.total - call.counted - call.cost).of(reading.kind)
+        others = (self.total - call.counted_total - call.cost).of(reading.kind)
         later = (self.total - call.settled).of(reading.kind)
         return min(reading.limit, reading.remaining + filled) - others, reading.remaining + filled - later
 

@@ -47,10 +47,10 @@ class Call:
     started: float = -math.inf
     key: float = math.inf
     """Sort key of the call while it is the first of its session; the smallest key is next."""
-    total: Cost = NO_COST
+    reserved_total: Cost = NO_COST
     """Sum of the reservations of all calls admitted for the model up to this call."""
-    counted: Cost = NO_COST
-    """Part of `total` that the provider had certainly counted when the call was admitted."""
+    counted_total: Cost = NO_COST
+    """Part of `reserved_total` that the provider had certainly counted when the call was admitted."""
     settled: Cost = NO_COST
     """Sum of the model's reservations at the time at which the provider had certainly received the call."""
     task: object = None
