@@ -77,8 +77,8 @@ class MessageGroups(FieldRepr):
     def node(self, group: str, inbox: PriorityInbox[Any]) -> WaitNode:
         """Return the wait-graph node for the messages of a group, for deadlock detection.
 
-        An actor that handles one message at a time has one node for all groups. With more concurrency, each
-        group has a node, and releases its concurrency slot while it waits.
+        An actor that handles one message at a time has one node for all groups. Otherwise each group has a
+        node. While the group waits, its node lends the concurrency slot to other messages of `inbox`.
         """
         if self.concurrency == 1:
             return self.actor_node

@@ -206,7 +206,7 @@ class CiOptions:
     concurrency: Count = 8
     """Maximum number of sessions that are compared at the same time."""
     threshold: Share = 1.0
-    """Minimum share of decisions that must equal the recorded ones, for each model and prompt, from 0 to 1."""
+    """Required share of answers and tool calls that equal the recorded ones, for each model and prompt, from 0 to 1."""
     html: str | None = None
     """Write an HTML report with all differences to this file."""
     json: str | None = None

@@ -75,7 +75,7 @@ class Run:
     results: Mapping[str, Decision] = attrs.field(factory=dict)
     """Results of client-executed tool calls (`Respond` or `Reject`), by call id or approval id."""
     after_decision: str = ""
-    """Id of a decided approval, to read only the run that followed its decision; empty to start a run."""
+    """Id of a decided approval, if the client reads the run after the decision. Empty if the client starts a run."""
     is_read: bool = False
     """True if the request only reads the run of a message that was sent before."""
     is_whole: bool = False

@@ -103,7 +103,7 @@ class SummarizingView(ShortTermView):
     _count: int = attrs.field(default=0, kw_only=True)
     """Number of messages of the session so far."""
     _ends: list[tuple[int, ChatMessage]] = attrs.field(factory=list, kw_only=True)
-    """Pairs: number of messages in the record, and the last shown message that they produced."""
+    """Pairs of a number of recorded messages, and the last message that the model sees for them."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         self._count += 1

@@ -129,7 +129,7 @@ class Storage:
 
     @property
     def is_quiet(self) -> bool:
-        """True if no read or write is running, and no write is queued or in doubt. Only for a journal in memory."""
+        """True if no read or write is running or queued, and no write has an unknown outcome. Always False for journals in files."""
         journal = self._stored
         if journal is None or journal.running_operations:
             return False

@@ -126,7 +126,7 @@ class _ToolsetState(FieldRepr):
     detail: str = ""
     """Text for developers that says why the toolset is not connected, with the text of the error."""
     error: Exception | None = None
-    """Exception that ended the last connection; None after a connection or a timeout."""
+    """Exception that ended the last connection; None while connected, and after a timeout."""
     config_error: ConfigurationError | None = None
     """Configuration error that ended the toolset before its first connection; None if there was no error."""
     is_settled: bool = False

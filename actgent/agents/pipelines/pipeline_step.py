@@ -44,7 +44,7 @@ class PipelineStep:
     message: MessageTemplate | None = attrs.field(default=None, kw_only=True)
     """Message for the agent: a text, or an object or list that it gets as JSON."""
     goal: str = attrs.field(default="", kw_only=True)
-    """Goal of the step, in place of agent and message."""
+    """Goal that the goal agent of the pipeline reaches, for a step without agent and message."""
     after: tuple[str, ...] = attrs.field(default=(), converter=_names, kw_only=True)
     """Names of steps that must end before this step, in addition to those that it refers to."""
     when: When | None = attrs.field(default=None, kw_only=True)

@@ -35,7 +35,7 @@ async def release(journal: str, pool: str, agent: str) -> None:
     """
     if hosting := [each.name for each in await _nodes(journal, pool) if agent in each.agents]:
         raise ConfigurationError(
-            f"agent {quoted(agent)} is hosted by {', '.join(hosting)}: drain and end them, or start them without it, first"
+            f"agent {quoted(agent)} is hosted by {', '.join(hosting)}: first drain and stop these nodes, or restart them without the agent"
         )
     if not await layouts.forget_host(journal, pool, agent):
         raise ConfigurationError(f"the pool {quoted(pool)} of this database hosts no agent {quoted(agent)}")

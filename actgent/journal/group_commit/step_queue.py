@@ -57,7 +57,7 @@ class QueuedStep:
     async def wait(self) -> None:
         """Wait until the step is written, and raise its error.
 
-        If the wait is cancelled, a failed step is retained and retried.
+        A caller that is cancelled cannot receive the error. Then the queue retains a failed step and retries it.
         """
         if self.is_over:
             await trio.lowlevel.checkpoint()

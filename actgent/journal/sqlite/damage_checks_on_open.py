@@ -37,7 +37,9 @@ def check_kind(path: Path) -> None:
     if path.exists() and not path.is_file():
         raise ConfigurationError(f"{path} is not a file: pass the path of a file for the journal")
     if path.exists() and not may_be_journal(path):
-        raise ConfigurationError(f"{path} is not the file of a journal: pass the path of another file")
+        raise ConfigurationError(
+            f"{path} is not a journal: pass the path of a journal, or of a file that does not exist yet"
+        )
 
 
 def examine(path: Path, noted: tuple[bytes, int]) -> Facts:

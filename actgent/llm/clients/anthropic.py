@@ -280,7 +280,7 @@ def _document(part: File) -> Body:
     if not part.media_type.startswith("text/") or part.data is None:
         transfer = "by URL" if part.data is None else "as bytes"
         raise UnsupportedPart(
-            f"Anthropic accepts no {part.media_type} {transfer} ({part.name}): only PDF, and text as bytes"
+            f"Anthropic accepts no {part.media_type} {transfer} ({part.name}): use a PDF, or text as bytes"
         )
     source = {"type": "text", "media_type": "text/plain", "data": part.data.decode("utf-8", "replace")}
     return {"type": "document", "source": source, "title": part.name}

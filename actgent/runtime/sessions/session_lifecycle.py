@@ -267,8 +267,8 @@ class SessionLifecycle:
     def remove(self, context: SessionContext) -> list[SessionContext]:
         """Remove a session from memory, together with its timers and its `Session` object, and publish its end.
 
-        Return the sessions that may have stayed in memory for it: its children, and a parent of a single
-        request.
+        Return the sessions that stayed in memory only because of this session: its children, and a parent that
+        was created for one request.
         """
         if context.has_moved:
             self.eviction.end(context)

@@ -115,7 +115,7 @@ def _response(
 
 
 def _head(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
-    """Return the response object in the first event of a stream, which has no output."""
+    """Return the response object of a stream's first event. It has no output yet."""
     asked = request.json
     return {
         "id": answer.id or f"resp_{request.number:08d}",

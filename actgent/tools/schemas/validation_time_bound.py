@@ -307,7 +307,7 @@ class _StartSchema:
 
     @property
     def members(self) -> Iterator[Counter[int]]:
-        """Iterate over the path counts of all member schemas."""
+        """Iterate over the schemas of all members. Each is a counter of the ways that lead to a schema entry, by its number."""
         return iter((*self.named.values(), self.objects, self.arrays))
 
 
@@ -326,7 +326,7 @@ class SchemaCost:
 
     @property
     def is_bounded(self) -> bool:
-        """True if the schema names all members of a value, so that the size of the value does not increase the cost."""
+        """True if the schema lists all members that a value may have. Then a larger value does not make the validation slower."""
         return not any(entry.objects or entry.arrays for entry in self._entries.values())
 
     def at_depth(self, depth: int) -> int:

@@ -175,7 +175,7 @@ class ConfinedFolder:
             raise ToolError(f"text must have at most {MAX_FILE_BYTES:,} bytes")
         *folders, last = _parse_name(file) or [""]
         if not last:
-            raise ToolError("file must not be empty")
+            raise ToolError("the argument `file` must not be empty")
         with self._open_folder(folders) as descriptor:
             _replace(last, descriptor, data, file)
         return f"{counted(len(data), 'byte is', 'bytes are')} written to {file}"

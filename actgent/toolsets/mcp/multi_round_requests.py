@@ -83,7 +83,7 @@ class Round:
         text = json.dumps(known, separators=(",", ":"))
         if len(text) > MAX_STATE_CHARACTERS:
             raise ToolError(
-                f"the MCP server's question cannot be answered: its state has more than {MAX_STATE_CHARACTERS:,} characters"
+                f"the question of the MCP server cannot be answered: the state that the server sent with it has more than {MAX_STATE_CHARACTERS:,} characters"
             )
         return text
 

@@ -381,7 +381,7 @@ class MCPServer(Toolset):
             raise ToolsetUnavailable(self.name, error_text(leaf)) from error
 
     def make_tools(self, listed: Sequence[Any], link: Any) -> list[Tool]:
-        """Convert the server's listed tools to tools for agents, without the tools that the lock withholds."""
+        """Convert the server's listed tools to tools for agents. Leave out tools that differ from the tool lock file."""
         lock = None if self.lock is None else ToolLock.read(self.lock)
         tools: list[Tool] = []
         for each in listed:
