@@ -72,8 +72,8 @@ async def test_group_orders_messages_by_priority(autojump_clock):
         await wait_all_tasks_blocked()
         for level in reversed(Priority):
             ref.tell_nowait((level.name, 0), priority=level)
-    begun = [entry.split()[0] for entry in log if entry.endswith("begins")]
-    assert begun == ["first", "URGENT", "HIGH", "NORMAL", "LOW"]
+    started = [entry.split()[0] for entry in log if entry.endswith("begins")]
+    assert started == ["first", "URGENT", "HIGH", "NORMAL", "LOW"]
 
 
 async def test_urgent_message_runs_in_an_additional_slot(autojump_clock):
@@ -137,12 +137,12 @@ async def test_failure_retries_concurrent_messages(autojump_clock):
 async def test_simultaneous_failures_count_once(autojump_clock, caplog):
     """A second failure at the same time is logged, and its message is delivered again."""
     asked: list[object] = []
-    gate, begun = trio.Event(), []
+    gate, started = trio.Event(), []
 
     async def flaw() -> str:
-        begun.append(trio.current_time())
+        started.append(trio.current_time())
         await gate.wait()
-        if len(begun) == 2:
+        if len(started) == 2:
             raise RuntimeError("boom")
         return "done"
 
@@ -154,7 +154,7 @@ async def test_simultaneous_failures_count_once(autojump_clock, caplog):
             await wait_all_tasks_blocked()
             gate.set()
         assert sorted(asked) == ["done", "it failed 1 time, last with RuntimeError"]
-        assert len(begun) == 3
+        assert len(started) == 3
     assert "raised while it was cancelled by the failure of another message" in caplog.text
 
 
@@ -235,9 +235,9 @@ async def test_waiting_message_lends_its_slot(autojump_clock):
         assert asked == ["deep"] * 3
         for _ in range(2):
             await ping.tell(1)
-        begun = trio.current_time()
+        started = trio.current_time()
         await ping.ask(1)
-        assert trio.current_time() - begun == 2
+        assert trio.current_time() - started == 2
         assert not ping._groups._nodes
         assert not pong._groups._nodes
 
@@ -316,17 +316,17 @@ async def test_concurrent_actors_and_agents_ask_each_other(autojump_clock):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ({"concurrency": 0}, "actor 'desk': concurrency=0 must be at least 1"),
         ({"concurrency": "2"}, "actor 'desk': concurrency='2' must be at least 1"),
         ({"concurrency": 2, "line_of": "name"}, "line_of= must be a function of the payload, not 'name'"),
     ],
 )
-async def test_spawn_rejects_invalid_arguments(options, words):
+async def test_spawn_rejects_invalid_arguments(options, expected):
     """`spawn` with an invalid argument starts no actor and reserves no name."""
     async with open_system() as system:
-        with pytest.raises(ConfigurationError, match=words):
+        with pytest.raises(ConfigurationError, match=expected):
             await system.spawn(Desk, name="desk", **options)
         assert system.count == 0
 

@@ -65,8 +65,8 @@ async def test_one_for_all_restarts_siblings_simultaneously(autojump_clock):
         assert [letter.actor for letter in system.dead_letters] == [first.name]
         restarts = [reader.receive_nowait() for _ in range(len(reader._backlog.events))]
     assert born == others == pytest.approx([0, 0.1])
-    told = [(each.actor, each.error) for each in restarts if isinstance(each, ActorRestarted)]
-    assert told == [(first.name, "ValueError"), (second.name, "ValueError")]
+    received = [(each.actor, each.error) for each in restarts if isinstance(each, ActorRestarted)]
+    assert received == [(first.name, "ValueError"), (second.name, "ValueError")]
 
 
 async def test_one_for_all_shares_one_restart_count(autojump_clock):

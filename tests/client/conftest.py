@@ -42,15 +42,15 @@ def answer(chat):
     """Call the tool that the last message names, repeat the message, or return the tool result."""
     last = chat.messages[-1]
     results = [part for part in last.parts if type(part).__name__ == "ToolResult"]
-    said = "".join(part.text for part in last.parts if isinstance(part, Text))
+    text = "".join(part.text for part in last.parts if isinstance(part, Text))
     if results:
         return f"done: {results[0].content[:20]}"
-    if said.startswith("fail"):
+    if text.startswith("fail"):
         raise ModelError("the model is down")
-    name, _, argument = said.partition(" ")
+    name, _, argument = text.partition(" ")
     if name == "deploy":
         return ToolCall("deploy", {"place": argument})
-    return ToolCall("recite", {"length": int(argument)}) if name == "recite" else f"you said: {said}"
+    return ToolCall("recite", {"length": int(argument)}) if name == "recite" else f"you said: {text}"
 
 
 class Counting(LLM):
@@ -95,8 +95,8 @@ async def open_served(*agents, journal="memory:", scopes=("chat", "approve"), li
     async with open_runtime(journal=journal, index=index) as runtime:
         for agent in agents or [make_agent(), BareAgent("helper", llm=ScriptedLLM(["helped"], repeat=True))]:
             await runtime.start(agent)
-        given = {"tokens": [known], "hosts": ["127.0.0.1"], "limits": limits}
-        async with open_gateway(runtime, bind="127.0.0.1:0", **given) as gateway:
+        settings = {"tokens": [known], "hosts": ["127.0.0.1"], "limits": limits}
+        async with open_gateway(runtime, bind="127.0.0.1:0", **settings) as gateway:
             yield Served(gateway, runtime, token, gateway.url)
 
 

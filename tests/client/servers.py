@@ -31,11 +31,11 @@ def start(tmp_path, commands, no_keys):
                 cwd=tmp_path,
             )
         running.append(process)
-        said = ""
-        while "/v1" not in said:
-            said = process.stdout.readline().decode()
-            assert said, (tmp_path / "errors.txt").read_text()
-        return process, re.search(r"http\S+(?=/v1)", said)[0]
+        text = ""
+        while "/v1" not in text:
+            text = process.stdout.readline().decode()
+            assert text, (tmp_path / "errors.txt").read_text()
+        return process, re.search(r"http\S+(?=/v1)", text)[0]
 
     yield starting
     for process in running:

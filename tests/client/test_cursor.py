@@ -29,21 +29,21 @@ async def test_cursor_is_kept_after_the_last_handler_is_removed(clerk):
 
 async def test_opened_session_receives_events_after_the_call(clerk):
     """Handlers also receive events from before the first handler was attached, but none from before the call."""
-    made, heard = await clerk.create_session("ada"), []
+    made, received = await clerk.create_session("ada"), []
     with trio.fail_after(60):
         await run(clerk, made, "before")
         session = await clerk.open_session(made.id)
         assert session.cursor > 0
         await run(clerk, made, "between")
-        session.on_conversation(heard.append)
+        session.on_conversation(received.append)
         await run(clerk, made, "later")
         await session.wait_idle()
-    assert [each.text for each in heard] == ["you said: between ", "you said: later "]
+    assert [each.text for each in received] == ["you said: between ", "you said: later "]
 
 
 async def test_cursor_of_one_client_works_in_another(served):
     """`open_session(after=cursor)` delivers each answer that the first client did not receive, once."""
-    heard = []
+    received = []
     with trio.fail_after(60):
         async with served.connect() as client:
             clerk = client.agent("clerk")
@@ -57,6 +57,6 @@ async def test_cursor_of_one_client_works_in_another(served):
             again = await clerk.open_session(session_id, after=cursor)
             assert again.cursor == cursor
             await run(clerk, again, "two")
-            again.on_conversation(heard.append)
+            again.on_conversation(received.append)
             await again.wait_idle()
-    assert [each.text for each in heard] == ["you said: two "]
+    assert [each.text for each in received] == ["you said: two "]

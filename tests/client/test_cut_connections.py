@@ -21,27 +21,27 @@ from .servers import make_token, start  # noqa: F401 - a fixture
 async def talk(agent, session, name, number):
     """Send the given number of messages in turn by `run`, `chat` and `stream`, each with a separate id."""
     for each in range(number):
-        message_id, words = f"{name}-{each}", f"{name} {each}"
+        message_id, text = f"{name}-{each}", f"{name} {each}"
         if each % 3 == 0:
-            reply = await agent.run(words, session=session, message_id=message_id)
-            assert reply.text == f"you said: {words} "
+            reply = await agent.run(text, session=session, message_id=message_id)
+            assert reply.text == f"you said: {text} "
         elif each % 3 == 1:
-            await session.chat(words, message_id=message_id)
+            await session.chat(text, message_id=message_id)
         else:
-            async with agent.stream(words, session=session, message_id=message_id) as deliveries:
-                told = [delivery async for delivery in deliveries]
-            assert [one.text for one in told if isinstance(one, Reply)] == [f"you said: {words} "]
-            assert "".join(one.text for one in told if isinstance(one, Token)) == f"you said: {words} "
+            async with agent.stream(text, session=session, message_id=message_id) as deliveries:
+                received = [delivery async for delivery in deliveries]
+            assert [one.text for one in received if isinstance(one, Reply)] == [f"you said: {text} "]
+            assert "".join(one.text for one in received if isinstance(one, Token)) == f"you said: {text} "
 
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_cut_connections_lose_no_message(served, seed):
     """Forty connections are cut at any byte. Each message is answered once, and handlers receive each answer once, in order."""
-    heard, tokens = [], []
+    received, tokens = [], []
     async with open_relay(served.url, seed=seed, cuts=40) as relay, served.connect(url=relay.url) as client:
         agent = client.agent("clerk")
         session = await agent.create_session("ada", session_id="s1")
-        session.on_conversation(heard.append)
+        session.on_conversation(received.append)
         session.on_token(tokens.append)
         with trio.fail_after(120):
             async with trio.open_nursery() as nursery:
@@ -52,11 +52,11 @@ async def test_cut_connections_lose_no_message(served, seed):
             await session.wait_idle()
         history = await session.history()
     answers = [each for each in history if each.sender.kind == "assistant"]
-    assert [reply.text for reply in heard] == [each.text for each in answers]
-    assert [reply.id for reply in heard] == [each.id for each in answers]
-    said = [each.id for each in history if each.sender.kind == "user"]
-    assert len(set(said)) == len(said) == len(answers) >= 24
-    for reply in heard:
+    assert [reply.text for reply in received] == [each.text for each in answers]
+    assert [reply.id for reply in received] == [each.id for each in answers]
+    messages = [each.id for each in history if each.sender.kind == "user"]
+    assert len(set(messages)) == len(messages) == len(answers) >= 24
+    for reply in received:
         last = max((each.attempt for each in tokens if each.reply_id == reply.id), default=0)
         shown = [each.text for each in tokens if (each.reply_id, each.attempt) == (reply.id, last)]
         assert "".join(shown) == reply.text
@@ -75,11 +75,11 @@ async def test_observations_survive_cut_connections(served):
                 for number in range(12):
                     await agent.run(f"recite {number + 1}", session=session)
                 await session.aclose()
-                told = [each async for each in reader]
+                received = [each async for each in reader]
         assert relay.left <= 0
     page = await served.runtime.observations(session.id, agent="clerk", limit=500)
     history = [each.id for each in page]
-    assert [each.id for each in told if each.is_whole] == history
+    assert [each.id for each in received if each.is_whole] == history
     assert len(history) == 12 * 3
 
 
@@ -100,25 +100,25 @@ class Counted:
 
 async def test_killed_server_loses_no_message(start, commands, tmp_path):  # noqa: F811
     """The server is killed and restarted. Each message is answered once, and handlers receive each answer once."""
-    token, heard = make_token(commands, tmp_path), Counted()
+    token, received = make_token(commands, tmp_path), Counted()
     process, url = await trio.to_thread.run_sync(start)
     port = int(url.rpartition(":")[2])
     async with connect(url, token=token, retry_timeout=60) as client:
         agent = client.agent("clerk")
         session = await agent.create_session("ada", session_id="s1")
-        session.on_conversation(heard.take)
+        session.on_conversation(received.take)
         async with trio.open_nursery() as nursery:
             for name in ("a", "b"):
                 nursery.start_soon(talk_briefly, agent, session, name)
             for number in (4, 9):
-                await heard.wait_for(number)
+                await received.wait_for(number)
                 process.kill()
                 await trio.to_thread.run_sync(process.wait)
                 process, _ = await trio.to_thread.run_sync(start, port)
         await session.wait_idle()
         answers = [each for each in await session.history() if each.sender.kind == "assistant"]
-    assert [reply.id for reply in heard.replies] == [each.id for each in answers]
-    assert sorted(reply.text for reply in heard.replies) == sorted(
+    assert [reply.id for reply in received.replies] == [each.id for each in answers]
+    assert sorted(reply.text for reply in received.replies) == sorted(
         f"you said: {name} {each}" for name in ("a", "b") for each in range(8)
     )
 
@@ -131,12 +131,12 @@ async def talk_briefly(agent, session, name):
 
 async def test_slow_handler_delays_no_other_and_loses_nothing(serving):
     """The server disconnects a blocked handler. After it continues, it receives each answer once."""
-    gate, heard = trio.Event(), []
+    gate, received = trio.Event(), []
     long = BareAgent("clerk", llm=ScriptedLLM(["x" * 100_000], repeat=True), max_concurrent_sessions=4)
 
     async def slow(reply):
         await gate.wait()
-        heard.append(reply)
+        received.append(reply)
 
     limits = GatewayLimits(rate=10_000, burst=10_000, grace=1, send_seconds=0.5)
     async with serving(long, limits=limits) as served, served.connect() as client:
@@ -149,8 +149,8 @@ async def test_slow_handler_delays_no_other_and_loses_nothing(serving):
             gate.set()
             await session.wait_idle()
         history = await session.history()
-    assert [each.id for each in heard] == [each.id for each in history if each.sender.kind == "assistant"]
-    assert len(heard) == 60
+    assert [each.id for each in received] == [each.id for each in history if each.sender.kind == "assistant"]
+    assert len(received) == 60
 
 
 async def test_unreachable_server_raises_within_retry_timeout():

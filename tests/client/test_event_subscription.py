@@ -131,7 +131,7 @@ class FailingOnce(MemoryJournal):
 @pytest.mark.parametrize("way", ["run", "stream", "chat"])
 async def test_rejected_try_of_an_answered_message_is_not_delivered(serving, way):
     """The journal records the first try as rejected. Handlers receive only the outcome of the second try."""
-    failures, told = [], []
+    failures, received = [], []
     with trio.fail_after(PATIENCE):
         async with FailingOnce().running() as journal, serving(journal=journal) as served:
             async with served.connect() as client:
@@ -139,15 +139,15 @@ async def test_rejected_try_of_an_answered_message_is_not_delivered(serving, way
                 session = await agent.create_session("ada")
                 session.on_exception(failures.append)
                 if way == "run":
-                    told = [await agent.run("count", session=session, message_id="m")]
+                    received = [await agent.run("count", session=session, message_id="m")]
                 elif way == "stream":
                     async with agent.stream("count", session=session, message_id="m") as deliveries:
-                        told = [each async for each in deliveries if not isinstance(each, Token)]
+                        received = [each async for each in deliveries if not isinstance(each, Token)]
                 else:
                     await session.chat("count", message_id="m")
-                    told = [await agent.outcome(session, "m")]
+                    received = [await agent.outcome(session, "m")]
                 await session.wait_idle()
             records = await journal.load(session.id)
             assert [each.failed for each in records if isinstance(each, MessageEndRecord)] == [REFUSED, None]
-    assert [each.text.strip() for each in told] == ["you said: count"]
+    assert [each.text.strip() for each in received] == ["you said: count"]
     assert failures == []

@@ -89,17 +89,17 @@ async def test_too_large_message_raises(agent):
 async def test_conversation(agent):
     """Messages are answered, handlers receive the answers in order, and usage is counted."""
     session = await agent.create_session("ada", "first", session_id="s1")
-    heard = Heard(session)
+    received = Heard(session)
     await session.chat("second", message_id="m2")
     await session.wait_idle()
-    assert [reply.text for reply in heard.replies] == ["you said: first ", "you said: second "]
-    shown = [token.text for token in heard.tokens if token.reply_id == heard.replies[1].id]
+    assert [reply.text for reply in received.replies] == ["you said: first ", "you said: second "]
+    shown = [token.text for token in received.tokens if token.reply_id == received.replies[1].id]
     assert "".join(shown) == "you said: second "
     assert (session.id, session.agent_name, session.owner.name) == ("s1", "clerk", "ada")
     assert await look(session.status) == "idle"
     usage = await look(session.usage)
     assert (usage.input_tokens, usage.output_tokens) == (14, 6)
-    assert heard.replies[1].usage.input_tokens == 7
+    assert received.replies[1].usage.input_tokens == 7
     page = await session.messages(limit=2)
     assert ([each.text for each in page], page.total) == (["second", "you said: second "], 4)
     history = await look(session.history)
@@ -158,38 +158,38 @@ async def test_stream_has_all_deliveries_of_a_turn(agent):
     session = await agent.create_session("ada")
     await agent.run("before", session=session)
     async with agent.stream("recite 9", session=session) as deliveries:
-        told = [each async for each in deliveries]
-    kinds = [type(each) for each in told]
-    assert [each.content for each in told if isinstance(each, ToolResult)] == ["x" * 9]
-    assert [each.text for each in told if isinstance(each, Reply)] == ["done: xxxxxxxxx "]
-    assert "".join(each.text for each in told if isinstance(each, Token)) == "done: xxxxxxxxx "
+        received = [each async for each in deliveries]
+    kinds = [type(each) for each in received]
+    assert [each.content for each in received if isinstance(each, ToolResult)] == ["x" * 9]
+    assert [each.text for each in received if isinstance(each, Reply)] == ["done: xxxxxxxxx "]
+    assert "".join(each.text for each in received if isinstance(each, Token)) == "done: xxxxxxxxx "
     assert kinds.index(ToolResult) < kinds.index(Reply) == len(kinds) - 1
 
 
 async def test_long_results_are_complete(agent):
     """Handlers receive complete results, although the event stream truncates them."""
     session = await agent.create_session("ada")
-    heard = Heard(session)
+    received = Heard(session)
     await session.chat("recite 9000")
     await session.wait_idle()
-    assert [len(result.content) for result in heard.results] == [9000]
+    assert [len(result.content) for result in received.results] == [9000]
 
 
 async def test_failures_have_the_same_classes(agent):
     """A failed model is a `ModelError` for callers, and a `Failure` of that kind for handlers."""
     session = await agent.create_session("ada")
-    heard = Heard(session)
+    received_items = Heard(session)
     with pytest.raises(ModelError, match="the model is down"):
         await agent.run("fail", session=session)
     await session.wait_idle()
-    assert [(each.kind, type(each.error)) for each in heard.failures] == [("model", ModelError)]
+    assert [(each.kind, type(each.error)) for each in received_items.failures] == [("model", ModelError)]
     async with agent.stream("fail", session=session) as deliveries:
-        told = [each async for each in deliveries]
-    assert [type(each) for each in told] == [Failure]
+        received = [each async for each in deliveries]
+    assert [type(each) for each in received] == [Failure]
 
 
 @pytest.mark.parametrize(
-    ("decision", "said"),
+    ("decision", "answer"),
     [
         (Approve(), "done: deployed to mars "),
         (Edit({"place": "venus"}), "done: deployed to venus "),
@@ -197,7 +197,7 @@ async def test_failures_have_the_same_classes(agent):
         (Reject("no"), "done:  "),
     ],
 )
-async def test_approval_resumes_a_turn(agent, decision, said):
+async def test_approval_resumes_a_turn(agent, decision, answer):
     """A turn with an open approval raises `Suspended`. A decision resumes it once."""
     session = await agent.create_session("ada", session_id="s1")
     with pytest.raises(Suspended) as waiting:
@@ -213,7 +213,7 @@ async def test_approval_resumes_a_turn(agent, decision, said):
     with pytest.raises(Suspended):
         await agent.run("something else", session=session)
     reply = await agent.resume({approval.id: decision})
-    assert reply.text.partition("\n")[0].strip() == said.strip()
+    assert reply.text.partition("\n")[0].strip() == answer.strip()
     with pytest.raises(ApprovalAlreadyDecided):
         await session.answer(approval.id, Approve())
     assert (await session.messages()).total == 4
@@ -223,8 +223,8 @@ async def test_suspended_turn_is_followed(agent):
     """A stream ends when an approval is requested. `follow` streams the rest after the decision."""
     session = await agent.create_session("ada")
     async with agent.stream("deploy mars", session=session) as deliveries:
-        told = [each async for each in deliveries]
-    approval = told[-1]
+        received = [each async for each in deliveries]
+    approval = received[-1]
     async with agent.follow(session) as deliveries:
         await session.answer(approval, Approve())
         rest = [each async for each in deliveries]
@@ -326,9 +326,9 @@ async def test_handlers_are_attached_for_a_block(agent):
 async def test_run_with_a_timeout_stops_its_turn(agent):
     """After a timeout or a cancellation the turn is stopped, and the session stays usable."""
     session, seconds = await agent.create_session("ada"), 0.3
-    heard = Heard(session)
+    received = Heard(session)
     with trio.fail_after(100):
-        while not heard.failures:  # on a slow machine the timeout may end before the first token
+        while not received.failures:  # on a slow machine the timeout may end before the first token
             with pytest.raises(DeadlineExceeded):
                 await agent.run("wait", session=session, timeout=seconds)
             await session.wait_idle()
@@ -342,7 +342,7 @@ async def test_run_with_a_timeout_stops_its_turn(agent):
         await session.wait_idle()
     stopped = [each.text for each in await session.messages()].count("wait")
     assert stopped >= 2
-    assert [failure.kind for failure in heard.failures] == ["interrupted"] * stopped
+    assert [failure.kind for failure in received.failures] == ["interrupted"] * stopped
 
 
 async def test_run_cancelled_at_any_time_leaves_no_turn(agent):
@@ -427,5 +427,5 @@ def test_client_has_all_methods_of_the_runtime(local, remote):
     for name in words - missing:
         mine, theirs = getattr(remote, name), getattr(local, name)
         if inspect.isfunction(theirs) and inspect.isfunction(mine):
-            wanted = set(inspect.signature(theirs).parameters) - LEFT_OUT - {"deadline", "by", "unknown"}
-            assert wanted <= set(inspect.signature(mine).parameters) | {"priority", "deadline"}, name
+            expected = set(inspect.signature(theirs).parameters) - LEFT_OUT - {"deadline", "by", "unknown"}
+            assert expected <= set(inspect.signature(mine).parameters) | {"priority", "deadline"}, name

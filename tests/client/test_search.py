@@ -19,9 +19,9 @@ async def both():
 
 async def test_search_is_the_same(both):
     runtime, client = both
-    for wanted in (SearchFilter(role="user", max_cost=1.0), SearchFilter(since=1.0, has_errors=False)):
-        local = await runtime.search("treas*", wanted, limit=1)
-        remote = await client.search("treas*", wanted, limit=1)
+    for query in (SearchFilter(role="user", max_cost=1.0), SearchFilter(since=1.0, has_errors=False)):
+        local = await runtime.search("treas*", query, limit=1)
+        remote = await client.search("treas*", query, limit=1)
         assert [hit.message_id for hit in local.hits] == [hit.message_id for hit in remote.hits]
         assert [(hit.marks, hit.snippet) for hit in local.hits] == [
             (hit.marks, hit.snippet) for hit in remote.hits

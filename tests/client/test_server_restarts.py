@@ -44,16 +44,16 @@ async def talk(agent, told, over):
     session.on_exception(told.failures.append)
     session.on_token(told.tokens.append)
     for number in range(MESSAGES):
-        way, words, said = WAYS[number % 3], f"{told.name} {number}", {"message_id": f"{told.name}-{number}"}
+        way, text, said = WAYS[number % 3], f"{told.name} {number}", {"message_id": f"{told.name}-{number}"}
         if way == "run":
-            told.asked.append((await agent.run(words, session=session, **said)).text)
+            told.asked.append((await agent.run(text, session=session, **said)).text)
         elif way == "chat":
-            await session.chat(words, **said)
+            await session.chat(text, **said)
         else:
-            async with agent.stream(words, session=session, **said) as deliveries:
-                heard = [each async for each in deliveries]
-            assert not [each for each in heard if isinstance(each, Failure)]
-            told.asked += [each.text for each in heard if isinstance(each, Reply)]
+            async with agent.stream(text, session=session, **said) as deliveries:
+                received = [each async for each in deliveries]
+            assert not [each for each in received if isinstance(each, Failure)]
+            told.asked += [each.text for each in received if isinstance(each, Reply)]
     await session.wait_idle()
     over.append(session)
 
@@ -63,13 +63,13 @@ async def check(agent, told):
     session = await agent.open_session(told.name)
     history = await session.history()
     answers = [each for each in history if each.sender.kind == "assistant"]
-    words = [f"you said: {told.name} {number}" for number in range(MESSAGES)]
+    texts = [f"you said: {told.name} {number}" for number in range(MESSAGES)]
     assert [each.id for each in history if each.sender.kind == "user"] == [
         f"{told.name}-{number}" for number in range(MESSAGES)
     ]
-    assert [each.text for each in answers] == words
+    assert [each.text for each in answers] == texts
     assert [each.id for each in told.replies] == [each.id for each in answers]
-    assert told.asked == [words[number] for number in range(MESSAGES) if WAYS[number % 3] != "chat"]
+    assert told.asked == [texts[number] for number in range(MESSAGES) if WAYS[number % 3] != "chat"]
     assert told.failures == []
     for reply in told.replies:
         last = max(each.attempt for each in told.tokens if each.reply_id == reply.id)

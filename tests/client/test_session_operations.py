@@ -31,12 +31,12 @@ from .relays import open_relay
 @asynccontextmanager
 async def open_all(**options):
     """Yield a server whose token may read journals, a client, and a session that has received two messages."""
-    given = {"scopes": ("chat", "approve", "journal"), **options}
-    async with open_served(**given) as served, served.connect() as client:
+    settings = {"scopes": ("chat", "approve", "journal"), **options}
+    async with open_served(**settings) as served, served.connect() as client:
         session = await client.agent("clerk").create_session("ada", session_id="s1")
         for number in (1, 2):
-            words = f"word {number}"
-            await client.agent("clerk").run(words, session=session, message_id=f"m{number}")
+            text = f"word {number}"
+            await client.agent("clerk").run(text, session=session, message_id=f"m{number}")
         await session.wait_idle()
         yield served, client, session
 
@@ -73,8 +73,8 @@ async def test_fork_is_independent_of_the_original():
         assert (copy.session_id, copy.agent, copy.owner) == ("s2", "clerk", "ada")
         opened = await client.agent("clerk").open_session("s2")
         assert (await client.agent("clerk").run("other", session=opened)).text == "you said: other "
-        said = [each.text.strip() for each in await opened.history()]
-        assert said == ["word 1", "you said: word 1", "other", "you said: other"]
+        texts = [each.text.strip() for each in await opened.history()]
+        assert texts == ["word 1", "you said: word 1", "other", "you said: other"]
         assert (await client.rebuild("s1")).digest == before.digest
         made = await client.fork("s1", agent="clerk")
         assert made.records >= copy.records

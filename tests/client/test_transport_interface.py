@@ -131,8 +131,8 @@ def test_partial_answer_is_delivered_once_over_reconnects():
         grown("answer", begin=8),
         grown("third", attempt=5),
     ]
-    told = [(each.text, each.attempt) for event in events for each in reader.decode(event)]
-    assert told == [
+    texts = [(each.text, each.attempt) for event in events for each in reader.decode(event)]
+    assert texts == [
         ("one ", 0),
         ("two ", 0),
         ("three", 0),
@@ -151,8 +151,8 @@ def test_complete_answer_gets_no_more_tokens():
     )
     other = StreamEvent(name="token", data={**grown("x").data, "reply_id": "s"})
     events = [grown("one "), answer, grown("two", begin=4), whole, other, grown("one two", name="growing")]
-    told = [each.text for event in events for each in reader.decode(event)]
-    assert told == ["one ", "two", "one two", "x"]
+    texts = [each.text for event in events for each in reader.decode(event)]
+    assert texts == ["one ", "two", "one two", "x"]
 
 
 async def test_requests_are_retried_if_safe(autojump_clock):
@@ -256,11 +256,11 @@ async def test_invalid_address_raises(url, token):
     "url", ["http://localhost", "http://b\u00fccher.example:80/x", "http://[::1]:80", "https://a_b.c-d"]
 )
 @pytest.mark.parametrize(
-    ("token", "words"), [(None, "token= is missing"), (5, "token= must be"), (" ", "token= must be")]
+    ("token", "expected"), [(None, "token= is missing"), (5, "token= must be"), (" ", "token= must be")]
 )
-async def test_invalid_token_raises(url, token, words):
+async def test_invalid_token_raises(url, token, expected):
     """The address is valid in this test."""
-    with pytest.raises(ConfigurationError, match=words):
+    with pytest.raises(ConfigurationError, match=expected):
         connect(url, token=token)
 
 

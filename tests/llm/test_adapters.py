@@ -128,12 +128,11 @@ async def test_an_async_function_is_a_model():
     ],
     ids=["async", "sync", "partial", "sync that returns what is awaited"],
 )
-async def test_functions_of_all_kinds(model):
-    """Sync and async functions are models."""
+async def test_sync_and_async_functions_are_models(model):
     assert (await said(model)).text == "Hello!"
 
 
-async def test_a_client_with_call_runs_in_a_thread_and_remembers():
+async def test_blocking_call_runs_in_a_thread_with_the_conversation():
     """A blocking `call` runs in a worker thread. Each call gets the conversation so far."""
     client = Client()
     async with BareAgent("a", llm=client, temperature=0.5) as agent:
@@ -148,13 +147,13 @@ async def test_a_client_with_call_runs_in_a_thread_and_remembers():
 @pytest.mark.parametrize(("model", "pieces"), [(Streams(), 3), (AsyncStreams(), 2)], ids=["sync", "async"])
 async def test_a_client_stream_is_read_incrementally(model, pieces):
     """`call_stream` is used if the session has a token handler, otherwise `call`."""
-    heard = []
+    received = []
     async with BareAgent("a", llm=model) as agent:
         session = await agent.create_session("user")
-        session.on_token(lambda token: heard.append(token.text))
+        session.on_token(lambda token: received.append(token.text))
         text = (await agent.run("Hello", session=session)).text
-        assert text == "".join(heard)
-        assert len(heard) == pieces
+        assert text == "".join(received)
+        assert len(received) == pieces
         assert not model.seen
     assert threading.get_ident() not in model.threads
     assert (await said(model)).text == "call 1"
@@ -174,15 +173,15 @@ async def test_an_object_with_complete_is_a_model():
 async def test_model_without_streaming_delivers_one_token():
     """Token handlers receive the whole answer of a function at once."""
     for model in (plain, Terse(), Completes()):
-        heard = []
+        received = []
         async with BareAgent("a", llm=model) as agent:
             session = await agent.create_session("user")
-            session.on_token(lambda token, heard=heard: heard.append(token.text))
+            session.on_token(lambda token, received=received: received.append(token.text))
             text = (await agent.run("Hello", session=session)).text
-        assert heard == [text]
+        assert received == [text]
 
 
-async def test_they_are_models_wherever_one_is():
+async def test_adapters_work_in_all_places_for_models():
     """Adapters work in chains, with rate limiters, by role, for summaries, in builders and in evaluations."""
 
     async def broken(messages):
@@ -194,10 +193,10 @@ async def test_they_are_models_wherever_one_is():
     async def summary(messages):
         return "They greeted each other."
 
-    told = []
+    received = []
 
     async def listens(messages):
-        told.append(messages)
+        received.append(messages)
         return "x" * 400
 
     memory = SummarizingMemory(llm=summary, keep=4, trigger=200)
@@ -206,7 +205,7 @@ async def test_they_are_models_wherever_one_is():
         for _ in range(8):
             await agent.run("y" * 400, session=session)
             await trio.testing.wait_all_tasks_blocked()
-    assert any("They greeted each other." in each.content for each in told[-1])
+    assert any("They greeted each other." in each.content for each in received[-1])
 
 
 async def test_text_model_calls_tools_by_the_protocol():
@@ -232,7 +231,7 @@ async def test_text_model_calls_tools_by_the_protocol():
     assert '"integer"' in seen[0][0].content
 
 
-async def test_a_function_that_fails_is_a_failed_turn():
+async def test_failing_function_fails_the_turn():
     """The turn fails with a ModelError whose cause is the function's exception. The next turn runs."""
     answers = iter([ValueError("no more paper"), "Now."])
 
@@ -315,20 +314,20 @@ async def test_exception_of_a_custom_client_is_a_model_error(kind, error, autoju
 @pytest.mark.parametrize(
     ("error", "calls"), [(ConnectionResetError("gone"), 3), (KeyError("choices"), 1)], ids=["passes", "stays"]
 )
-async def test_retried_repeats_what_may_pass_without_a_list(error, calls, autojump_clock):
+async def test_temporary_errors_are_retried_by_default(error, calls, autojump_clock):
     """A client's connection error is retried.
 
     A programming error is not retried, and a fallback does not hide it.
     """
-    asked = []
+    requests = []
 
     def model(messages):
-        asked.append(1)
+        requests.append(1)
         raise error
 
     with pytest.raises(ModelError):
         await said(RetryingModel(model))
-    assert len(asked) == calls
+    assert len(requests) == calls
     if calls > 1:
         assert (await said(FallbackModel(model, lambda _: "here"))).text == "here"
     else:
@@ -336,7 +335,7 @@ async def test_retried_repeats_what_may_pass_without_a_list(error, calls, autoju
             await said(FallbackModel(model, lambda _: "here"))
 
 
-async def test_words_of_a_client_stay_out_of_the_journal():
+async def test_error_text_of_a_client_is_not_in_the_journal():
     """The recorded failure has only the exception class, because the message may contain secrets."""
 
     async def model(messages):
@@ -362,7 +361,7 @@ async def test_invalid_return_value_of_a_model_is_reported():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("wrong", "expected"),
     [
         (object(), "not <object"),
         (5, "not 5"),
@@ -373,9 +372,9 @@ async def test_invalid_return_value_of_a_model_is_reported():
     ],
     ids=["object", "number", "none", "class", "no argument", "two arguments"],
 )
-def test_invalid_model_is_rejected_at_the_creation(wrong, words):
+def test_invalid_model_is_rejected_at_the_creation(wrong, expected):
     """The error lists the accepted values."""
-    with pytest.raises(ConfigurationError, match=words):
+    with pytest.raises(ConfigurationError, match=expected):
         BareAgent("a", llm=wrong)
 
 
@@ -387,7 +386,7 @@ async def test_a_cancelled_call_returns_immediately():
         release.wait(30)
         return "late"
 
-    begun = time.monotonic()
+    started = time.monotonic()
     try:
         async with BareAgent("a", llm=slow) as agent:
             session = await agent.create_session("user")
@@ -395,17 +394,17 @@ async def test_a_cancelled_call_returns_immediately():
                 await agent.run("Hello", session=session)
             assert scope.cancelled_caught
             await session.interrupt()
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - started < 20
     finally:
         release.set()
 
 
-async def test_a_model_whose_threads_all_hang_stops_no_other():
+async def test_hanging_model_threads_do_not_block_other_models():
     """A model with all its threads blocked does not delay a second model."""
-    release, begun = threading.Event(), threading.Semaphore(0)
+    release, started = threading.Event(), threading.Semaphore(0)
 
     def hangs(messages):
-        begun.release()
+        started.release()
         release.wait(30)
         return "late"
 
@@ -418,7 +417,7 @@ async def test_a_model_whose_threads_all_hang_stops_no_other():
                 for _ in range(MAX_THREADS):
                     nursery.start_soon(stuck.run, "Hello")
                 for _ in range(MAX_THREADS):
-                    await trio.to_thread.run_sync(begun.acquire, limiter=trio.CapacityLimiter(1))
+                    await trio.to_thread.run_sync(started.acquire, limiter=trio.CapacityLimiter(1))
                 nursery.cancel_scope.cancel()
             with trio.fail_after(10):
                 assert (await other.run("Hello")).text == "fine"
@@ -429,7 +428,7 @@ async def test_a_model_whose_threads_all_hang_stops_no_other():
 # --- retries ---------------------------------------------------------------------------------
 
 
-def test_the_numbers_of_acton():
+def test_retry_defaults_match_acton():
     """Acton's page: 3 attempts, multiplier 2, 1 to 60 s. Its source: multiplier 1, at most 10 s."""
     error = ProviderUnavailable("later")
     page = Retry.exponential(attempts=9)
@@ -443,16 +442,16 @@ def test_the_numbers_of_acton():
 @pytest.mark.parametrize(
     ("fails", "calls"), [(0, 1), (1, 2), (2, 3), (5, 3)], ids=["none", "once", "twice", "always"]
 )
-async def test_a_model_of_ones_own_is_asked_again(autojump_clock, fails, calls):
+async def test_custom_model_is_retried(autojump_clock, fails, calls):
     """A custom model is retried after the configured pauses.
 
     The last error has the original exception as its cause.
     """
-    asked = []
+    times = []
 
     async def model(messages):
-        asked.append(trio.current_time())
-        if len(asked) <= fails:
+        times.append(trio.current_time())
+        if len(times) <= fails:
             raise ConnectionError("gone")
         return "here"
 
@@ -463,29 +462,29 @@ async def test_a_model_of_ones_own_is_asked_again(autojump_clock, fails, calls):
         with pytest.raises(ProviderUnavailable, match="ConnectionError: gone") as raised:
             await said(retried)
         assert isinstance(raised.value.__cause__, ConnectionError)
-    assert [round(each - asked[0], 3) for each in asked] == [0, 2, 6][:calls]
+    assert [round(each - times[0], 3) for each in times] == [0, 2, 6][:calls]
 
 
-async def test_only_what_may_pass_is_repeated(autojump_clock):
+async def test_errors_outside_of_retry_on_are_not_retried(autojump_clock):
     """Errors outside `retry_on` and errors of the request are raised at once."""
     for error in (BadRequest("wrong"), ModelError("refused")):
-        asked = []
+        requests = []
 
-        async def model(messages, error=error, asked=asked):
-            asked.append(1)
+        async def model(messages, error=error, requests=requests):
+            requests.append(1)
             raise error
 
         with pytest.raises(type(error)):
             await said(RetryingModel(model, retry_on=(ConnectionError,)))
-        assert len(asked) == 1
+        assert len(requests) == 1
 
 
-async def test_a_scripted_failure_is_repeated_without_a_list(autojump_clock):
+async def test_retryable_scripted_error_is_retried(autojump_clock):
     """An error that is marked as retryable is retried without `retry_on`."""
     llm = ScriptedLLM([ProviderUnavailable("503"), "here"])
-    heard = []
+    received = []
     async with BareAgent("a", llm=RetryingModel(llm)) as agent:
         session = await agent.create_session("user")
-        session.on_token(lambda token: heard.append(token.text))
+        session.on_token(lambda token: received.append(token.text))
         assert (await agent.run("Hello", session=session)).text == "here"
-    assert heard == ["here"]
+    assert received == ["here"]

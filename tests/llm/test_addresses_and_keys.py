@@ -37,7 +37,7 @@ def keys(monkeypatch):
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("value", ["", " ", "\t\n"])
 @pytest.mark.parametrize("argument", ["base_url", "api_key"])
-def test_an_empty_argument_is_refused(client, argument, value):
+def test_empty_argument_is_rejected(client, argument, value):
     """An empty argument used to send the conversation to the public address or with a different key."""
     options = {"base_url": "http://127.0.0.1:1/v1", argument: value}
     with pytest.raises(ConfigurationError, match=rf"{argument}= must not be empty: fill it in, or omit it"):
@@ -46,7 +46,7 @@ def test_an_empty_argument_is_refused(client, argument, value):
 
 @pytest.mark.parametrize("value", [5, b"http://x.example", ["http://x.example"]])
 @pytest.mark.parametrize("argument", ["base_url", "api_key"])
-def test_an_argument_that_is_no_text_is_refused(argument, value):
+def test_non_text_argument_is_rejected(argument, value):
     """The error names the type and never the value, which may be a key."""
     with pytest.raises(
         ConfigurationError, match=rf"{argument}= must be a string, not {type(value).__name__}"
@@ -54,7 +54,7 @@ def test_an_argument_that_is_no_text_is_refused(argument, value):
         OpenAI("m", **{"base_url": "http://127.0.0.1:1/v1", argument: value})
 
 
-def test_none_takes_the_variables(monkeypatch):
+def test_none_uses_the_variables(monkeypatch):
     """None has the same effect as an omitted argument."""
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
     assert OpenAI("m", base_url=None, api_key=None).base_url == "http://127.0.0.1:1/v1"
@@ -76,7 +76,7 @@ def test_an_empty_variable_is_not_set(monkeypatch, value):
         OpenAI("m")
 
 
-def test_azure_needs_an_address():
+def test_azure_requires_an_address():
     """Each Azure resource has its own address. The error names the variables and the format."""
     with pytest.raises(ConfigurationError) as caught:
         resolve_model("azure:m")
@@ -87,14 +87,14 @@ def test_azure_needs_an_address():
 
 
 @pytest.mark.parametrize(
-    ("path", "words"),
+    ("path", "expected"),
     [
         ("", "): add /v1 to base_url= (or OPENAI_BASE_URL or LLM_PROVIDER_URL)"),
         ("/openai/v1/chat/completions", "remove /chat/completions from the end of base_url="),
         ("/other/v1", "check base_url= (or OPENAI_BASE_URL or LLM_PROVIDER_URL) and the model's name"),
     ],
 )
-async def test_a_base_url_with_a_wrong_path(path, words):
+async def test_wrong_path_of_base_url_is_reported(path, expected):
     """The server answers 404 without a reason. The error names the host and the path that base_url= lacks."""
     async with open_provider(["Yes."]) as provider:
         host = provider.openai_url.split("/")[2]
@@ -103,12 +103,12 @@ async def test_a_base_url_with_a_wrong_path(path, words):
             with pytest.raises(BadRequest) as caught:
                 await clerk.run("hi")
         await llm.aclose()
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
     assert host in str(caught.value)
 
 
 @pytest.mark.parametrize("line", ["OPENAI_API_KEY=sk-1", "export OPENAI_API_KEY = 'sk-1'"])
-def test_a_key_in_a_file_that_is_not_read(tmp_path, monkeypatch, line):
+def test_unread_env_file_is_named_in_the_error(tmp_path, monkeypatch, line):
     """The error names the .env file and the way to load it, without the key."""
     monkeypatch.delenv("OPENAI_API_KEY")
     monkeypatch.chdir(tmp_path)
@@ -126,7 +126,7 @@ def test_a_key_in_a_file_that_is_not_read(tmp_path, monkeypatch, line):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         (
             {"temperature": "0.2"},
@@ -145,15 +145,15 @@ def test_a_key_in_a_file_that_is_not_read(tmp_path, monkeypatch, line):
     ],
 )
 @pytest.mark.parametrize("client", [OpenAI, Anthropic])
-def test_settings_of_a_client_with_a_wrong_type_or_unit(client, options, words):
+def test_client_settings_of_a_wrong_type_are_rejected(client, options, expected):
     """The constructor rejects the value. Earlier, only the first call or the provider did."""
     with pytest.raises(ConfigurationError) as caught:
         client("m", api_key="k", **options)
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize("client", [OpenAI, Anthropic])
-def test_a_client_without_a_model(client):
+def test_missing_model_argument_is_an_error(client):
     """The error names the called class and the missing argument."""
     with pytest.raises(TypeError, match=rf"{client.__name__}\(\) needs model=: write the model's name first"):
         client(api_key="k")

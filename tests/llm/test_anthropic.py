@@ -15,11 +15,11 @@ def message(*content, stop="end_turn", **more):
     return {"status_code": 200, "json": {"content": list(content), "stop_reason": stop, **more}}
 
 
-def text(words, **more):
-    return {"type": "text", "text": words, **more}
+def text(content, **more):
+    return {"type": "text", "text": content, **more}
 
 
-async def test_the_whole_request(connect, said):
+async def test_anthropic_request_has_all_blocks_in_order(connect, said):
     """The request has its blocks in API order, with cache marks at the stable ends."""
     model, wire = connect(DIALECT, said(DIALECT))
     messages = (
@@ -78,7 +78,7 @@ async def test_the_whole_request(connect, said):
     }  # fmt: skip
 
 
-async def test_the_cache_holds_when_the_last_words_are_said_only_once(connect, said):
+async def test_last_answer_has_a_cache_mark(connect, said):
     """The last answer also gets a cache mark, because the final instruction changes with each call."""
     model, wire = connect(DIALECT, said(DIALECT))
     history = (
@@ -96,14 +96,13 @@ async def test_the_cache_holds_when_the_last_words_are_said_only_once(connect, s
     assert marked == ["Yes?", "Answer in JSON."]
 
 
-async def test_no_cache(connect, said):
-    """With `cache=False` the request has no cache mark."""
+async def test_cache_false_sends_no_cache_mark(connect, said):
     model, wire = connect(DIALECT, said(DIALECT), cache=False)
     await model.complete(HELLO)
     assert b"cache_control" not in wire.requests[0].content
 
 
-async def test_turns_alternate_and_begin_with_the_user(connect, said):
+async def test_roles_alternate_and_begin_with_the_user(connect, said):
     """Adjacent messages of one role are merged, blank text is removed, and the user comes first."""
     model, wire = connect(DIALECT, said(DIALECT), cache=False)
     messages = (
@@ -142,7 +141,7 @@ async def test_thinking_goes_back_unchanged(connect):
     assert wire.bodies[1]["messages"][1]["content"] == blocks
 
 
-async def test_a_stream_of_every_kind_of_block(connect, sse):
+async def test_stream_assembles_every_kind_of_block(connect, sse):
     """Deltas of known and unknown types assemble to the same blocks as without streaming."""
 
     def start(index, **block):
@@ -223,13 +222,13 @@ async def test_a_restarted_stream_replaces_the_first(connect, sse):
         ("something_new", "end"),
     ],
 )
-async def test_stop_reasons(connect, reason, stop):
+async def test_stop_reasons_are_mapped(connect, reason, stop):
     """Each known stop reason maps to one of actgent's. An unknown reason ends the answer."""
     model, _ = connect(DIALECT, message(text("So"), stop=reason))
     assert (await model.complete(HELLO)).stop == stop
 
 
-async def test_a_cut_call_whose_input_looks_whole(connect):
+async def test_truncated_call_with_complete_input_is_dropped(connect):
     """The server completes truncated JSON itself, so the last call of a truncated answer is dropped."""
     first = {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 1}}
     last = {"type": "tool_use", "id": "2", "name": "f", "input": {"a": 2}}
@@ -255,7 +254,7 @@ async def test_input_tokens_are_added_up(connect):
     )
 
 
-async def test_response_format(connect, said):
+async def test_anthropic_schema_is_sent_closed_and_without_bounds(connect, said):
     """The schema is sent closed and without the bounds that the API does not accept."""
     model, wire = connect(DIALECT, said(DIALECT))
     schema = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 1}}, "required": ["a"]}
@@ -266,7 +265,7 @@ async def test_response_format(connect, said):
     assert "minimum" not in form["schema"]["properties"]["a"]
 
 
-async def test_addresses_with_and_without_the_version(connect, said):
+async def test_address_may_omit_the_version(connect, said):
     """Addresses with and without the version path lead to the same endpoint."""
     for url in ("http://localhost:1/", "http://localhost:1/v1", "http://localhost:1/v1/"):
         model, wire = connect(DIALECT, said(DIALECT), base_url=url)

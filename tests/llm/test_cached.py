@@ -34,8 +34,8 @@ def ok(state, args):
 
 def decide(chat, *, native=True):
     """Return a call first and an evaluation once the tool result is in the conversation."""
-    said = str(chat.messages)
-    if "'v'" not in said and '"v"' not in said:
+    content = str(chat.messages)
+    if "'v'" not in content and '"v"' not in content:
         call = ToolCall("ok", {}) if native else Text(act("execute", tool="ok"))
         return ModelResponse(parts=(call,), usage=Usage(input_tokens=5, cost=1.0))
     text = act("evaluate", achieved=True, answer="done")
@@ -43,7 +43,7 @@ def decide(chat, *, native=True):
 
 
 @pytest.mark.parametrize("native", [True, False])
-async def test_the_same_goal_is_decided_once(native):
+async def test_repeated_goal_calls_no_model(native):
     """A second run of a goal calls no model: same decisions and result, no tokens, new call ids."""
     llm = CachedModel(ScriptedLLM(partial(decide, native=native)))
     first = await run_agent("find v", llm, tools=[ok])
@@ -57,7 +57,7 @@ async def test_the_same_goal_is_decided_once(native):
     assert len(llm.llm.chats) == 4
 
 
-async def test_another_state_is_another_key():
+async def test_different_tool_results_miss_the_cache():
     """The conversation contains the tool results, so a different result is a cache miss."""
     values = iter([1, 2])
 
@@ -70,19 +70,19 @@ async def test_another_state_is_another_key():
     assert (len(llm.llm.chats), llm.hits) == (3, 1)
 
 
-async def test_never_across_owners():
+async def test_owners_do_not_share_cache_entries():
     """Equal messages of two owners are separate entries. Sessions of one owner share entries."""
     llm = CachedModel(ScriptedLLM(lambda chat: f"Hello, {chat.owner}."))
     async with BareAgent("clerk", llm=llm) as clerk:
-        said = []
+        texts = []
         for owner in ("ada", "bob", "ada", "bob"):
             session = await clerk.create_session(owner)
-            said.append(str(await clerk.run("Good morning!", session=session)))
-    assert said == ["Hello, ada.", "Hello, bob."] * 2
+            texts.append(str(await clerk.run("Good morning!", session=session)))
+    assert texts == ["Hello, ada.", "Hello, bob."] * 2
     assert (len(llm.llm.chats), llm.hits) == (2, 2)
 
 
-async def test_it_is_bounded():
+async def test_cache_is_bounded():
     """A full cache drops the least recently used answer."""
     llm = CachedModel(ScriptedLLM(lambda chat: chat.messages[-1].parts[0].text), capacity=2)
 
@@ -109,7 +109,7 @@ async def test_cache_key_contains_the_whole_request(change):
     assert (await llm.complete(ModelRequest(**chat))).text == "one"
 
 
-async def test_nobodys_requests_are_not_kept():
+async def test_requests_without_an_owner_are_not_cached():
     """Requests without owner and session are not cached. A session without an owner has its own entries."""
     llm = CachedModel(ScriptedLLM(["one", "two", "three"]))
     chat = {"messages": [ChatMessage("user", (Text("hi"),))]}
@@ -120,7 +120,7 @@ async def test_nobodys_requests_are_not_kept():
     ]
 
 
-async def test_cut_and_failed_answers_are_not_kept():
+async def test_truncated_and_failed_answers_are_not_cached():
     """Truncated answers and errors are not cached: the model is called again."""
     cut = ModelResponse(parts=(Text("half"),), stop="length")
     llm = CachedModel(ScriptedLLM([cut, ConfigurationError("no"), "whole"]))
@@ -145,7 +145,7 @@ class Slow(LLM):
         return ModelResponse(parts=(Text(f"answer {self.asked}"),))
 
 
-async def test_equal_requests_at_once_and_a_cancelled_one(autojump_clock):
+async def test_concurrent_and_cancelled_requests_share_no_answer(autojump_clock):
     """Two concurrent equal requests both call the model. A cancelled request stores nothing."""
     llm = CachedModel(Slow())
     chat = ModelRequest(messages=[ChatMessage("user", (Text("hi"),))], owner="ada")
@@ -165,15 +165,15 @@ async def test_cached_answer_is_streamed():
     llm = CachedModel(ScriptedLLM(["Good day."]))
     async with BareAgent("clerk", llm=llm) as clerk:
         for _ in range(2):
-            heard = []
+            received = []
             session = await clerk.create_session("ada")
-            session.on_token(lambda token, heard=heard: heard.append(token.text))
+            session.on_token(lambda token, received=received: received.append(token.text))
             await clerk.run("hi", session=session)
-            assert "".join(heard) == "Good day."
+            assert "".join(received) == "Good day."
     assert llm.hits == 1
 
 
-async def test_one_role_alone():
+async def test_model_of_one_role_can_be_cached():
     """Only the evaluator's model is cached; the other roles call theirs."""
     evaluator = CachedModel(ScriptedLLM([act("evaluate", achieved=True, answer="done")]))
 
@@ -195,7 +195,7 @@ async def test_one_role_alone():
     assert (evaluator.hits, evaluator.misses) == (1, 1)
 
 
-async def test_answers_that_name_ids_are_not_kept():
+async def test_answers_with_result_ids_are_not_cached():
     """A decision that contains a result id is not cached, because the id is valid in one session only."""
     names = act("execute", tool="read_result", args={"id": "185eb1dc0aae-00000001/call/0"})
     llm = CachedModel(ScriptedLLM([names, "other"]))

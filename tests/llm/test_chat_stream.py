@@ -22,8 +22,8 @@ def chunk(delta, finish=None, **more):
 def piece(index=None, call_id=None, name=None, arguments="", **more):
     """Return a delta with one piece of a call."""
     function = {"arguments": arguments, **({"name": name} if name else {})}
-    given = {key: value for key, value in (("index", index), ("id", call_id)) if value is not None}
-    return {"tool_calls": [{**given, "type": "function", "function": function, **more}]}
+    raw = {key: value for key, value in (("index", index), ("id", call_id)) if value is not None}
+    return {"tool_calls": [{**raw, "type": "function", "function": function, **more}]}
 
 
 async def calls_of(connect, sse, *deltas):
@@ -184,7 +184,7 @@ async def test_a_call_that_cannot_be_assembled_is_an_error_to_the_model(pieces, 
 
 
 @pytest.mark.parametrize("arguments", ["null", " null ", '""', "", "{}", None])
-async def test_no_arguments_in_any_writing_are_no_arguments(connect, said, dialect, arguments):
+async def test_empty_arguments_in_any_notation_mean_none(connect, said, dialect, arguments):
     """null, an empty text and an empty object all mean no arguments."""
     if dialect == "anthropic":
         calls = [("c", "f", {} if arguments is None else arguments)]
@@ -266,7 +266,7 @@ DONE = (b'{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}', b"[DONE]
         ([rb"Hi", rb" \ud83d"], "Hi \ufffd"),
     ],
 )
-async def test_halves_of_a_character_are_joined(connect, texts, read):
+async def test_surrogate_halves_of_a_stream_are_joined(connect, texts, read):
     """Surrogate halves are joined across events and never shown alone. An unpaired half becomes U+FFFD."""
     shown = []
 
@@ -278,7 +278,7 @@ async def test_halves_of_a_character_are_joined(connect, texts, read):
     assert "".join(shown).encode().decode() in (read, read.removesuffix("\ufffd"))
 
 
-async def test_halves_in_arguments_and_in_a_whole_body(connect, said, dialect):
+async def test_surrogate_halves_of_arguments_are_joined(connect, said, dialect):
     """Surrogate halves in arguments are joined. An unpaired half in a complete body becomes U+FFFD."""
     first = rb'{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{\"x\":\"\ud83d"}}]}}]}'
     second = rb'{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"\ude00\"}"}}]}}]}'
@@ -290,7 +290,7 @@ async def test_halves_in_arguments_and_in_a_whole_body(connect, said, dialect):
     assert (await model.complete(HELLO)).text == "Hi \ufffd"
 
 
-async def test_a_byte_order_mark_is_no_part_of_the_answer(connect, said, dialect):
+async def test_byte_order_mark_is_skipped(connect, said, dialect):
     """A byte order mark before a body, a stream or an event's JSON is skipped."""
     body = b"\xef\xbb\xbf" + json.dumps(said(dialect, "Hello.")["json"]).encode()
     model, _ = connect(dialect, {"status_code": 200, "content": body})
@@ -302,7 +302,7 @@ async def test_a_byte_order_mark_is_no_part_of_the_answer(connect, said, dialect
 
 
 @pytest.mark.parametrize("sign", [b"[PING]", b"ping", b"keep-alive", b"PROCESSING", b" "])
-async def test_signs_of_life_are_skipped(connect, said, dialect, sign):
+async def test_keep_alive_data_is_skipped(connect, said, dialect, sign):
     """Keep-alive data that proxies send between events is skipped."""
     stream = said(dialect, "Hello.", stream=True)
     stream["content"] = stream["content"].replace(b"data: {", b"data: " + sign + b"\n\ndata: {")
@@ -310,7 +310,7 @@ async def test_signs_of_life_are_skipped(connect, said, dialect, sign):
     assert (await model.complete(HELLO)).text == "Hello."
 
 
-async def test_the_last_words_of_a_broken_stream_are_in_the_error(connect):
+async def test_error_contains_plain_text_of_a_broken_stream(connect):
     """Plain text that a server sends in place of an event appears in the error."""
     model, _ = connect("openai", raw(raw_chunk(b"Hi"), b"Internal Server Error"), stream=True, base_url=URL)
     with pytest.raises(StreamInterrupted, match="Internal Server Error"):
@@ -338,7 +338,7 @@ async def test_a_whole_body_without_a_finish_reason_is_an_answer(connect, missin
         await model.complete(HELLO)
 
 
-async def test_an_answer_in_the_form_of_text_completions_is_read(connect, sse):
+async def test_text_completion_answer_is_read(connect, sse):
     """`choices[0].text` is read in complete bodies and in streams."""
     model, _ = connect("openai", body(text="Hello", finish_reason="stop"), base_url=URL)
     assert (await model.complete(HELLO)).text == "Hello"
@@ -368,9 +368,9 @@ def kept_open(stream, error=None):
 async def test_a_stream_ends_with_its_end_marker(connect, said, dialect, autojump_clock):
     """The answer is returned at the end marker while the connection stays open."""
     model, _ = connect(dialect, kept_open(said(dialect, "Hello.", stream=True)), stream=True, timeout=60)
-    begun = trio.current_time()
+    started = trio.current_time()
     assert (await model.complete(HELLO)).text == "Hello."
-    assert trio.current_time() - begun < 1
+    assert trio.current_time() - started < 1
 
 
 async def test_data_after_the_end_marker_is_ignored(connect, said, dialect):
@@ -381,7 +381,7 @@ async def test_data_after_the_end_marker_is_ignored(connect, said, dialect):
     assert (await model.complete(HELLO)).text == "Hello."
 
 
-async def test_a_complete_answer_without_an_end_marker_is_taken(connect, sse, autojump_clock):
+async def test_complete_answer_without_an_end_marker_is_accepted(connect, sse, autojump_clock):
     """After the finish reason an open or broken connection is a success; before it, a failure."""
     chunks = chunk({"content": "Hello."}), chunk({}, "stop")
     complete = sse(*chunks, done=False)

@@ -45,7 +45,7 @@ def failure(status, *, headers=(), **error):
 # --- answers ----------------------------------------------------------------------------------
 
 
-async def test_text_and_usage(connect, said, dialect):
+async def test_answer_has_text_id_and_usage(connect, said, dialect):
     """A plain answer has its text, its id, and input tokens that include the cached ones."""
     model, _ = connect(dialect, said(dialect, "Hello."))
     answer = await model.complete(HELLO)
@@ -60,7 +60,7 @@ async def test_text_and_usage(connect, said, dialect):
     assert usage.cost is None
 
 
-async def test_cost_of_a_known_model(connect, said, dialect):
+async def test_known_model_has_a_cost(connect, said, dialect):
     """A model in the price tables has its price in dollars."""
     name = "claude-sonnet-4-5" if dialect == "anthropic" else "gpt-4o"
     reply = said(dialect)
@@ -106,7 +106,7 @@ async def test_streaming_can_be_forced_and_forbidden(connect, said, dialect):
     assert shown == ["Hello."]
 
 
-async def test_a_server_that_ignores_stream_is_understood(connect, said, dialect):
+async def test_server_that_ignores_stream_is_supported(connect, said, dialect):
     """The response is parsed by its content type, not by the requested mode."""
     model, _ = connect(dialect, said(dialect), stream=True)
     assert (await model.complete(HELLO)).text == "Hello."
@@ -114,7 +114,7 @@ async def test_a_server_that_ignores_stream_is_understood(connect, said, dialect
     assert (await model.complete(HELLO)).text == "Hello."
 
 
-async def test_parallel_calls_get_their_own_names_back(connect, said, dialect):
+async def test_names_of_parallel_calls_are_decoded(connect, said, dialect):
     """Names with dots are encoded for the provider and decoded in the answer."""
     model, wire = connect(dialect, said(dialect, ""))
     await model.complete(TOOLS)
@@ -165,7 +165,7 @@ async def test_a_cut_answer_has_no_incomplete_call(connect, said, dialect):
 # --- requests ---------------------------------------------------------------------------------
 
 
-async def test_defaults_and_the_chats_own_values(connect, said, dialect):
+async def test_request_values_override_client_defaults(connect, said, dialect):
     """A temperature of 0 is sent. The request's value overrides the client's."""
     model, wire = connect(dialect, said(dialect), temperature=0.0, max_tokens=5)
     await model.complete(HELLO)
@@ -175,7 +175,7 @@ async def test_defaults_and_the_chats_own_values(connect, said, dialect):
     assert limits == [5, 9]
 
 
-async def test_extra_headers_and_body(connect, said, dialect):
+async def test_extra_fields_override_request_fields(connect, said, dialect):
     """Extra fields override ours. None removes a field."""
     extra = {"model": "other", "temperature": None, "seed": 1}
     model, wire = connect(
@@ -187,7 +187,7 @@ async def test_extra_headers_and_body(connect, said, dialect):
     assert wire.requests[0].headers["x-team"] == "blue"
 
 
-async def test_thinking_of_another_dialect_stays_at_home(connect, said, dialect):
+async def test_thinking_is_not_sent_to_another_provider(connect, said, dialect):
     """Content that one provider signed or encrypted is never sent to a different provider."""
     foreign = [
         Thinking("secret thoughts", other, {"type": "x", "data": "secret"})
@@ -203,7 +203,7 @@ async def test_thinking_of_another_dialect_stays_at_home(connect, said, dialect)
     assert "Yes?" in text
 
 
-async def test_blocks_of_the_own_dialect_can_be_said_too(connect, said, dialect):
+async def test_provider_blocks_can_be_sent_by_users(connect, said, dialect):
     """A provider-specific block can be sent as an opaque part of a user message."""
     block = {"type": "container_upload", "file_id": "file_1"}
     model, wire = connect(dialect, said(dialect), **({"cache": False} if dialect == "anthropic" else {}))
@@ -211,7 +211,7 @@ async def test_blocks_of_the_own_dialect_can_be_said_too(connect, said, dialect)
     assert block in [value for _, value in walk(wire.bodies[0])]
 
 
-async def test_calls_and_results_share_ids_that_providers_take(connect, said, dialect):
+async def test_calls_and_results_share_valid_ids(connect, said, dialect):
     """A call and its result have the same id on the wire, in characters that every provider accepts."""
     calls = tuple(
         ToolCall("math.add", {"a": n}, call_id) for n, call_id in enumerate(("ok-1", "ö.1", "ö:1", "x" * 90))
@@ -234,7 +234,7 @@ async def test_calls_and_results_share_ids_that_providers_take(connect, said, di
     assert "ok-1" in found
 
 
-async def test_calls_of_text_protocols_go_back_as_text(connect, said, dialect):
+async def test_calls_of_text_protocols_are_sent_as_text(connect, said, dialect):
     """A call inside the text is not sent twice. Its result is sent as user text."""
     call = ToolCall("f", {}, "id-1", native=False)
     result = ToolResult(call_id="id-1", tool_name="f", content="42", native=False)
@@ -250,7 +250,7 @@ async def test_calls_of_text_protocols_go_back_as_text(connect, said, dialect):
     assert "42" in text
 
 
-async def test_the_same_chat_is_the_same_bytes(connect, said, dialect):
+async def test_equal_requests_have_equal_bytes(connect, said, dialect):
     """Prompt caches need identical prefixes."""
     model, wire = connect(dialect, said(dialect))
     await model.complete(TOOLS)
@@ -277,7 +277,7 @@ async def test_the_first_request_waits_for_no_thread(connect, said, dialect):
     assert waits.count == 0
 
 
-async def test_long_histories_are_cheap(connect, said, dialect):
+async def test_long_histories_are_encoded_quickly(connect, said, dialect):
     """Encoding 1000 messages takes less than ten times their JSON parsing.
 
     The SDK's own transform takes 0.2 ms for each message.
@@ -357,7 +357,7 @@ def walk(body):
         (failure(429, type="billing_error"), QuotaExhausted),
     ],
 )
-async def test_errors_that_no_repetition_mends(connect, dialect, reply, kind):
+async def test_permanent_provider_errors_are_not_retried(connect, dialect, reply, kind):
     """Request, key and quota errors are raised after one attempt."""
     model, wire = connect(dialect, reply, retry=QUICK)
     with pytest.raises(kind, match=r"No\.") as caught:
@@ -443,7 +443,7 @@ async def test_retry_after_is_read(connect, dialect, headers, seconds):
     assert caught.value.retry_after == seconds
 
 
-async def test_retry_after_as_a_date(connect, dialect):
+async def test_retry_after_may_be_a_date(connect, dialect):
     """An HTTP date is converted to the time until that date."""
     date = email.utils.formatdate(time.time() + 60, usegmt=True)
     model, _ = connect(dialect, failure(503, headers={"retry-after": date}))
@@ -461,7 +461,7 @@ async def test_a_retry_after_beyond_the_deadline_raises_at_once(connect, dialect
     assert len(wire.requests) == 1
 
 
-async def test_a_stream_that_ends_early_is_asked_again_with_a_higher_attempt(connect, said, dialect):
+async def test_interrupted_stream_is_retried_with_a_higher_attempt(connect, said, dialect):
     """The retry has a higher attempt number, which invalidates the text of the broken attempt."""
     whole = said(dialect, "Hello.", stream=True)
     cut = {**whole, "content": b"\n\n".join(whole["content"].split(b"\n\n")[:4]) + b"\n\n"}
@@ -479,7 +479,7 @@ async def test_a_stream_that_ends_early_is_asked_again_with_a_higher_attempt(con
 @pytest.mark.parametrize(
     "error", [httpx2.ReadError("cut"), httpx2.RemoteProtocolError("cut"), httpx2.ReadTimeout("slow")]
 )
-async def test_a_connection_that_breaks_inside_a_stream(connect, said, dialect, error):
+async def test_transport_errors_of_a_stream_are_wrapped(connect, said, dialect, error):
     """Transport errors of the stream are raised as actgent errors."""
     head = said(dialect, stream=True)["content"][:60]
 
@@ -507,13 +507,13 @@ async def test_an_error_event_without_a_name_is_not_lost(connect, said, dialect)
     model, _ = connect(dialect, reply, stream=True)
     with pytest.raises(RateLimited, match="slow down"):
         await model.complete(HELLO)
-    begun = {
+    started = {
         **reply,
         "content": said(dialect, stream=True)["content"].partition(b"\n\n")[0]
         + b"\n\n"
         + event.replace(b"rate_limit", b"overloaded"),
     }
-    model, _ = connect(dialect, begun, stream=True)
+    model, _ = connect(dialect, started, stream=True)
     with pytest.raises(StreamInterrupted, match="slow down") as caught:
         await model.complete(HELLO)
     assert caught.value.code == "overloaded_error"
@@ -589,7 +589,7 @@ def test_a_missing_key_names_argument_and_variables(dialect):
         CLASSES[dialect]("model-1")
 
 
-def test_the_order_of_keys_and_addresses(dialect, monkeypatch):
+def test_argument_precedes_provider_and_general_variables(dialect, monkeypatch):
     """The order is the argument, the provider's own variable, then the general variable."""
     own = "ANTHROPIC" if dialect == "anthropic" else "OPENAI"
     monkeypatch.setenv("LLM_API_KEY", "general")
@@ -604,7 +604,7 @@ def test_the_order_of_keys_and_addresses(dialect, monkeypatch):
     assert (model._key, model.base_url) == ("argument", "https://argument.example/api")
 
 
-async def test_a_server_of_ones_own_needs_no_key(connect, said):
+async def test_local_server_needs_no_key(connect, said):
     """Plain http means a local server. The SDK gets a placeholder key."""
     model, wire = connect("openai", said("openai"), api_key=None, base_url="http://localhost:8000/v1")
     await model.complete(HELLO)
@@ -614,7 +614,7 @@ async def test_a_server_of_ones_own_needs_no_key(connect, said):
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://example.com", "https://", "not a url"])
-def test_a_wrong_address(dialect, url):
+def test_invalid_address_is_rejected(dialect, url):
     """The error for an invalid http address names the argument and the variables."""
     with pytest.raises(ConfigurationError, match="base_url="):
         CLASSES[dialect]("model-1", api_key=KEY, base_url=url)
@@ -623,14 +623,14 @@ def test_a_wrong_address(dialect, url):
 @pytest.mark.parametrize(
     "arguments", [{"model": " "}, {"model": "m", "api_key": "schlüssel"}, {"model": "m", "api_key": "a\nb"}]
 )
-def test_wrong_names_and_keys(dialect, arguments):
+def test_invalid_names_and_keys_are_rejected(dialect, arguments):
     """An empty model name and a key that no header can contain fail at construction, without the value."""
     with pytest.raises(ConfigurationError) as caught:
         CLASSES[dialect](**{"api_key": KEY, **arguments})
     assert "schl" not in str(caught.value)
 
 
-def test_an_unknown_option(dialect):
+def test_unknown_option_is_rejected(dialect):
     """The error names the mistyped option and lists the valid options."""
     with pytest.raises(ConfigurationError, match=r"no option 'api_kee'.*api_key, base_url"):
         CLASSES[dialect]("model-1", api_key=KEY, api_kee=KEY)
@@ -645,7 +645,7 @@ async def test_key_is_never_shown(connect, dialect, caplog):
     error = caught.value
     sent = json.dumps(dict(wire.requests[0].headers))
     assert KEY in sent
-    told = [
+    log_lines = [
         repr(model),
         str(error),
         repr(error),
@@ -654,18 +654,18 @@ async def test_key_is_never_shown(connect, dialect, caplog):
         repr(vars(error)),
         caplog.text,
     ]
-    assert not any(KEY in text for text in told)
+    assert not any(KEY in text for text in log_lines)
     assert "[api key]" in str(error)
 
 
-async def test_a_foreign_transport_is_left_open(connect, said, dialect):
+async def test_passed_http_client_is_not_closed(connect, said, dialect):
     """The client does not close an HTTP client that the caller passed in."""
     model, _ = connect(dialect, said(dialect))
     await model.aclose()
     assert (await model.complete(HELLO)).text == "Hello."
 
 
-async def test_redirects_and_request_ids(connect, dialect):
+async def test_errors_have_the_request_id_of_the_provider(connect, dialect):
     """Errors keep the provider's request id of a failed exchange."""
     model, _ = connect(dialect, failure(500, headers={"request-id": "req_1", "x-request-id": "req_1"}))
     with pytest.raises(ProviderUnavailable) as caught:

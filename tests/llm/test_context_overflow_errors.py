@@ -89,7 +89,7 @@ async def failure(connect, dialect, status, error, **options):
 
 @pytest.mark.parametrize("kind", ["rate_limit_exceeded", "invalid_request_error", "server_error"])
 @pytest.mark.parametrize(("status", "text"), TOO_LONG)
-async def test_requests_that_are_too_long_are_known_by_their_wording(connect, dialect, status, text, kind):
+async def test_overflow_is_recognized_by_its_wording(connect, dialect, status, text, kind):
     """The wording identifies the overflow, with any status and code. It is not retried."""
     error = await failure(connect, dialect, status, {"message": text, "type": "tokens", "code": kind})
     assert is_too_long(error)
@@ -98,7 +98,7 @@ async def test_requests_that_are_too_long_are_known_by_their_wording(connect, di
 
 @pytest.mark.parametrize("code", ["context_length_exceeded", "exceed_context_size_error"])
 @pytest.mark.parametrize("status", [200, 400, 500])
-async def test_requests_that_are_too_long_are_known_by_their_code(connect, dialect, code, status):
+async def test_overflow_is_recognized_by_its_code(connect, dialect, code, status):
     """Overflow codes are recognized, also with llama.cpp's status 500 and in an error body of status 200."""
     error = await failure(connect, dialect, status, {"message": "No.", "type": code, "code": status})
     assert is_too_long(error)
@@ -135,14 +135,14 @@ def retry_info(delay):
         ({"details": [None, {"retryDelay": "soon"}], "metadata": []}, None),
     ],
 )
-async def test_the_wait_in_the_body_of_a_rate_limit_is_kept(connect, error, seconds):
+async def test_wait_in_the_body_of_a_rate_limit_is_read(connect, error, seconds):
     """Without Retry-After, the wait is read from Gemini's RetryInfo or from the error text."""
     found = await failure(connect, "openai", 429, {"message": "No.", "code": 429, **error})
     assert isinstance(found, RateLimited)
     assert found.retry_after == (None if seconds is None else pytest.approx(seconds))
 
 
-async def test_a_retry_after_header_wins_over_the_body(connect):
+async def test_retry_after_header_precedes_the_body(connect):
     """The standard header takes precedence over the body."""
     reply = {"status_code": 429, "json": {"error": retry_info("9s")}, "headers": {"retry-after": "2"}}
     model, _ = connect("openai", reply, base_url=URL)
@@ -176,7 +176,7 @@ def slip(code, text, *, status=400):
     ],
 )
 @pytest.mark.parametrize("streams", [False, True])
-async def test_a_call_that_groq_cannot_read_goes_back_to_the_model(connect, sse, text, streams):
+async def test_unreadable_call_of_groq_is_returned_to_the_model(connect, sse, text, streams):
     """The call never runs. The model gets an error result and is called again."""
     ran = []
 
@@ -201,7 +201,7 @@ async def test_a_call_that_groq_cannot_read_goes_back_to_the_model(connect, sse,
     assert "Error" in result["content"]
 
 
-async def test_a_form_that_groq_cannot_read_is_an_answer_to_correct(connect):
+async def test_unreadable_output_of_groq_is_retried(connect):
     """The rejected text is returned as the answer, so that output validation can correct it."""
     model, _ = connect("openai", slip("json_validate_failed", '{"a": '), base_url=URL)
     form = ResponseFormat("f", {"type": "object"})
@@ -209,7 +209,7 @@ async def test_a_form_that_groq_cannot_read_is_an_answer_to_correct(connect):
     assert (answer.text, answer.tool_calls) == ('{"a": ', ())
 
 
-async def test_a_failed_call_without_its_text_is_a_refusal(connect):
+async def test_failed_call_without_text_is_a_bad_request(connect):
     """Without the text of the call, the error is a BadRequest."""
     model, _ = connect("openai", slip("tool_use_failed", ""), base_url=URL)
     with pytest.raises(BadRequest):

@@ -52,10 +52,10 @@ async def test_a_pause_that_outlasts_the_deadline_is_not_begun(autojump_clock):
         await trio.lowlevel.checkpoint()
         raise errors[attempt]
 
-    begun = trio.current_time()
+    started = trio.current_time()
     with pytest.raises(RateLimited):
-        await Retry().run(call, deadline=begun + 4)
-    assert trio.current_time() == begun + 3
+        await Retry().run(call, deadline=started + 4)
+    assert trio.current_time() == started + 3
 
 
 async def test_a_rate_limiter_rejects_calls_that_would_miss_their_deadline(autojump_clock):
@@ -63,47 +63,47 @@ async def test_a_rate_limiter_rejects_calls_that_would_miss_their_deadline(autoj
     rate_limiter = RateLimiter(requests_per_minute=1, burst=1.0)
     model = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), rate_limiter)
     await model.complete(ModelRequest())
-    begun = trio.current_time()
+    started = trio.current_time()
     with pytest.raises(RateLimited, match="leaves no room"):
-        await model.complete(ModelRequest(deadline=begun + 59))
-    assert trio.current_time() == begun
-    assert (await model.complete(ModelRequest(deadline=begun + 61))).text == "ok"
+        await model.complete(ModelRequest(deadline=started + 59))
+    assert trio.current_time() == started
+    assert (await model.complete(ModelRequest(deadline=started + 61))).text == "ok"
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_models_share_the_time_that_is_left(autojump_clock, fails):
+async def test_models_share_the_remaining_time(autojump_clock, fails):
     """Each model gets an equal share of the remaining time. The last model gets all of the rest."""
     first, second = Hanging(fails=fails), Hanging(fails=fails)
     last = ScriptedLLM(["yes"])
-    begun = trio.current_time()
-    answer = await FallbackModel(first, second, last).complete(ModelRequest(deadline=begun + 30))
+    started = trio.current_time()
+    answer = await FallbackModel(first, second, last).complete(ModelRequest(deadline=started + 30))
     assert answer.text == "yes"
-    assert trio.current_time() == begun + 20
-    assert first.deadlines == [begun + 10]
-    assert second.deadlines == [begun + 20]
-    assert [chat.deadline for chat in last.chats] == [begun + 30]
+    assert trio.current_time() == started + 20
+    assert first.deadlines == [started + 10]
+    assert second.deadlines == [started + 20]
+    assert [chat.deadline for chat in last.chats] == [started + 30]
 
 
-async def test_a_model_that_fails_soon_leaves_its_time_to_the_next():
+async def test_unused_time_goes_to_the_next_model():
     """Shares are computed from the time that remains after the failure."""
     second = Hanging(seconds=0)
-    begun = trio.current_time()
+    started = trio.current_time()
     await FallbackModel(ScriptedLLM([ProviderUnavailable("no")]), second, ScriptedLLM(["no"])).complete(
-        ModelRequest(deadline=begun + 30)
+        ModelRequest(deadline=started + 30)
     )
-    assert second.deadlines == [pytest.approx(begun + 15, abs=1)]
+    assert second.deadlines == [pytest.approx(started + 15, abs=1)]
 
 
 async def test_a_model_whose_text_streams_keeps_the_time(autojump_clock):
     """A model that has streamed text is not replaced when its share ends."""
-    begun = trio.current_time()
+    started = trio.current_time()
     models = Hanging(shows="Once", seconds=20), ScriptedLLM(["no"])
-    answer = await FallbackModel(*models).complete(ModelRequest(deadline=begun + 30), on_text=ignore)
-    assert (answer.text, trio.current_time()) == ("late", begun + 20)
+    answer = await FallbackModel(*models).complete(ModelRequest(deadline=started + 30), on_text=ignore)
+    assert (answer.text, trio.current_time()) == ("late", started + 20)
 
 
 @pytest.mark.parametrize("deadline", [math.inf, -1.0])
-async def test_without_time_to_share_nothing_is_cut(autojump_clock, deadline):
+async def test_chain_without_a_deadline_sets_no_timeout(autojump_clock, deadline):
     """Without a deadline, or with a past one, the chain sets no timeout."""
     first = Hanging(seconds=500)
     answer = await FallbackModel(first, ScriptedLLM(["no"])).complete(ModelRequest(deadline=deadline))
@@ -111,7 +111,7 @@ async def test_without_time_to_share_nothing_is_cut(autojump_clock, deadline):
     assert first.deadlines == [deadline]
 
 
-async def test_the_error_of_a_share_names_the_time(autojump_clock):
+async def test_error_of_a_timeout_share_has_the_seconds(autojump_clock):
     """The notes of the last error contain the share in seconds."""
     with pytest.raises(ProviderUnavailable) as caught:
         await FallbackModel(Hanging(), ScriptedLLM([ProviderUnavailable("no")])).complete(

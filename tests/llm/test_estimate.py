@@ -15,7 +15,7 @@ def test_three_bytes_are_a_token():
     assert estimate(Text("\u4f60" * 100)) == estimate(Text("")) + 100
 
 
-def test_everything_in_a_prompt_counts():
+def test_estimate_counts_all_parts_of_a_prompt():
     """System prompt, tools, schemas, calls, results and images are counted."""
     bare = estimate(Text("x"))
     spec = ToolSpec("add", "Add two integers.", {"type": "object", "properties": {"a": {"type": "integer"}}})
@@ -27,7 +27,7 @@ def test_everything_in_a_prompt_counts():
     assert estimate(Text("x"), Image(media_type="image/png", data=b"x")) > bare + 1000
 
 
-def test_tools_are_looked_at_once():
+def test_tools_are_estimated_once():
     """The estimate of tools is cached for the same object."""
     estimator = PromptEstimator()
     one, two = (ToolSpec("a", "b" * 300, {}),), (ToolSpec("a", "b" * 600, {}),)

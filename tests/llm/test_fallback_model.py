@@ -30,7 +30,7 @@ async def test_the_next_model_answers(kind):
 
 
 @pytest.mark.parametrize("kind", [BadRequest, NotAuthorized])
-async def test_mistakes_are_not_handed_on(kind):
+async def test_invalid_requests_are_not_passed_to_the_next_model(kind):
     """An invalid request or key is raised at once, without the next model."""
     second = ScriptedLLM(["yes"])
     with pytest.raises(kind):
@@ -91,14 +91,14 @@ async def test_model_may_occur_twice_in_a_chain():
     assert (await FallbackModel(model, model).complete(CHAT)).text == "yes"
 
 
-async def test_closing_closes_all():
+async def test_closing_the_chain_closes_its_models():
     """The chain owns its models."""
     models = Stuttering(None), Stuttering(None)
     await FallbackModel(*models).aclose()
     assert all(model.closed for model in models)
 
 
-def test_a_chain_of_nothing_is_refused():
+def test_empty_chain_is_rejected():
     """A chain needs at least one model and accepts only models."""
     with pytest.raises(ConfigurationError):
         FallbackModel()
@@ -108,7 +108,7 @@ def test_a_chain_of_nothing_is_refused():
         FallbackModel(ScriptedLLM(["a"]), "gpt-5.2")
 
 
-def test_models_may_be_named(monkeypatch):
+def test_chain_accepts_model_names(monkeypatch):
     """A chain accepts model names as strings."""
     monkeypatch.setenv("OPENAI_API_KEY", "key")
     chain = FallbackModel("openai:gpt-5.2", ScriptedLLM(["b"], name="b"))

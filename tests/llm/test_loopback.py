@@ -44,10 +44,10 @@ async def ignore(text, attempt):
     await trio.lowlevel.checkpoint()
 
 
-async def test_a_conversation_streamed_and_not(dialect):
+async def test_streamed_and_complete_answers_are_equal(dialect):
     """Text and parallel calls are the same with and without streaming."""
-    said = [["Two sums.", ToolCall("math.add", {"a": 1}), ToolCall("math.add", {"a": 2})]] * 2
-    async with assert_no_leaks(), open_provider(said) as provider:
+    answers = [["Two sums.", ToolCall("math.add", {"a": 1}), ToolCall("math.add", {"a": 2})]] * 2
+    async with assert_no_leaks(), open_provider(answers) as provider:
         model = client(dialect, provider)
         plain = await model.complete(WITH_TOOL)
         streamed = await model.complete(WITH_TOOL, on_text=ignore)
@@ -60,7 +60,7 @@ async def test_a_conversation_streamed_and_not(dialect):
     assert [call.arguments for call in streamed.tool_calls] == [{"a": 1}, {"a": 2}]
 
 
-async def test_connections_are_used_again(dialect):
+async def test_connections_are_reused(dialect):
     """A completely read stream returns its connection to the pool."""
     async with open_provider(lambda _request: "Hello.") as provider:
         model = client(dialect, provider)
@@ -81,7 +81,7 @@ async def test_connections_are_used_again(dialect):
         (ErrorStatus(500), ProviderUnavailable),
     ],
 )
-async def test_faults_of_a_real_connection(dialect, fault, kind):
+async def test_connection_faults_are_retryable_errors(dialect, fault, kind):
     """Each fault is a typed, retryable error and leaves no connection open."""
     async with assert_no_leaks(), open_provider(lambda _request: fault) as provider:
         model = client(dialect, provider)
@@ -91,7 +91,7 @@ async def test_faults_of_a_real_connection(dialect, fault, kind):
         await model.aclose()
 
 
-async def test_a_fault_and_then_an_answer(dialect):
+async def test_broken_stream_is_retried(dialect):
     """A broken stream is retried. Attempt numbers distinguish the texts."""
     seen = {}
 
@@ -126,7 +126,7 @@ async def test_cancelling_leaves_no_connection(dialect):
         await model.aclose()
 
 
-async def test_cancelling_many_leaves_nothing(dialect):
+async def test_cancelling_many_calls_leaves_no_connection(dialect):
     """A hundred concurrent calls in different states are cancelled together and leave no connection."""
     async with assert_no_leaks(), open_provider(lambda _request: "x" * 2000, chunk=5, gap=0.01) as provider:
         model = client(dialect, provider)

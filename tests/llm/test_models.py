@@ -19,7 +19,7 @@ from actgent.llm.scripted_model import ScriptedLLM
         (" openai : meta/llama:70b ", "OpenAI", "meta/llama:70b"),
     ],
 )
-def test_names(monkeypatch, text, kind, model):
+def test_text_before_the_first_colon_is_the_provider(monkeypatch, text, kind, model):
     """The text before the first colon is the provider. The model name may contain colons."""
     monkeypatch.setenv("LLM_API_KEY", "key")
     client = resolve_model(text)
@@ -27,20 +27,19 @@ def test_names(monkeypatch, text, kind, model):
     assert client.name == f"{text.partition(':')[0].strip()}:{model}"
 
 
-def test_a_client_is_itself():
-    """An LLM object is returned unchanged."""
+def test_llm_object_is_returned_unchanged():
     model = ScriptedLLM(["x"])
     assert resolve_model(model) is model
 
 
 @pytest.mark.parametrize("wrong", ["", "gpt-5.2", "openai:", ":gpt", "google:gemini", "OpenAI:gpt", None, 7])
-def test_wrong_names(wrong):
+def test_invalid_model_names_are_rejected(wrong):
     """The error lists the allowed forms."""
     with pytest.raises(ConfigurationError, match="openai:MODEL, openai-responses:MODEL, anthropic:MODEL"):
         resolve_model(wrong)
 
 
-def test_a_missing_key():
+def test_missing_key_raises_when_the_model_is_resolved():
     """A missing key raises when the model is resolved, before the first call."""
     with pytest.raises(MissingKey):
         resolve_model("openai:gpt-5.2")

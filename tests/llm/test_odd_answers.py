@@ -69,10 +69,10 @@ def events_of(reply):
     return [json.loads(frame) for frame in frames]
 
 
-def replies(said, dialect, streams, change):
+def replies(text, dialect, streams, change):
     """Yield the replies that result from changing a valid reply at each path."""
     calls = (("c1", "add", '{"a": [1, {"b": 2}]}'), ("c2", "add", "{}"))
-    reply = said(dialect, text="Hi.", calls=calls, stream=streams)
+    reply = text(dialect, text="Hi.", calls=calls, stream=streams)
     good = events_of(reply) if streams else reply["json"]
     for path in places(good):
         if path or not streams:
@@ -108,7 +108,7 @@ def told(error):
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_every_place_may_be_wrong(connect, said, dialect, streams):
+async def test_each_changed_field_gives_an_answer_or_a_model_error(connect, said, dialect, streams):
     """Each changed reply gives an answer or a ModelError, and no other exception."""
     tried, raw = 0, []
     for reply in replies(said, dialect, streams, changes):
@@ -130,7 +130,7 @@ async def test_every_place_may_be_wrong(connect, said, dialect, streams):
 
 @pytest.mark.parametrize("echo", [KEY, f"***{KEY[-6:]}"])
 @pytest.mark.parametrize("streams", [False, True])
-async def test_no_error_shows_the_key(connect, said, dialect, streams, echo):
+async def test_no_error_quotes_the_key(connect, said, dialect, streams, echo):
     """No error shows a key that the reply quotes."""
     errors = []
     for reply in replies(
@@ -145,7 +145,7 @@ async def test_no_error_shows_the_key(connect, said, dialect, streams, echo):
     assert not [text for text in errors if echo in text]
 
 
-def test_a_server_that_numbers_its_answers_is_taken():
+def test_numeric_response_id_is_accepted():
     """A numeric response id is accepted, because only readers use the id."""
     assert check_texts(ModelResponse(parts=(Text("x"),), id=123)).id == "123"
 

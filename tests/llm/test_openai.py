@@ -27,7 +27,7 @@ def stream_of(sse, *deltas, finish="stop"):
     return sse(*chunks, {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
 
 
-async def test_the_whole_request(connect, said):
+async def test_openai_request_has_all_parts(connect, said):
     """System prompt, parts, calls and results are in the positions that the API requires."""
     model, wire = connect("openai", said("openai"), model="gpt-5.2")
     messages = (
@@ -108,7 +108,7 @@ async def test_the_whole_request(connect, said):
         ("gpt-4o", "https://notopenai.com/v1", "max_tokens"),
     ],
 )
-async def test_the_name_of_the_token_limit(connect, said, model, url, field):
+async def test_token_limit_field_depends_on_the_server(connect, said, model, url, field):
     """OpenAI and its reasoning models get the new field, compatible servers the old one."""
     client, wire = connect("openai", said("openai"), model=model, base_url=url, max_tokens=7)
     await client.complete(HELLO)
@@ -118,7 +118,7 @@ async def test_the_name_of_the_token_limit(connect, said, model, url, field):
 @pytest.mark.parametrize(
     ("schema", "strict"), [(CLOSED, True), ({"type": "object"}, False), ({**CLOSED, "required": []}, False)]
 )
-async def test_response_format(connect, said, schema, strict):
+async def test_strict_is_set_for_enforceable_schemas(connect, said, schema, strict):
     """`strict` is set for a schema that OpenAI can enforce."""
     model, wire = connect("openai", said("openai"))
     await model.complete(ModelRequest(messages=HELLO.messages, response_format=ResponseFormat("a.b", schema)))
@@ -129,7 +129,7 @@ async def test_response_format(connect, said, schema, strict):
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-async def test_reasoning_goes_back_as_it_came(connect, sse, field):
+async def test_reasoning_is_sent_back_unchanged(connect, sse, field):
     """Reasoning is kept next to the text, streamed or not, and returned in the server's own field."""
     reply = stream_of(sse, {field: "Let "}, {field: "me see."}, {"content": "42"})
     model, wire = connect("openai", reply, completion({"content": "42", field: "Let me see."}), stream=True)
@@ -143,7 +143,7 @@ async def test_reasoning_goes_back_as_it_came(connect, sse, field):
     assert wire.bodies[-1]["messages"][1] == {"role": "assistant", "content": "42", field: "Let me see."}
 
 
-async def test_reasoning_details_grow_into_whole_blocks(connect, sse):
+async def test_reasoning_pieces_are_joined(connect, sse):
     """Numbered pieces of a block are joined before they are sent back."""
     piece = {"type": "reasoning.text", "index": 0, "format": "f"}
     reply = stream_of(
@@ -162,7 +162,7 @@ async def test_reasoning_details_grow_into_whole_blocks(connect, sse):
     ]
 
 
-async def test_streamed_calls_of_careless_servers(connect, sse):
+async def test_streamed_calls_with_wrong_indexes_are_separated(connect, sse):
     """Calls that all have index 0, no index or repeated names are separated by id."""
 
     def call(call_id, arguments, **more):
@@ -216,12 +216,12 @@ F, G = ToolCall("f", {"x": 1}), ToolCall("g", {"y": 2})
         ),
     ],
 )
-async def test_streamed_calls_without_ids(connect, sse, pieces, calls):
+async def test_streamed_calls_without_ids_are_separated(connect, sse, pieces, calls):
     """The index or complete arguments show where a call ends."""
 
     def delta(index=None, id=None, **function):  # noqa: A002 - the wire's word
-        given = {key: value for key, value in (("index", index), ("id", id)) if value is not None}
-        return {"tool_calls": [{**given, "type": "function", "function": function}]}
+        raw = {key: value for key, value in (("index", index), ("id", id)) if value is not None}
+        return {"tool_calls": [{**raw, "type": "function", "function": function}]}
 
     model, _ = connect("openai", stream_of(sse, *(delta(**piece) for piece in pieces)), stream=True)
     assert (await model.complete(HELLO)).tool_calls == calls
@@ -246,7 +246,7 @@ async def test_deltas_without_index_are_separated_by_id(connect, sse):
     "finish", ["error", "abort", "insufficient_system_resource", "MALFORMED_FUNCTION_CALL"]
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_that_its_server_gave_up_is_broken(connect, sse, finish, stream):
+async def test_aborted_answer_raises_stream_interrupted(connect, sse, finish, stream):
     """A finish reason for an aborted answer raises StreamInterrupted, without the partial text."""
     reply = stream_of(sse, {"content": "The first"}, finish=finish)
     model, _ = connect(
@@ -256,13 +256,13 @@ async def test_an_answer_that_its_server_gave_up_is_broken(connect, sse, finish,
         await model.complete(HELLO)
 
 
-async def test_a_filter_of_a_compatible_server(connect):
+async def test_safety_stop_of_gemini_is_a_filter(connect):
     """Gemini's finish reason SAFETY becomes the stop "filter"."""
     model, _ = connect("openai", completion({"content": None}, "SAFETY"))
     assert (await model.complete(HELLO)).stop == "filter"
 
 
-async def test_calls_without_id_and_of_the_old_form(connect, sse):
+async def test_calls_without_id_and_function_call_are_read(connect, sse):
     """A missing id is None. The `function_call` of old servers is a call."""
     model, _ = connect("openai", completion({"tool_calls": [{"function": {"name": "f", "arguments": None}}]}))
     assert (await model.complete(HELLO)).tool_calls == (ToolCall("f", {}),)
@@ -292,7 +292,7 @@ async def test_refusal_and_filter_are_answers(connect, sse):
     assert (await model.complete(HELLO)).stop == "filter"
 
 
-async def test_an_error_inside_a_choice(connect, sse):
+async def test_error_inside_a_choice_is_raised(connect, sse):
     """A gateway's error inside a choice is raised; it is not an empty answer."""
     choice = {
         "index": 0,
@@ -305,7 +305,7 @@ async def test_an_error_inside_a_choice(connect, sse):
         await model.complete(HELLO)
 
 
-async def test_audio_is_carried_and_goes_back_by_its_id(connect):
+async def test_audio_is_sent_back_by_its_id(connect):
     """Spoken answers are kept as opaque blocks and sent back as the id that the API expects."""
     model, wire = connect(
         "openai", completion({"content": None, "audio": {"id": "audio_1", "data": "x", "transcript": "Hi"}})
@@ -318,7 +318,7 @@ async def test_audio_is_carried_and_goes_back_by_its_id(connect):
     assert wire.bodies[1]["messages"][1] == {"role": "assistant", "content": None, "audio": {"id": "audio_1"}}
 
 
-async def test_usage_of_other_servers(connect):
+async def test_usage_of_compatible_servers_is_read(connect):
     """DeepSeek's cache hits and OpenRouter's own price are read."""
     usage = {"prompt_tokens": 9, "completion_tokens": 1, "prompt_cache_hit_tokens": 8, "cost": 0.25}
     model, _ = connect("openai", completion({"content": "x"}, usage=usage))
@@ -333,7 +333,7 @@ async def test_answers_without_usage_have_no_known_price(connect):
     assert (usage.input_tokens, usage.cost) == (0, None)
 
 
-async def test_files_by_address_are_refused(connect, said):
+async def test_file_urls_are_rejected(connect, said):
     """The chat completions API accepts no file URL."""
     model, _ = connect("openai", said("openai"))
     file = File(media_type="application/pdf", url="https://example.com/a.pdf", name="a.pdf")
@@ -342,7 +342,7 @@ async def test_files_by_address_are_refused(connect, said):
     assert issubclass(UnsupportedPart, ModelError)
 
 
-async def test_an_error_in_a_list(connect):
+async def test_error_in_a_list_is_read(connect):
     """An error body inside a list is read, as Gemini sends it."""
     error = {"error": {"code": 429, "message": "No more today.", "status": "RESOURCE_EXHAUSTED"}}
     model, _ = connect("openai", {"status_code": 429, "json": [error]})

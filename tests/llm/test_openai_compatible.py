@@ -73,7 +73,7 @@ async def ignore(text, attempt):
     """Discard streamed text."""
 
 
-async def test_the_variables_say_where_and_with_which_key(provider, monkeypatch):
+async def test_provider_variables_set_address_and_key(provider, monkeypatch):
     """A model name alone uses the address and key of its provider's variables."""
     row = COMPATIBLE[provider]
     async with open_provider(["Hello."] * 3, api_key="own-key") as server:
@@ -90,7 +90,7 @@ async def test_the_variables_say_where_and_with_which_key(provider, monkeypatch)
         assert model.models[0].name == named
 
 
-async def test_calls_and_their_results_are_taken(provider, monkeypatch):
+async def test_each_provider_accepts_calls_and_results(provider, monkeypatch):
     """The API accepts tools, results, an output schema and a limit, streamed and not."""
     row = COMPATIBLE[provider]
     async with open_provider([[ToolCall("add", {"a": 1})]] * 2) as server:
@@ -112,7 +112,7 @@ async def test_calls_and_their_results_are_taken(provider, monkeypatch):
     assert ("stream_options" in second) is row.has_stream_options
 
 
-async def test_ids_of_calls_have_the_length_that_a_provider_insists_on(monkeypatch):
+async def test_call_ids_have_the_required_length(monkeypatch):
     """Calls and results keep matching ids. An id that fits is unchanged."""
     async with open_provider(["6"]) as server:
         monkeypatch.setenv("MISTRAL_BASE_URL", server.base_url)
@@ -126,7 +126,7 @@ async def test_ids_of_calls_have_the_length_that_a_provider_insists_on(monkeypat
     assert ids[1] == "abcdefghi" != ids[0]
 
 
-def test_addresses(provider, monkeypatch):
+def test_provider_addresses_come_from_the_table(provider, monkeypatch):
     """Without a variable the table's address is used. Azure requires an address of the user."""
     monkeypatch.setenv("LLM_API_KEY", "key")
     if provider == "azure":
@@ -140,15 +140,14 @@ def test_addresses(provider, monkeypatch):
         )
 
 
-def test_the_region_of_bedrock(monkeypatch):
-    """AWS_REGION sets the region in the address."""
+def test_aws_region_sets_the_address_of_bedrock(monkeypatch):
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "key")
     url = resolve_model("bedrock:openai.gpt-oss-20b-1:0").base_url
     assert url == "https://bedrock-runtime.eu-central-1.amazonaws.com/openai/v1"
 
 
-def test_keys_are_asked_for_where_they_are_needed(provider, monkeypatch):
+def test_remote_providers_require_keys(provider, monkeypatch):
     """The error names the provider's variables. Local servers need no key."""
     monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://mine.openai.azure.com")
     if provider in LOCAL:
@@ -167,7 +166,7 @@ def test_a_misspelt_provider_gets_a_suggestion(wrong, meant):
         resolve_model(wrong)
 
 
-def test_the_guide_has_the_same_table():
+def test_guide_has_the_provider_table():
     """The guide's table has the titles, key variables and addresses of the code."""
     rows = {}
     for line in GUIDE.read_text(encoding="utf-8").splitlines():
@@ -233,7 +232,7 @@ async def sent_back(model, *, to=None, streams=False, asked=()):
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_unknown_fields_of_calls_and_messages_go_back_to_their_model(connect_as, streams):
+async def test_unknown_fields_are_sent_back_to_their_model(connect_as, streams):
     """Gemini rejects the next request without its signature. No other model gets the unknown fields."""
     message = {"content": None, "tool_calls": [SIGNED, SECOND], "provider_specific_fields": {"a": 1}}
     gemini = connect_as("gemini:gemini-3-pro-preview", *scripted(message)[streams:])
@@ -247,7 +246,7 @@ async def test_unknown_fields_of_calls_and_messages_go_back_to_their_model(conne
         assert "provider_specific_fields" not in back
 
 
-async def test_calls_of_other_models_have_googles_word_for_it(connect_as):
+async def test_calls_of_other_models_get_a_placeholder_signature(connect_as):
     """Gemini 3 gets a placeholder signature on calls of a different model."""
     other = connect_as("deepseek:m", scripted({"content": None, "tool_calls": [SECOND, SECOND]})[0])
     back = await sent_back(other, to=connect_as("gemini:gemini-3-pro-preview"))
@@ -257,7 +256,7 @@ async def test_calls_of_other_models_have_googles_word_for_it(connect_as):
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 @pytest.mark.parametrize("streams", [False, True])
-async def test_reasoning_goes_back_to_its_own_model_alone(connect_as, field, streams):
+async def test_reasoning_is_sent_back_only_to_its_model(connect_as, field, streams):
     """DeepSeek needs its reasoning in the next request. Every other provider rejects or ignores it."""
     replies = scripted({"content": "One.", field: "They want one."}, "stop")[streams:]
     assert (await sent_back(connect_as("deepseek:m", *replies), streams=streams))[field] == "They want one."
@@ -266,7 +265,7 @@ async def test_reasoning_goes_back_to_its_own_model_alone(connect_as, field, str
         assert back == {"role": "assistant", "content": "One."}
 
 
-async def test_the_fields_of_a_cut_call_are_left_out_with_it(connect_as):
+async def test_fields_of_a_truncated_call_are_dropped(connect_as):
     """Without its call, the signature would attach to the previous call."""
     cut = {**SIGNED, "id": "g3", "function": {"name": "add", "arguments": '{"a": '}}
     model = connect_as("gemini:gemini-3-pro-preview", scripted({"tool_calls": [SECOND, cut]}, "length")[0])
@@ -339,7 +338,7 @@ async def test_arguments_that_are_no_json_do_not_break_the_next_request(connect_
         ("openrouter:x/y", "json_schema", "json_schema"),
     ],
 )
-async def test_response_formats_alone_and_with_tools(connect_as, model, alone, with_tools):
+async def test_response_format_is_dropped_if_tools_exclude_it(connect_as, model, alone, with_tools):
     """A provider that rejects a format with tools gets only the tools; the prompt describes the format."""
     client = connect_as(model)
     for tools, kind in (((), alone), ((ADD,), with_tools)):
@@ -347,7 +346,7 @@ async def test_response_formats_alone_and_with_tools(connect_as, model, alone, w
         assert body.get("response_format", {}).get("type") == kind
 
 
-async def test_an_address_of_the_table_has_its_row(connect_as):
+async def test_base_url_of_a_known_provider_applies_its_differences(connect_as):
     """`OpenAI(base_url=...)` at a provider of the table applies the provider's differences."""
     client = OpenAI("llama-3.3-70b-versatile", base_url="https://api.groq.com/openai/v1", api_key="k")
     body = client.encode(ModelRequest(messages=ASKED[:1], tools=(ADD,), response_format=FORM))

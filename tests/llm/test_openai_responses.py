@@ -23,7 +23,7 @@ def spoken(text, **more):
     }
 
 
-async def test_the_whole_request(connect, said):
+async def test_responses_request_has_all_items(connect, said):
     """Instructions, items and formats are in the positions that the API requires; `store` is false."""
     model, wire = connect(DIALECT, said(DIALECT), model="gpt-5.2")
     messages = (
@@ -84,7 +84,7 @@ async def test_the_whole_request(connect, said):
         ("gpt-4.1-nano", False),
     ],
 )
-async def test_only_reasoning_models_are_asked_for_their_reasoning(connect, said, model, reasons):
+async def test_reasoning_is_requested_only_from_reasoning_models(connect, said, model, reasons):
     """Other models would reject the request."""
     client, wire = connect(DIALECT, said(DIALECT), model=model)
     await client.complete(HELLO)
@@ -146,7 +146,7 @@ async def test_phases_and_annotations_stay_with_their_text(connect):
 @pytest.mark.parametrize(
     ("reason", "stop"), [("max_output_tokens", "length"), ("content_filter", "filter"), (None, "length")]
 )
-async def test_incomplete_is_an_answer(connect, reason, stop):
+async def test_incomplete_response_is_an_answer(connect, reason, stop):
     """A truncated answer has its stop reason and no truncated call, even with complete-looking arguments."""
     call = {
         "type": "function_call",
@@ -189,7 +189,7 @@ async def test_a_failed_response_is_an_error(connect, sse, streams):
         await model.complete(HELLO)
 
 
-async def test_an_error_event_with_its_fields_at_the_top(connect, sse):
+async def test_error_event_with_top_level_fields_is_read(connect, sse):
     """Error events of this wire have their fields at the top level."""
     reply = sse({"type": "error", "code": "context_length_exceeded", "message": "too long"})
     model, _ = connect(DIALECT, reply, stream=True)
@@ -198,7 +198,7 @@ async def test_an_error_event_with_its_fields_at_the_top(connect, sse):
     assert not caught.value.retryable
 
 
-async def test_items_of_a_stream_whose_last_event_leaves_them_out(connect, sse):
+async def test_item_events_form_the_answer_without_a_final_output(connect, sse):
     """If the final event has no output, the earlier item events form the answer."""
     events = [
         {"type": "response.output_item.done", "output_index": 1, "item": spoken("B")},
@@ -216,7 +216,7 @@ async def test_a_custom_call_is_a_call_that_never_runs(connect):
     assert (await model.complete(HELLO)).tool_calls == (ToolCall("sql", "SELECT 1", provider_id="call_1"),)
 
 
-async def test_stored_answers(connect, said):
+async def test_store_true_requests_no_encrypted_reasoning(connect, said):
     """With `store=True` the provider stores the answer, and no encrypted reasoning is requested."""
     model, wire = connect(DIALECT, said(DIALECT), model="gpt-5.2", store=True)
     await model.complete(HELLO)

@@ -46,7 +46,7 @@ def fresh(monkeypatch):
     monkeypatch.setattr(Acme, "made", [])
 
 
-async def test_a_provider_of_ones_own():
+async def test_custom_provider_is_selected_by_name():
     """After `integrate_custom_llm` the name selects the provider in agents, by role and in `run_agent`."""
     register_provider("acme", Acme)
     async with BareAgent("clerk", llm="acme:small") as clerk:
@@ -56,7 +56,7 @@ async def test_a_provider_of_ones_own():
     assert sorted(client.name for client in Acme.made) == ["acme:big", "acme:small", "acme:small"]
 
 
-async def test_by_builder_and_environment(monkeypatch):
+async def test_builder_and_environment_accept_a_custom_provider(monkeypatch):
     """Builders and variables accept a custom provider. The factory gets only the settings that it accepts."""
     register_provider("acme", Acme)
     monkeypatch.setenv("LLM_MODEL", "acme:small")
@@ -70,7 +70,7 @@ async def test_by_builder_and_environment(monkeypatch):
         load_settings(max_tokens=5).build()
 
 
-async def test_any_factory():
+async def test_function_can_be_a_provider_factory():
     """A function can be the factory. One with `**keywords` gets all settings."""
     seen = {}
 
@@ -98,13 +98,13 @@ async def test_any_factory():
         ("acme", "Acme", "must be a callable"),
     ],
 )
-def test_names_that_cannot_be(name, factory, reason):
+def test_invalid_provider_names_are_rejected(name, factory, reason):
     """Names of built-in providers and names that cannot precede a colon are rejected."""
     with pytest.raises(ConfigurationError, match=reason):
         register_provider(name, factory)
 
 
-def test_two_factories_of_one_name():
+def test_second_factory_of_a_name_needs_replace():
     """A second factory needs replace=True. Registering the same factory again is allowed."""
     register_provider("acme", Acme)
     register_provider("acme", Acme)
@@ -136,7 +136,7 @@ def test_unknown_provider_error_lists_the_known_ones():
 # --- roles -------------------------------------------------------------------------------------
 
 
-def test_models_by_role():
+def test_role_variable_selects_its_model():
     """Case 21: a role uses its own variable, in our name or the seed's, or the default model."""
     environment = {
         "LLM_PLANNER_MODEL": "openai:gpt-5.2",
@@ -170,14 +170,13 @@ async def test_builders_take_roles_from_the_environment(monkeypatch):
     assert [client.name for client in Acme.made] == ["acme:small"]
 
 
-async def test_run_agent_takes_models_by_role():
-    """`run_agent` also accepts models by role."""
+async def test_run_agent_accepts_models_by_role():
     plan = json.dumps({"action": "plan", "params": {"steps": ["sum up"]}})
     planner = ScriptedLLM([plan])
-    said = [
+    texts = [
         {"action": "summarize", "params": {"summary": "so it is"}},
         {"action": "evaluate", "params": {"achieved": True}},
     ]
-    result = await run_agent("know", ScriptedLLM([*map(json.dumps, said)]), models={"planner": planner})
+    result = await run_agent("know", ScriptedLLM([*map(json.dumps, texts)]), models={"planner": planner})
     assert isinstance(result, GoalResult)
     assert (result.text, len(planner.chats)) == ("so it is", 1)

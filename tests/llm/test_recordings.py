@@ -171,7 +171,7 @@ async def test_answers_are_read_as_recorded(connect, rows, streams):
     assert set(seen) == set(DIALECTS.values())
 
 
-async def test_streams_are_read_however_the_network_cuts_them(connect, rows):
+async def test_streams_are_read_with_any_packet_split(connect, rows):
     """Events and characters that are split across packets are joined."""
     for row in [row for row in rows if "sse" in row and not fails(row)][::5]:
         whole = reply(row)
@@ -561,18 +561,18 @@ def values(body: Any) -> Iterator[str]:
 
 def conversation_of(row: dict[str, Any]) -> list[Any]:
     request = row["request"] or {}
-    said = request.get("messages", request.get("input", []))
-    return [{"role": "user", "content": said}] if isinstance(said, str) else said
+    response = request.get("messages", request.get("input", []))
+    return [{"role": "user", "content": response}] if isinstance(response, str) else response
 
 
 def going_on(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Yield pairs of exchanges in which the second request extends the first; both report usage."""
-    told = [row for row in rows if not fails(row) and tokens(SAYS[DIALECTS[row["endpoint"]]](row)[2])[0]]
-    for row in told:
+    received = [row for row in rows if not fails(row) and tokens(SAYS[DIALECTS[row["endpoint"]]](row)[2])[0]]
+    for row in received:
         said = conversation_of(row)
         before = [
             (len(earlier), other)
-            for other in told
+            for other in received
             if (other["endpoint"], other["source"]["path"]) == (row["endpoint"], row["source"]["path"])
             and len(earlier := conversation_of(other)) < len(said)
             and said[: len(earlier)] == earlier
@@ -581,7 +581,7 @@ def going_on(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[
             yield max(before, key=lambda each: each[0])[1], row
 
 
-async def test_the_next_request_of_a_recorded_conversation_is_about_as_long_as_we_think(connect, rows):
+async def test_request_length_estimates_match_recordings(connect, rows):
     """Half of the estimates from the previous usage are within 5 %, nine of ten within 15 %.
 
     The outlier used a server tool: its usage is the sum of two requests, of which one is recorded.

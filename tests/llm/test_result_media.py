@@ -37,7 +37,7 @@ def encoded(data):
     return base64.b64encode(data).decode()
 
 
-async def test_anthropic_has_them_in_the_result(connect, said):
+async def test_anthropic_media_are_blocks_of_the_result(connect, said):
     """Media are blocks of the result. A text names the media types that Anthropic does not accept."""
     model, wire = connect("anthropic", said("anthropic"))
     await model.complete(chat_with(PICTURE, DOCUMENT, SOUND))
@@ -52,8 +52,7 @@ async def test_anthropic_has_them_in_the_result(connect, said):
     assert (document["type"], document["title"]) == ("document", "a.pdf")
 
 
-async def test_responses_have_them_in_the_output(connect, said):
-    """Media are content of the output item."""
+async def test_responses_media_are_in_the_output_item(connect, said):
     model, wire = connect("openai-responses", said("openai-responses"))
     await model.complete(chat_with(PICTURE, DOCUMENT, SOUND))
     output = wire.bodies[0]["input"][-1]["output"]
@@ -77,7 +76,7 @@ async def test_completions_media_follow_all_results(connect, said, model, takes_
     assert messages[-1]["content"][0]["text"] == "[returned by the tool camera, call call_0:]"
 
 
-async def test_results_of_calls_in_text_have_them_too(connect, said, dialect):
+async def test_media_of_text_calls_are_sent_as_a_user_message(connect, said, dialect):
     """For calls inside the text, results and media are sent as a user message."""
     model, wire = connect(dialect, said(dialect))
     await model.complete(chat_with(PICTURE, native=False))
@@ -126,7 +125,7 @@ async def test_other_rejections_of_media_are_reported_unchanged(connect, dialect
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "openai", "openai-responses"])
-async def test_a_provider_finds_nothing_wrong_with_them(provider, monkeypatch):
+async def test_simulated_provider_accepts_result_media(provider, monkeypatch):
     """The simulated provider validates the request and reads the same media."""
     from actgent.llm.clients.anthropic import Anthropic
     from actgent.llm.clients.openai import OpenAI
@@ -148,7 +147,7 @@ async def test_a_provider_finds_nothing_wrong_with_them(provider, monkeypatch):
         assert [picture.data for picture in seen] == [PNG, PNG]
 
 
-async def test_gemini_has_them_like_completions():
+async def test_gemini_media_follow_like_completions():
     """Gemini's compatible API accepts images and audio in a user message."""
     model = client_class("gemini")("gemini-3-flash", api_key="k")
     messages = model.encode(chat_with(PICTURE, SOUND))["messages"]
@@ -156,7 +155,7 @@ async def test_gemini_has_them_like_completions():
     await model.aclose()
 
 
-def test_an_estimate_counts_them():
+def test_estimate_counts_result_media():
     """Media in results count as much as media in user messages."""
     bare, held = (PromptEstimator().tokens(chat) for chat in (chat_with(), chat_with(PICTURE, DOCUMENT)))
     assert held - bare >= 2 * MEDIA_BYTES // 3 - 1

@@ -16,7 +16,7 @@ def test_pauses_double_up_to_a_limit():
     assert [STEADY.delay(attempt, OVERLOAD) for attempt in range(4)] == [1, 2, 3, None]
 
 
-def test_pauses_are_spread():
+def test_pauses_have_jitter():
     """Jitter shortens a pause by at most half."""
     assert Retry(first_delay=1, random=lambda: 0.0).delay(0, OVERLOAD) == 0.5
     assert 0.5 <= (Retry(first_delay=1).delay(0, OVERLOAD) or 0) <= 1
@@ -25,7 +25,7 @@ def test_pauses_are_spread():
 @pytest.mark.parametrize(
     ("wish", "pause"), [(None, 1), (0, 1), (30, 30), (120, 120), (121, None), (4_233_600, None)]
 )
-def test_a_providers_wish_is_granted_within_reason(wish, pause):
+def test_retry_after_lengthens_the_pause_within_bounds(wish, pause):
     """A Retry-After lengthens the pause. One of 49 days ends the retries."""
     assert STEADY.delay(0, RateLimited("later", retry_after=wish)) == pause
 
@@ -77,14 +77,14 @@ async def test_no_pause_outlasts_the_deadline(autojump_clock: MockClock):
     assert trio.current_time() == 0
 
 
-async def test_other_exceptions_pass():
+async def test_other_exceptions_are_not_retried():
     """Exceptions other than model errors are raised without a retry."""
     with pytest.raises(KeyError):
         await STEADY.run(Failing(KeyError("mine")))
 
 
 @pytest.mark.parametrize("wrong", [{"attempts": 0}, {"first_delay": -1}])
-def test_a_policy_without_sense_is_refused(wrong):
+def test_invalid_retry_policy_is_rejected(wrong):
     """A policy needs at least one attempt and no negative pause."""
     with pytest.raises(ValueError, match=r"Retry\(.* at least"):
         Retry(**wrong)

@@ -105,18 +105,18 @@ def parts(schema: Any) -> Iterator[Any]:
 
 def refused(schema: dict[str, Any], style: Any) -> list[str]:
     """Return the errors of a provider for the parameters of a function or an output schema."""
-    said = []
+    texts = []
     if schema.get("type") != "object" or {"anyOf", "oneOf", "allOf", "enum", "not"} & set(schema):
-        said.append("the root is not a plain object")
+        texts.append("the root is not a plain object")
     for each in parts(schema):
         if not isinstance(each, dict):
-            said.append(f"{each!r} is no schema")
+            texts.append(f"{each!r} is no schema")
             continue
         kinds = each["type"] if isinstance(each.get("type"), list) else [each.get("type")]
         if "array" in kinds and not isinstance(each.get("items"), dict):
-            said.append("array schema missing items")
+            texts.append("array schema missing items")
         if "oneOf" in each or "prefixItems" in each:
-            said.append("oneOf or prefixItems")
+            texts.append("oneOf or prefixItems")
         if "$ref" in each:
             name = each["$ref"].removeprefix("#/$defs/")
             if (
@@ -124,15 +124,15 @@ def refused(schema: dict[str, Any], style: Any) -> list[str]:
                 or name not in schema.get("$defs", {})
                 or not name.replace("_", "").replace("-", "").isalnum()
             ):
-                said.append(f"$ref {each}")
+                texts.append(f"$ref {each}")
         if style is GEMINI_STYLE and (
             {"$ref", "$defs", "const", "additionalProperties"} & set(each)
             or isinstance(each.get("type"), list)
             or not all(isinstance(word, str) for word in each.get("enum", ()))
         ):
-            said.append(f"Gemini: {each}")
+            texts.append(f"Gemini: {each}")
     jsonschema_rs.Draft202012Validator(schema)
-    return said  # fmt: skip
+    return texts  # fmt: skip
 
 
 def strict_refused(schema: dict[str, Any]) -> list[str]:
@@ -182,7 +182,7 @@ OUTPUTS = [
 
 
 @pytest.mark.parametrize(("output", "text", "value", "strict"), OUTPUTS)
-async def test_every_output_has_a_form_that_providers_accept(  # noqa: PLR0917
+async def test_every_output_has_a_valid_schema(  # noqa: PLR0917
     connect, said, dialect, output, text, value, strict
 ):
     """A non-object output is wrapped in an object and unwrapped in the answer.
@@ -246,7 +246,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_forms_of_others_are_rewritten(form):
+def test_schemas_of_other_libraries_are_rewritten(form):
     """Schemas of pydantic, zod and authors are rewritten. A strict schema is one that OpenAI enforces."""
     before = json.dumps(form)
     for style in STYLES:
@@ -329,9 +329,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("parameters", BAD)
-async def test_a_tool_that_cannot_be_expressed_is_left_out_and_named(
-    connect, said, dialect, parameters, caplog
-):
+async def test_unusable_tool_is_omitted_and_logged(connect, said, dialect, parameters, caplog):
     """A request omits an invalid tool of a foreign server and logs its name once."""
     for style in STYLES:
         with pytest.raises(UnsupportedSchema):
@@ -349,7 +347,7 @@ async def test_a_tool_that_cannot_be_expressed_is_left_out_and_named(
     assert "tools" not in wire.bodies[-1]
 
 
-async def test_names_of_parameters_that_anthropic_refuses(connect, said, caplog):
+async def test_invalid_parameter_names_are_omitted_for_anthropic(connect, said, caplog):
     """Anthropic rejects a request with such a parameter name. OpenAI accepts it."""
     odd = ToolSpec("query", "Query.", {"type": "object", "properties": {"$filter": {"type": "string"}}})
     model, wire = connect("anthropic", said("anthropic"))
@@ -361,7 +359,7 @@ async def test_names_of_parameters_that_anthropic_refuses(connect, said, caplog)
     assert wire.bodies[0]["tools"]
 
 
-async def test_a_form_that_cannot_be_expressed_is_left_to_the_prompt(connect, said, dialect):
+async def test_unusable_schema_is_only_in_the_prompt(connect, said, dialect):
     """The answer is still validated by the schema."""
     form = ResponseFormat("f", {"type": "object", "properties": {"a": {"$ref": "#/$defs/no"}}})
     model, wire = connect(dialect, said(dialect))

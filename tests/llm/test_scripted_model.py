@@ -12,7 +12,7 @@ from actgent.messages import Text, Thinking, ToolCall, Usage
 CHAT = ModelRequest(messages=(ChatMessage("user", (Text("Hi"),)),))
 
 
-async def test_every_kind_of_entry():
+async def test_script_entries_of_every_kind_give_answers():
     """Texts, calls, parts, responses and functions of the request give answers, in order."""
     answer = ModelResponse(parts=(Text("whole"),), stop="length", usage=Usage(input_tokens=3))
 
@@ -48,7 +48,7 @@ async def test_exceptions_are_raised():
     assert (await model.complete(CHAT)).text == "then"
 
 
-async def test_the_end_of_the_script():
+async def test_call_after_the_end_of_the_script_raises():
     """One call too many raises an error with the number of answers."""
     model = ScriptedLLM(["one", "two"])
     await model.complete(CHAT)
@@ -75,7 +75,7 @@ async def test_chats_are_kept_up_to_a_bound():
         assert model.chats == kept
 
 
-async def test_delays_and_chunks(autojump_clock: MockClock):
+async def test_answers_and_chunks_have_their_delays(autojump_clock: MockClock):
     """The answer is sent after its delay and each piece after its own delay."""
     seen = []
 

@@ -87,7 +87,7 @@ def decoded(count):
         pytest.param(decoded, id="lines of one event"),
     ],
 )
-def test_eight_times_as_much_costs_no_sixty_times_as_much(cost):
+def test_streaming_cost_is_linear(cost):
     """Quadratic time would cost 64 times as much.
 
     The best of three runs counts, because the machine is shared.

@@ -41,7 +41,7 @@ class Told(LLM):
 @pytest.mark.parametrize(
     "wrap", [CachedModel, RetryingModel, lambda llm: RateLimitedModel(llm, RateLimiter())]
 )
-async def test_a_model_round_another_says_what_that_one_says(wrap):
+async def test_wrapper_reports_properties_of_its_model(wrap):
     """Limits, token counts, price and rate limiters are the wrapped model's.
 
     Closing the wrapper closes it.

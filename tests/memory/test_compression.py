@@ -25,13 +25,13 @@ def conversation():
     return said(*talk, "What is the number of my invoice?")
 
 
-def test_a_short_conversation_stays_as_it_is():
+def test_short_conversation_is_not_compressed():
     """Below the trigger the conversation is unchanged."""
     history = conversation()
     assert SemanticCompression(trigger=100_000)(history) == history
 
 
-def test_the_sentence_that_is_asked_for_is_kept():
+def test_sentence_similar_to_the_question_is_kept():
     """The fact is shown within the smaller budget, and the last messages are complete."""
     history = conversation()
     kept = SemanticCompression(trigger=100, max_tokens=40, recent=3)(history)
@@ -43,8 +43,7 @@ def test_the_sentence_that_is_asked_for_is_kept():
     assert sum(count_characters(each.parts) for each in kept[:-3]) < size / 10
 
 
-def test_another_question_keeps_another_sentence():
-    """The question decides which sentence is kept."""
+def test_kept_sentence_depends_on_the_question():
     history = [*conversation()[:-1], *said("Who is the harbour master?")]
     strategy = SemanticCompression(trigger=100, max_tokens=12, recent=1)
     text = " ".join(each.text for each in strategy(history)[:-1])
@@ -75,7 +74,7 @@ def test_calls_and_results_are_left_to_the_view():
 
 
 @pytest.mark.parametrize("memory", [SemanticCompression(trigger=200, max_tokens=60, recent=2), None])
-async def test_an_agent_is_shown_the_fact_of_long_ago(memory):
+async def test_compression_shows_an_old_fact_in_a_short_prompt(memory):
     """With the strategy the prompt is short and has the fact. Without it the prompt grows."""
     sizes, last = [], []
 

@@ -79,7 +79,7 @@ steps = st.lists(
 
 @settings(max_examples=40)
 @given(steps=steps, memory=st.sampled_from([None, SlidingWindow(turns=4), lambda history: history]))
-def test_no_request_of_any_conversation_is_longer_than_the_window(steps, memory):
+def test_no_request_exceeds_the_context_window(steps, memory):
     """For questions and results of any length, no request exceeds the provider's limit."""
     wrong = []
     answers = [
@@ -100,7 +100,7 @@ async def converse(steps, answers, memory, wrong):
                 await agent.run(("words of a question " * (size // 20 + 1))[:size], session=session)
 
 
-async def test_older_messages_are_left_out_by_half_and_the_prefix_stays_between_two_cuts():
+async def test_cuts_drop_the_older_half_and_are_rare():
     """A conversation much longer than the window continues with few cuts."""
     llm = counting([])
     async with BareAgent("a", llm=llm, max_tokens=500) as agent:
@@ -138,7 +138,7 @@ async def test_a_system_prompt_that_fills_the_window_is_an_error():
     assert not llm.chats
 
 
-async def test_a_request_that_the_provider_finds_too_long_is_cut_once_and_sent_again():
+async def test_request_rejected_as_too_long_is_cut_once_and_repeated():
     """For an unknown window, the provider's rejection leads to one compaction and one retry, over HTTP."""
     answers = [
         "One.",
@@ -151,23 +151,23 @@ async def test_a_request_that_the_provider_finds_too_long_is_cut_once_and_sent_a
         assert llm.context_window is None
         async with BareAgent("a", llm=llm) as agent:
             session = await agent.create_session("ada")
-            said = [
+            texts = [
                 (await agent.run(f"{word} ".ljust(2_000, "."), session=session)).text
                 for word in ("1", "2", "3")
             ]
         await llm.aclose()
-    assert said == ["One.", "Two.", "Three."]
+    assert texts == ["One.", "Two.", "Three."]
     sent = [len(request.chat.messages) for request in provider.requests]
     assert sent[2] > sent[3]
 
 
 async def test_a_request_that_stays_too_long_is_an_overflow():
     """After one compaction there is no third attempt."""
-    asked = []
+    requests = []
 
     def answer(chat):
-        asked.append(len(chat.messages))
-        if len(asked) > 3:
+        requests.append(len(chat.messages))
+        if len(requests) > 3:
             raise BadRequest("prompt is too long: 210000 tokens > 200000 maximum", model="m")
         return "Yes."
 
@@ -177,12 +177,12 @@ async def test_a_request_that_stays_too_long_is_an_overflow():
             await agent.run(f"{number} ".ljust(900, "."), session=session)
         with pytest.raises(ContextOverflow, match="finds the request too long"):
             await agent.run("4 ".ljust(900, "."), session=session)
-    assert asked[3] == 7
-    assert len(asked) == 5
-    assert asked[4] < 7
+    assert requests[3] == 7
+    assert len(requests) == 5
+    assert requests[4] < 7
 
 
-def test_other_errors_of_a_provider_are_not_taken_for_one_of_length():
+def test_other_provider_errors_are_no_overflow():
     """Only a provider's wordings and codes for length errors count as overflow."""
     assert is_too_long(BadRequest("x", model="m", code="context_length_exceeded"))
     assert is_too_long(BadRequest("x", model="m", status=413))
@@ -191,7 +191,7 @@ def test_other_errors_of_a_provider_are_not_taken_for_one_of_length():
     assert not is_too_long(ValueError("prompt is too long"))
 
 
-def test_windows_come_from_the_tables_or_are_given():
+def test_context_windows_come_from_tables_or_options():
     """The providers' own models have known windows. For a local server the user passes the window."""
     assert window_of("gpt-4o", url="https://api.openai.com/v1") == 128_000
     assert window_of("nobody-knows", url="https://api.openai.com/v1") is None
@@ -204,7 +204,7 @@ def test_windows_come_from_the_tables_or_are_given():
 
 
 @given(sizes=st.lists(st.integers(20, 3_000), min_size=3, max_size=15))
-def test_after_an_answer_the_size_of_the_next_request_is_known_within_a_tenth(sizes):
+def test_next_request_size_is_estimated_within_a_tenth(sizes):
     """The estimate is the provider's last count plus the new text at the measured rate."""
     trio.run(guess, sizes)
 

@@ -86,7 +86,7 @@ async def test_count_requests_contain_only_supported_fields():
     assert seen == [{"model", "system", "messages"}, {"model", "instructions", "input"}]
 
 
-async def test_of_several_models_the_first_one_counts():
+async def test_first_model_of_a_chain_counts():
     """A fallback chain counts with the model that will answer."""
     async with open_provider(["Yes."], count=lambda _: 7_000) as provider:
         first = client("anthropic", provider)
@@ -130,7 +130,7 @@ class Wire:
             yield agent
 
 
-async def test_a_server_that_does_not_count_is_asked_once():
+async def test_server_without_a_counting_api_is_asked_once():
     """A server without a counting API answers 404.
 
     After that the estimate decides, and uncertain requests are cut.
@@ -151,15 +151,15 @@ async def test_a_server_that_does_not_count_is_asked_once():
     assert wire.counted <= 1
 
 
-async def test_a_count_that_does_not_come_is_not_waited_for(autojump_clock):
+async def test_slow_count_is_replaced_by_the_estimate(autojump_clock):
     """After five seconds the estimate is used."""
     wire = Wire(trio.sleep_forever)
     async with wire.agent() as agent:
         session = await agent.create_session("ada")
-        begun = trio.current_time()
+        started = trio.current_time()
         with pytest.raises(ContextOverflow):
             await agent.run(LONG, session=session)
-        assert trio.current_time() - begun == pytest.approx(5.0, abs=0.5)
+        assert trio.current_time() - started == pytest.approx(5.0, abs=0.5)
     assert wire.counted == 1
 
 

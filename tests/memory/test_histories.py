@@ -60,9 +60,9 @@ def tokens(text):
 def size_of(chat):
     """Return the tokens of a request, with some hidden ones."""
     found = 60 + tokens(chat.system) + sum(tokens(str(each)) // 2 for each in chat.tools)
-    for said in chat.messages:
+    for message in chat.messages:
         found += 4
-        for part in said.parts:
+        for part in message.parts:
             if isinstance(part, Image):
                 found += 1_400
             elif not isinstance(part, Thinking):

@@ -26,7 +26,7 @@ def test_a_slice_behaves_like_a_tuple():
     assert tuple(shown) == whole
     assert shown == whole
     assert len(shown) == len(whole)
-    assert [shown[place] for place in range(-8, 8)] == [whole[place] for place in range(-8, 8)]
+    assert [shown[index] for index in range(-8, 8)] == [whole[index] for index in range(-8, 8)]
     assert shown[2:-1] == whole[2:-1]
     assert shown[::-2] == whole[::-2]
     assert list(reversed(shown)) == list(reversed(whole))

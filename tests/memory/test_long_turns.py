@@ -77,7 +77,7 @@ class Run:
         self.requests.append(tuple(chat.messages))
         size = counted(chat)
         assert size <= self.room
-        results = [p for said in chat.messages for p in said.parts if isinstance(p, ToolResult)]
+        results = [p for message in chat.messages for p in message.parts if isinstance(p, ToolResult)]
         step = len(self.requests) - 1
         if len(self.requests) > 1 and not begins_with(self.requests[-1], self.requests[-2]):
             self.shares.append(size / self.room)
@@ -95,7 +95,7 @@ class Run:
 
 def counted(chat):
     """Return the tokens of a request by a provider's own rule."""
-    characters = sum(count_characters(said.parts) for said in chat.messages)
+    characters = sum(count_characters(message.parts) for message in chat.messages)
     return int(60 + (len(chat.system) + len(str(chat.tools))) / 4 + characters / 3.6 + 4 * len(chat.messages))
 
 
@@ -104,7 +104,7 @@ def begins_with(request, other):
 
 
 def has(request, task):
-    return any(isinstance(part, Text) and part.text == task for said in request for part in said.parts)
+    return any(isinstance(part, Text) and part.text == task for message in request for part in message.parts)
 
 
 MEMORIES = {
@@ -132,7 +132,7 @@ async def test_every_request_of_a_long_turn_has_the_task_and_the_last_results(me
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_a_cut_leaves_half_of_the_room(seed):
+async def test_cut_leaves_half_of_the_budget(seed):
     """After a cut a request uses 45 to 55 % of the budget, and cuts are rare.
 
     The last five results are complete.
@@ -143,12 +143,14 @@ async def test_a_cut_leaves_half_of_the_room(seed):
     assert all(0.45 <= share <= 0.55 for share in run.shares), run.shares
     assert len(run.shares) <= len(run.requests) / 8
     for step, request in enumerate(run.requests):
-        shown = {p.call_id: p.content for said in request for p in said.parts if isinstance(p, ToolResult)}
+        shown = {
+            p.call_id: p.content for message in request for p in message.parts if isinstance(p, ToolResult)
+        }
         for number in range(max(0, step - PROTECTED_RESULTS), step):
             assert shown[f"c{number}"] == run.results[number]
 
 
-async def test_old_results_are_shortened_before_calls_are_left_out():
+async def test_old_results_are_shortened_before_calls_are_dropped():
     """After the first cut every call is still shown."""
     run = Run(1)
     run.results = [text[:3_000] for text in run.results]
@@ -177,7 +179,7 @@ def rounds_of(commands, results):
 
 @pytest.mark.parametrize("place", [5, 18])
 @pytest.mark.parametrize("memory", ["default", "bounded"])
-def test_a_long_command_is_shortened_before_rounds_are_left_out(memory, place):
+def test_long_command_is_shortened_before_rounds_are_dropped(memory, place):
     """A command that contains a complete file displaces no other call or result, at any position."""
     kinds = {"default": ShortTermMemory, "bounded": lambda: ManagedMemory(list)}
     view, commands = kinds[memory]().open_view(), [10] * 20
@@ -187,9 +189,9 @@ def test_a_long_command_is_shortened_before_rounds_are_left_out(memory, place):
     view.messages()  # a managed memory calls its function
     assert view.shrink(0.5)
     shown = view.messages()
-    results = [p.content for said in shown for p in said.parts if isinstance(p, ToolResult)]
+    results = [p.content for message in shown for p in message.parts if isinstance(p, ToolResult)]
     assert results == ["r" * 900] * 20
-    arguments = [str(p.arguments) for said in shown for p in said.parts if isinstance(p, ToolCall)]
+    arguments = [str(p.arguments) for message in shown for p in message.parts if isinstance(p, ToolCall)]
     assert [number for number, each in enumerate(arguments) if "not_shown" in each] == [place]
 
 
@@ -202,14 +204,14 @@ def test_a_long_task_does_not_displace_the_last_results():
     for message in others:
         view.add(message)
     assert view.shrink(0.4)
-    results = [p for said in view.messages() for p in said.parts if isinstance(p, ToolResult)]
+    results = [p for message in view.messages() for p in message.parts if isinstance(p, ToolResult)]
     assert [each.call_id for each in results] == [f"c{number}" for number in range(5)]
     assert any(len(each.content) < 3_000 for each in results)
     assert results[-1].content == "r" * 3_000
 
 
 @pytest.mark.parametrize("memory", ["default", "tokens", "turns"])
-async def test_after_a_restart_the_model_is_shown_the_same(memory, tmp_path):
+async def test_request_is_equal_after_a_restart(memory, tmp_path):
     """A process that reads the session from its journal makes no new cut. The next request is identical."""
     shown = []
     for restarts in (False, True):
@@ -241,7 +243,7 @@ async def end(agent, session, run, shown):
     await agent.run("Thank you.", session=session)
 
 
-async def test_a_summary_comes_into_the_turn_that_runs():
+async def test_summary_is_shown_in_the_running_turn():
     """The summary is written during the turn and shown between the task and the last rounds."""
     run, read = Run(5), []
 
@@ -256,14 +258,14 @@ async def test_a_summary_comes_into_the_turn_that_runs():
     assert len(read) > 1
     assert read[0].startswith("user: " + TASK)
     assert "Summary number 1." in read[1]
-    texts = [part.text for said in run.requests[-1] for part in said.parts if isinstance(part, Text)]
+    texts = [part.text for message in run.requests[-1] for part in message.parts if isinstance(part, Text)]
     assert texts[0] == run.task
     assert f"Summary number {len(read)}." in texts[2] or f"Summary number {len(read) - 1}." in texts[2]
     assert max(map(counted_messages, run.requests)) < 16_000
 
 
 def counted_messages(request):
-    return sum(count_characters(said.parts) for said in request) / 3.6
+    return sum(count_characters(message.parts) for message in request) / 3.6
 
 
 async def test_a_shortened_result_is_read_from_the_record():
@@ -272,8 +274,8 @@ async def test_a_shortened_result_is_read_from_the_record():
     async with run.agent(16_000) as agent:
         session = await agent.create_session("ada")
         await agent.run(run.task, session=session)
-        said = [part for each in run.requests[-1] for part in each.parts if isinstance(part, ToolResult)]
-        cut = next(each for each in said if f'of result "{each.call_id}"]' in each.content)
+        texts = [part for each in run.requests[-1] for part in each.parts if isinstance(part, ToolResult)]
+        cut = next(each for each in texts if f'of result "{each.call_id}"]' in each.content)
         number = int(cut.call_id[1:])
 
         def answer(chat):
@@ -286,7 +288,7 @@ async def test_a_shortened_result_is_read_from_the_record():
     assert run.results[number][900:1_100] in text
 
 
-async def test_a_task_longer_than_the_room_is_named():
+async def test_task_longer_than_the_budget_ends_its_turn():
     """The turn ends with an error before a request is sent. The session continues with the next turn."""
     run = Run(0)
     async with run.agent(16_000) as agent:
@@ -297,7 +299,7 @@ async def test_a_task_longer_than_the_room_is_named():
         assert (await agent.run(run.task, session=session)).text == "Done."
 
 
-async def test_the_users_instruction_stays_while_reports_of_others_are_answered():
+async def test_last_user_message_is_shown_in_turns_of_other_agents():
     """Turns that other agents start still show the user's last message."""
     view = ShortTermMemory(max_tokens=2_000).open_view()
     view.add(said(ADA, Text(TASK)), answered=True)
@@ -319,7 +321,7 @@ async def test_a_planning_agent_keeps_the_task_when_its_turn_is_cut():
         return f"page {number} " * 300
 
     def answer(chat):
-        seen.append(any(TASK in getattr(p, "text", "") for said in chat.messages for p in said.parts))
+        seen.append(any(TASK in getattr(p, "text", "") for message in chat.messages for p in message.parts))
         return ToolCall("look", {"number": len(seen)}, f"c{len(seen)}") if len(seen) < 40 else "Done."
 
     agent = PlanAgent("p", llm=ScriptedLLM(answer, context_window=16_000, keep=0), tools=[look], limits=LONG)
@@ -352,12 +354,12 @@ def steps(turns):
         task = said(ADA, Text(f"task {number} ".ljust(asked, "t")))
         yield task
         yield None
-        for words, results, thinks, native in calls:
+        for text, results, thinks, native in calls:
             ids = [f"c{next(count)}" for _ in results]
             thought = [Thinking("hm", "anthropic")] if thinks else []
             asking = [ToolCall("look", {}, each) for each in ids] if native else []
             yield said(
-                AGENT, *thought, Text("w" * words), *asking, correlation_id=task.id, causation_id=task.id
+                AGENT, *thought, Text("w" * text), *asking, correlation_id=task.id, causation_id=task.id
             )
             found = [
                 ToolResult(call_id=each, tool_name="look", content="r" * size, native=native)
@@ -413,7 +415,7 @@ def test_views_keep_task_pairs_and_budget(turns, budget, kind, shares):
 # --- limits ----------------------------------------------------------------------------------
 
 
-async def test_limits_for_long_turns_carry_hundreds_of_calls():
+async def test_limits_for_long_turns_allow_hundreds_of_calls():
     """The default ends a turn after 25 model calls."""
     run = Run(4)
     llm = ScriptedLLM(run.answer, context_window=128_000, keep=0)

@@ -20,7 +20,7 @@ def message(sender, *parts, **options):
 
 
 def words(view):
-    return ["".join(getattr(part, "text", "") for part in said.parts) for said in view.messages()]
+    return ["".join(getattr(part, "text", "") for part in message.parts) for message in view.messages()]
 
 
 def conversation(view, turns, *, size, tools=lambda _: False, start=0):
@@ -37,7 +37,7 @@ def conversation(view, turns, *, size, tools=lambda _: False, start=0):
         view.add(message(TUTOR, Text(f"answer {number} ".ljust(size, "."))))
 
 
-def test_a_conversation_within_the_budget_is_shown_whole():
+def test_conversation_within_the_budget_is_shown_completely():
     """500 turns of 100 characters are 25,000 tokens, well below the default budget."""
     view = ShortTermMemory().open_view()
     requests = list(conversation(view, 500, size=100, tools=lambda number: number % 10 == 0))
@@ -46,7 +46,7 @@ def test_a_conversation_within_the_budget_is_shown_whole():
         assert after[: len(before)] == before
 
 
-def test_over_the_budget_the_older_half_is_left_out_at_once():
+def test_cut_over_the_budget_drops_the_older_half():
     """Cuts are rare and large, so the prefix is stable between two cuts."""
     view = ShortTermMemory(max_tokens=1000).open_view()
     requests = list(conversation(view, 200, size=100, tools=lambda number: number % 3 == 0))
@@ -65,7 +65,7 @@ def test_over_the_budget_the_older_half_is_left_out_at_once():
     size=st.integers(1, 200),
     tools=st.sets(st.integers(0, 40)),
 )
-def test_whatever_is_left_out_the_rest_is_a_valid_conversation(budget, turns, size, tools):
+def test_shown_messages_are_a_valid_conversation(budget, turns, size, tools):
     """Calls and results stay paired, a user message is first, and the view is never empty."""
     view = ShortTermMemory(max_tokens=budget).open_view()
     for request in conversation(view, turns, size=size, tools=lambda number: number in tools):
@@ -73,7 +73,7 @@ def test_whatever_is_left_out_the_rest_is_a_valid_conversation(budget, turns, si
 
 
 @given(budget=st.integers(20, 200))
-def test_results_in_text_stay_with_the_answer_that_asked_for_them(budget):
+def test_text_results_stay_with_their_call(budget):
     """Calls and results of a text protocol also stay paired."""
     view = ShortTermMemory(max_tokens=budget).open_view()
     for number in range(20):
@@ -82,9 +82,9 @@ def test_results_in_text_stay_with_the_answer_that_asked_for_them(budget):
         result = ToolResult(call_id=f"c{number}", tool_name="look", content="r" * 40, native=False)
         view.add(message(TOOLS, result))
         shown = view.messages()
-        for place, said in enumerate(shown):
-            if said.parts[0].text.startswith("Tool results"):
-                assert shown[place - 1].role == "assistant"
+        for index, chat_message in enumerate(shown):
+            if chat_message.parts[0].text.startswith("Tool results"):
+                assert shown[index - 1].role == "assistant"
         view.add(message(TUTOR, Text("a")))
 
 
@@ -119,7 +119,7 @@ def test_a_budget_is_at_least_one_token(tokens):
         (Sender("tools", "tool"), "user"),
     ],
 )
-def test_roles_of_senders_in_the_history_and_while_they_are_answered(sender, role):
+def test_role_of_a_sender_depends_on_its_position(sender, role):
     """A message that is being answered has the role user.
 
     In the history an agent's message is an assistant's.
@@ -129,7 +129,7 @@ def test_roles_of_senders_in_the_history_and_while_they_are_answered(sender, rol
     view.add(message(sender, Text("hi")), answered=True)
     assert view.messages()[1].role == "user"
     view.add(message(TUTOR, Text("hello")))
-    assert [said.role for said in view.messages()] == ["user", role, "assistant"]
+    assert [chat_message.role for chat_message in view.messages()] == ["user", role, "assistant"]
 
 
 def test_a_cut_answer_shows_its_text_only():
@@ -147,7 +147,7 @@ def test_empty_answers_are_not_shown(parts):
     view = ShortTermMemory().open_view()
     view.add(message(ADA, Text("hi")), answered=True)
     view.add(message(TUTOR, *parts))
-    assert [said.role for said in view.messages()] == ["user"]
+    assert [chat_message.role for chat_message in view.messages()] == ["user"]
 
 
 def test_sent_messages_do_not_change():

@@ -57,7 +57,7 @@ async def say(agent, session, numbers):
 
 
 def shown(chat):
-    return "\n".join(part.text for said in chat.messages for part in said.parts)
+    return "\n".join(part.text for message in chat.messages for part in message.parts)
 
 
 def summaries(session):
@@ -88,7 +88,7 @@ async def test_a_summary_replaces_the_covered_messages():
     assert sum(moved) <= len(read)
 
 
-async def test_a_long_summary_is_read_whole_for_the_next():
+async def test_long_summary_is_not_truncated_for_the_next():
     """A long message can be truncated because the record has it. Only the summary has its own end."""
     read = []
 
@@ -120,7 +120,7 @@ async def test_turns_do_not_wait_for_summaries():
         assert "question 9." in shown(llm.chats[-1])  # sent while the summary was written
 
 
-async def test_a_model_that_fails_leaves_the_conversation_as_it_is(caplog):
+async def test_failed_summary_leaves_the_conversation_unchanged(caplog):
     """The failure is logged and retried after a quarter more text. No turn gets the error."""
     llm, read = speaker(), []
     async with agent(llm, read, fail=True) as it:
@@ -139,20 +139,20 @@ async def test_summaries_are_restored_from_the_journal(tmp_path):
         it = await runtime.start(agent(before, read))
         session = await it.create_session("ada", session_id="s")
         await say(it, session, range(8))
-        told = summaries(session)
-    assert told
+        summaries_told = summaries(session)
+    assert summaries_told
     async with open_runtime(journal=url) as runtime:
         it = await runtime.start(agent(after, read))
         session = await it.open_session("s")
         await it.run("question 8.", session=session)
-        assert summaries(session)[: len(told)] == told
-    heading, _, words = told[-1].text.partition("\n")
-    assert re.search(rf"{heading}\n\[from [^\n]*\n{words}\n", shown(after.chats[0]))
+        assert summaries(session)[: len(summaries_told)] == summaries_told
+    heading, _, text = summaries_told[-1].text.partition("\n")
+    assert re.search(rf"{heading}\n\[from [^\n]*\n{text}\n", shown(after.chats[0]))
     assert "question 0." not in shown(after.chats[0])
     assert all("question 0." not in each for each in read[1:])
 
 
-async def test_a_summary_that_was_being_written_at_the_end_of_a_process_covers_nothing(tmp_path):
+async def test_interrupted_summary_covers_no_message(tmp_path):
     """The next process shows all messages and writes the summary again."""
     read, after = [], speaker()
     url = f"sqlite:///{tmp_path / 'j.db'}"
@@ -171,7 +171,7 @@ async def test_a_summary_that_was_being_written_at_the_end_of_a_process_covers_n
     assert "question 0." not in shown(after.chats[1])
 
 
-def test_settings_that_cannot_be_meant_are_refused():
+def test_invalid_summary_settings_are_rejected():
     """A memory without messages to keep or without a trigger is rejected."""
     with pytest.raises(ConfigurationError, match="keep"):
         SummarizingMemory(keep=0)
@@ -199,10 +199,10 @@ async def test_summaries_count_for_session_limits_and_quotas(bounded, journal_ur
 
 async def test_readings_count_under_the_quota_of_the_owner():
     """Model calls of a consolidation count against the quota of the session's owner."""
-    asked = trio.Event()
+    requested = trio.Event()
 
     def reader(_chat):
-        asked.set()
+        requested.set()
         return '{"memories": []}'
 
     clerk = BareAgent("clerk", llm=ScriptedLLM(["Noted."], repeat=True))
@@ -212,7 +212,7 @@ async def test_readings_count_under_the_quota_of_the_owner():
         await runtime.start(clerk)
         session = await clerk.create_session("ada")
         await clerk.run("Hello", session=session)
-        await asked.wait()
+        await requested.wait()
         with pytest.raises(LimitReached, match="quota of 2 model calls a day"):
             await clerk.run("Hello again", session=session)
         assert str(await clerk.run("Hello", session=await clerk.create_session("bob"))) == "Noted."

@@ -19,7 +19,7 @@ def message(sender, *parts, **options):
 
 
 def size_of(messages):
-    return sum(count_characters(said.parts) for said in messages)
+    return sum(count_characters(message.parts) for message in messages)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def size_of(messages):
         (File(media_type="text/plain", data=b"x" * 3_000_000), 1_000_000),
     ],
 )
-def test_the_rule_of_thumb(part, tokens):
+def test_token_estimate_follows_the_rule_of_thumb(part, tokens):
     """Four ASCII characters or three bytes of other text are a token. Documents count by their bytes."""
     assert count_characters([part]) / 4 == tokens
 
@@ -70,13 +70,13 @@ def test_the_overflow_error_names_the_largest_parts():
         assert part in str(error)
     view.add(message(ADA, Text("and now?")), answered=True)
     view.check_room()
-    hello, note, now = [said.parts[0].text for said in view.messages()]
+    hello, note, now = [chat_message.parts[0].text for chat_message in view.messages()]
     assert (hello, now) == ("hello", "and now?")
     assert "3 tool calls with all results, about 17," in note
     assert "at most 1,000 fit" in note
 
 
-def test_a_tail_that_does_not_fit_is_named():
+def test_oversized_tail_is_reported():
     """A protocol's text at the end of the prompt also counts."""
     view = ShortTermMemory(max_tokens=1000).open_view()
     view.add(message(ADA, Text("hello")), answered=True)
@@ -105,7 +105,7 @@ def steps(turns):
         yield message(ADA, Text("q" * asked))
         yield None
         if results:
-            ids = [f"{number}/{place}" for place in range(len(results))]
+            ids = [f"{number}/{index}" for index in range(len(results))]
             yield message(TUTOR, *[ToolCall("big", {}, call_id) for call_id in ids])
             told = zip(ids, results, strict=True)
             yield message(
@@ -122,7 +122,7 @@ def steps(turns):
     turns=st.lists(st.tuples(PIECES, st.lists(PIECES, max_size=4), PIECES), max_size=15),
     tail=st.integers(0, 300),
 )
-def test_nothing_above_the_budget_passes(budget, turns, tail):
+def test_view_within_the_budget_is_valid(budget, turns, tail):
     """A view that passes is within the budget and valid. A rebuilt view shows the same messages."""
     memory = ShortTermMemory(max_tokens=budget)
     view, again = memory.open_view(), memory.open_view()

@@ -39,13 +39,13 @@ def test_case_36_empty_and_fitting_histories_are_unchanged():
     assert [each is one for each, one in zip(kept, history, strict=True)] == [True] * 3
 
 
-def test_case_36_the_oldest_go_first():
+def test_case_36_oldest_messages_are_dropped_first():
     """Of 4 messages of 200 characters, 100 tokens keep the newest two or three."""
     history = said(*(f"{n}" * 200 for n in range(4)))
     assert Truncation(max_tokens=100)(history) == history[2:]
 
 
-def test_case_36_two_stay_however_long_they_are():
+def test_case_36_two_long_messages_stay():
     """Of 3 messages of 1,000 characters, 10 tokens keep two."""
     kept = Truncation(max_tokens=10)(said("a" * 1000, "b" * 1000, "c" * 1000))
     assert [each.text for each in kept] == ["..." + "b" * 17, "..." + "c" * 17]
@@ -61,7 +61,7 @@ def test_case_36_contents_are_cut_at_their_beginning():
     assert [each.id for each in kept] == [each.id for each in history]
 
 
-def test_case_36_one_message_of_2000_characters():
+def test_case_36_only_the_long_message_is_truncated():
     """In 100 tokens the message is cut. A short message before it is not."""
     assert len(Truncation(max_tokens=100)(said("x" * 2000))[0].text) == 400
     short, long = Truncation(max_tokens=100)(said("short", "x" * 2000))
@@ -76,12 +76,12 @@ def test_case_36_the_input_is_unchanged():
     assert [each.text for each in history] == before
 
 
-def test_results_are_cut_and_calls_are_not():
+def test_results_are_truncated_and_calls_are_not():
     """A result needs its complete call. Arguments are not text to cut."""
     asked = Message(session_id="s", sender=AGENT, parts=(ToolCall("look", {"at": "x" * 100}, "1"),))
     result = ToolResult(call_id="1", tool_name="look", content="y" * 4000)
-    told = Message(session_id="s", sender=TOOLS, parts=(result,))
-    kept = Truncation(max_tokens=100)([*said("What?"), asked, told])
+    message = Message(session_id="s", sender=TOOLS, parts=(result,))
+    kept = Truncation(max_tokens=100)([*said("What?"), asked, message])
     assert kept[0] is asked
     assert kept[1].tool_results[0].content.startswith("...y")
     assert sum(count_characters(each.parts) for each in kept) <= 400
@@ -92,7 +92,7 @@ def test_results_are_cut_and_calls_are_not():
     st.integers(1, 200),
     st.integers(1, 4),
 )
-def test_it_never_shows_more_than_it_may(texts, most, keep):
+def test_truncation_respects_its_token_limit(texts, most, keep):
     """The newest texts are within the tokens, except for the `...` of each, and in order."""
     history = said(*texts)
     kept = Truncation(max_tokens=most, keep=keep)(history)
@@ -111,7 +111,7 @@ def test_cuts_respect_character_boundaries():
     assert len(cut.encode()) * 4 // 3 <= 44
 
 
-async def test_an_agent_with_it_is_never_asked_too_much():
+async def test_agent_with_truncation_sends_bounded_requests():
     """The model is shown the end of a long message, and the record has the complete message."""
     shown = []
 

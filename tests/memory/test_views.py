@@ -105,9 +105,9 @@ BUDGETS = {"short": 8_000 + FRONT, "turns and tokens": 8_000 + FRONT}
 
 def requests(view, history):
     """Yield the messages of each model call: at the start of a turn and after the results of calls."""
-    for said, answered in history:
-        view.add(said, answered=answered)
-        if answered or said.sender is TOOLS:
+    for message, answered in history:
+        view.add(message, answered=answered)
+        if answered or message.sender is TOOLS:
             with contextlib.suppress(ContextOverflow):
                 view.check_room()
                 yield tuple(view.messages())
@@ -123,7 +123,7 @@ def test_views_of_any_history_are_valid_and_fit(name, history):
         if shown[-1].role == "assistant":  # the core then appends a continuation message
             continue
         assert check_transcript(shown) == []
-        assert sum(count_characters(said.parts) for said in shown) <= BUDGETS.get(name, float("inf"))
+        assert sum(count_characters(message.parts) for message in shown) <= BUDGETS.get(name, float("inf"))
 
 
 @given(
@@ -152,7 +152,7 @@ def test_summaries_at_any_turn_cover_all_omitted_messages(history, data):
     """With snapshots at any position, requests are valid and each omitted message has a summary."""
     memory = SummarizingMemory(keep=2, trigger=100)
     live, material = memory.open_view(), None
-    for number, (said, answered) in enumerate(history):
+    for number, (message, answered) in enumerate(history):
         if answered and material is not None:
             before = list(live.messages())
             summary = Message(
@@ -173,7 +173,7 @@ def test_summaries_at_any_turn_cover_all_omitted_messages(history, data):
             assert tuple(again.messages()) == tuple(live.messages())
             assert again.material() == live.material()
             live = again
-        for chat in requests(live, [(said, answered)]):
+        for chat in requests(live, [(message, answered)]):
             assert chat[-1].role == "assistant" or check_transcript(chat) == []
         ends = number + 1 == len(history) or history[number + 1][1]
         if ends and material is None and data.draw(st.booleans()):
@@ -181,7 +181,7 @@ def test_summaries_at_any_turn_cover_all_omitted_messages(history, data):
 
 
 @pytest.mark.parametrize("asker", [ADA, OTHER])
-def test_a_task_that_stayed_after_a_summary_is_in_the_next_summary(asker):
+def test_task_shown_after_a_summary_is_in_the_next_summary(asker):
     """After a summary within a turn, the turn's first message is shown in front.
 
     The next summary covers it.
@@ -191,8 +191,8 @@ def test_a_task_that_stayed_after_a_summary_is_in_the_next_summary(asker):
     def summarize():
         material = view.material()
         sender = Sender(SUMMARY, "system")
-        words = (Text("A summary."),)
-        view.add(Message(session_id="s", sender=sender, parts=words, causation_id=str(material.covers)))
+        content = (Text("A summary."),)
+        view.add(Message(session_id="s", sender=sender, parts=content, causation_id=str(material.covers)))
         return material.text
 
     def work(asked):
@@ -222,7 +222,7 @@ def talk(view, turns_of):
         view.add(message(TUTOR, Text(f"answer {number}"), correlation_id=asked.id))
 
 
-def test_a_window_shows_between_half_its_turns_and_all_and_moves_its_prefix_only_then():
+def test_window_moves_its_prefix_rarely():
     """Of 100 turns, at most 10 are shown. The prefix moves once in five turns."""
     shown = list(talk(SlidingWindow(turns=10).open_view(), 100))
     asked = [sum(said.parts[0].text.startswith("question") for said in each) for each in shown]
@@ -233,7 +233,7 @@ def test_a_window_shows_between_half_its_turns_and_all_and_moves_its_prefix_only
     assert shown[-1][-1].parts == (Text("question 99"),)
 
 
-def test_a_window_without_bounds_is_refused():
+def test_window_without_bounds_is_rejected():
     """Such a window would silently show all turns."""
     with pytest.raises(ConfigurationError, match=r"turns=, tokens="):
         SlidingWindow()
@@ -262,7 +262,7 @@ def test_relevance_keeps_turns_that_share_the_words_of_the_question():
     assert kept == ["Where is the invoice of March?", "In the cellar.", "Send me the invoice of March!"]
 
 
-async def test_a_function_is_a_memory_and_its_record_stays_whole():
+async def test_function_can_be_a_memory():
     """An agent accepts any function of the history.
 
     Returned values other than messages are a ConfigurationError.
@@ -270,8 +270,8 @@ async def test_a_function_is_a_memory_and_its_record_stays_whole():
     llm = ScriptedLLM(lambda chat: f"{len(chat.messages)} messages")
     async with BareAgent("a", llm=llm, memory=lambda history: history[-3:]) as agent:
         session = await agent.create_session("ada")
-        said = [(await agent.run(f"number {number}", session=session)).text for number in range(4)]
-        assert said == ["1 messages", "3 messages", "3 messages", "3 messages"]
+        texts = [(await agent.run(f"number {number}", session=session)).text for number in range(4)]
+        assert texts == ["1 messages", "3 messages", "3 messages", "3 messages"]
         assert len(session.history) == 8
     async with BareAgent("a", llm=llm, memory=lambda _history: ["words"]) as agent:
         with pytest.raises(ConfigurationError, match="return messages of the history"):
@@ -296,8 +296,8 @@ async def test_an_object_with_manage_history_is_a_memory(kind):
     if kind is BareAgent:
         async with kind("a", llm=llm, memory=LastThree()) as agent:
             session = await agent.create_session("ada")
-            said = [(await agent.run(f"number {number}", session=session)).text for number in range(4)]
-            assert (said[0], said[1:]) == ("1 messages", ["3 messages"] * 3)
+            texts = [(await agent.run(f"number {number}", session=session)).text for number in range(4)]
+            assert (texts[0], texts[1:]) == ("1 messages", ["3 messages"] * 3)
             assert len(session.history) == 8
     assert kind("a", llm=llm, memory=LastThree()).name == "a"
     for wrong in (LastThree, 3, object()):

@@ -90,7 +90,7 @@ class Counted:
 
 
 @pytest.mark.parametrize(
-    ("cls", "given", "named"),
+    ("cls", "value", "named"),
     [
         (Counted, ("a",), {"hidden": 3}),
         (Counted, (), {"name": "a", "seen": ["b"]}),
@@ -104,13 +104,13 @@ class Counted:
         ),
     ],
 )
-def test_maker_equals_the_class_constructor(cls, given, named):
-    made, wanted = fast_constructor(cls)(*given, **named), cls(*given, **named)
+def test_maker_equals_the_class_constructor(cls, value, named):
+    made, expected = fast_constructor(cls)(*value, **named), cls(*value, **named)
     assert type(made) is cls
-    assert made == wanted
-    assert repr(made) == repr(wanted)
+    assert made == expected
+    assert repr(made) == repr(expected)
     with pytest.raises(TypeError):
-        fast_constructor(cls)(*given, **named, unknown=1)
+        fast_constructor(cls)(*value, **named, unknown=1)
 
 
 def test_maker_objects_share_no_default_and_are_frozen():
@@ -152,9 +152,9 @@ def test_unsupported_class_feature_is_rejected():
         a: int = 1
         b: int = attrs.Factory(lambda self: self.a, takes_self=True)
 
-    for cls, words in (
+    for cls, expected in (
         (Steps, "__attrs_post_init__, which is not supported"),
         (Looks, "takes self, which is not supported"),
     ):
-        with pytest.raises(TypeError, match=words):
+        with pytest.raises(TypeError, match=expected):
             fast_constructor(cls)

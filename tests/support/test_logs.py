@@ -23,11 +23,11 @@ def log(caplog):
     summarise(all_of_them=True)
 
 
-def _raised(words):
+def _raised(text):
     """Return an exception with a traceback."""
     with pytest.raises(ValueError, match="literal") as caught:
         int("words")
-    caught.value.args = (words,)
+    caught.value.args = (text,)
     return caught.value
 
 

@@ -14,7 +14,7 @@ from actgent.support.postgres_address import split_schema
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "answer"),
     [
         ("password=a%20b", {"password": "a b"}),
         ("password=a+b", {"password": "a+b"}),
@@ -25,12 +25,12 @@ from actgent.support.postgres_address import split_schema
         ),
     ],
 )
-def test_addresses_are_parsed_like_libpq_does(query, said):
+def test_addresses_are_parsed_like_libpq_does(query, answer):
     """Spaces and special characters are parsed as libpq does. Only the option for the schema is an addition."""
     address, schema = split_schema(f"postgres://ada@h/d?{query}&schema=a%20b", default="x", owner="it")
     read = psycopg.conninfo.conninfo_to_dict(address)
     assert read == psycopg.conninfo.conninfo_to_dict(f"postgres://ada@h/d?{query}")
-    assert read == {"user": "ada", "host": "h", "dbname": "d", **said}
+    assert read == {"user": "ada", "host": "h", "dbname": "d", **answer}
     assert schema == "a b"
     assert split_schema(address, default="x", owner="it") == (address, "x")
 
@@ -48,7 +48,7 @@ def test_an_address_names_several_servers_with_their_ports():
 
 
 @pytest.mark.parametrize(
-    ("address", "words"),
+    ("address", "expected"),
     [
         ("postgres://", "must have the form postgres://HOST/DATABASE"),
         ("postgres://u:p@h:1,i:99999/d", "a port that is not a number up to 65535"),
@@ -56,16 +56,16 @@ def test_an_address_names_several_servers_with_their_ports():
         ("postgres://u:se/cret@h/d", "In a password, write / as %2F"),
     ],
 )
-def test_an_address_that_cannot_be_read(address, words):
+def test_an_address_that_cannot_be_read(address, expected):
     """The error names the remedy and contains no part of the password."""
     with pytest.raises(ConfigurationError) as caught:
         split_schema(address, default="x", owner="the journal")
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
     assert "cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("place", "words"),
+    ("place", "expected"),
     [
         (
             "postgres@127.0.0.1:1/x",
@@ -78,7 +78,7 @@ def test_an_address_that_cannot_be_read(address, words):
         ("/x?host=/none_there", "at /none_there:5432 (database 'x'"),
     ],
 )
-async def test_a_server_that_cannot_be_reached(postgres_url, place, words):
+async def test_a_server_that_cannot_be_reached(postgres_url, place, expected):
     """The errors of journal and database name server, database, user and remedy in one line, with a short traceback."""
     with pytest.raises(JournalFailed) as caught:
         async with open_runtime(journal=f"postgres://{place}"):
@@ -88,5 +88,5 @@ async def test_a_server_that_cannot_be_reached(postgres_url, place, words):
     with pytest.raises(DatabaseFailed) as caught_by_database:
         PostgresDataConnection(f"postgres://{place}")
     for text in (str(caught.value), str(caught_by_database.value)):
-        assert words in text
+        assert expected in text
         assert "\n" not in text

@@ -15,10 +15,10 @@ from actgent.support.storage_thread import StorageThread
 async def test_autojump_clock_waits_for_running_jobs(autojump_clock):
     """A time limit does not expire on an autojump clock while the thread works."""
     thread = StorageThread("slow")
-    begun = trio.current_time()
+    started = trio.current_time()
     with trio.fail_after(10):
         assert await thread.run(lambda: time.sleep(0.3) or "done") == "done"
-    assert trio.current_time() - begun < 1
+    assert trio.current_time() - started < 1
     thread.end(lambda: None)
 
 

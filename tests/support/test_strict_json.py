@@ -95,8 +95,8 @@ class Silent:
 )
 def test_each_value_has_an_encoding(value, expected):
     """Each value is encoded alone and with an integer that needs the slow encoder."""
-    for given_value, wanted in ((value, expected), ([value, 2**70], [expected, 2**70])):
-        assert json.loads(encode_json(given_value)) == wanted
+    for given_value, expected_value in ((value, expected), ([value, 2**70], [expected, 2**70])):
+        assert json.loads(encode_json(given_value)) == expected_value
 
 
 def test_endless_values_are_cut():

@@ -190,12 +190,12 @@ def test_tags_never_change():
 
 def test_encoded_form_never_changes():
     """The encoding has a tag and the fields whose values differ from the default."""
-    said = AgentMessageRecord(
+    record = AgentMessageRecord(
         message=Message(id="m", session_id="s", sender=Sender("a"), parts=(Text("x"),), created_at=1.5)
     )
     fields = {"id": "m", "session_id": "s", "sender": {"name": "a"}, "parts": [["text", {"text": "x"}]]}
     expected = [["said", {"message": {**fields, "created_at": 1.5}}]]
-    assert msgpack.unpackb(WIRE.encode([said], Record)) == expected
+    assert msgpack.unpackb(WIRE.encode([record], Record)) == expected
 
 
 def test_nan_survives_a_round_trip():

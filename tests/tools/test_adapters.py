@@ -62,12 +62,12 @@ class AsyncWeather(Weather):
 
 async def results(tools, *calls):
     """Run the calls in an agent, and return their results."""
-    heard = []
+    received = []
     async with BareAgent("a", llm=ScriptedLLM([list(calls), "Done."]), tools=tools) as agent:
         session = await agent.create_session("ada")
-        session.on_tool_result(heard.append)
+        session.on_tool_result(received.append)
         await agent.run("Go.", session=session)
-    return heard
+    return received
 
 
 async def test_object_with_four_members_is_a_tool():
@@ -140,7 +140,7 @@ def agents_with(made, *script):
 
 
 @pytest.mark.parametrize(
-    ("made", "name", "description", "said"),
+    ("made", "name", "description", "answer"),
     [
         (MyTool(), "MyTool", "Looks a city up.", "Oslo in False"),
         (MyAsyncTool(), "MyAsyncTool", "Looks a city up, slowly.", "async Oslo"),
@@ -149,22 +149,22 @@ def agents_with(made, *script):
     ],
     ids=["sync", "async", "constructor", "in an envelope"],
 )  # fmt: skip
-async def test_a_tool_class_with_execute_of_parameters_and_get_schema(made, name, description, said):
+async def test_a_tool_class_with_execute_of_parameters_and_get_schema(made, name, description, answer):
     """A class with the document's two methods is a complete tool in every kind of agent."""
     assert (made.name, made.description, made.parameters) == (name, description, SCHEMA)
     for agent in agents_with(made, [ToolCall(name, {"city": "Oslo"}), ToolCall(name, {"town": "Oslo"})]):
-        heard = []
+        received = []
         async with agent:
             session = await agent.create_session("ada")
-            session.on_tool_result(heard.append)
+            session.on_tool_result(received.append)
             session.on_exception(lambda _: None)  # the script ends after the calls
             await session.chat("Go.")
             await session.wait_idle()
-        assert heard[0].content == said, type(agent).__name__
-        assert "city" in heard[1].error
+        assert received[0].content == answer, type(agent).__name__
+        assert "city" in received[1].error
     toolset = StaticToolset("places", [made]).prefixed("my_")
     (prefixed,) = await results([toolset], ToolCall(f"my_{name}", {"city": "Oslo"}))
-    assert prefixed.content == said
+    assert prefixed.content == answer
 
 
 async def test_protocol_tool_can_be_called_directly():
@@ -212,7 +212,7 @@ def test_invalid_tool_schema_has_a_separate_error(bases, schema):
     assert caught.value.tool_name == "Odd"
 
 
-def test_a_function_whose_type_has_no_schema_has_the_same_error():
+def test_function_with_a_type_without_a_schema_has_the_same_error():
     """The type of the parameter has no JSON Schema."""
     with pytest.raises(InvalidToolSchema) as caught:
 
@@ -232,7 +232,7 @@ def test_non_tool_is_rejected(wrong):
         ToolRegistry([wrong])
 
 
-def test_a_broken_schema_or_name_is_named():
+def test_invalid_schema_or_name_is_reported():
     """The error is the same as for any other tool."""
 
     class Odd(Weather):
@@ -266,7 +266,7 @@ class ShapedShouting(Weather):
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("made", "answer"),
     [
         (Shouting(), "HELLO"),
         (ShapedShouting(), "SUNNY IN TURIN"),
@@ -276,12 +276,12 @@ class ShapedShouting(Weather):
     ],
     ids=["method", "four members", "function", "decorator", "in an envelope"],
 )
-async def test_formatted_result_is_read_by_the_model(made, said):
+async def test_formatted_result_is_read_by_the_model(made, answer):
     """The function formats the returned text once."""
     name = to_tool(made).name
     arguments = {"city": "Turin"} if name == "weather" else {}
     (result,) = await results([made], ToolCall(name, arguments))
-    assert result.content == said
+    assert result.content == answer
 
 
 async def test_formatter_skips_errors_and_its_own_errors_fail_the_call():
@@ -320,7 +320,7 @@ async def test_cached_result_is_not_formatted_again():
     assert made == ["x"]
 
 
-def test_a_function_that_waits_is_refused():
+def test_async_formatter_is_rejected():
     """An async function would delay the results of other calls."""
 
     async def later(text):

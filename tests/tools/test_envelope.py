@@ -31,9 +31,9 @@ async def test_error_keeps_status_and_text():
         raise ToolError("the door is shut")
 
     result = await result_of(fail)
-    said = json.loads(result.error)
+    error_text = json.loads(result.error)
     assert result.status == "error"
-    assert (said["success"], said["error"]["message"], said["error"]["details"]) == (
+    assert (error_text["success"], error_text["error"]["message"], error_text["error"]["details"]) == (
         False, "the door is shut", "ToolError",
     )  # fmt: skip
 

@@ -57,7 +57,7 @@ async def result(made: Tool, /, **arguments: Any) -> ToolResult:
 # --- one call --------------------------------------------------------------------------------
 
 
-async def test_success():
+async def test_successful_call_has_id_name_and_text():
     """The result has the id of the call, the name of the tool, and the text."""
     assert await results(call("add", "c1", a=2, b=3), tools=[add]) == (
         ToolResult(id="c1/result", call_id="c1", tool_name="add", content="5"),
@@ -73,7 +73,7 @@ async def test_native_flag_is_copied(native, arguments):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "reason"),
+    ("tool_call", "reason"),
     [
         (ToolCall("sub", {}), "tool 'sub' not found; existing tools: add"),
         (
@@ -87,9 +87,9 @@ async def test_native_flag_is_copied(native, arguments):
         (ToolCall("add", {"a": 1}), 'Invalid arguments for tool "add": "b" is a required property'),
     ],
 )
-async def test_call_that_cannot_run(wanted, reason):
+async def test_call_that_cannot_run(tool_call, reason):
     """An unknown tool and invalid arguments are error results that name the cause."""
-    (ended,) = await results(wanted, tools=[add])
+    (ended,) = await results(tool_call, tools=[add])
     assert (ended.status, ended.error, ended.content) == ("error", reason, "")
 
 
@@ -123,7 +123,7 @@ async def test_exception_becomes_an_error_result(thread, error, text):
     assert (ended.status, ended.error) == ("error", text)
 
 
-async def test_keyboard_interrupt_passes():
+async def test_keyboard_interrupt_is_not_converted_to_a_result():
     """Ctrl-C ends the process and is not converted to a tool result."""
     with pytest.raises(KeyboardInterrupt):
         await result(inline(lambda: fail(KeyboardInterrupt())))
@@ -219,9 +219,9 @@ async def test_a_result_without_readable_text_names_its_type(way):
     """An exception of `str()` is not an error of the tool."""
     made = FunctionTool("x", "Test.", functools.partial(_made, _Silent), thread=way == "thread")
     ended = await result(EnvelopedTool(made) if way == "enveloped" else made)
-    words = "[the tool ran and returned a value of the type _Silent without readable text: str() raised SystemExit]"
+    text = "[the tool ran and returned a value of the type _Silent without readable text: str() raised SystemExit]"
     assert (ended.status, ended.error) == ("success", None)
-    assert ended.content == (json.dumps({"success": True, "result": words}) if way == "enveloped" else words)
+    assert ended.content == (json.dumps({"success": True, "result": text}) if way == "enveloped" else text)
 
 
 @pytest.mark.parametrize("thread", [True, False])
@@ -278,7 +278,7 @@ async def test_record_is_not_changed_by_the_tool():
     assert wanted.arguments == {"items": [[]]}
 
 
-async def test_context_of_the_call():
+async def test_context_has_session_owner_and_call():
     """The context has session, owner and call. Each repetition has the same idempotency key."""
 
     def tell(ctx: ToolContext) -> list[str]:
@@ -290,23 +290,23 @@ async def test_context_of_the_call():
         assert ended.content == '["s", "ada", "c7", "s/c7"]'
 
 
-async def test_check_is_asked_at_the_call():
+async def test_access_check_runs_at_each_call():
     """The access check runs at each call. Its text is the error."""
-    asked = []
+    requests = []
 
-    def check(wanted: ToolCall, found: Tool) -> str | None:
-        asked.append((wanted.id, found.name))
-        return None if wanted.id == "a" else "not in this mode"
+    def check(tool_call: ToolCall, found: Tool) -> str | None:
+        requests.append((tool_call.id, found.name))
+        return None if tool_call.id == "a" else "not in this mode"
 
     ended = await results(call("add", "a", a=1, b=2), call("add", "b", a=1, b=2), tools=[add], check=check)
     assert [each.error for each in ended] == [None, "not in this mode"]
-    assert asked == [("a", "add"), ("b", "add")]
+    assert requests == [("a", "add"), ("b", "add")]
 
 
 # --- several calls ---------------------------------------------------------------------------
 
 
-async def test_calls_run_side_by_side_with_results_in_order(autojump_clock):
+async def test_concurrent_calls_have_results_in_order(autojump_clock):
     """Three parallel sleeps take as long as the longest. A failed call does not affect other calls."""
     started = trio.current_time()
     ended = await results(
@@ -321,7 +321,7 @@ async def test_calls_run_side_by_side_with_results_in_order(autojump_clock):
     assert [each.status for each in ended] == ["success", "error", "success", "error", "success"]
 
 
-async def test_alone_is_a_barrier(autojump_clock):
+async def test_exclusive_call_is_a_barrier(autojump_clock):
     """Earlier calls finish before an exclusive call. Later calls are checked after it."""
     log = []
 
@@ -330,8 +330,8 @@ async def test_alone_is_a_barrier(autojump_clock):
         await trio.sleep(seconds)
         log.append(f"{name}-")
 
-    def check(wanted: ToolCall, found: Tool) -> None:
-        log.append(f"{wanted.id}?")
+    def check(tool_call: ToolCall, found: Tool) -> None:
+        log.append(f"{tool_call.id}?")
 
     tools = [
         FunctionTool("w", "Work.", work, parallel=True),
@@ -394,7 +394,7 @@ WAYS = ("async", "at_once", "thread", "inline")
 
 @pytest.mark.parametrize("effect", ["once", "idempotent"])
 @pytest.mark.parametrize("way", WAYS)
-async def test_calls_with_an_effect_run_one_after_the_other(effect, way):
+async def test_calls_with_an_effect_run_sequentially(effect, way):
     """Each call ends before the next call of the answer starts, for each way to run a tool."""
     for _ in range(20):
         log = OrderLog()
@@ -475,8 +475,7 @@ async def test_calls_of_a_stopped_batch_that_did_not_start_are_cancelled(autojum
     assert batch.results()[2].error == "cancelled before it started"
 
 
-async def test_no_calls():
-    """An empty batch has no results."""
+async def test_empty_batch_has_no_results():
     assert await results(tools=[add]) == ()
 
 
@@ -513,10 +512,10 @@ async def test_batch_in_a_cancelled_scope_starts_nothing(count):
 
 async def test_cancelled_thread_is_abandoned_and_answered():
     """A sync tool that cannot be stopped has a result at once. Its thread is listed as abandoned."""
-    begun, go, threads = threading.Event(), threading.Event(), Threads()
+    started, go, threads = threading.Event(), threading.Event(), Threads()
 
     def stubborn() -> None:
-        begun.set()
+        started.set()
         go.wait(60)
 
     batch = Batch(
@@ -526,7 +525,7 @@ async def test_cancelled_thread_is_abandoned_and_answered():
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(batch.run)
-        await trio.to_thread.run_sync(begun.wait, 60)
+        await trio.to_thread.run_sync(started.wait, 60)
         nursery.cancel_scope.cancel()
     assert batch.results()[0].status == "outcome_unknown"
     assert threads.abandoned == ("stubborn",)
@@ -537,7 +536,7 @@ async def test_cancelled_thread_is_abandoned_and_answered():
 # --- time ------------------------------------------------------------------------------------
 
 
-async def test_timeout(autojump_clock):
+async def test_call_ends_at_its_timeout(autojump_clock):
     """The timeout is that of the tool, or of the batch, or 60 s. After it the call is an error."""
     own = FunctionTool("own", "Own.", trio.sleep_forever, timeout=5, parallel=True)
     plain = FunctionTool("plain", "Plain.", trio.sleep_forever, parallel=True)
@@ -700,7 +699,7 @@ async def test_truncated_results_are_not_cached():
 # --- tools of other kinds --------------------------------------------------------------------
 
 
-async def test_own_class_of_tool(autojump_clock):
+async def test_subclass_of_tool_needs_four_members(autojump_clock):
     """A subclass of Tool needs only name, description, parameters and execute."""
 
     class Upper(Tool):
@@ -737,13 +736,13 @@ def first_choice(expected: dict[str, Any]) -> dict[str, Any]:
     return {key: first_choice(value) if isinstance(value, dict) else value for key, value in chosen.items()}
 
 
-async def test_public_functions_and_calls(recorded_rows):
+async def test_published_functions_and_calls_run(recorded_rows):
     """Published functions are accepted as tools, and the expected model calls run."""
     rows = recorded_rows("function_calls.jsonl")
     for row in rows:
         calls = [
-            ToolCall(name, first_choice(arguments), f"c{place}")
-            for place, expected in enumerate(row["expected"] or ())
+            ToolCall(name, first_choice(arguments), f"c{index}")
+            for index, expected in enumerate(row["expected"] or ())
             for name, arguments in expected.items()
         ]
         ended = await results(*calls, tools=described(row))
@@ -778,7 +777,7 @@ def broken(call: ToolCall, parameters: dict[str, Any]) -> Iterator[ToolCall]:
             yield ToolCall(call.name, {**arguments, name: "none of these"})
 
 
-async def test_public_calls_that_are_broken(recorded_rows):
+async def test_broken_published_calls_never_run(recorded_rows):
     """A call with a missing, unknown or mistyped argument, a value outside the enum, or a wrong name never runs."""
     count = 0
     for row in recorded_rows("function_calls.jsonl"):

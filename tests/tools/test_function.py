@@ -191,7 +191,7 @@ async def test_arguments_are_converted_to_annotated_types():
     assert await names.execute({"cities": [{"name": "rome"}]}, CONTEXT) == ([City("rome")], None)
 
 
-async def test_refusing_class_is_invalid_arguments():
+async def test_rejection_by_a_class_is_invalid_arguments():
     """A value that a validator rejects is an InvalidArguments error with the tool's name."""
 
     @tool(thread=False)
@@ -261,8 +261,7 @@ class Account:
         (functools.partial(Account(5).pay), "pay", "Pay.", 4),
     ],
 )
-async def test_callables_of_all_kinds(function, name, description, result):
-    """Methods, partials and objects with `__call__` are valid tools."""
+async def test_methods_partials_and_callables_are_tools(function, name, description, result):
     made = tool(thread=False)(function)
     assert (made.name, made.description) == (name, description)
     assert list(made.parameters["properties"]) == ["n"]
@@ -299,9 +298,7 @@ def test_return_annotation_need_not_resolve():
     assert tool(count).parameters["properties"] == {"n": {"type": "integer"}}
 
 
-def test_results_of_instances_do_not_mix():
-    """Two instances of a class have separate result caches."""
-
+def test_instances_have_separate_result_caches():
     class Shop:
         @tool(cache=1, effect="pure")
         def sales(self) -> int:
@@ -311,7 +308,7 @@ def test_results_of_instances_do_not_mix():
     assert Shop().sales.result_cache.get("{}") is None
 
 
-async def test_tool_of_a_tool():
+async def test_tool_can_wrap_another_tool():
     """A tool can wrap another tool, under another name or with a fixed value."""
     plus = tool(name="plus")(functools.partial(add, b=5))
     assert list(plus.parameters["properties"]) == ["a"]
@@ -332,7 +329,7 @@ async def test_partial_hides_what_it_fixed():
     assert await made.execute({"query": "q", "limit": 1}, CONTEXT) == "qsecret1"
 
 
-async def test_given_schema_takes_the_place_of_the_signature():
+async def test_explicit_schema_replaces_the_signature():
     """With `parameters` the arguments are passed unchanged as keywords."""
     schema = {"type": "object", "properties": {"from": {"type": "string"}}}
     made = FunctionTool("go", "Go.", lambda **arguments: arguments, parameters=schema, thread=False)
@@ -375,13 +372,13 @@ def generator():
         (max, "'max' has no signature"),
     ],
 )
-def test_function_that_no_model_can_call(function, reason):
+def test_uncallable_function_is_rejected(function, reason):
     """The decorator raises an error that names the function and the parameter."""
     with pytest.raises(ConfigurationError, match=reason):
         tool(function)
 
 
-def test_cache_of_a_tool_with_context_is_refused():
+def test_cache_of_a_tool_with_context_is_rejected():
     """Results that depend on a session must not be cached for other sessions."""
     with pytest.raises(ConfigurationError, match="takes a ToolContext"):
 

@@ -44,13 +44,13 @@ async def test_picture_is_returned_with_its_text():
 
 async def test_list_keeps_text_and_pictures_in_order():
     """Items other than text and media are written as JSON."""
-    given = [
+    values = [
         "Here:",
         Image(media_type="image/png", data=PNG),
         {"a": 1},
         File(media_type="application/pdf", data=PDF, name="a.pdf"),
     ]
-    result = await result_of(given)
+    result = await result_of(values)
     assert result.content.split("\n") == [
         "Here:",
         "[image: image/png, 208 bytes]",
@@ -68,7 +68,7 @@ async def test_text_file_becomes_text():
 
 
 @pytest.mark.parametrize(
-    ("said", "data", "real"),
+    ("answer", "data", "real"),
     [
         ("image/jpeg", PNG, "image/png"),
         ("image/png", b"no picture", "application/octet-stream"),
@@ -79,14 +79,14 @@ async def test_text_file_becomes_text():
         ("image/heic", b"\x00\x00\x00\x18ftypheic", "image/heic"),
     ],
 )
-async def test_media_type_is_detected_from_the_bytes(said, data, real):
+async def test_media_type_is_detected_from_the_bytes(answer, data, real):
     """The declared type is not trusted, because an API rejects a whole conversation for a wrong picture type."""
-    result = await result_of(Image(media_type=said, data=data))
+    result = await result_of(Image(media_type=answer, data=data))
     assert [medium.media_type for medium in result.media] == [real]
     assert real in result.content
 
 
-async def test_bounds_of_one_result():
+async def test_media_of_one_result_are_bounded():
     """Empty, too long and too many media are named in the text and not stored."""
     picture = Image(media_type="image/png", data=PNG)
     long = Image(media_type="image/png", data=PNG.ljust(MAX_MEDIUM_BYTES + 1))
@@ -122,7 +122,7 @@ async def test_session_media_bytes_are_bounded(tmp_path):
 
 async def test_media_are_equal_after_a_restart(tmp_path):
     """After a restart the model gets the same parts and bytes as before."""
-    given = [
+    values = [
         "Here:",
         Image(media_type="image/png", data=PNG),
         File(media_type="audio/wav", data=b"RIFF....WAVE", name="b"),
@@ -131,7 +131,7 @@ async def test_media_are_equal_after_a_restart(tmp_path):
     seen = []
     for life, llm in enumerate(llms):
         async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db") as runtime:
-            agent = BareAgent("a", llm=llm, tools=[tool_of(given)])
+            agent = BareAgent("a", llm=llm, tools=[tool_of(values)])
             await runtime.start(agent)
             session = (
                 await agent.open_session("s") if life else await agent.create_session("ada", session_id="s")
@@ -235,7 +235,7 @@ async def test_read_result_reads_text_files_and_names_pictures():
         assert session.history[-2].tool_results[0].content.endswith("\n[image: image/png, 208 bytes]")
 
 
-def test_a_result_without_media_is_written_as_before():
+def test_result_without_media_has_no_media_field():
     """An empty media field is omitted from the journal."""
     from actgent.journal.record_types import WIRE, CallFinishedRecord, Record
 

@@ -17,15 +17,15 @@ async def watch(call):
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "a\n", "x" * 65, None])
-def test_bad_name(name):
+def test_invalid_tool_name_is_rejected(name):
     """A name that providers reject is a ConfigurationError."""
     with pytest.raises(ConfigurationError, match="its name must have 1 to 64"):
         FunctionTool(name, "Text.", lambda: 1)
 
 
 @pytest.mark.parametrize("name", ["a", "get_weather", "math.area-2", "x" * 64])
-def test_good_name(name):
-    """Letters, digits, _, . and - are valid in a name."""
+def test_valid_tool_name_is_accepted(name):
+    """Letters, digits, _, . and - are valid."""
     assert FunctionTool(name, "Text.", lambda: 1).name == name
 
 
@@ -50,7 +50,7 @@ def test_good_name(name):
         ({"parameters": []}, "JSON Schema of an object"),
     ],
 )
-def test_bad_option(options, reason):
+def test_invalid_tool_option_is_rejected(options, reason):
     """The error of an invalid option names the tool and the remedy."""
     with pytest.raises(ConfigurationError, match=f"'look'.*{reason}"):
         FunctionTool("look", "Look.", lambda: 1, **options)

@@ -42,7 +42,7 @@ def read(**arguments):
 @pytest.mark.parametrize("journal", [False, True])
 async def test_the_rest_is_read_and_searched_also_after_a_restart(journal, tmp_path):
     """The record has only the beginning. The full text is stored once."""
-    place = f"sqlite:///{tmp_path}/j.db" if journal else None
+    path = f"sqlite:///{tmp_path}/j.db" if journal else None
     steps = (
         [[ToolCall("long_text", {}, id="c")], "ok"],
         [read(start=5000, length=100), read(search="line 19999"), "ok"],
@@ -51,7 +51,7 @@ async def test_the_rest_is_read_and_searched_also_after_a_restart(journal, tmp_p
         steps = ([*steps[0], *steps[1]],)
     for life, script in enumerate(steps):
         agent = agent_with(*script)
-        async with open_runtime(**({"journal": place} if journal else {})) as runtime:
+        async with open_runtime(**({"journal": path} if journal else {})) as runtime:
             await runtime.start(agent)
             session = (
                 await agent.open_session("s") if life else await agent.create_session("ada", session_id="s")
@@ -140,7 +140,7 @@ async def test_long_error_is_stored():
         assert LONG[5000:5100] in piece.content
 
 
-async def test_every_mode_may_read_on():
+async def test_every_mode_permits_read_result():
     """`read_result` changes nothing and returns only text of the session, so every mode permits it."""
     modes = Modes(Mode("look", ["long_text"]), ready=False)
     steps = ([ToolCall("long_text", {}, id="c")], read(start=5000, length=100))

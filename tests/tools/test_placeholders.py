@@ -174,7 +174,7 @@ def test_matching_values_are_converted(annotation, value, expected):
 
 
 @pytest.mark.parametrize(
-    ("annotation", "value", "words"),
+    ("annotation", "value", "expected"),
     [
         (Person, {"name": 5}, "/name: Input should be a valid string"),
         (Person, {"name": "Ada", "born": 5}, "/born: Input should be"),
@@ -193,9 +193,9 @@ def test_matching_values_are_converted(annotation, value, expected):
         (Offer | Refused, None, "the value matches none of"),
     ],
 )
-def test_mismatch_error_names_the_location(annotation, value, words):
+def test_mismatch_error_names_the_location(annotation, value, expected):
     """Values are not coerced: text is not converted to a number, and true is not a number."""
-    assert words in reason(annotation, value)
+    assert expected in reason(annotation, value)
 
 
 def test_validator_messages_are_bounded():
@@ -217,7 +217,7 @@ def test_value_that_matches_no_branch_fails_fast():
     assert "matches none of Left" in reason(Left | Right, value)
 
 
-def test_schemas_say_what_fits():
+def test_schemas_have_descriptions_and_bounds():
     """The schema has descriptions and bounds. References are local, and equal names are distinguished."""
 
     def other():
@@ -298,8 +298,8 @@ async def test_tools_take_and_return_models():
     assert book.parameters["properties"]["who"]["description"] == "The one who sits."
     arguments = {"who": {"name": "Ada", "born": "1815-12-10"}, "seat": {"row": 2}, "what": {"title": "a"}}
     result = await book.execute(book.argument_validator.validate(arguments), ToolContext())
-    said = json.loads(to_text(result))
-    assert (said["title"], said["cast"][0]["born"]) == ("Ada in 2", "1815-12-10")
+    value = json.loads(to_text(result))
+    assert (value["title"], value["cast"][0]["born"]) == ("Ada in 2", "1815-12-10")
     with pytest.raises(InvalidArguments, match="/who/name: Value error, nobody"):
         await book.execute({"who": {"name": "Nobody"}}, ToolContext())
     with pytest.raises(InvalidArguments, match="/who"):
@@ -310,7 +310,7 @@ async def test_tools_take_and_return_models():
     assert "nobody is nobody" in str(script.chats[1].messages[-1].parts)
 
 
-def test_results_of_all_kinds():
+def test_non_json_results_are_written_like_pydantic():
     """Values that are not JSON are written like pydantic writes them, with secrets as asterisks."""
 
     class Login(pydantic.BaseModel):

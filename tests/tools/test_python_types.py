@@ -178,7 +178,7 @@ def test_class_exceptions_reject_the_value():
         compile_type(table).convert({"key": "b"})
 
 
-def test_bad_date_is_refused():
+def test_invalid_date_is_rejected():
     """The format is checked when the value is read."""
     with pytest.raises(ValueError, match="Invalid RFC3339"):
         compile_type(dict[str, dt.date]).convert({"a": "22.11.2026"})
@@ -221,7 +221,7 @@ def test_classes_with_equal_names_are_distinguished():
 def test_schema_is_deterministic():
     """The same type has the same schema bytes in each process, for any hash seed."""
     code = f"import json, runpy, actgent.tools.schemas; print(json.dumps(actgent.tools.schemas.schema_of(runpy.run_path({__file__!r})['Trip'])))"
-    told = {
+    output = {
         subprocess.run(
             [sys.executable, "-c", code],
             env=os.environ | {"PYTHONHASHSEED": seed},
@@ -231,7 +231,7 @@ def test_schema_is_deterministic():
         ).stdout
         for seed in ("1", "2")
     }
-    assert told == {json.dumps(schema_of(Trip)) + "\n"}
+    assert output == {json.dumps(schema_of(Trip)) + "\n"}
 
 
 def test_unserialisable_default_is_left_out():
@@ -251,7 +251,7 @@ class Plain:
 @pytest.mark.parametrize(
     "annotation", [Callable[[int], int], type, Plain, Plain | int, list[Plain], "Missing"]
 )
-def test_type_without_schema_is_refused(annotation):
+def test_type_without_a_schema_is_rejected(annotation):
     """A type that JSON cannot represent is a ConfigurationError that names the usable types."""
     with pytest.raises(ConfigurationError, match=r"has no JSON Schema.*dataclasses, attrs.*pydantic"):
         compile_type(annotation)

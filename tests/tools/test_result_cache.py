@@ -9,7 +9,7 @@ def test_canonical_ignores_order_but_no_type():
     assert len({canonical_json({"a": value}) for value in (1, 1.0, True, "1")}) == 4
 
 
-def test_least_recently_used_goes_first():
+def test_least_recently_used_result_is_evicted():
     """The cache evicts the least recently used result. A lookup counts as a use."""
     cache = ResultCache(2)
     cache.put("a", "1")

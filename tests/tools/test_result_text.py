@@ -166,7 +166,7 @@ for _ in range(100_000):
         (len, "builtin_function_or_method is not a JSON value"),
     ],
 )
-def test_value_that_json_cannot_carry(value, reason):
+def test_unserializable_value_is_a_tool_error(value, reason):
     """A value that cannot be written is a ToolError with a clear message, whatever its methods do."""
     with pytest.raises(ToolError, match="the result cannot be converted to JSON") as caught:
         to_text(value)
@@ -174,13 +174,13 @@ def test_value_that_json_cannot_carry(value, reason):
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
-def test_json_values_come_back(value):
+def test_written_json_values_can_be_read(value):
     """Written JSON values can be read again."""
     assert json.loads(to_text([value])) == [value]
 
 
 @given(st.text(max_size=300), st.integers(0, 200))
-def test_cap_holds(text, limit):
+def test_text_is_bounded(text, limit):
     """No text is longer than the limit. A shorter text is unchanged."""
     short = truncate(text, limit)
     assert len(short) <= limit
@@ -208,12 +208,12 @@ def test_notice_names_the_full_size():
         (ExceptionGroup("g", [ValueError("a"), ValueError("a")]), "ValueError: a"),
     ],
 )
-def test_error_in_words(error, text):
+def test_error_text_is_the_message_or_includes_the_class(error, text):
     """A ToolError is its message, other errors include their class, and groups are flattened."""
     assert describe(error) == text
 
 
-def test_error_without_words():
+def test_unprintable_error_is_named_by_its_class():
     """An exception that cannot be converted to text is named by its class."""
 
     class Mute(Exception):

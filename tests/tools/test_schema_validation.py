@@ -79,7 +79,7 @@ def resident_peak(*, reset=False):
 @pytest.mark.parametrize("same", [True, False])
 @pytest.mark.parametrize("depth", [5, 8, 10, 11, 12, 13, 15, 20, 100])
 @pytest.mark.parametrize("word", ["anyOf", "oneOf", "allOf"])
-def test_branches_in_branches(told_by, same, depth, word):
+def test_nested_branches_are_bounded(told_by, same, depth, word):
     """For a kilobyte of schema and one invalid value the reason is short, or the schema is rejected at once."""
     reason = bounded(lambda: told_by(nested(word, depth, same=same), {"a": "too long"}))
     assert reason
@@ -111,7 +111,7 @@ def chain(depth):
 
 @pytest.mark.parametrize("told_by", [by_tool, by_answer])
 @pytest.mark.parametrize("depth", [5, 15, 30, 90])
-def test_branches_recurring_at_each_level(told_by, depth):
+def test_branches_that_recur_at_each_level_are_counted(told_by, depth):
     """Work that grows with the depth of the value is counted before the validation."""
     schema = object_with({"$ref": "#/$defs/n"}, {"n": NODE})
     reason = bounded(lambda: told_by(schema, {"a": chain(depth)}))
@@ -122,7 +122,7 @@ def test_branches_recurring_at_each_level(told_by, depth):
 @pytest.mark.parametrize("told_by", [by_tool, by_answer])
 @pytest.mark.parametrize("depth", [5, 40, 90])
 @pytest.mark.parametrize("word", ["$ref", "$dynamicRef"])
-def test_branches_recurring_to_the_root(told_by, depth, word):
+def test_branches_that_refer_to_the_root_are_counted(told_by, depth, word):
     """Five branches that refer to the root are counted like branches that refer to a definition."""
     itself = {word: "#" if word == "$ref" else "#root"}
     schema = {
@@ -170,7 +170,7 @@ def test_ordinary_recursion_is_checked_to_any_depth(told_by):
         (object_with({"$ref": "#/properties/a"}), {"a": 1}),
     ],
 )
-def test_floods_of_errors(told_by, schema, value):
+def test_many_errors_have_a_short_reason(told_by, schema, value):
     """For long values, many errors and backtracking patterns, the reason is short and fast."""
     reason = bounded(lambda: told_by(schema, value))
     assert reason is None or len(reason) < 2_500
@@ -178,7 +178,7 @@ def test_floods_of_errors(told_by, schema, value):
 
 @pytest.mark.parametrize("depth", [250, 10_000])
 @pytest.mark.parametrize("word", ["properties", "items", "anyOf"])
-def test_a_schema_too_deep_is_refused(word, depth):
+def test_too_deep_schema_is_rejected(word, depth):
     """The error is a ConfigurationError and not a RecursionError of the interpreter."""
     schema = {"type": "string"}
     for _ in range(depth):
@@ -210,14 +210,14 @@ LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 MAPS = ("dependentSchemas", "properties", "patternProperties")
 
 
-def leading(some, words, breadth, target):
+def leading(some, text, breadth, target):
     """Return a schema with the keywords, each of which refers to `target` `breadth` times."""
 
     def reference(name):
         return {"$ref": target} | ({"title": str(name)} if some.random() < 0.7 else {})
 
     schema = {}
-    for word in words:
+    for word in text:
         if word in LISTS:
             schema[word] = [reference(name) for name in range(breadth)]
         elif word in MAPS:
@@ -463,7 +463,7 @@ SAID = {"oneOf": [{"type": "string", "minLength": 1}, {"type": "array", "items":
 
 
 @pytest.mark.parametrize(
-    ("schema", "value", "words"),
+    ("schema", "value", "text"),
     [
         (ONE_OF, {}, "exactly one of yes, no must be present, not none"),
         (ONE_OF, {"yes": 1, "no": 1}, "exactly one of yes, no must be present, not yes and no"),
@@ -482,6 +482,6 @@ SAID = {"oneOf": [{"type": "string", "minLength": 1}, {"type": "array", "items":
         pytest.param({"enum": ["a", 2, None, "ä"]}, "x", '"x" is not one of "a", 2, null, "ä"', id="choices"),
     ],
 )
-def test_branch_requirements_are_in_the_error(schema, value, words):
+def test_branch_requirements_are_in_the_error(schema, value, text):
     """The error lists the branches that the value can match. A choice of members is one sentence."""
-    assert compile_schema(schema, owner="a test").reason(value).startswith(words)
+    assert compile_schema(schema, owner="a test").reason(value).startswith(text)

@@ -29,14 +29,13 @@ def one_more(state, args, more):
 
 
 @pytest.mark.parametrize("func", [keep, keep_later])
-def test_functions_of_the_state(func):
+def test_state_function_has_two_parameters(func):
     """The two parameters are `state` and `args`, with or without a leading underscore."""
     assert takes_state(func)
 
 
 @pytest.mark.parametrize("func", [only_state, other_names, one_more, "keep", dict])
-def test_other_functions(func):
-    """A function with other parameters is rejected."""
+def test_function_with_other_parameters_is_rejected(func):
     assert not takes_state(func)
     with pytest.raises(ConfigurationError, match=r"\(state, args\)"):
         StateTool("keep", "Keep.", func)
@@ -53,7 +52,7 @@ def test_other_functions(func):
         ((("a", 1), ("b", 2)), {"a": 1, "b": 2}),
     ],
 )
-def test_changes(returned, changes):
+def test_state_function_returns_pairs_or_none(returned, changes):
     """Case 1: a function returns a pair, several pairs, or None."""
     assert parse_changes(returned) == changes
 
@@ -62,7 +61,7 @@ def test_changes(returned, changes):
     "returned",
     ["ab", 1, {"a": 1}, ("a",), ("a", 1, 2), (1, 2), [("a", 1), None], [(1, 2)], ("_goal", 1), [("_x", 1)]],
 )
-def test_no_changes(returned):
+def test_other_results_of_a_state_function_are_errors(returned):
     """Case 1 (want): any other value is an error. Keys with a leading underscore are reserved for the framework."""
     with pytest.raises(ToolError):
         parse_changes(returned)
@@ -79,6 +78,6 @@ async def test_returned_pairs_are_stored(func, state):
     assert dict(store) == state
 
 
-async def test_outside_of_an_agent():
+async def test_state_tool_works_outside_of_an_agent():
     """Without a store the state is empty, and the result is the changes."""
     assert await StateTool("keep", "Keep.", keep).execute({}, ToolContext()) == {"kept": {}}

@@ -27,8 +27,7 @@ async def test_result_and_error_come_back():
     assert threads.abandoned == ()
 
 
-async def test_context_variables_follow():
-    """The thread has the caller's context variables."""
+async def test_thread_has_the_context_variables_of_its_caller():
     who.set("ada")
     assert await Threads().run_sync(who.get) == "ada"
 
@@ -45,14 +44,14 @@ async def test_thread_calls_back_into_trio():
 
 async def test_capacity_bounds_the_threads():
     """The number of concurrent functions is at most the capacity."""
-    threads, running, most = Threads(2), 0, 0
+    threads, running, maximum = Threads(2), 0, 0
     lock, both = threading.Lock(), threading.Barrier(2)
 
     def work() -> None:
-        nonlocal running, most
+        nonlocal running, maximum
         with lock:
             running += 1
-            most = max(most, running)
+            maximum = max(maximum, running)
         both.wait(60)
         with lock:
             running -= 1
@@ -60,20 +59,20 @@ async def test_capacity_bounds_the_threads():
     async with trio.open_nursery() as nursery:
         for _ in range(6):
             nursery.start_soon(threads.run_sync, work)
-    assert most == 2
+    assert maximum == 2
 
 
 async def test_cancelled_call_returns_at_once_and_its_thread_is_named():
     """A thread that cannot be stopped is listed until it ends."""
-    threads, begun, go = Threads(), threading.Event(), threading.Event()
+    threads, started, go = Threads(), threading.Event(), threading.Event()
 
     def stubborn() -> None:
-        begun.set()
+        started.set()
         go.wait(60)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(threads.run_sync, stubborn)
-        await trio.to_thread.run_sync(begun.wait, 60)
+        await trio.to_thread.run_sync(started.wait, 60)
         assert threads.abandoned == ()
         nursery.cancel_scope.cancel()
     assert threads.abandoned == ("stubborn",)
@@ -85,17 +84,17 @@ async def test_cancelled_call_returns_at_once_and_its_thread_is_named():
     assert threads.abandoned == ()
 
 
-async def test_cancelled_calls_release_their_places():
+async def test_abandoned_threads_release_their_slots():
     """The slot of an abandoned thread is free again when the thread ends."""
-    threads, begun, go = Threads(1), threading.Event(), threading.Event()
+    threads, started, go = Threads(1), threading.Event(), threading.Event()
 
     def stubborn() -> None:
-        begun.set()
+        started.set()
         go.wait(60)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(threads.run_sync, stubborn)
-        await trio.to_thread.run_sync(begun.wait, 60)
+        await trio.to_thread.run_sync(started.wait, 60)
         nursery.start_soon(threads.run_sync, stubborn)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
@@ -105,17 +104,17 @@ async def test_cancelled_calls_release_their_places():
         assert await threads.run_sync(int, "7") == 7
 
 
-async def test_call_cancelled_before_it_began_never_begins():
+async def test_call_cancelled_before_its_start_never_begins():
     """A function does not run if its caller is cancelled before a thread is free."""
-    threads, begun, go, ran = Threads(1), threading.Event(), threading.Event(), []
+    threads, started, go, ran = Threads(1), threading.Event(), threading.Event(), []
 
     def stubborn() -> None:
-        begun.set()
+        started.set()
         go.wait(60)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(threads.run_sync, stubborn)
-        await trio.to_thread.run_sync(begun.wait, 60)
+        await trio.to_thread.run_sync(started.wait, 60)
         with trio.move_on_after(0.01):
             await threads.run_sync(ran.append, 1)
         go.set()
@@ -129,16 +128,16 @@ async def test_wait_abandoned_without_threads():
 
 def test_thread_outlives_the_run():
     """A thread that ends after the trio run causes no error."""
-    threads, begun, go, done = Threads(), threading.Event(), threading.Event(), threading.Event()
+    threads, started, go, done = Threads(), threading.Event(), threading.Event(), threading.Event()
 
     def stubborn() -> None:
-        begun.set()
+        started.set()
         go.wait(60)
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(functools.partial(threads.run_sync, stubborn, name="slow"))
-            await trio.to_thread.run_sync(begun.wait, 60)
+            await trio.to_thread.run_sync(started.wait, 60)
             nursery.cancel_scope.cancel()
 
     trio.run(main)
@@ -252,7 +251,7 @@ async def test_agent_with_too_many_abandoned_threads_starts_none(hall):
         assert await a.run_sync(int, "7") == 7
 
 
-async def test_a_wait_for_a_thread_ends_in_time(hall, mock_clock):
+async def test_wait_for_a_thread_times_out(hall, mock_clock):
     """The error names the wait time, the option to set, and that the call did not run."""
     threads = Threads(2)
     a, b = threads.share("a", 1), threads.share("b", 2)
@@ -281,7 +280,7 @@ async def test_a_wait_for_a_thread_ends_in_time(hall, mock_clock):
 
 
 @pytest.mark.parametrize("together", [False, True])
-async def test_call_cancelled_while_waiting_releases_its_place(hall, together):
+async def test_call_cancelled_while_waiting_releases_its_slot(hall, together):
     """The slot is released, also if it becomes free at the same moment. `on_not_started` is called."""
     share = Threads().share("a", 1)
     never, ran = [], []

@@ -26,7 +26,7 @@ def test_tools_stay_in_order():
     assert len(registry) == 3
 
 
-def test_specs_do_not_move():
+def test_specs_are_stable_until_the_tools_change():
     """The same tuple is returned until the tools change, so the prompt prefix is stable."""
     registry = ToolRegistry([make("a")])
     specs = registry.specs
@@ -38,7 +38,7 @@ def test_specs_do_not_move():
     assert pickle.dumps(registry.specs) == before
 
 
-def test_duplicate_name():
+def test_duplicate_name_is_rejected():
     """Two tools with one name are a ConfigurationError, and the first one remains."""
     registry = ToolRegistry([make("a")])
     with pytest.raises(DuplicateTool, match="'a'"):
@@ -83,7 +83,7 @@ def test_schema_with_an_external_reference_is_rejected(reference):
         ToolRegistry([Remote()])
 
 
-def test_mapped_tool_vanishes_from_the_specs():
+def test_mapped_tool_is_not_in_the_specs():
     """A tool of an instruction is registered, and is not in the specs."""
     registry = ToolRegistry([make("a"), make("b")], mapped=["b"])
     assert names(registry) == ["a"]
@@ -100,13 +100,13 @@ def test_mapped_tool_runs_only_through_its_instruction():
     assert registry.find(ToolCall("b", {}, mapped=True)).name == "b"
 
 
-def test_mapped_name_without_tool():
+def test_unknown_mapped_tool_is_rejected():
     """An instruction with an unknown tool is a ConfigurationError."""
     with pytest.raises(ConfigurationError, match=r"'c', which is not registered.*registered tools: a"):
         ToolRegistry([make("a")], mapped=["c"])
 
 
-def test_remove():
+def test_registered_tool_can_be_removed():
     """A tool can be removed. A mapped or unknown tool cannot."""
     registry = ToolRegistry([make("a"), make("b")], mapped=["b"])
     registry.remove("a")

@@ -62,7 +62,7 @@ class Twice(Tool):
 @pytest.mark.parametrize("kind", [Receipt, Blank], ids=["Receipt", "Blank"])
 async def test_model_and_handlers_see_that_the_tool_ran(journal, effect, kind):
     """The result is a success with the text of the value, the same for the model, for handlers and in the record."""
-    paid, shown, heard = [], [], []
+    paid, shown, received = [], [], []
 
     def answer(chat):
         shown.append(chat.messages[-1].parts[0])
@@ -72,15 +72,15 @@ async def test_model_and_handlers_see_that_the_tool_ran(journal, effect, kind):
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=llm, tools=[pay_with(kind, effect, paid)]))
         session = await agent.create_session("ada", session_id="s")
-        session.on_tool_result(heard.append)
+        session.on_tool_result(received.append)
         assert (await agent.run("Pay.", session=session)).text == "Paid."
         (recorded,) = session.history[-2].tool_results
     assert paid == [25]
-    for result in (recorded, shown[0], heard[0]):
+    for result in (recorded, shown[0], received[0]):
         assert (result.status, result.error, result.content) == ("success", None, TEXTS[kind.__name__])
 
 
-async def test_the_text_is_in_the_journal(tmp_path):
+async def test_text_of_an_unusable_result_is_in_the_journal(tmp_path):
     """A restart reads the text and does not run the tool again."""
     url, paid = f"sqlite:///{tmp_path}/agents.db", []
     llm = ScriptedLLM([ToolCall("pay", {"euros": 25}, id="c1"), "Paid.", "Still paid."])
@@ -97,7 +97,7 @@ async def test_the_text_is_in_the_journal(tmp_path):
     assert paid == [25]
 
 
-async def test_calls_of_a_running_tool_succeed_too(journal):
+async def test_nested_call_with_an_unusable_result_succeeds(journal):
     """The calling tool gets the text."""
     paid = []
     tools = [pay_with(Receipt, "once", paid), Twice()]

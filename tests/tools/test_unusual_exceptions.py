@@ -66,7 +66,7 @@ RAISED = [
 
 @pytest.mark.parametrize("is_sync", [True, False])
 @pytest.mark.parametrize(("make", "name"), RAISED)
-async def test_a_tool_may_raise_it(is_sync, make, name):
+async def test_unusual_exception_of_a_tool_ends_only_its_call(is_sync, make, name):
     """With and without a thread, the model gets the error, and this call and the next call end."""
 
     @tool(name="fails")
@@ -94,7 +94,7 @@ async def test_a_tool_may_raise_it(is_sync, make, name):
 
 
 @pytest.mark.parametrize("name", ["with_traceback", "__class__", "__getattribute__"])
-async def test_a_model_in_a_thread_may_raise_it(name):
+async def test_unusual_exception_of_a_model_fails_the_turn(name):
     """The turn fails, and the session continues."""
 
     def broken(messages):
@@ -136,7 +136,7 @@ def test_exceptions_may_have_attributes_named_like_group_ones(name):
 
 
 @pytest.mark.parametrize("name", ["with_traceback", "__class__", "__getattribute__", "__cause__"])
-async def test_a_cancellation_goes_before_it(name):
+async def test_cancellation_precedes_an_unusual_exception(name):
     """A cancelled call remains cancelled, whatever exception its cleanup raises."""
     with trio.CancelScope() as scope:
         scope.cancel()

@@ -46,7 +46,7 @@ VALIDATOR = ArgumentsValidator("x", SCHEMA)
         (None, "must be a JSON object"),
     ],
 )
-def test_bad_arguments(arguments, reason):
+def test_invalid_arguments_are_rejected(arguments, reason):
     """Invalid arguments are rejected with the tool's name and the path."""
     with pytest.raises(InvalidArguments) as caught:
         VALIDATOR.validate(arguments)
@@ -100,7 +100,7 @@ COERCED = {
         ),
     ],
 )
-def test_values_sent_as_text_are_read_where_no_text_is_taken(sent, read):
+def test_quoted_values_are_converted_unless_text_is_permitted(sent, read):
     """Numbers and booleans in quotes, as small models write them, are converted. If the schema permits text, the value stays text."""
     before = copy.deepcopy(sent)
     found = ArgumentsValidator("x", COERCED).validate(sent)
@@ -158,7 +158,7 @@ def test_arguments_are_copied():
     assert given["free"] == {"deep": [1]}
 
 
-def test_deep_arguments_are_refused():
+def test_too_deep_arguments_are_an_error_result():
     """Arguments deeper than the interpreter's recursion limit are an error result and not a crash."""
     deep: list[object] = []
     for _ in range(100_000):
@@ -167,7 +167,7 @@ def test_deep_arguments_are_refused():
         VALIDATOR.validate({"a": 1, "free": deep})
 
 
-def test_evil_pattern_is_bounded():
+def test_backtracking_pattern_is_bounded():
     """A backtracking pattern does not block the event loop."""
     with pytest.raises(InvalidArguments):
         VALIDATOR.validate({"a": 1, "code": "a" * 5_000 + "b"})
@@ -176,13 +176,13 @@ def test_evil_pattern_is_bounded():
 @pytest.mark.parametrize(
     "reference", ["http://localhost:9/x.json", "https://example.org/x", "other.json", "#/nowhere"]
 )
-def test_reference_to_another_document_is_refused(reference):
+def test_reference_to_another_document_is_rejected(reference):
     """A schema never fetches a document. The tool is rejected when it is created."""
     with pytest.raises(ConfigurationError, match="tool 'x' is not usable"):
         ArgumentsValidator("x", {"type": "object", "properties": {"a": {"$ref": reference}}})
 
 
-def test_reference_to_a_file_is_refused(tmp_path: Path):
+def test_reference_to_a_file_is_rejected(tmp_path: Path):
     """An existing file with a schema is not read."""
     file = tmp_path / "schema.json"
     file.write_text('{"type": "integer"}', encoding="utf-8")
@@ -199,7 +199,7 @@ def test_reference_to_a_file_is_refused(tmp_path: Path):
         {"type": "object", "properties": {"a": {"pattern": "("}}},
     ],
 )
-def test_unusable_schema(schema):
+def test_invalid_json_schema_is_rejected(schema):
     """An invalid JSON Schema is rejected when the tool is created."""
     with pytest.raises(ConfigurationError, match="JSON Schema of tool 'x'"):
         ArgumentsValidator("x", schema)
@@ -212,7 +212,7 @@ def test_unusable_schema(schema):
 )
 @example({"a": str(2**64 - 1)})
 @example({"a": str(2**64)})
-def test_validate_returns_or_refuses(arguments):
+def test_validate_returns_an_object_or_a_reason(arguments):
     """An object is returned, with the text of a 64-bit integer as a number, or rejected with a reason."""
     expected = dict(arguments)
     number = arguments.get("a")
@@ -238,7 +238,7 @@ def test_validate_returns_or_refuses(arguments):
         ({"properties": {}}, True),
     ],
 )
-def test_arguments_that_a_schema_does_not_name(more, passes):
+def test_arguments_outside_of_the_schema_are_rejected(more, passes):
     """A schema without a rule for further arguments rejects them. An explicit rule has priority."""
     validator = ArgumentsValidator("x", {"type": "object", "properties": {"a": {}}, **more})
     if passes:

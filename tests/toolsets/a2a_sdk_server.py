@@ -21,13 +21,13 @@ class Echo(AgentExecutor):
             task = new_task_from_user_message(context.message)
             await event_queue.enqueue_event(task)
         updater = TaskUpdater(event_queue, task.id, task.context_id)
-        words = context.get_user_input()
+        text = context.get_user_input()
         await updater.start_work()
-        if words == "ask":
+        if text == "ask":
             await updater.requires_input(updater.new_agent_message([Part(text="Which city?")]))
             return
         await asyncio.sleep(0.2)
-        await updater.add_artifact([Part(text=f"echo: {words}")])
+        await updater.add_artifact([Part(text=f"echo: {text}")])
         await updater.complete()
 
     async def cancel(self, context, event_queue):

@@ -54,7 +54,7 @@ async def tasks_of(served):
         return listed.json()["tasks"]
 
 
-async def test_answer_and_its_conversation(served):
+async def test_answer_continues_its_conversation(served):
     chats.clear()
     tool = connect(served)
     first = await tool.run({"message": "hello"})
@@ -69,7 +69,7 @@ async def test_failed_task_is_an_error(served):
         await connect(served).run({"message": "please fail"})
 
 
-async def test_refused_request_is_an_error(served):
+async def test_rejected_request_is_an_error(served):
     with pytest.raises(ToolError, match="401"):
         await A2AAgent("clerk", f"{served.gateway.url}/a2a/clerk", allow=["127.0.0.1"]).run({"message": "x"})
     with pytest.raises(ToolError, match="404"):
@@ -78,7 +78,7 @@ async def test_refused_request_is_an_error(served):
         )
 
 
-async def test_private_address_is_refused_without_allow(served):
+async def test_private_address_is_blocked_without_allow(served):
     with pytest.raises(ToolError, match=r"127\.0\.0\.1"):
         await A2AAgent("clerk", f"{served.gateway.url}/a2a/clerk").run({"message": "x"})
 
@@ -88,11 +88,11 @@ def ask_once(chat):
     last = chat.messages[-1]
     if results := [part for part in last.parts if isinstance(part, ToolResult)]:
         return f"result: {results[0].text}"
-    words = "".join(part.text for part in last.parts if isinstance(part, Text))
-    return ToolCall("clerk", {"message": words})
+    text = "".join(part.text for part in last.parts if isinstance(part, Text))
+    return ToolCall("clerk", {"message": text})
 
 
-async def test_question_of_the_agent_is_an_approval_and_its_answer_continues_the_task(served):
+async def test_question_of_the_remote_agent_is_an_approval(served):
     async with open_runtime(journal="memory:") as runtime:
         agent = BareAgent("boss", llm=ScriptedLLM(ask_once), tools=[connect(served)])
         await runtime.start(agent)
@@ -129,10 +129,10 @@ async def test_answers_of_the_agent_reach_the_model_as_untrusted_text(served):
 
 @pytest.mark.parametrize(("effect", "state"), [("once", "CANCELED"), ("idempotent", "COMPLETED")])
 async def test_cancelled_call_cancels_the_task_unless_it_is_repeatable(effect, state):
-    begun, gate = trio.Event(), trio.Event()
+    started, gate = trio.Event(), trio.Event()
 
     async def wait(_chat):
-        begun.set()
+        started.set()
         await gate.wait()
         return "done"
 
@@ -141,7 +141,7 @@ async def test_cancelled_call_cancels_the_task_unless_it_is_repeatable(effect, s
         with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(connect(served, effect=effect).run, {"message": "hello"})
-                await begun.wait()
+                await started.wait()
                 counts = served.gateway.app.context.metrics.requests
                 while counts["/a2a/{agent}", 200] < 2:  # noqa: ASYNC110 - the second request polls the task
                     await trio.sleep(0.01)
@@ -152,7 +152,7 @@ async def test_cancelled_call_cancels_the_task_unless_it_is_repeatable(effect, s
         assert found == f"TASK_STATE_{state}"
 
 
-async def test_arguments_are_checked():
+async def test_arguments_of_a_remote_agent_are_checked():
     for url in ("ftp://example.com", "https://user:word@example.com", ""):
         with pytest.raises(ConfigurationError, match="url="):
             A2AAgent("clerk", url)
@@ -207,7 +207,7 @@ async def test_running_task_is_polled_to_its_end(server):
 
 
 @pytest.mark.parametrize(
-    ("result", "words"),
+    ("result", "expected"),
     [
         ({"error": {"code": -32602, "message": "no such thing"}}, "no such thing"),
         ({"result": {"task": task("REJECTED")}}, "rejected: the note"),
@@ -219,8 +219,8 @@ async def test_running_task_is_polled_to_its_end(server):
         ([], "must be a JSON object"),
     ],
 )
-async def test_other_results_are_errors(server, result, words):
-    with pytest.raises(ToolError, match=words):
+async def test_other_results_of_a_remote_agent_are_errors(server, result, expected):
+    with pytest.raises(ToolError, match=expected):
         await play(server, result).run({"message": "x"})
 
 
@@ -262,10 +262,10 @@ def delegate_once(chat):
     last = chat.messages[-1]
     if results := [part for part in last.parts if isinstance(part, ToolResult)]:
         return f"report: {results[0].content}"
-    words = "".join(part.text for part in last.parts if isinstance(part, Text))
-    if "you said" in words:
+    text = "".join(part.text for part in last.parts if isinstance(part, Text))
+    if "you said" in text:
         return "noted"
-    return ToolCall("delegate_to_agent", {"agent": "clerk", "task": words})
+    return ToolCall("delegate_to_agent", {"agent": "clerk", "task": text})
 
 
 async def test_remote_agent_keeps_its_conversation_in_a_session(served):
@@ -311,7 +311,7 @@ async def test_question_of_a_delegated_task_is_answered(served):
     assert runs["pay"] == 1
 
 
-async def test_model_needs_its_tool(served):
+async def test_remote_agent_model_needs_its_tool(served):
     with pytest.raises(ConfigurationError, match="A2AAgent"):
         A2AModel("clerk")
     async with BareAgent("clerk", llm=A2AModel(connect(served))) as agent:

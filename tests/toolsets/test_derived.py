@@ -46,22 +46,22 @@ async def result(one, **arguments):
 
 
 @pytest.mark.parametrize("keep", [["weather"], "weather", lambda each: each.effect == "pure"])
-async def test_filtered(keep):
+async def test_derived_toolset_filters_tools(keep):
     """Tools are kept by name or by a function."""
     assert list(await tools_of(WORLD.filtered(keep))) == ["weather"]
 
 
 @pytest.mark.parametrize(
-    ("derived", "words"),
+    ("derived", "expected"),
     [
         (WORLD.filtered(["weather", "wether"]), r"filtered\(\) names the tool 'wether'"),
         (WORLD.renamed({"wether": "sky"}), r"renamed\(\) names the tool 'wether'"),
     ],
     ids=["filtered", "renamed"],
 )
-async def test_a_name_that_no_tool_has_is_rejected(derived, words):
+async def test_a_name_that_no_tool_has_is_rejected(derived, expected):
     """The error names the toolset's tools. Tools that a server removes later are no error."""
-    with pytest.raises(ConfigurationError, match=words + r".*tools: weather, send_mail"):
+    with pytest.raises(ConfigurationError, match=expected + r".*tools: weather, send_mail"):
         derived.tools_from(WORLD.tools)
     known = WORLD.filtered(["weather", "send_mail"])
     assert len(known.tools_from(WORLD.tools)) == 2
@@ -76,7 +76,7 @@ async def test_names_change_and_the_tools_stay():
     assert weather.name == "weather"
 
 
-async def test_options_change():
+async def test_derived_toolset_changes_options():
     """Approval, effect and cache are set on the copies. Tools with effect "once" are not cached."""
     tools = await tools_of(
         WORLD.approved(ApprovalRequest("Really?")).with_effect(lambda _: "idempotent").cached(7)
@@ -88,7 +88,7 @@ async def test_options_change():
     assert (await tools_of(WORLD.approved()))["send_mail"].approval is True
 
 
-async def test_approval_by_call():
+async def test_rule_decides_approval_for_each_call():
     """A rule decides for each call whether it needs an approval."""
     tools = await tools_of(WORLD.approved(lambda call: call.arguments["to"] != "ann"))
     registry = ToolRegistry([tools["send_mail"]])
@@ -104,7 +104,7 @@ async def test_a_failing_approval_rule_runs_no_tool():
     assert "the approval rule of this tool failed" in (await result(tools["send_mail"], to="bob")).error
 
 
-async def test_configuration_is_hidden_and_checked_and_the_nearest_wins():
+async def test_configured_values_are_hidden_and_checked():
     """The function gets the values and the schema omits them. A tool's value overrides its toolset's."""
     tools = await tools_of(WORLD.configured(key="own").configured(units="imperial").configured(key="outer"))
     told = tools["weather"]
@@ -116,7 +116,7 @@ async def test_configuration_is_hidden_and_checked_and_the_nearest_wins():
     assert await told.execute({"city": "Oslo"}, ToolContext()) == "Oslo imperial own"
 
 
-async def test_a_schema_that_takes_any_name_does_not_let_the_model_give_what_is_hidden():
+async def test_model_cannot_override_hidden_configuration():
     """A configured value overrides an argument that a pattern property accepts."""
     text = {"type": "string"}
     schema = {"type": "object", "properties": {"account": text}, "patternProperties": {"": text}}
@@ -130,7 +130,7 @@ async def test_a_schema_that_takes_any_name_does_not_let_the_model_give_what_is_
     assert (await result(tools["pay"], account="yours")).content == "mine"
 
 
-async def test_shown_configuration_is_the_models_to_change():
+async def test_shown_configuration_can_be_overridden_by_the_model():
     """A parameter in `shown` stays in the schema, and the model's argument overrides the value."""
     told = (await tools_of(WORLD.configured({"city": "Oslo"}, shown=["city"])))["weather"]
     assert "city" in told.parameters["properties"]
@@ -140,18 +140,18 @@ async def test_shown_configuration_is_the_models_to_change():
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "expected"),
     [({"town": "Oslo"}, "names the parameter 'town'"), ({"city": 7}, "does not match")],
 )
-async def test_wrong_configuration_is_refused(values, words):
+async def test_invalid_configuration_is_rejected(values, expected):
     """Unknown names and values that do not fit the schema raise when the tools are published."""
     with pytest.raises((ConfigurationError, ExceptionGroup)) as caught:
         await tools_of(WORLD.configured(values))
     found = caught.value.exceptions[0] if isinstance(caught.value, ExceptionGroup) else caught.value
-    assert words in str(found)
+    assert expected in str(found)
 
 
-async def test_one_that_is_silent(autojump_clock):
+async def test_silent_toolset_times_out(autojump_clock):
     """Without an agent, a toolset that publishes no tools also times out."""
 
     class Silent(Toolset):
@@ -166,13 +166,13 @@ async def test_one_that_is_silent(autojump_clock):
 
 
 @pytest.mark.parametrize("name", ["", "x" * 65, "a\nb", 7])
-def test_names_of_toolsets(name):
+def test_toolset_name_has_to_be_printable(name):
     """The name of a toolset must be printable."""
     with pytest.raises(ConfigurationError, match="printable"):
         StaticToolset(name, [])
 
 
-def test_something_else_than_a_tool():
+def test_value_that_is_not_a_tool_is_rejected():
     """The error has a remedy."""
     with pytest.raises(ConfigurationError, match="decorate the function with @tool"):
         StaticToolset("x", [print])

@@ -74,7 +74,7 @@ def reasons(problems):
     return {problem.reason for problem in problems}
 
 
-def test_discovered_definitions(write, caplog):
+def test_tools_of_all_kinds_are_discovered(write, caplog):
     """Tools, toolsets, classes and functions of the state are found.
 
     Objects that only resemble a tool are skipped with a warning.
@@ -99,7 +99,7 @@ def test_discovered_definitions(write, caplog):
     assert sum(record.name == "actgent.toolsets.tool_discovery" for record in caplog.records) == 5
 
 
-def test_not_below(write):
+def test_discovery_can_skip_subfolders(write):
     """`recursive=False` skips subfolders.
 
     Hidden folders are never searched, and other files are never run.
@@ -122,7 +122,7 @@ def test_not_below(write):
         ("x = 1\n\0\n", 1, ""),
     ],
 )
-def test_a_broken_file(write, caplog, code, line, reason):
+def test_broken_file_is_reported_with_its_line(write, caplog, code, line, reason):
     """The problem has the file and line. Files before and after it are loaded."""
     folder = write(a__actgent_tools_py=GOOD, b__actgent_tools_py=code, c__tagent_tools_py=STATE)
     found = discover(folder)
@@ -134,7 +134,7 @@ def test_a_broken_file(write, caplog, code, line, reason):
     assert not [name for name in sys.modules if name.endswith("b/actgent_tools.py")]
 
 
-def test_two_of_one_name(write):
+def test_second_definition_of_a_name_is_skipped(write):
     """The first definition is used. The second is skipped with the location of the first."""
     folder = write(a__tagent_tools_py=STATE, b__tagent_tools_py=STATE)
     found = discover(folder)
@@ -143,7 +143,7 @@ def test_two_of_one_name(write):
     assert twice.reason == f"the name 'remember' is taken: {folder}/a/tagent.tools.py:4"
 
 
-def test_modules_and_entry_points(write, monkeypatch):
+def test_only_named_modules_are_imported(write, monkeypatch):
     """Only the named modules of a package are imported. A missing module is a problem."""
     folder = write(shop__one_py=GOOD, shop__two_py="raise SystemExit", shop__list_py="tools = [1, 2]\n")
     (folder / "shop-1.dist-info").mkdir()
@@ -162,7 +162,7 @@ def test_modules_and_entry_points(write, monkeypatch):
     assert "int is neither a tool nor a toolset" in reasons(found.skipped)
 
 
-def test_mistakes_of_the_caller(tmp_path):
+def test_invalid_discovery_arguments_are_errors(tmp_path):
     """A missing folder, and a text in place of a list, are errors."""
     with pytest.raises(ConfigurationError, match="must exist"):
         discover(tmp_path / "none")
@@ -170,7 +170,7 @@ def test_mistakes_of_the_caller(tmp_path):
         discover(modules="shop")
 
 
-async def test_an_agent_has_them(write):
+async def test_agent_runs_discovered_tools(write):
     """An agent runs a discovered tool, a tool of a discovered toolset and a state function."""
     found = discover(write(actgent_tools_py=GOOD, tagent_tools_py=STATE))
     calls = [ToolCall("double", {"number": 4}), ToolCall("remember", {"word": "blue"})]

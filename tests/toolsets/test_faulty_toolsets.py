@@ -86,7 +86,7 @@ async def test_invalid_tool_list_is_a_lost_connection(published, autojump_clock)
         assert "remote" in agent.tools.unavailable
 
 
-async def test_tools_of_a_run_that_is_over_are_not_taken(autojump_clock):
+async def test_tools_of_an_ended_connection_run_are_ignored(autojump_clock):
     async with open_runtime() as runtime:
         agent = await runtime.start(agent_with(remote := Remote([add])))
         late = remote.publish
@@ -98,7 +98,7 @@ async def test_tools_of_a_run_that_is_over_are_not_taken(autojump_clock):
         assert "remote" in agent.tools.unavailable
 
 
-async def test_publishing_from_another_thread_says_how_to(caplog):
+async def test_publishing_from_another_thread_raises_with_the_remedy(caplog):
     refused = []
 
     class Threaded(Remote):
@@ -134,7 +134,7 @@ async def test_an_agent_that_is_stopped_while_it_connects_ends_its_start(require
 @pytest.mark.parametrize(
     "attributes", [{"name": ""}, {"name": None}, {"connect_timeout": None}, {"connect_timeout": -1}]
 )
-def test_a_toolset_that_cannot_run_is_refused_by_its_agent(attributes):
+def test_unusable_toolset_is_rejected_by_its_agent(attributes):
     remote = Remote([add])
     for name, value in attributes.items():
         setattr(remote, name, value)
@@ -148,7 +148,7 @@ def test_a_query_of_a_megabyte_is_truncated():
     assert rank_tools(known, "word " * 200_000 + "add") == []
 
 
-def test_a_programs_own_call_tool_and_find_tools_are_tools_like_others():
+def test_custom_call_tool_and_find_tools_are_ordinary_tools():
     @tool(thread=False)
     def call_tool(name: str) -> str:
         """Call somebody who mends tools."""
@@ -159,7 +159,7 @@ def test_a_programs_own_call_tool_and_find_tools_are_tools_like_others():
     assert registry.resolve(call) is call
 
 
-def test_a_programs_own_find_tools_is_not_in_every_mode():
+def test_custom_find_tools_is_not_in_every_mode():
     @tool(thread=False)
     def find_tools() -> str:
         """Search the garage."""
@@ -257,7 +257,7 @@ def outcomes(session):
 
 @pytest.mark.parametrize("stopped", ["caller", "other"])
 @pytest.mark.parametrize("closing", [None, ValueError("no"), SystemExit(3)], ids=["well", "raises", "exits"])
-async def test_one_of_two_stops_in_the_middle_of_a_call(stopped, closing, autojump_clock):
+async def test_stopped_agent_keeps_a_shared_toolset_open(stopped, closing, autojump_clock):
     """The other agent keeps the toolset open and completes its call.
 
     The stopped agent's call has an unknown outcome.
@@ -272,8 +272,8 @@ async def test_one_of_two_stops_in_the_middle_of_a_call(stopped, closing, autoju
         runtime.stop(stopped)
         await trio.sleep(2)
         assert served.is_open
-        told = outcomes(session)
-        assert told == ([("success", "done")] if stopped == "other" else [("outcome_unknown", "")])
+        outcomes_told = outcomes(session)
+        assert outcomes_told == ([("success", "done")] if stopped == "other" else [("outcome_unknown", "")])
         again = await (other if stopped == "caller" else caller).create_session("bob")
         await again.chat("go")
         await again.wait_idle()
@@ -283,15 +283,15 @@ async def test_one_of_two_stops_in_the_middle_of_a_call(stopped, closing, autoju
 
 @pytest.mark.parametrize("required", [True, False])
 @pytest.mark.parametrize("closing", [None, ValueError("no"), SystemExit(3)], ids=["well", "raises", "exits"])
-async def test_a_start_that_is_cancelled_while_it_connects(required, closing, autojump_clock):
+async def test_cancelled_start_releases_a_shared_toolset(required, closing, autojump_clock):
     """A cancelled start ends at once. A second agent that waits for the same toolset gets it."""
     served = Served(connects_in=2, required=required, closing=closing)
-    begun = trio.current_time()
+    started = trio.current_time()
     with trio.move_on_after(0.3) as scope:
         async with worker("alone", Served(connects_in=2, required=required, closing=closing)):
             await trio.sleep_forever()
     assert scope.cancelled_caught
-    assert trio.current_time() - begun == pytest.approx(0.3)
+    assert trio.current_time() - started == pytest.approx(0.3)
     async with open_runtime() as runtime, trio.open_nursery() as nursery:
 
         async def impatient():

@@ -91,7 +91,7 @@ class Page(Tool):
 
 
 @pytest.mark.parametrize("row", rows("injection"))
-async def test_strangers_words_stay_data(row):
+async def test_external_text_stays_data(row):
     """The text has its source and the tool role on both wires. A model that obeys it has only its grants."""
     delete_all, done = recorded()
     llm = ScriptedLLM(
@@ -169,7 +169,7 @@ async def called_with(text, tmp_path, **options):
 
 
 @pytest.mark.parametrize("row", rows("json"))
-async def test_json_has_one_rule(row, tmp_path):
+async def test_json_is_parsed_by_one_strict_rule(row, tmp_path):
     """The validated value is the value that runs, is stored and is read back.
 
     Invalid JSON is an error of the call.
@@ -193,9 +193,9 @@ async def test_json_has_one_rule(row, tmp_path):
             assert math.copysign(1, seen[0]["n"]) == math.copysign(1, call.arguments["n"]) == -1
         case "wide":
             text = json.dumps({f"k{n}": n for n in range(1_000_000)})
-            begun = time.process_time()
+            started = time.process_time()
             seen, _, result = await called_with(text, tmp_path)
-            assert time.process_time() - begun < 20
+            assert time.process_time() - started < 20
             assert seen == []
             assert "bytes" in result.error
         case other:
@@ -225,10 +225,10 @@ async def checked(schema, value):
 
 def seconds_to_check(check, value):
     """Return the CPU time of one validation in this thread."""
-    begun = time.thread_time()
+    started = time.thread_time()
     with suppress(InvalidArguments):
         check.argument_validator.validate({"value": value})
-    return time.thread_time() - begun
+    return time.thread_time() - started
 
 
 @pytest.mark.parametrize("row", rows("schema"))
@@ -438,20 +438,20 @@ async def huge_answers(server):
 
 async def ping_pong():
     """Two agents that call each other end at the depth or cycle limit, and all calls are counted."""
-    asked = []
+    requests = []
 
     def asking(name, other):
         @tool(name=f"ask_{other}")
         async def ask(text: str, context: ToolContext) -> str:
             """Ask the other."""
-            asked.append(name)
+            requests.append(name)
             return str(await agents[other].ref.ask(f"{text}!"))
 
         return ask
 
     def again(other):
         return lambda chat: (
-            [ToolCall(f"ask_{other}", {"text": f"n{len(asked)}"})]
+            [ToolCall(f"ask_{other}", {"text": f"n{len(requests)}"})]
             if chat.messages[-1].role != "tool"
             else "ok"
         )
@@ -465,14 +465,14 @@ async def ping_pong():
             await runtime.start(agent)
         with trio.fail_after(30):
             await agents["a"].run("go")
-    assert 2 <= len(asked) <= 10
+    assert 2 <= len(requests) <= 10
 
 
 # --- isolation ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("row", rows("isolation"))
-async def test_owners_are_apart(row, tmp_path):
+async def test_owners_are_isolated(row, tmp_path):
     """Owners are isolated for ids, queries, memories and waiting work."""
     journal = f"sqlite:///{tmp_path}/j.db"
     match row["generate"]:
@@ -547,7 +547,7 @@ async def interleaved():
     assert all(len(texts) == 2 for texts in seen.values())
 
 
-def test_each_area_has_its_rows():
+def test_all_rows_of_each_area_are_run():
     """All rows of these areas are run, so that a new row is not missed."""
     if not PLACE.exists():
         pytest.skip(f"{PLACE} is not there")

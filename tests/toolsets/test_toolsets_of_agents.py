@@ -105,7 +105,7 @@ async def test_a_block_opens_and_closes_them_in_one_task():
         remote.log.clear()
 
 
-async def test_two_agents_share_one(autojump_clock):
+async def test_agents_share_one_toolset_source(autojump_clock):
     """One source runs for all agents that use it, derived or not, until the last one ends."""
     remote = Remote("far", [add, multiply], 1)
     llm = ScriptedLLM(["hello"], repeat=True)
@@ -124,14 +124,14 @@ async def test_two_agents_share_one(autojump_clock):
         assert remote.log == ["open", "closed"]
 
 
-async def test_one_that_hangs_delays_the_start_by_half_a_second(autojump_clock):
+async def test_hanging_toolset_delays_the_start_by_half_a_second(autojump_clock):
     """The start waits for the healthy toolsets and at most half a second longer for the hanging one."""
     healthy = [Remote(f"r{n}", [], delay) for n, delay in enumerate((0.4, 0.8, 1.2, 1.5))]
     hanging = Remote("hangs", [multiply], 1000)
-    begun = trio.current_time()
+    started = trio.current_time()
     llm = ScriptedLLM(["hello"])
     async with BareAgent("tutor", llm=llm, tools=[*healthy, hanging]) as agent:
-        assert 1.5 < trio.current_time() - begun <= 2.0, "half a second, with what the start itself takes"
+        assert 1.5 < trio.current_time() - started <= 2.0, "half a second, with what the start itself takes"
         session = await agent.create_session("ada")
         await ask(session)
         assert notices(session) == ["Tools of hangs are not available now."]
@@ -208,7 +208,7 @@ def len_of(events):
     return events.statistics().waiting if hasattr(events, "statistics") else len(events._backlog.events)
 
 
-async def test_pauses_grow(autojump_clock):
+async def test_reconnect_pauses_grow(autojump_clock):
     """A toolset that always fails is retried after 1, 2, 4 ... and at most 60 seconds."""
     times = []
 
@@ -226,7 +226,7 @@ async def test_pauses_grow(autojump_clock):
 
 
 @pytest.mark.parametrize("delay", [1000, None])
-async def test_a_required_one_is_waited_for_and_then_missed(autojump_clock, delay):
+async def test_missing_required_toolset_fails_the_start(autojump_clock, delay):
     """A silent or failing required toolset fails the start after the connect timeout. A later start works."""
 
     class Needed(Remote):
@@ -238,10 +238,10 @@ async def test_a_required_one_is_waited_for_and_then_missed(autojump_clock, dela
     needed = Needed("needed", [add], delay, required=True)
     async with open_runtime() as runtime:
         agent = BareAgent("tutor", llm=ScriptedLLM(["hello"]), tools=[needed])
-        begun = trio.current_time()
+        started = trio.current_time()
         with pytest.raises(ToolsetUnavailable, match="needed"):
             await runtime.start(agent)
-        assert trio.current_time() - begun == pytest.approx(10)
+        assert trio.current_time() - started == pytest.approx(10)
         await trio.testing.wait_all_tasks_blocked()
         assert runtime.count == 0
         needed.delay = 1
@@ -271,7 +271,7 @@ async def test_session_opened_during_connecting_waits_for_the_toolset(autojump_c
         assert offered(llm) == ["find_tools", "call_tool", "multiply", "read_result"]
 
 
-async def test_tools_that_change(autojump_clock):
+async def test_session_keeps_its_offered_tools_after_a_change(autojump_clock):
     """A session keeps its offered tools. Calls use the new schema, and a notice names the change."""
 
     @tool(name="multiply", thread=False)
@@ -289,14 +289,14 @@ async def test_tools_that_change(autojump_clock):
         remote.publish([changed])
         await ask(session)
         assert [r.content for r in results] == ["9"]
-        (told,) = notices(session)
-        assert told.splitlines() == [
+        (notices_told,) = notices(session)
+        assert notices_told.splitlines() == [
             "Tools that are not there any more: add.",
             "Tools that changed; find_tools describes their parameters now: multiply.",
         ]
 
 
-async def test_names_that_collide_or_do_not_fit():
+async def test_colliding_names_get_a_prefix():
     """A duplicate name gets its toolset's name as a prefix.
 
     Unusable tools are omitted and long names are cut.
@@ -317,11 +317,11 @@ async def test_names_that_collide_or_do_not_fit():
     assert all(0 < len(name) <= 64 for name in names)
 
 
-@pytest.mark.parametrize("given", [lambda t: StaticToolset("team", [t]).prefixed("my_"), EnvelopedTool])
-async def test_an_agent_among_the_tools_is_started(given):
+@pytest.mark.parametrize("value", [lambda t: StaticToolset("team", [t]).prefixed("my_"), EnvelopedTool])
+async def test_an_agent_among_the_tools_is_started(value):
     """A tool of an agent starts this agent, also inside a toolset or a wrapper."""
     helper = BareAgent("helper", llm=ScriptedLLM(["42"]))
-    tool = given(helper.as_tool())
+    tool = value(helper.as_tool())
     name = "my_helper" if isinstance(tool, Toolset) else "helper"
     llm = ScriptedLLM([[ToolCall(name, {"task": "6 * 7"})], "done"])
     async with BareAgent("lead", llm=llm, tools=[tool]) as agent:
@@ -332,13 +332,13 @@ async def test_an_agent_among_the_tools_is_started(given):
     assert "42" in results[0].content
 
 
-def test_two_toolsets_of_one_name():
+def test_duplicate_toolset_name_is_rejected():
     """The error has a remedy."""
     with pytest.raises(ConfigurationError, match="two toolsets are named 'x'"):
         BareAgent("tutor", llm=ScriptedLLM([]), tools=[StaticToolset("x", []), StaticToolset("x", [])])
 
 
-async def test_a_configuration_that_does_not_fit_ends_the_start():
+async def test_invalid_tool_configuration_ends_the_start():
     """The start raises, because this is a programming error."""
     with pytest.raises(ConfigurationError, match="names the parameter 'town'"):
         async with BareAgent("t", llm=ScriptedLLM([]), tools=[StaticToolset("x", [add]).configured(town=1)]):
@@ -373,7 +373,7 @@ async def test_a_misconfigured_toolset_ends_the_start(required, others, caplog, 
     assert "tried again" not in caplog.text
 
 
-async def test_two_agents_with_one_misconfigured_toolset(autojump_clock):
+async def test_misconfigured_shared_toolset_ends_both_starts(autojump_clock):
     """Both starts raise the error, concurrent or in sequence, and the runtime continues."""
     wrong, errors = Misconfigured(delay=1), []
 
@@ -393,7 +393,7 @@ async def test_two_agents_with_one_misconfigured_toolset(autojump_clock):
     assert len(errors) == 3
 
 
-async def test_a_mistake_found_after_the_start_is_logged_once(caplog, autojump_clock):
+async def test_misconfiguration_after_the_start_is_logged_once(caplog, autojump_clock):
     """The agent serves without the toolset. A second agent with this toolset does not start."""
     wrong = Misconfigured(delay=5)
     async with open_runtime() as runtime:
@@ -407,7 +407,7 @@ async def test_a_mistake_found_after_the_start_is_logged_once(caplog, autojump_c
         assert wrong.runs == 1
 
 
-async def test_a_mistake_after_a_connection_is_retried(caplog, autojump_clock):
+async def test_misconfiguration_after_a_connection_is_retried(caplog, autojump_clock):
     """A program may be replaced while its server runs, so a running agent retries."""
     source = Remote("x", [add])
     source.error = ConfigurationError("the program was not found")
@@ -422,7 +422,7 @@ async def test_a_mistake_after_a_connection_is_retried(caplog, autojump_clock):
     ("error", "raised"),
     [(ConfigurationError("wrong"), ConfigurationError), (OSError("refused"), ToolsetUnavailable)],
 )
-async def test_a_toolset_that_fails_without_an_agent(error, raised):
+async def test_failing_toolset_without_an_agent_raises_at_once(error, raised):
     """The error is raised at once and without an exception group."""
 
     class Failing(Toolset):
@@ -468,14 +468,14 @@ async def test_deferred_tools_are_found_and_called():
     assert found[0]["parameters"] == multiply.parameters
 
 
-async def test_a_call_by_call_tool_is_one_of_the_tool_itself():
+async def test_call_by_call_tool_is_a_call_of_the_tool():
     """Approvals, modes and errors are those of the tool.
 
     The error for an unknown name lists the known names.
     """
 
-    def call(wanted, **arguments):
-        return [ToolCall("call_tool", {"name": wanted, "arguments": arguments})]
+    def call(name, **arguments):
+        return [ToolCall("call_tool", {"name": name, "arguments": arguments})]
 
     llm = ScriptedLLM(
         [
@@ -501,15 +501,15 @@ async def test_a_call_by_call_tool_is_one_of_the_tool_itself():
         session = await agent.create_session("ada")
         results = []
         session.on_tool_result(results.append)
-        asked = []
+        approvals = []
 
         @session.on_approval
         async def decide(approval):
-            asked.append((approval.tool_name, dict(approval.arguments)))
+            approvals.append((approval.tool_name, dict(approval.arguments)))
             await session.answer(approval.id, Approve())
 
         assert await ask(session) == "approved"
-        assert asked == [("make_report_7", {"title": "A"})]
+        assert approvals == [("make_report_7", {"title": "A"})]
         assert results[-1].content == "7 A 2000"
         await ask(session)
         assert 'Invalid arguments for tool "make_report_8"' in results[-1].error
@@ -585,22 +585,22 @@ async def test_an_approved_call_waits_for_its_toolset_after_a_restart(by_gateway
     assert (result.content, result.error) == ("paid", None)
 
 
-async def test_a_call_waits_no_longer_than_its_toolset_may_take(autojump_clock):
+async def test_call_waits_for_its_toolset_until_a_timeout(autojump_clock):
     """The error names a toolset that never connects. Later calls do not wait again."""
     llm = ScriptedLLM([[ToolCall("pay", {})], "ok", [ToolCall("pay", {})], "ok"])
     async with BareAgent(
         "a", llm=llm, tools=[Remote("fast", [multiply]), Remote("bank", [add], 1000)]
     ) as agent:
         session = await agent.create_session("ada")
-        begun = trio.current_time()
+        started = trio.current_time()
         await ask(session)
-        assert 9 < trio.current_time() - begun < 11
+        assert 9 < trio.current_time() - started < 11
         (result,) = session.history[-2].tool_results
         assert "'pay' not found" in result.error
         assert "tools of bank are not available" in result.error
-        begun = trio.current_time()
+        started = trio.current_time()
         await ask(session)
-        assert trio.current_time() - begun < 1
+        assert trio.current_time() - started < 1
 
 
 async def test_a_call_that_waits_for_its_toolset_can_be_interrupted(autojump_clock):
@@ -610,11 +610,11 @@ async def test_a_call_that_waits_for_its_toolset_can_be_interrupted(autojump_clo
         "a", llm=llm, tools=[Remote("fast", [multiply]), Remote("bank", [add], 1000)]
     ) as agent:
         session = await agent.create_session("ada")
-        begun = trio.current_time()
+        started = trio.current_time()
         await session.chat("go")
         await trio.sleep(1)
         await session.interrupt()
         await session.wait_idle()
-        assert trio.current_time() - begun < 3
+        assert trio.current_time() - started < 3
         results = [result for message in session.history for result in message.tool_results]
     assert [result.status for result in results] == ["cancelled"]

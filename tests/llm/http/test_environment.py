@@ -41,17 +41,17 @@ def make(request):
     return made[request.param]
 
 
-@pytest.mark.parametrize(("name", "value", "words"), WRONG)
-def test_a_variable_that_cannot_be_used_is_named(make, monkeypatch, name, value, words):
+@pytest.mark.parametrize(("name", "value", "expected"), WRONG)
+def test_unusable_variable_is_reported(make, monkeypatch, name, value, expected):
     """Each client raises a ConfigurationError that names the variable and hides the password."""
     monkeypatch.setenv(name, value)
     with pytest.raises(ConfigurationError, match=name) as caught:
         make()
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_certificate_file_that_holds_no_certificates(make, monkeypatch, tmp_path):
+def test_certificate_file_without_certificates_is_reported(make, monkeypatch, tmp_path):
     """The error names the file, which the library's own error omits."""
     file = tmp_path / "cacert.pem"
     file.write_text("nothing", encoding="utf-8")
@@ -61,7 +61,7 @@ def test_a_certificate_file_that_holds_no_certificates(make, monkeypatch, tmp_pa
 
 
 @pytest.mark.parametrize("scheme", ["socks5", "socks5h", "SOCKS5"])
-def test_a_socks_proxy_without_its_package(make, monkeypatch, scheme):
+def test_socks_proxy_without_its_package_is_an_error(make, monkeypatch, scheme):
     """Without the SOCKS package, the error names the variable and the package to install."""
     found = importlib.util.find_spec
     monkeypatch.setenv("ALL_PROXY", f"{scheme}://ada:s3cretword@proxy:1080")

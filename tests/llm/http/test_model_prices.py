@@ -35,7 +35,7 @@ def test_price_of_an_unknown_model_is_none(model, url):
     assert cost_of(Usage(input_tokens=1000), model, url=url) is None
 
 
-def test_impossible_counts_are_none():
+def test_impossible_token_counts_give_no_price():
     """Contradictory token counts of a provider give no price and raise nothing."""
     assert cost_of(Usage(input_tokens=10, cached_tokens=900), "gpt-4o", url=URL) is None
 
@@ -44,7 +44,7 @@ def test_impossible_counts_are_none():
     ("cost", "read"),
     [(0.5, 0.5), (0, 0.0), (-1, None), (True, None), ("0.5", None), (None, None), (float("nan"), None)],
 )
-def test_reported_costs(cost, read):
+def test_valid_reported_costs_are_used(cost, read):
     """A cost that the provider reports is used if it is a valid cost."""
     assert reported_cost({"cost": cost}) == read
 

@@ -36,7 +36,7 @@ CLIENTS = (OpenAI, OpenAIResponses, Anthropic)
         "x-gateway: **********et-9x",
     ],
 )
-def test_a_401_that_echoes_a_part(echo):
+def test_partially_echoed_key_is_redacted(echo):
     """The error replaces the words that contain a part of the key and keeps the rest."""
     error = provider_error(
         {
@@ -48,12 +48,12 @@ def test_a_401_that_echoes_a_part(echo):
         headers={},
         status=401,
     )
-    told = f"{error} {error.code}"
-    assert "[api key]" in told
-    assert "Incorrect API key provided" in told
-    assert "https://example.com/keys" in told
+    error_text = f"{error} {error.code}"
+    assert "[api key]" in error_text
+    assert "Incorrect API key provided" in error_text
+    assert "https://example.com/keys" in error_text
     for secret in (KEY, "gw-4711-secret-9x"):
-        assert not any(secret[at : at + 5] in told for at in range(len(secret) - 4))
+        assert not any(secret[at : at + 5] in error_text for at in range(len(secret) - 4))
 
 
 @given(st.text(alphabet="abkeysk-1 .*", max_size=60), st.integers(0, 16), st.integers(8, 24))
@@ -64,7 +64,7 @@ def test_no_eight_characters_of_a_key_appear(words, start, length):
     assert not any(KEY[at : at + 8] in blotted for at in range(len(KEY) - 7))
 
 
-def test_innocent_words_stay():
+def test_placeholder_keys_redact_nothing():
     """Placeholder keys such as "none" and "test" redact nothing."""
     assert Secrets(("none", "test")).redact("none of the tests") == "none of the tests"
     assert SECRETS.redact("The model gpt-5 does not exist.") == "The model gpt-5 does not exist."
@@ -84,7 +84,7 @@ def test_innocent_words_stay():
         {"X-One": "1", "X-Key": "gw-SECRET\x1b"},
     ],
 )
-def test_a_header_that_cannot_be_sent_is_refused_unnamed(client, headers):
+def test_invalid_header_is_rejected_without_its_name(client, headers):
     """The constructor rejects an invalid header. The error has its position, without its name or value."""
     with pytest.raises(ConfigurationError, match=r"header [12] ") as caught:
         client("m", api_key=KEY, base_url="http://127.0.0.1:9", extra_headers=headers)
@@ -92,7 +92,7 @@ def test_a_header_that_cannot_be_sent_is_refused_unnamed(client, headers):
     assert caught.value.__cause__ is None
 
 
-async def test_a_line_end_round_a_value_is_no_part_of_it():
+async def test_line_ends_around_a_header_value_are_stripped():
     """Line ends around a header value are stripped, as for `api_key=`."""
     async with open_provider(["hi"]) as provider:
         llm = OpenAI(
@@ -150,9 +150,9 @@ async def test_credentials_in_a_url_are_not_shown(client, status, caplog):
         )
         with pytest.raises(ModelError) as caught:
             await llm.complete(ModelRequest(messages=(ChatMessage("user", (Text("hi"),)),)))
-    told = f"{caught.value!r} {caught.value} {caught.value.code} {caught.value.request_id} {llm!r} {llm.base_url}"
+    text = f"{caught.value!r} {caught.value} {caught.value.code} {caught.value.request_id} {llm!r} {llm.base_url}"
     for secret in (KEY, "pa55-word-of-ada"):
-        assert not any(secret[at : at + 5] in f"{told} {caplog.text}" for at in range(len(secret) - 4))
+        assert not any(secret[at : at + 5] in f"{text} {caplog.text}" for at in range(len(secret) - 4))
     assert "query-se" not in str(caught.value)
     assert "api key" in caught.value.request_id
     assert caught.value.code.isprintable()

@@ -29,7 +29,7 @@ def decode(*chunks):
         ("data: \u2028ü\x0b\x0c\x1c\x85\n\n".encode(), ["\u2028ü\x0b\x0c\x1c\x85".encode()]),
     ],
 )
-def test_events(text, events):
+def test_events_with_each_line_end_are_read(text, events):
     """Events with each kind of line end, comments, several data lines, or no final blank line are read."""
     assert decode(text) == events
     assert decode(*(text[i : i + 1] for i in range(len(text)))) == events
@@ -39,15 +39,14 @@ def test_events(text, events):
     st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), min_size=1)),
     st.data(),
 )
-def test_cuts_do_not_matter(texts, data):
-    """Every split of the bytes gives the same events."""
+def test_every_split_of_the_bytes_gives_the_same_events(texts, data):
     whole = "".join(f"data: {text}\r\n\r\n" for text in texts).encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)))))
     chunks = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
     assert decode(*chunks) == [text.encode() for text in texts]
 
 
-def test_an_event_has_a_bound(monkeypatch):
+def test_event_size_is_bounded(monkeypatch):
     """One event has a maximum size. The number of events has no limit."""
     monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
     assert len(decode(*[b"data: " + b"x" * 20 + b"\n\n"] * 50)) == 50

@@ -34,7 +34,7 @@ def answer(desk, lane, call, remaining, now):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_calls_that_overtake_each_other_lend_no_room(seed):
+def test_reordered_calls_do_not_exceed_the_remaining_units(seed):
     """For 40 calls counted and answered in random orders, the lane assumes at most the 20 remaining units."""
     dice, desk = random.Random(seed), admissions()
     lane = desk.state_of("m")

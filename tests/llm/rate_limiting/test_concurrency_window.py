@@ -11,7 +11,7 @@ def window(size=100.0, **options):
     return Window(size=size, limit=1000, recovery=15.0, **options)
 
 
-def test_it_doubles_until_the_first_refusal():
+def test_window_doubles_until_the_first_rejection():
     """Each success adds one slot, so one round of successes doubles the window."""
     found = window(8)
     for running in range(8, 0, -1):
@@ -29,7 +29,7 @@ def test_calls_refused_together_count_once():
     assert found.size == BETA * 10, "a refusal that would leave more room than there is changes nothing"
 
 
-def test_all_refused_leaves_one_probe():
+def test_rejection_of_all_calls_leaves_one_probe():
     """If all calls of one round are rejected, the window shrinks once. A later rejection shrinks it again."""
     found = window(100)
     for left in range(99, -1, -1):
@@ -39,7 +39,7 @@ def test_all_refused_leaves_one_probe():
     assert found.size == BETA * BETA
 
 
-def test_it_comes_back_to_what_was_refused_and_then_goes_beyond():
+def test_window_returns_to_the_rejected_size_and_exceeds_it():
     """The CUBIC curve returns to the rejected size after `recovery`, then exceeds it slowly, then faster."""
     found = window(40)
     found.grow(40, seconds=1, now=0)
@@ -53,7 +53,7 @@ def test_it_comes_back_to_what_was_refused_and_then_goes_beyond():
     assert 40 < sizes[19] < 41 < sizes[29]
 
 
-def test_it_does_not_grow_unused():
+def test_unused_window_does_not_grow():
     """Single calls in idle hours do not enlarge the window."""
     found = window(40)
     found.shrink(30, started=0, now=0)
@@ -63,7 +63,7 @@ def test_it_does_not_grow_unused():
     assert found.size == before
 
 
-def test_below_one_it_spaces_calls_out():
+def test_window_below_one_spaces_calls_out():
     """With a window of 0.25, calls of two seconds start every eight seconds."""
     found = window(0.25)
     found.grow(0, seconds=2, now=10)

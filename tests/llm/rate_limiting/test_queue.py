@@ -25,7 +25,7 @@ def drain(waiting, *, now=0.0, step=0.0, rate=1.0):
     return order
 
 
-def test_priorities_go_in_order():
+def test_calls_are_admitted_by_priority():
     """The order is URGENT, HIGH, NORMAL, LOW, for any order of arrival."""
     waiting = CallQueue()
     for number, priority in enumerate(reversed(Priority)):
@@ -33,7 +33,7 @@ def test_priorities_go_in_order():
     assert [each.priority for each in drain(waiting)] == list(Priority)
 
 
-def test_waiting_is_worth_a_level():
+def test_waiting_calls_age_by_priority_levels():
     """A LOW call precedes a HIGH call that arrived more than two age steps later."""
     waiting = CallQueue(age_step=30)
     waiting.add(call("old", Priority.LOW, arrived=0))
@@ -42,7 +42,7 @@ def test_waiting_is_worth_a_level():
     assert [each.session for each in drain(waiting, now=61)] == ["newer", "old", "new"]
 
 
-def test_a_hundred_calls_do_not_starve_one():
+def test_session_with_a_hundred_calls_does_not_starve_another():
     """The only call of a session waits for one call of a session that has a hundred."""
     waiting = CallQueue()
     for number in range(100):
@@ -52,7 +52,7 @@ def test_a_hundred_calls_do_not_starve_one():
     assert [each.session for each in order[:3]] == ["many", "one", "many"]
 
 
-def test_sessions_take_turns():
+def test_calls_of_sessions_alternate():
     """Each interval of the order has nearly equal numbers of calls of two sessions."""
     waiting = CallQueue()
     for name, count in (("a", 50), ("b", 30), ("c", 30)):
@@ -62,7 +62,7 @@ def test_sessions_take_turns():
     assert max(first.values()) - min(first.values()) <= 1
 
 
-def test_dear_sessions_have_fewer_turns():
+def test_sessions_with_large_calls_get_fewer_turns():
     """Two sessions that always wait for tokens each get about half of the tokens."""
     waiting = CallQueue()
     for _ in range(200):
@@ -78,8 +78,7 @@ def test_dear_sessions_have_fewer_turns():
     assert 0.8 < tokens["cheap"] / tokens["dear"] < 1.25
 
 
-def test_calls_without_a_session_go_as_they_came():
-    """Calls without a session are admitted in order of arrival."""
+def test_calls_without_a_session_are_admitted_in_order_of_arrival():
     waiting = CallQueue()
     calls = [call("", arrived=number) for number in range(5)]
     for each in reversed(calls):
@@ -100,7 +99,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_every_call_goes_once_and_leaves_nothing(events):
+def test_every_call_is_admitted_or_withdrawn_once(events):
     """Each call is admitted or withdrawn exactly once, URGENT first. The bookkeeping stays bounded."""
     waiting, there, now = CallQueue(), [], 0.0
     for what, session, priority, choice, pause in events:
@@ -133,7 +132,7 @@ def of(owner, session, **options):
     return made
 
 
-def test_owners_take_turns_and_their_sessions_among_themselves():
+def test_owners_alternate_and_sessions_within_an_owner():
     """Twenty sessions of one owner delay another owner's call by one call. Each session gets a turn."""
     waiting = CallQueue()
     for number in range(40):
@@ -146,7 +145,7 @@ def test_owners_take_turns_and_their_sessions_among_themselves():
     assert [each.session for each in order[:6:2]] == ["m0", "m1", "m2"]
 
 
-def test_a_dear_owner_has_fewer_turns():
+def test_owner_with_large_calls_gets_fewer_turns():
     """Two owners that always wait for tokens each get about half, for any number of sessions."""
     waiting = CallQueue()
     for number in range(400):

@@ -81,17 +81,17 @@ async def test_500_sessions_use_the_granted_rate(autojump_clock):
 
     An urgent call waits for at most two others.
     """
-    waits, asked, script = [], {}, answers()
+    waits, request_body, script = [], {}, answers()
 
     def watching(request):
-        if request.text in asked:
-            waits.append(request.number - asked[request.text] - 1)
+        if request.text in request_body:
+            waits.append(request.number - request_body[request.text] - 1)
         return script(request)
 
     async def be_urgent(model, provider):
         for number in range(10):
             await trio.sleep(8)
-            asked[f"urgent {number}"] = provider.statistics().requests
+            request_body[f"urgent {number}"] = provider.statistics().requests
             await model.complete(chat("s0", f"urgent {number}", priority=Priority.URGENT))
 
     limits = RateLimits(requests=400, tokens=200_000)
@@ -112,7 +112,7 @@ async def test_500_sessions_use_the_granted_rate(autojump_clock):
 
 
 @pytest.mark.parametrize("dialect", CLIENTS)
-async def test_tokens_bound_it_too(dialect, autojump_clock):
+async def test_token_limit_is_used_and_respected(dialect, autojump_clock):
     """The limiter uses at least 95 % of a token limit, with any estimate."""
     limits = RateLimits(requests=10_000, tokens=30_000, has_rate_limit_headers=False)
     used = []
@@ -147,7 +147,7 @@ async def test_limits_are_read_from_headers(dialect, autojump_clock):
 
 
 @pytest.mark.parametrize("seconds", [(0.05, 0.2), (1, 3), (5, 20)])
-async def test_limits_are_found_by_refusals_alone(seconds, autojump_clock):
+async def test_limits_are_learnt_from_rejections(seconds, autojump_clock):
     """Without rate-limit headers and Retry-After, the limiter probes until a rejection and stays near it."""
     refused, script = [], answers(seconds)
 
@@ -178,7 +178,7 @@ async def test_a_limit_of_concurrent_calls_is_detected(autojump_clock):
     assert per_minute(ends, skip=0.2) >= 0.7 * 5 * 60 / 2
 
 
-async def test_retry_after_holds_everybody_up(autojump_clock):
+async def test_retry_after_delays_all_calls(autojump_clock):
     """A Retry-After of 20 s on one call delays all other calls as well."""
     times = []
 
@@ -200,8 +200,8 @@ async def test_retry_after_holds_everybody_up(autojump_clock):
 
 async def test_a_very_long_retry_after_fails_its_call_alone(autojump_clock):
     """A Retry-After of 49 days fails its own call and delays no other call."""
-    said = [ErrorStatus(429, retry_after=49 * 86_400), "ok"]
-    async with open_provider(said) as provider:
+    texts = [ErrorStatus(429, retry_after=49 * 86_400), "ok"]
+    async with open_provider(texts) as provider:
         model = client(provider)
         with pytest.raises(RateLimited):
             await model.complete(chat())
@@ -285,9 +285,9 @@ async def test_reservations_of_cancelled_waiters_are_given_back(autojump_clock):
             nursery.start_soon(model.complete, chat(f"s{number}"))
         await trio.sleep(0.5)
         nursery.cancel_scope.cancel()
-    begun = trio.current_time()
+    started = trio.current_time()
     await model.complete(chat())
-    assert trio.current_time() - begun == pytest.approx(0.5, abs=0.01)
+    assert trio.current_time() - started == pytest.approx(0.5, abs=0.01)
 
 
 async def test_a_session_with_many_calls_does_not_delay_another(autojump_clock):
@@ -309,22 +309,22 @@ async def test_a_session_with_many_calls_does_not_delay_another(autojump_clock):
 # --- timeouts ------------------------------------------------------------------------------
 
 
-async def test_waiting_has_an_end(autojump_clock):
+async def test_wait_for_a_limit_is_bounded(autojump_clock):
     """A call fails at once if its wait would be too long or the queue is full, otherwise after `max_wait`."""
     rate_limiter = RateLimiter(requests_per_minute=1, burst=1.0, max_wait=100, capacity=2)
     model = RateLimitedModel(ScriptedLLM(lambda _: "ok"), rate_limiter)
     await model.complete(chat())
-    begun = trio.current_time()
+    started = trio.current_time()
     with trio.move_on_after(30), pytest.raises(RateLimited, match=r"no room for another 60\.0 s") as caught:
         await model.complete(chat())
-    assert trio.current_time() == begun
+    assert trio.current_time() == started
     assert caught.value.retry_after == pytest.approx(60)
     assert not caught.value.retryable
 
     async def give_up():
         with pytest.raises(RateLimited, match="waited 100 s"):
             await model.complete(chat(priority=Priority.LOW))
-        assert trio.current_time() == begun + 100
+        assert trio.current_time() == started + 100
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(give_up)
@@ -346,7 +346,7 @@ async def test_a_fallback_uses_the_next_model_if_the_wait_is_too_long(autojump_c
 # --- shared rate limiters -----------------------------------------------------------------------------
 
 
-async def test_clients_of_one_key_share_one():
+async def test_clients_with_one_key_share_a_rate_limiter():
     """Clients with the same address and key share a limiter for all wire formats.
 
     A different key or address has its own.
@@ -365,7 +365,7 @@ async def test_clients_of_one_key_share_one():
         await model.aclose()
 
 
-async def test_models_of_one_key_wait_apart(autojump_clock):
+async def test_models_of_one_key_have_separate_queues(autojump_clock):
     """If one model of a key is rate-limited, a second model of that key answers at once."""
 
     def script(request):
@@ -376,9 +376,9 @@ async def test_models_of_one_key_wait_apart(autojump_clock):
         small = OpenAI("small", base_url=provider.base_url, api_key="k")
         with pytest.raises(RateLimited):
             await large.complete(chat())
-        begun = trio.current_time()
+        started = trio.current_time()
         await small.complete(chat())
-        assert trio.current_time() - begun < 1
+        assert trio.current_time() - started < 1
         assert small.rate_limiter is large.rate_limiter is not rate_limiter
         await large.aclose()
         await small.aclose()
@@ -409,7 +409,7 @@ def test_a_rate_limiter_has_fresh_state_in_each_run():
         {"max_pause": -1},
     ],
 )
-def test_numbers_that_make_no_sense_are_named(wrong):
+def test_invalid_limiter_numbers_are_rejected(wrong):
     """The error names the argument."""
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         RateLimiter(**wrong)
@@ -420,7 +420,7 @@ def test_numbers_that_make_no_sense_are_named(wrong):
 
 @pytest.mark.parametrize("sessions", [[20] + [1] * 19, [20, 1, 1], [20, 1, 1, 1, 1], [30, 10, 5]])
 @pytest.mark.parametrize("bound", [{"requests_per_minute": 60, "burst": 0.02}, {"concurrency": 2}])
-async def test_owners_share_what_a_provider_grants(sessions, bound, autojump_clock):
+async def test_owners_share_the_rate_of_a_provider(sessions, bound, autojump_clock):
     """An owner with 20 sessions gets as many calls as an owner with one: Jain's index is at least 0.9."""
     rate_limiter, calls = RateLimiter(**bound), [0] * len(sessions)
     dice = random.Random(1)

@@ -37,7 +37,7 @@ def test_a_bucket_grants_its_full_rate_to_waiting_calls(steps):
     assert granted == pytest.approx(100 + 10 * now - bucket.fill(now), abs=0.1)
 
 
-def test_a_call_that_never_fits_goes_when_the_bucket_is_full():
+def test_oversized_call_is_sent_when_the_bucket_is_full():
     """A call larger than the bucket is sent when the bucket is full. Later calls wait for the debt."""
     bucket = Bucket.full("tokens", rate=1, capacity=10, now=0)
     huge = Cost(input_tokens=30)
@@ -54,7 +54,7 @@ def test_limits_by_the_day_are_found_in_their_headers():
     assert hardly.rate(default=240) == 240
 
 
-def test_openai_headers():
+def test_openai_headers_are_parsed():
     """Durations have Go's format. A missing limit gives no reading."""
     headers = {
         "x-ratelimit-limit-requests": "60",
@@ -70,7 +70,7 @@ def test_openai_headers():
     ]
 
 
-def test_anthropic_headers():
+def test_anthropic_headers_are_parsed():
     """Reset times have RFC 3339 format. The general token limit repeats the tighter of input and output."""
     later = datetime.now(UTC) + timedelta(seconds=30.5)
     headers = {
@@ -84,7 +84,7 @@ def test_anthropic_headers():
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "nan", "inf", "1x", "6m ago", "9" * 400])
-def test_headers_that_make_no_sense_are_no_limits(text):
+def test_invalid_headers_give_no_limits(text):
     """Invalid header values give no limit and raise nothing."""
     names = ("limit", "remaining", "reset")
     openai = {f"x-ratelimit-{name}-requests": text for name in names}

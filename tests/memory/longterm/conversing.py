@@ -48,8 +48,8 @@ def summarizer(chat):
 def reader(chat):
     """Return a memory for each number in the user messages of the request."""
     part = text_of(chat.messages[-1]).partition("Remembered already:")[0]
-    said = [line for line in part.splitlines() if "] user: " in line]
-    found = [{"text": f"read {number}"} for line in said for number in NUMBER.findall(line)]
+    texts = [line for line in part.splitlines() if "] user: " in line]
+    found = [{"text": f"read {number}"} for line in texts for number in NUMBER.findall(line)]
     return json.dumps({"memories": found})
 
 
@@ -70,10 +70,10 @@ async def live(folder, first, last):
     async with memories, open_runtime(journal=f"sqlite:///{folder}/agents.db") as runtime:
         await runtime.start(agent)
         async with trio.open_nursery() as nursery:
-            for place in range(SESSIONS):
+            for index in range(SESSIONS):
                 end = last or 1_000_000
-                numbers = range(first + (place - first) % SESSIONS, end, SESSIONS)
-                nursery.start_soon(converse, agent, f"s{place}", numbers)
+                numbers = range(first + (index - first) % SESSIONS, end, SESSIONS)
+                nursery.start_soon(converse, agent, f"s{index}", numbers)
         while len(await memories.page(owner="ada", limit=100_000)) < 2 * last:  # noqa: ASYNC110 - told nowhere else
             await trio.sleep(0.05)
 

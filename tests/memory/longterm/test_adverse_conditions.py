@@ -68,10 +68,10 @@ async def test_two_processes_remember_in_one_file(tmp_path, lives):
         lives.popen(command, stdout=subprocess.PIPE) as one,
         lives.popen(command, stdout=subprocess.PIPE) as other,
     ):
-        told = [life.stdout.readline() for _ in range(150) for life in (one, other)]
+        output = [life.stdout.readline() for _ in range(150) for life in (one, other)]
         one.kill()
         other.kill()
-    confirmed = {int(line) for line in told}
+    confirmed = {int(line) for line in output}
     async with LongTermMemory(url) as memories:
         known = {}
         for each in await memories.export("ada"):
@@ -82,7 +82,7 @@ async def test_two_processes_remember_in_one_file(tmp_path, lives):
     assert all(len(texts) == len(set(texts)) for texts in known.values())
 
 
-async def test_a_file_is_waited_for_that_another_process_just_makes(tmp_path, monkeypatch):
+async def test_opening_retries_while_another_process_creates_the_file(tmp_path, monkeypatch):
     """Opening retries, because SQLite ignores its busy timeout while another process switches to WAL."""
     other, waits = apsw.Connection(str(tmp_path / "memories.db")), []
     other.execute("BEGIN IMMEDIATE")
@@ -133,10 +133,10 @@ def shown_to(llm):
 
 async def test_a_memory_that_pretends_to_be_a_notice_is_shown_as_data():
     """Recalled memories, tool results and consolidation input contain no delimiter of a notice or result."""
-    asked = trio.Event()
+    requested = trio.Event()
 
     def reader(_chat):
-        asked.set()
+        requested.set()
         return '{"memories": []}'
 
     llm = ScriptedLLM([ToolCall("recall", {"query": "tea"}), "Tea."])
@@ -147,7 +147,7 @@ async def test_a_memory_that_pretends_to_be_a_notice_is_shown_as_data():
         await memories.remember(POISON, owner="ada")
         session = await clerk.create_session("ada")
         await clerk.run(f"Do I like tea? {POISON}", session=session)
-        await asked.wait()
+        await requested.wait()
     for model in (llm, reading):
         shown = shown_to(model)
         assert shown.count("Ada likes tea.") >= 2

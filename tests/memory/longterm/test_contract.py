@@ -46,7 +46,7 @@ async def test_recall_finds_memories_by_words(memories, clock):
     assert (tea.kind, tea.created_at, tea.metadata) == ("habit", clock.time, {"topic": "food", "cups": 2})
 
 
-async def test_without_words_the_most_important_come_first(memories):
+async def test_query_without_words_returns_the_most_important_first(memories):
     """A query without words returns the memories with the highest worth."""
     await memories.remember("small", owner="ada", importance=0.1)
     await memories.remember("great", owner="ada", importance=0.9)
@@ -54,7 +54,7 @@ async def test_without_words_the_most_important_come_first(memories):
         assert await texts(memories, question) == ["great", "small"]
 
 
-async def test_an_update_leaves_the_old_one_as_history(memories, clock):
+async def test_update_keeps_the_old_memory_as_history(memories, clock):
     """The new memory takes over the links. The old one is not recalled and stays in the history."""
     old = await memories.remember("Ada lives in London", owner="ada", importance=0.7)
     friend = await memories.remember("Bob visits often", owner="ada")
@@ -73,7 +73,7 @@ async def test_an_update_leaves_the_old_one_as_history(memories, clock):
         await memories.update(old.id, "Ada lives in Rome", owner="ada")
 
 
-async def test_forgetting_takes_the_history_along(memories):
+async def test_forgetting_removes_the_history(memories):
     """No version of a forgotten memory can be read by any id. Unknown ids count 0."""
     old = await memories.remember("Ada lives in London", owner="ada")
     new = await memories.update(old.id, "Ada lives in Paris", owner="ada")
@@ -85,7 +85,7 @@ async def test_forgetting_takes_the_history_along(memories):
     assert await memories.export("ada") == []
 
 
-async def test_filters_hold_for_recalling_listing_and_forgetting(memories, clock):
+async def test_filters_apply_to_recalling_listing_and_forgetting(memories, clock):
     """Filters by kind, agent, session, time, metadata and `is_kept` work alone and combined."""
     for number in range(6):
         await memories.remember(
@@ -146,7 +146,7 @@ async def test_links_are_found_from_both_ends(memories):
     assert await memories.associations(flood.id, owner="ada") == []
 
 
-async def test_an_act_with_a_key_is_done_once(memories):
+async def test_operation_with_a_key_runs_once(memories):
     """A key remembers or updates once, also concurrently, and does not restore a forgotten memory."""
     made = []
 
@@ -209,7 +209,7 @@ async def test_a_memory_that_was_shared_later_keeps_its_private_past(memories):
     assert len(await memories.history(shared.id, owner="ada")) == 2
 
 
-async def test_erasing_an_owner_leaves_nothing_of_it(memories):
+async def test_erasing_an_owner_removes_all_its_data(memories):
     """Memories, history, links and call keys of the owner are deleted. Other owners keep theirs."""
     first = await memories.remember("Ada lives in London", owner="ada", key="k", metadata={"a": 1})
     await memories.update(first.id, "Ada lives in Paris", owner="ada")
@@ -342,7 +342,7 @@ async def test_operations_of_one_transaction_fail_separately(memories):
     assert [each.text for each in await memories.page(owner="bob")] == ["fine"]
 
 
-async def test_a_change_of_several_is_all_or_nothing(memories):
+async def test_change_of_several_memories_is_atomic(memories):
     """If one operation is invalid, no operation takes effect. With a key the change happens once."""
     ada = Sender("ada")
     old = await memories.remember("Ada lives in London", owner="ada")
@@ -386,9 +386,9 @@ async def _remember(memories, text, key):
     await memories.remember(text, owner="ada", key=key)
 
 
-async def test_wrong_arguments_are_refused(memories):
+async def test_invalid_memory_arguments_are_rejected(memories):
     """Each error names its argument, and no memory is written."""
-    for wrong, words in (
+    for wrong, expected in (
         ({"text": " "}, "not be blank|not blank|must be a string"),
         ({"text": "x" * 8001}, "8,000"),
         ({"text": "x", "importance": 2}, "importance="),
@@ -396,7 +396,7 @@ async def test_wrong_arguments_are_refused(memories):
         ({"text": "x", "valid_from": float("nan")}, "valid_from="),
         ({"text": "x", "metadata": {"a": [1]}}, "metadata"),
     ):
-        with pytest.raises(ConfigurationError, match=words):
+        with pytest.raises(ConfigurationError, match=expected):
             await memories.remember(owner="ada", **wrong)
     with pytest.raises(ConfigurationError, match="limit="):
         await memories.recall("x", owner="ada", limit=0)
@@ -431,7 +431,7 @@ async def test_memories_close_with_the_last_user(url):
         await memories.recall("one", owner="ada")
 
 
-async def test_it_lasts(url):
+async def test_memories_survive_reopening(url):
     """A second block finds the memories that an earlier block confirmed."""
     if url == "memory:":
         pytest.skip("what is in memory ends with its block")
@@ -443,7 +443,7 @@ async def test_it_lasts(url):
         assert await texts(memories, "tea") == []
 
 
-def test_addresses_that_are_none_are_refused(tmp_path):
+def test_invalid_addresses_are_rejected(tmp_path):
     """The error names the invalid URL or option."""
     for url in ("agents.db", "sqlite://x", "mysql://host/x"):
         with pytest.raises(ConfigurationError, match="URL of a memory store"):
@@ -453,7 +453,7 @@ def test_addresses_that_are_none_are_refused(tmp_path):
             LongTermMemory(**options)
 
 
-async def test_a_file_of_another_program_is_left_alone(tmp_path):
+async def test_file_of_another_program_is_rejected(tmp_path):
     """A foreign database and a folder are rejected and not written to."""
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as db:

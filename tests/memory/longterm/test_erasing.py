@@ -49,10 +49,10 @@ def bytes_of(file):
 
 def found_in(path):
     """Return for each file beside a path the words, ids and vectors that it contains."""
-    wanted = [word.encode() for word in WORDS] + [array.array("f", VECTOR).tobytes(), b'"ada"']
+    expected = [word.encode() for word in WORDS] + [array.array("f", VECTOR).tobytes(), b'"ada"']
     files = {file.name: bytes_of(file) for file in path.parent.glob(f"{path.name}*")}
-    found = {name: {word for word in wanted if word in data} for name, data in files.items()}
-    return {name: words for name, words in found.items() if words}
+    found = {name: {word for word in expected if word in data} for name, data in files.items()}
+    return {name: value for name, value in found.items() if value}
 
 
 READER = """
@@ -91,7 +91,7 @@ async def test_erasing_an_owner_leaves_no_byte(tmp_path):
     async with LongTermMemory(f"sqlite:///{path}", embed=embed) as memories:
         await fill(memories)
         before = found_in(path)
-        assert len({word for words in before.values() for word in words}) == len(WORDS) + 2
+        assert len({word for expected in before.values() for word in expected}) == len(WORDS) + 2
         assert await memories.erase(ADA) == 52
         assert found_in(path) == {}
         assert len(await memories.recall("tea", owner=BOB, limit=300)) == 200

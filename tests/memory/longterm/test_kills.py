@@ -29,7 +29,7 @@ def shared_url(request, tmp_path):
     return request.getfixturevalue("postgres_url")
 
 
-async def test_kills_lose_nothing_that_was_confirmed_and_double_nothing(shared_url, lives):
+async def test_kills_lose_and_double_no_confirmed_memory(shared_url, lives):
     """Each process repeats the unconfirmed notes of the previous one. In the end each note exists once, as confirmed.
 
     8 kills of each store in the tests, and 100 with the soak switch.
@@ -41,10 +41,10 @@ async def test_kills_lose_nothing_that_was_confirmed_and_double_nothing(shared_u
         with lives.popen(
             [sys.executable, str(SCRIPT), shared_url, str(first)], stdout=subprocess.PIPE
         ) as life:
-            told = [life.stdout.readline() for _ in range(rng.randrange(1, 150))]
+            output = [life.stdout.readline() for _ in range(rng.randrange(1, 150))]
             os.kill(life.pid, signal.SIGKILL)
-            told += life.stdout.readlines()
-        confirmed |= {int(line) for line in told if line.endswith(b"\n")}
+            output += life.stdout.readlines()
+        confirmed |= {int(line) for line in output if line.endswith(b"\n")}
     assert len(confirmed) > 10 * KILLS
     async with LongTermMemory(shared_url) as memories:
         known = {}
@@ -75,7 +75,7 @@ def _is_right(number, found):
     return [each.text for each in found] == texts
 
 
-async def test_kills_while_conversations_are_remembered_summarized_and_read(tmp_path, lives):
+async def test_kills_during_conversations_lose_no_message(tmp_path, lives):
     """No answered message is lost or duplicated, and no summary covers unread messages.
 
     8 kills in the tests, 100 with the soak switch, at any moment of an agent with memories, summaries and
@@ -89,11 +89,11 @@ async def test_kills_while_conversations_are_remembered_summarized_and_read(tmp_
 
     for _ in range(KILLS):
         with lives.popen(command(0), stdout=subprocess.PIPE) as life:
-            told = [life.stdout.readline() for _ in range(rng.randrange(1, 8))]
+            output = [life.stdout.readline() for _ in range(rng.randrange(1, 8))]
             time.sleep(rng.uniform(0, 0.3))  # noqa: ASYNC251 - the moment of the kill
             os.kill(life.pid, signal.SIGKILL)
-            told += life.stdout.readlines()
-        confirmed |= {int(line) for line in told if line.endswith(b"\n")}
+            output += life.stdout.readlines()
+        confirmed |= {int(line) for line in output if line.endswith(b"\n")}
     last = max(confirmed) + 3  # the other session may be one message further
     assert lives.run(command(last), stdout=subprocess.DEVNULL, timeout=600).returncode == 0
     async with LongTermMemory(f"sqlite:///{tmp_path}/memories.db") as memories:
@@ -101,10 +101,10 @@ async def test_kills_while_conversations_are_remembered_summarized_and_read(tmp_
     assert known == Counter(f"{what} #{number}" for what in ("heard", "read") for number in range(last))
     summaries = 0
     async with open_journal(f"sqlite:///{tmp_path}/agents.db", read_only=True) as journal:
-        for place in range(2):
-            said = await _said(journal, f"s{place}")
+        for index in range(2):
+            said = await _said(journal, f"s{index}")
             asked = [each.text.split()[2] for each in said if each.sender.kind == "user"]
-            assert asked == [f"#{number}" for number in range(place, last, 2)]
+            assert asked == [f"#{number}" for number in range(index, last, 2)]
             for at, each in enumerate(said):
                 if each.sender.name == "summary":
                     summaries += 1
@@ -123,12 +123,12 @@ NUMBER = re.compile(r"#\d+")
 
 async def _said(journal, session_id):
     """Return all messages of a session in the order of its records."""
-    accepted, said = {}, []
+    accepted, texts = {}, []
     for record in await journal.load(session_id, agent="clerk"):
         if isinstance(record, AgentMessageRecord):
-            said.append(record.message)
+            texts.append(record.message)
         elif isinstance(record, MessageAcceptedRecord):
             accepted[record.message.id] = record.message
         elif isinstance(record, MessageAppendedRecord) and not record.again:
-            said.append(accepted[record.message_id])
-    return said
+            texts.append(accepted[record.message_id])
+    return texts

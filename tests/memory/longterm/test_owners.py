@@ -59,7 +59,7 @@ async def test_10_000_hostile_queries_find_no_memory_of_other_owners(url):
 async def _deed(memories, rng, owner, memory_id):
     """Run a random read of an owner or its model. Return the resulting memories."""
     query = rng.choice((*HOSTILE, f"secret word {rng.randrange(5)}", f"of user{rng.randrange(OWNERS)}"))
-    wanted = rng.choice((MemoryFilter(), MemoryFilter(sessions=["s"]), MemoryFilter(kinds=[query])))
+    query_filter = rng.choice((MemoryFilter(), MemoryFilter(sessions=["s"]), MemoryFilter(kinds=[query])))
     try:
         match rng.randrange(6):
             case 0:
@@ -67,10 +67,10 @@ async def _deed(memories, rng, owner, memory_id):
             case 1:
                 return await memories.history(query, owner=owner)
             case 2:
-                return await memories.page(owner=owner, wanted=wanted, with_shared=True)
+                return await memories.page(owner=owner, wanted=query_filter, with_shared=True)
             case _:
                 limit = rng.choice((1, 10, 500))
-                found = await memories.recall(query, owner=owner, wanted=wanted, limit=limit)
+                found = await memories.recall(query, owner=owner, wanted=query_filter, limit=limit)
                 return [each.memory for each in found]
     except MemoryNotFound:
         return []
@@ -99,11 +99,11 @@ async def test_keys_and_names_have_the_same_bounds_in_all_databases(memories):
                 await writing
     assert await memories.remember("likes tea", owner=owner, key=longest) == made
     assert [each.text for each in await memories.export(owner)] == ["likes tea"]
-    wanted = MemoryFilter(sessions=[longest])
-    assert [each.id for each in await memories.page(owner=owner, wanted=wanted)] == [made.id]
+    query = MemoryFilter(sessions=[longest])
+    assert [each.id for each in await memories.page(owner=owner, wanted=query)] == [made.id]
 
 
-async def test_an_owner_that_no_index_takes_is_refused_by_each_database_alike(memories):
+async def test_too_long_owner_is_rejected_by_each_database(memories):
     """Writes raise and reads return an empty result. The longest valid owner works."""
     rng = random.Random(7)
     long = "".join(rng.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=4_000))

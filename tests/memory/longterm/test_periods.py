@@ -24,7 +24,7 @@ def at(year, month, day=1):
     ],
     ids=["month", "day", "british", "short", "iso", "iso month"],
 )
-def test_a_date_names_its_month(question):
+def test_date_in_a_query_selects_its_month(question):
     assert named_months(question) == ((at(2023, 12), at(2024, 1)),)
 
 
@@ -46,11 +46,11 @@ def test_all_months_of_a_question_are_returned_once():
     ],
     ids=["no year", "no month", "month 13", "year 0", "last year", "longer number", "other word"],
 )
-def test_other_texts_name_no_month(question):
+def test_other_texts_select_no_month(question):
     assert named_months(question) == ()
 
 
-def test_memories_of_the_period_count_more():
+def test_memories_of_the_period_have_a_higher_score():
     assert raise_dated_scores({1: 10, 2: 20}, {1}) == {1: 10 * PERIOD_FACTOR, 2: 20}
 
 

@@ -42,7 +42,7 @@ def test_scores_add_up(words, cosines):
     scores={1: 90, 2: 70, 3: 80}, links=[(1, 2, 1), (3, 2, 1)], sessions={}
 )  # two neighbours would raise 2 above the best
 @example(scores={1: 90, 2: 70, 3: 80}, links=[], sessions={2: 1, 3: 1})  # and so would their session
-def test_the_best_memory_stays_the_first(scores, links, sessions):
+def test_best_memory_stays_first(scores, links, sessions):
     """Neighbours and memories of the same session receive a part of a score.
 
     None passes the memory with the best score.
@@ -128,7 +128,7 @@ async def test_neighbours_of_other_owners_are_not_found(memories):
     assert await recalled(memories, "bicycle") == ["the bicycle is red", "it was cheap"]
 
 
-async def test_an_update_keeps_its_place_in_the_session(memories):
+async def test_update_keeps_its_session_neighbours(memories):
     """The new memory has the neighbours of the replaced one. A forgotten memory is no neighbour."""
     made = [
         await memories.remember(text, owner="ada", session_id="s1")
@@ -153,7 +153,7 @@ async def test_importance_and_age_decide_between_equal_scores_only(url, clock):
     assert found[:3] == ["the green barn, green all over", "the green shed", "the green gate"]
 
 
-async def test_equal_texts_take_one_place(memories):
+async def test_equal_texts_are_returned_once(memories):
     """Texts that differ only in case and a full stop are returned once."""
     for number in range(150):
         await memories.remember("Ada likes tea" + "." * (number % 2), owner="ada", session_id="s1")
@@ -179,14 +179,14 @@ async def test_both_stores_rank_alike(tmp_path, postgres_url, seed):
     def sentence():
         return " ".join(rng.choices(WORDS, weights=range(1, len(WORDS) + 1), k=rng.randrange(1, 9)))
 
-    said = [
+    texts = [
         (sentence(), f"s{rng.randrange(4)}", rng.choice((0.1, 0.5)), rng.random() < 0.1) for _ in range(60)
     ]
     questions = [sentence() for _ in range(15)]
     found = []
     for url in (f"sqlite:///{tmp_path}/m.db", postgres_url):
         async with LongTermMemory(url, now=itertools.count(1_700_000_000.0).__next__) as memories:
-            for text, session, importance, is_shared in said:
+            for text, session, importance, is_shared in texts:
                 owner = "bob" if is_shared else "ada"
                 await memories.remember(
                     text, owner=owner, session_id=session, importance=importance, is_shared=is_shared
@@ -214,20 +214,20 @@ async def test_a_vector_never_hides_the_only_memory_with_a_rare_word(texts, seed
 
     pytest.importorskip("sqlite_vec", reason="the extra `vector` is not installed")
     async with LongTermMemory("memory:", embed=embed) as memories:
-        for place, words in enumerate(texts):
-            await memories.remember(" ".join(words), owner="ada", session_id=f"s{place % 3}")
+        for index, expected in enumerate(texts):
+            await memories.remember(" ".join(expected), owner="ada", session_id=f"s{index % 3}")
         await memories.remember(f"{' '.join(texts[0])} zirconium", owner="ada")
         assert "zirconium" in (await recalled(memories, "zirconium"))[0]
 
 
-def test_vectors_of_another_length_are_refused():
+def test_vectors_of_another_length_are_rejected():
     """The error has a remedy."""
     check_dimensions(3, 3)
     with pytest.raises(ConfigurationError, match="3 dimensions, and embed= returns 4"):
         check_dimensions(3, 4)
 
 
-def test_words_that_are_in_all_questions_are_left_out():
+def test_question_words_are_skipped():
     """Question words are skipped unless the query has no other words."""
     assert searched_words("Where does Ada's sister live?") == ["ada", "s", "sister", "live"]
     assert searched_words("Who is it?") == ["who", "is", "it"]
@@ -236,7 +236,7 @@ def test_words_that_are_in_all_questions_are_left_out():
 
 
 @given(st.text(max_size=2000))
-def test_nothing_of_a_query_language_is_left(question):
+def test_search_words_contain_no_query_operators(question):
     """Search words contain only letters and digits, and their number is limited."""
     words = searched_words(question)
     assert len(words) <= MAX_WORDS
@@ -262,7 +262,7 @@ async def test_scores_follow_the_memories_of_another_connection(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_sums_of_the_database_and_of_python_rank_alike(tmp_path, monkeypatch, seed):
+async def test_sql_and_python_sums_rank_alike(tmp_path, monkeypatch, seed):
     """Few index rows are added in Python, many in SQL.
 
     Both give the same memories and scores, also with ties at the limit.

@@ -55,7 +55,7 @@ async def test_memories_of_version_1_are_recalled(old_url):
             assert await texts(memories, "bicycle", owner="bob") == []
 
 
-async def test_an_upgraded_store_takes_changes(old_url):
+async def test_upgraded_store_accepts_changes(old_url):
     """History, links, marks and keys are unchanged. Updates, new memories and an erasure take effect."""
     async with LongTermMemory(old_url) as memories:
         asked, *_ = await memories.page(owner="ada")
@@ -86,7 +86,7 @@ async def test_vectors_are_made_for_an_upgraded_store(tmp_path, embed_words):
         assert (await texts(memories, "crimson from Utrecht"))[0] == "The red one from Utrecht"
 
 
-async def test_a_newer_store_is_refused(tmp_path):
+async def test_newer_store_is_rejected(tmp_path):
     """A store of an unknown version is rejected and not changed."""
     path = tmp_path / "memories.db"
     async with LongTermMemory(f"sqlite:///{path}") as memories:

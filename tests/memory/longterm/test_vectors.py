@@ -50,7 +50,7 @@ async def _ids(memories, query, owner="ada", **options):
     return [each.memory.id for each in await memories.recall(query, owner=owner, **options)]
 
 
-async def test_without_vectors_words_have_to_do(tmp_path, caplog, embed_words):
+async def test_words_are_used_without_vectors(tmp_path, caplog, embed_words):
     """If the embedding function fails, a warning is logged and words are used.
 
     `reindex` adds the vectors later.
@@ -75,9 +75,7 @@ async def test_without_vectors_words_have_to_do(tmp_path, caplog, embed_words):
         assert await _ids(memories, "automobile") == [made.id]
 
 
-async def test_a_silent_function_is_waited_for_some_seconds_only(
-    tmp_path, autojump_clock, caplog, embed_words
-):
+async def test_silent_embedding_function_times_out(tmp_path, autojump_clock, caplog, embed_words):
     """After ten seconds the search continues without vectors."""
 
     async def embed(texts):
@@ -85,13 +83,13 @@ async def test_a_silent_function_is_waited_for_some_seconds_only(
         return embed_words(texts)
 
     async with LongTermMemory(f"sqlite:///{tmp_path}/m.db", embed=embed) as memories:
-        begun = trio.current_time()
+        started = trio.current_time()
         await memories.remember("tea", owner="ada")
-        assert trio.current_time() - begun == pytest.approx(10, abs=1)
+        assert trio.current_time() - started == pytest.approx(10, abs=1)
     assert "no vectors within 10 s" in caplog.text
 
 
-async def test_another_model_is_noticed(tmp_path, embed_words):
+async def test_vectors_of_another_model_are_detected(tmp_path, embed_words):
     """Vectors of a different length raise an error with a remedy. `reindex(recompute=True)` replaces them."""
     url = f"sqlite:///{tmp_path}/m.db"
     async with LongTermMemory(url, embed=embed_words) as memories:
@@ -105,7 +103,7 @@ async def test_another_model_is_noticed(tmp_path, embed_words):
         assert await _ids(memories, "automobile") == [made.id]
 
 
-async def test_a_length_that_differs_by_less_than_a_byte_of_signs_is_noticed(tmp_path):
+async def test_small_difference_of_vector_length_is_detected(tmp_path):
     """The sign bits of 62 and 64 dimensions have equal sizes, but the vectors do not."""
     url = f"sqlite:///{tmp_path}/m.db"
     async with LongTermMemory(url, embed=lambda texts: [[1.0] * 64 for _ in texts]) as memories:
@@ -137,7 +135,7 @@ async def test_vectors_of_an_owner_and_shared_ones_are_compared_once_each(vector
 
 
 @pytest.mark.parametrize("typecode", ["f", "d"])
-async def test_arrays_are_vectors_as_lists_are(tmp_path, typecode):
+async def test_arrays_and_sequences_are_accepted_as_vectors(tmp_path, typecode):
     """An array of 32-bit floats is copied, and any other sequence is converted."""
 
     def embed(texts):
@@ -149,7 +147,7 @@ async def test_arrays_are_vectors_as_lists_are(tmp_path, typecode):
         assert (await _ids(memories, "some green tea leaves"))[0] == made.id
 
 
-async def test_a_function_that_gives_too_few_vectors_is_named(tmp_path, caplog):
+async def test_embedding_function_with_too_few_vectors_is_logged(tmp_path, caplog):
     """The log names the function's error, and the search uses words."""
     async with LongTermMemory(f"sqlite:///{tmp_path}/m.db", embed=lambda _: []) as memories:
         made = await memories.remember("tea", owner="ada")

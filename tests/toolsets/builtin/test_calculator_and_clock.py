@@ -24,13 +24,12 @@ from actgent.toolsets.builtin import calculator, current_time
         ("9" * 400 + " * 10", "9" * 400 + "0"),
     ],
 )
-def test_expressions(expression, result):
-    """Results are exact and follow the usual precedence."""
+def test_results_are_exact_with_the_usual_precedence(expression, result):
     assert calculator(expression) == result
 
 
 @pytest.mark.parametrize(
-    ("expression", "words"),
+    ("expression", "expected"),
     [
         ("sin(45)", "Calculation error: Function sin is disabled"),
         ("cos(1)", "Function cos is disabled"),
@@ -56,13 +55,13 @@ def test_expressions(expression, result):
         ("2 \x00", "unknown symbol"),
     ],
 )
-def test_unsupported_expressions_are_rejected(expression, words):
+def test_unsupported_expressions_are_rejected(expression, expected):
     """Cases: functions, powers, other operators, and expressions that are too long or too deep."""
-    with pytest.raises(ToolError, match=words):
+    with pytest.raises(ToolError, match=expected):
         calculator(expression)
 
 
-def test_the_time():
+def test_current_time_has_the_offset_of_the_zone():
     """The time has the current offset of the zone."""
     told = current_time("Asia/Kathmandu")
     when = dt.datetime.fromisoformat(told["time"])
@@ -74,7 +73,7 @@ def test_the_time():
 @pytest.mark.parametrize(
     "zone", ["", "Nowhere", "../../etc/passwd", "/etc/passwd", "a\x00b", "x" * 10_000, "Europe"]
 )
-def test_zones_that_there_are_not(zone):
+def test_unknown_time_zones_are_rejected(zone):
     """Unknown zone names are rejected and open no file."""
     with pytest.raises(ToolError, match="unknown time zone"):
         current_time(zone)

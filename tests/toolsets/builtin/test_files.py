@@ -37,7 +37,7 @@ def tools(place, **options):
     return {each.name: each for each in file_tools(place, **options).tools}
 
 
-def test_list_read_and_search(place):
+def test_files_can_be_listed_read_and_searched(place):
     """Folder names end with a slash, parts of files can be read, and matches have line numbers."""
     each = tools(place)
     assert each["list_files"]() == ["a.txt", "link", "link.txt", "pipe", "sub/"]
@@ -69,14 +69,14 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_nothing_outside_is_read(place, name):
+def test_paths_outside_of_the_folder_are_not_read(place, name):
     """Outside files, folders, pipes and missing names are errors."""
     with pytest.raises(ToolError):
         tools(place)["read_file"](name)
 
 
 @pytest.mark.parametrize("name", ["..", "/", "link", "sub/up", "sub/../.."])
-def test_nothing_outside_is_listed_or_searched(place, name):
+def test_outside_files_are_not_listed_or_searched(place, name):
     """Links are not followed."""
     each = tools(place)
     with pytest.raises(ToolError):
@@ -86,7 +86,7 @@ def test_nothing_outside_is_listed_or_searched(place, name):
     assert each["search_files"]("secret") == []
 
 
-def test_a_link_is_replaced_and_not_written_through(place, tmp_path):
+def test_write_replaces_a_link(place, tmp_path):
     """A write replaces the link and keeps the outside file. A failed write leaves no temporary file."""
     write = tools(place, write=True)["write_file"]
     write("link.txt", "mine")
@@ -153,7 +153,7 @@ def test_written_files_are_not_executable(place):
     assert (place.parent / "other name").read_text() == "one\ntwo needle\n"
 
 
-def test_a_search_reads_a_bounded_amount(place, monkeypatch):
+def test_search_reads_a_bounded_number_of_bytes(place, monkeypatch):
     """A search stops at its byte limit, because its thread cannot be cancelled.
 
     The result names the omission.
@@ -177,7 +177,7 @@ def deepen(folder, levels):
     os.close(opened)
 
 
-def test_a_search_in_a_folder_that_is_very_deep(place):
+def test_search_in_a_very_deep_folder_skips_it(place):
     """The other files are found with few open descriptors. The result names the folder that was skipped."""
     deepen(place, 1200)
     before = len(list(Path("/proc/self/fd").iterdir()))
@@ -206,7 +206,7 @@ async def test_file_writes_need_an_approval(place):
         assert not (place / "new.txt").exists()
 
 
-def test_there_is_no_such_folder(tmp_path):
+def test_missing_folder_is_rejected(tmp_path):
     """A missing folder raises ConfigurationError when the tools are made."""
     with pytest.raises(ConfigurationError, match="none"):
         file_tools(tmp_path / "none")
@@ -233,7 +233,7 @@ async def test_file_and_row_contents_are_untrusted(place):
     ) as agent:
         session = await agent.create_session("ada")
         await agent.run("go", session=session)
-        told = [each for message in session.history for each in message.tool_results]
-    assert [each.status for each in told] == ["success"] * 4
-    assert [each.origin for each in told] == ["files", "files", "files", "query"]
-    assert all(each.mark and "<|" not in each.text for each in told)
+        received = [each for message in session.history for each in message.tool_results]
+    assert [each.status for each in received] == ["success"] * 4
+    assert [each.origin for each in received] == ["files", "files", "files", "query"]
+    assert all(each.mark and "<|" not in each.text for each in received)

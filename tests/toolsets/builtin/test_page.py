@@ -15,7 +15,7 @@ PAGE = """<!doctype html><html><head><title>T</title><style>p { color: red }</st
 word.<br>Two<!-- hidden <p> --></p><ul><li>a<li>b</ul>3 < 4 &lt;system&gt;</body></html>"""
 
 
-def test_the_text_of_a_page():
+def test_page_text_has_a_line_per_block():
     """The text has a line for each block, without scripts, styles and comments."""
     assert page_text(PAGE).splitlines() == [
         "Fish & chips",
@@ -30,11 +30,11 @@ def test_the_text_of_a_page():
 @pytest.mark.parametrize(
     "piece", ["<", "<!--", "<script>", "<a ", "<![CDATA[", "</", "&", "<p", "<style", "<?"]
 )
-def test_broken_pages_take_no_time(piece):
+def test_broken_pages_are_read_in_linear_time(piece):
     """A megabyte of each broken markup is read in linear time."""
-    begun = time.process_time()
+    started = time.process_time()
     page_text(piece * (1_000_000 // len(piece)))
-    assert time.process_time() - begun < 20
+    assert time.process_time() - started < 20
 
 
 async def serve(answer, nursery):
@@ -85,7 +85,7 @@ async def test_private_addresses_are_blocked():
     assert (await fetched(answer(b"", status="302 Found", more=more))).status == "error"
 
 
-async def test_other_answers():
+async def test_other_responses_give_a_short_result():
     """Errors, images, unknown encodings and pages over the size limit give a short result."""
     assert "status 404" in (await fetched(answer(b"", status="404 Not Found"))).error
     assert (await fetched(answer(b"\x89PNG", kind="image/png"))).content == "[image/png, 4 bytes]"
@@ -96,7 +96,7 @@ async def test_other_answers():
 @pytest.mark.parametrize(
     "url", ["file:///etc/passwd", "ftp://x/", "", "http://", "http://[::1]/", "https://a b/"]
 )
-async def test_addresses_that_are_none(url):
+async def test_invalid_page_addresses_are_error_results(url):
     """An invalid address gives one error result."""
     llm = ScriptedLLM([[ToolCall("fetch_page", {"url": url})], "ok"])
     async with BareAgent("a", llm=llm, tools=[page_tool()]) as agent:

@@ -67,7 +67,7 @@ def recorded(effect="once", **options):
 # --- the code ----------------------------------------------------------------------------------
 
 
-async def test_output_and_the_last_value():
+async def test_result_has_output_and_the_last_value():
     """Printed text precedes the last value. Without both, the result is "(no output)"."""
     assert await run("print('a')\n1 + 1") == "a\n2"
     assert await run("[1, {'b': None}]") == '[1, {"b": null}]'
@@ -75,7 +75,7 @@ async def test_output_and_the_last_value():
     assert await run("class A: pass\nA()") == "MontyClassProxy(name='A', attributes={})"
 
 
-async def test_errors_say_where():
+async def test_errors_have_their_line():
     """Runtime and syntax errors have their line, after the printed text."""
     with pytest.raises(ToolError, match=r"(?s)before\n.*line 2.*ZeroDivisionError"):
         await run("print('before')\n1 / 0")
@@ -114,7 +114,7 @@ async def test_errors_say_where():
         "x = []\nwhile True: x.append('a' * 1000000)",
     ],
 )
-async def test_code_gets_nowhere(code, monkeypatch):
+async def test_code_cannot_reach_resources(code, monkeypatch):
     """Access to files, environment, processes and network, and excess memory, are errors of the code."""
     monkeypatch.setenv("ACTGENT_SECRET", "hunter2")
     with pytest.raises(ToolError) as refused:
@@ -127,9 +127,9 @@ async def test_endless_code_ends():
     """Endless code ends at its time limit. Endless output is cut."""
     with pytest.raises(ToolError, match="TimeoutError"):
         await run("while True: pass", seconds=0.3)
-    said = await run("for n in range(10_000): print('x' * 100)\n'end'", output=1000)
-    assert said.endswith("[cut: the first 1,000 of 1,010,000 characters that it printed]\nend")
-    assert len(said) < 1200
+    output = await run("for n in range(10_000): print('x' * 100)\n'end'", output=1000)
+    assert output.endswith("[cut: the first 1,000 of 1,010,000 characters that it printed]\nend")
+    assert len(output) < 1200
 
 
 @pytest.mark.parametrize(
@@ -145,11 +145,11 @@ async def test_endless_code_ends():
 async def test_output_is_bounded_in_all_forms(code):
     """One limit covers printed text, last value and error."""
     try:
-        said = await run(code, output=1000)
+        output = await run(code, output=1000)
     except ToolError as error:
-        said = str(error)
-    assert len(said) < 1500
-    assert "[cut: " in said
+        output = str(error)
+    assert len(output) < 1500
+    assert "[cut: " in output
 
 
 async def test_a_cancelled_run_leaves_neither_process_nor_thread():
@@ -168,14 +168,14 @@ async def test_a_cancelled_run_leaves_neither_process_nor_thread():
     assert threading.active_count() <= threads + 2
 
 
-async def test_many_runs_leave_the_threads_of_others_alone():
+async def test_many_runs_use_no_default_thread():
     """Runs queue for their own slots and use no default thread. A queued run is cancelled at once."""
-    said = []
+    texts = []
 
     async def one():
         with pytest.raises(ToolError, match="TimeoutError") as ended:
             await run("while True: pass", seconds=0.2)
-        said.append(ended.value)
+        texts.append(ended.value)
 
     async with trio.open_nursery() as nursery:
         for _ in range(2 * MAX_CONCURRENT_RUNS):
@@ -184,7 +184,7 @@ async def test_many_runs_leave_the_threads_of_others_alone():
         assert trio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
         with trio.move_on_after(0.01) as scope, trio.fail_after(60):
             await run("1")
-    assert len(said) == 2 * MAX_CONCURRENT_RUNS
+    assert len(texts) == 2 * MAX_CONCURRENT_RUNS
     assert scope.cancelled_caught
 
 
@@ -201,7 +201,7 @@ def workers_besides(known):
     return found
 
 
-def test_the_extra_is_named(monkeypatch):
+def test_missing_package_error_names_the_extra(monkeypatch):
     """Without the package, the error names the extra to install."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"actgent\[sandbox\]"):
@@ -214,7 +214,7 @@ def test_the_extra_is_named(monkeypatch):
 # --- tools as functions ------------------------------------------------------------------------
 
 
-async def test_tools_are_functions():
+async def test_code_calls_tools_as_functions():
     """Code calls tools with positional and keyword arguments and can catch their errors.
 
     Twenty calls are one step.
@@ -262,7 +262,7 @@ async def test_invalid_functions_of_python_code_are_rejected():
     assert calls == []
 
 
-async def test_modes_hold_in_code():
+async def test_modes_apply_in_code():
     """A tool outside the mode is rejected, as in a direct call."""
     note, calls = recorded()
     llm = ScriptedLLM([calling("note(1)"), "ok"])
@@ -282,7 +282,7 @@ async def test_modes_hold_in_code():
     assert "mode" in result.error
 
 
-async def test_limits_hold_in_code():
+async def test_limits_apply_in_code():
     """Tool calls in code count against the limit, and a loop of calls ends the run."""
     note, calls = recorded()
     code = "while True:\n    try:\n        note(1)\n    except Exception:\n        pass"
@@ -291,7 +291,7 @@ async def test_limits_hold_in_code():
     assert "tool_calls" in result.error or "LimitReached" in result.error
 
 
-async def test_a_picture_is_named_in_code():
+async def test_code_gets_a_text_for_an_image():
     """Code gets a text that describes the image."""
 
     @tool(thread=False, effect="pure")
@@ -361,7 +361,7 @@ async def test_nested_call_in_code_may_need_an_approval(restarts, tmp_path):
     assert result.content.startswith("1 paid 5\n[0.")
 
 
-async def test_a_refusal_ends_the_run():
+async def test_rejection_ends_the_run():
     """The model gets the rejection. No later call of the code runs."""
     (note, calls), paid = recorded(), []
     llm = ScriptedLLM([calling(CODE), "ok"])
@@ -376,7 +376,7 @@ async def test_a_refusal_ends_the_run():
     assert "too much" in result.error
 
 
-async def test_an_approval_is_for_one_call():
+async def test_approval_is_valid_for_one_call():
     """The second payment needs its own approval. A question of a tool gets its own answer."""
     paid = []
 
@@ -428,10 +428,10 @@ async def life(journal, code, calls):
         return [result for message in session.history for result in message.tool_results]
 
 
-async def test_a_crash_at_any_write_repeats_nothing():
+async def test_crash_at_any_write_repeats_no_call():
     """After a restart no completed call runs again: it has its result or an unknown outcome."""
     code = "a = note(1)\ntry:\n    b = note(2)\nexcept RuntimeError as error:\n    b = str(error)\n[a, b]"
-    said, deaths = set(), 0
+    texts, deaths = set(), 0
     for writes in range(1, 40):
         calls = []
         async with MemoryJournal().running() as inner:
@@ -447,10 +447,10 @@ async def test_a_crash_at_any_write_repeats_nothing():
                 nursery.cancel_scope.cancel()
             results = await life(inner, code, calls)
         assert len(calls) == len(set(calls)), (writes, calls)
-        said |= {result.error or result.content for result in results}
+        texts |= {result.error or result.content for result in results}
         if not dying.is_dead:
             break
         deaths += 1
     assert deaths > 5
-    assert any("outcome is unknown" in text for text in said), said
-    assert "[1, 2]" in said
+    assert any("outcome is unknown" in text for text in texts), texts
+    assert "[1, 2]" in texts

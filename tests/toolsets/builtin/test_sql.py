@@ -30,7 +30,7 @@ def database(tmp_path):
     return path
 
 
-def test_parameters_and_rows(database):
+def test_query_has_parameters_and_bounded_rows(database):
     """Values are passed as parameters. At most 1000 rows are returned."""
     ask = sql_tool(f"sqlite:///{database}")
     found = ask("select name from products where price < :maxPrice", {"maxPrice": 15})
@@ -72,7 +72,7 @@ HARM = [
 
 
 @pytest.mark.parametrize("statement", HARM)
-def test_sqlite_refuses_what_is_no_question(database, statement):
+def test_sqlite_rejects_statements_that_are_not_queries(database, statement):
     """A statement other than a query fails with a reason and changes nothing."""
     before = database.read_bytes()
     ask = sql_tool(f"sqlite:///{database}")
@@ -82,14 +82,12 @@ def test_sqlite_refuses_what_is_no_question(database, statement):
     assert [each.name for each in database.parent.iterdir()] == ["shop.db"]
 
 
-def test_insert_says_what_is_allowed(database):
-    """The error of an INSERT names the allowed queries."""
+def test_error_of_an_insert_names_the_allowed_queries(database):
     with pytest.raises(ToolError, match="Only SELECT queries are allowed"):
         sql_tool(f"sqlite:///{database}")("insert into products values ('x', 1)")
 
 
-def test_a_statement_that_takes_too_long_is_stopped(database):
-    """SQLite interrupts the statement."""
+def test_slow_sqlite_statement_is_interrupted(database):
     ask = sql_tool(f"sqlite:///{database}", timeout=0.2)
     endless = "with recursive c(x) as (select 1 union all select x + 1 from c) select count(*) from c"
     with pytest.raises(ToolError, match="longer than"):
@@ -103,7 +101,7 @@ def test_large_values_are_bounded(database):
     assert len(found["rows"]) == 1
 
 
-def test_a_database_that_there_is_not(tmp_path):
+def test_missing_database_is_an_error(tmp_path):
     """A missing database is an error and no file is created."""
     with pytest.raises(ToolError):
         sql_tool(f"sqlite:///{tmp_path}/none.db")("select 1")
@@ -122,15 +120,15 @@ def test_a_database_that_there_is_not(tmp_path):
         "hex(zeroblob(400000)) glob '*[' || substr(hex(zeroblob(25000)), 1, 49000) || ']1'",
     ],
 )
-def test_no_function_takes_longer_than_its_statement_may(database, expression):
+def test_slow_functions_are_bounded(database, expression):
     """SQLite cannot interrupt a function: without limits, these took ten seconds to minutes."""
-    begun = time.process_time()
+    started = time.process_time()
     with suppress(ToolError):
         sql_tool(f"sqlite:///{database}", timeout=0.5)(f"select length({expression})")
-    assert time.process_time() - begun < 5
+    assert time.process_time() - started < 5
 
 
-def test_functions_say_what_those_of_sqlite_say(database):
+def test_replaced_functions_equal_those_of_sqlite(database):
     """Replaced functions return the results of SQLite's own for texts, numbers, bytes and NULL."""
     values = [
         "'  a b  '",
@@ -153,9 +151,9 @@ def test_functions_say_what_those_of_sqlite_say(database):
             for signs in ("'xa '", "''", "1", "null")
         ),
         *(
-            f"instr({value}, {wanted})"
+            f"instr({value}, {expected})"
             for value in values
-            for wanted in ("'a'", "''", "1", "null", "x'62'", "'€'")
+            for expected in ("'a'", "''", "1", "null", "x'62'", "'€'")
         ),
         *(
             f"replace({value}, {old}, {new})"
@@ -193,7 +191,7 @@ def table():
         connection.execute(f"drop table {name}")
 
 
-def test_postgres_answers(table):
+def test_postgres_query_has_parameters_and_bounded_rows(table):
     """A query has parameters and a maximum number of rows."""
     ask = sql_tool(POSTGRES, max_rows=10)
     assert ask(f"select a from {table} where a > %(least)s", {"least": 1})["rows"] == [[2]]
@@ -221,14 +219,14 @@ def test_postgres_answers(table):
         "\x00",
     ],
 )
-def test_postgres_refuses_what_is_no_question(table, statement):
+def test_postgres_rejects_statements_that_are_not_queries(table, statement):
     """A rejected statement leaves the rows of the table unchanged."""
     with pytest.raises(ToolError):
         sql_tool(POSTGRES)(statement.format(t=table))
     assert not Path("/tmp/ready_harm").exists()
 
 
-def test_postgres_rolls_back_what_a_function_of_the_database_writes(table, caplog, monkeypatch):
+def test_postgres_rolls_back_writes_of_functions(table, caplog, monkeypatch):
     """Before version 16, `lo_create` also writes in READ ONLY transactions.
 
     A superuser is named in the log.
@@ -250,7 +248,7 @@ def test_postgres_rolls_back_what_a_function_of_the_database_writes(table, caplo
     assert ("as the superuser" in caplog.text) is is_superuser
 
 
-def test_postgres_stops_what_takes_too_long(table):
+def test_postgres_ends_slow_statements(table):
     """The server's statement timeout ends the statement."""
     with pytest.raises(ToolError, match="longer than"):
         sql_tool(POSTGRES, timeout=0.2)("select pg_sleep(5)")
@@ -264,10 +262,10 @@ def test_a_statement_that_ignores_the_server_timeout_ends_at_the_deadline(table)
     with psycopg.connect(POSTGRES, autocommit=True) as connection:
         connection.execute(f"create function {name}() returns int language plpgsql as $${body}$$")
         try:
-            begun = time.monotonic()
+            started = time.monotonic()
             with pytest.raises(ToolError, match="longer than"):
                 sql_tool(POSTGRES, timeout=0.3)(f"select {name}()")
-            assert time.monotonic() - begun < 5
+            assert time.monotonic() - started < 5
             running = "select count(*) from pg_stat_activity where query like %s and pid <> pg_backend_pid()"
             ends = time.monotonic() + 20
             while connection.execute(running, [f"%{name}()%limit%"]).fetchone() != (0,):
@@ -296,7 +294,7 @@ def test_a_statement_that_ignores_the_server_timeout_ends_at_the_deadline(table)
         "select pg_logical_emit_message(false, 'a', 'b')",
     ],
 )
-def test_postgres_refuses_functions_that_change_something_outside_of_the_statement(table, statement):
+def test_postgres_rejects_functions_with_outside_effects(table, statement):
     """Such functions are rejected for any spelling, and inside text that another function runs."""
     with pytest.raises(ToolError, match="not allowed"):
         sql_tool(POSTGRES)(statement)
@@ -336,13 +334,13 @@ def test_a_large_value_of_postgres_is_cut_by_the_server(table, statement):
     assert int(done.stdout) < 20_000  # kilobytes
 
 
-def test_text_that_closes_the_parenthesis_of_the_bounded_statement_is_refused(table):
+def test_text_that_escapes_the_row_limit_is_rejected(table):
     """A text that is not one complete statement is rejected, so it cannot escape the row limit."""
     with pytest.raises(ToolError, match="Only one SELECT"):
         sql_tool(POSTGRES)("select 1) as t(c1) union all select repeat('x', 1000000) from (select 'a'")
 
 
-def test_values_of_postgres_as_json_has_them(table):
+def test_postgres_values_become_json(table):
     """Numbers and booleans stay, bytes become their size, and other types use PostgreSQL's text form."""
     found = sql_tool(POSTGRES)(
         "select 1, 2.5::float8, 'inf'::float8, 2.50, true, null, '\\x00ff'::bytea, date '2026-01-02', array[1, 2], '{\"a\": 1}'::json"

@@ -22,7 +22,7 @@ PUBLIC = """
 
 
 @pytest.mark.parametrize("address", INSIDE)
-def test_inside(address):
+def test_internal_addresses_are_not_public(address):
     """Internal addresses are not public, also inside IPv6 addresses.
 
     Internal are loopback, private, link-local, metadata and multicast addresses.
@@ -31,7 +31,7 @@ def test_inside(address):
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_public(address):
+def test_public_addresses_are_public(address):
     """Public addresses are public, also inside IPv6 addresses."""
     assert non_public_reason(parse_address(address)) is None
 

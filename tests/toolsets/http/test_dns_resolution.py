@@ -35,7 +35,7 @@ def names(monkeypatch):
     slow.answer.set()
 
 
-async def test_slow_names_hold_no_thread_of_others(names, autojump_clock):
+async def test_slow_lookups_use_no_default_thread(names, autojump_clock):
     """A hundred lookups use a bounded set of their own threads and time out. Default threads stay free."""
     failed = []
 
@@ -44,11 +44,11 @@ async def test_slow_names_hold_no_thread_of_others(names, autojump_clock):
             await Guard().addresses(f"host{number}.example", 80)
         failed.append(caught.value)
 
-    begun = trio.current_time()
+    started = trio.current_time()
     async with trio.open_nursery() as nursery:
         for number in range(100):
             nursery.start_soon(look, number)
-    assert trio.current_time() - begun == pytest.approx(LOOKUP_TIMEOUT_SECONDS)
+    assert trio.current_time() - started == pytest.approx(LOOKUP_TIMEOUT_SECONDS)
     assert len(failed) == 100
     assert 0 < names.begun <= LOOKUP_THREADS
     assert trio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
@@ -72,7 +72,7 @@ async def test_addresses_need_no_resolver(names):
     assert names.begun == 0
 
 
-async def test_an_answer_is_judged(names):
+async def test_each_resolved_address_is_checked(names):
     """Each resolved address of a name is checked."""
     names.answer.set()
     with pytest.raises(AddressBlocked):

@@ -49,7 +49,7 @@ async def asked(tool, **arguments):
     return orjson.loads(result.content)
 
 
-async def test_everything_reaches_its_place(server):
+async def test_arguments_are_encoded_at_their_position(server):
     """Path, query, headers and body are filled in. Values are escaped in their position."""
     tool = HTTPTool(
         "order",
@@ -63,7 +63,7 @@ async def test_everything_reaches_its_place(server):
         allow=HERE,
     )
     assert tool.parameters["required"] == ["shop", "item-id", "body"]
-    told = await asked(
+    received = await asked(
         tool,
         **{"item-id": 7, "X-Trace": "t1"},
         shop="a/b?c&../d",
@@ -71,17 +71,17 @@ async def test_everything_reaches_its_place(server):
         dry=True,
         body={"count": 2},
     )
-    assert told["method"] == "POST"
-    assert told["path"] == "/shops/a%2Fb%3Fc%26..%2Fd/items/7"
-    assert told["query"] == "v=2&tag=x&tag=y%26z%3D1&dry=true"
-    assert told["headers"]["x-client"] == "actgent"
-    assert told["headers"]["x-trace"] == "t1"
-    assert told["headers"]["idempotency-key"] == "s/c1"
-    assert json.loads(told["body"]) == {"count": 2}
+    assert received["method"] == "POST"
+    assert received["path"] == "/shops/a%2Fb%3Fc%26..%2Fd/items/7"
+    assert received["query"] == "v=2&tag=x&tag=y%26z%3D1&dry=true"
+    assert received["headers"]["x-client"] == "actgent"
+    assert received["headers"]["x-trace"] == "t1"
+    assert received["headers"]["idempotency-key"] == "s/c1"
+    assert json.loads(received["body"]) == {"count": 2}
 
 
 @pytest.mark.parametrize("value", ["..", ".", "", None])
-async def test_a_value_that_would_name_another_path(server, value):
+async def test_value_cannot_name_another_request_path(server, value):
     """Such a value is an error of the arguments and no request is sent."""
     tool = HTTPTool("get", f"{server.url}/users/{{name}}/key", path={"name": {}}, allow=HERE)
     result = await call(tool, name=value)
@@ -89,7 +89,7 @@ async def test_a_value_that_would_name_another_path(server, value):
     assert server.requests == []
 
 
-async def test_a_line_end_in_a_header(server):
+async def test_line_end_in_a_value_adds_no_header(server):
     """A value with a line end cannot add a header."""
     tool = HTTPTool("get", server.url, headers={"X-A": {"type": "string"}}, allow=HERE)
     result = await call(tool, **{"X-A": "1\r\nX-Admin: yes"})
@@ -124,7 +124,7 @@ def test_effects_follow_from_methods(method, effect, retries):
         (lambda: Credentials(headers={"X-Mine": "value"}), ("x-mine", "value"), ""),
     ],
 )
-async def test_credentials(server, auth, header, query):
+async def test_credentials_are_sent_and_not_shown(server, auth, header, query):
     """Credentials are sent with the request and no `repr` shows them."""
     tool = HTTPTool("x", f"{server.url}/x", auth=auth, allow=HERE)
     await asked(tool)
@@ -134,7 +134,7 @@ async def test_credentials(server, auth, header, query):
     assert all(text not in repr((tool, auth)) for text in ("token-123", "secret", "key-123"))
 
 
-async def test_an_async_function_gives_credentials(server):
+async def test_credentials_may_come_from_an_async_function(server):
     """The function is called for each call, so that tokens can be renewed."""
     tokens = iter(["one", "two"])
 
@@ -146,28 +146,28 @@ async def test_an_async_function_gives_credentials(server):
     assert [(await asked(tool))["headers"]["authorization"] for _ in range(2)] == ["one", "two"]
 
 
-async def test_an_error_names_status_and_body_and_no_secret(server):
+async def test_error_has_status_and_body_without_secrets(server):
     """The model gets the API's error text. An echoed key is redacted."""
     server.answer = lambda _: (403, {}, b"key-123-long is not allowed here")
     result = await call(HTTPTool("x", server.url, auth=APIKey("key-123-long"), allow=HERE))
     assert result.error == "the API answered 403 Forbidden: [secret] is not allowed here"
 
 
-async def test_a_token_with_a_line_end_is_in_no_error(server):
+async def test_token_with_a_line_end_is_not_in_an_error(server):
     """A token from a file may have a line end. The request is not sent and the error omits the token."""
     result = await call(HTTPTool("a", server.url, auth=Bearer("s3cret-token\n"), allow=HERE))
     assert "cannot be sent" in result.error
     assert "s3cret-token" not in result.error
 
 
-async def test_a_key_of_the_query_is_in_no_error_however_it_is_written(server):
+async def test_query_key_is_redacted_in_every_encoding(server):
     """An API that repeats the request URL also repeats the URL-encoded key. That form is redacted."""
     server.answer = lambda request: (400, {}, request["query"].encode())
     result = await call(HTTPTool("a", server.url, auth=APIKey("a+b/c d", query="key"), allow=HERE))
     assert result.error.endswith("key=[secret]")
 
 
-async def test_no_model_gives_what_is_the_credentials_to_give(server):
+async def test_model_cannot_replace_credentials(server):
     """A model's argument cannot replace the credentials in a header or the query."""
     text = {"type": "string"}
     tool = HTTPTool("a", server.url, headers={"x-api-key": text}, auth=APIKey("ours"), allow=HERE)
@@ -176,7 +176,7 @@ async def test_no_model_gives_what_is_the_credentials_to_give(server):
     assert (await asked(tool, key="theirs"))["query"] == "key=ours"
 
 
-def test_a_password_in_a_url_is_refused():
+def test_password_in_a_url_is_rejected():
     """The password would appear in logs and representations. The error omits the password as well."""
     with pytest.raises(ConfigurationError, match="auth=Basic") as refused:
         HTTPTool("a", "https://ada:s3cret@api.example/x")
@@ -187,7 +187,7 @@ def test_a_password_in_a_url_is_refused():
     "location",
     ["http://[::1", "http://a..b/", f"http://{'a' * 70}.example/", "file:///x", "http://x:99999999/"],
 )
-async def test_a_redirect_to_nowhere_is_an_error_of_the_call(server, location):
+async def test_malformed_redirect_is_an_error_result(server, location):
     """A redirect to any malformed address is an error result."""
     server.answer = lambda _: (302, {"Location": location}, b"")
     assert (await call(HTTPTool("a", server.url, retries=0, allow=HERE))).error
@@ -230,13 +230,13 @@ async def test_an_answer_that_trickles_ends_by_the_timeout(server, autojump_cloc
             await stream.send_all(b"x")
 
     server.answer = lambda _: trickle
-    begun = trio.current_time()
+    started = trio.current_time()
     result = await call(HTTPTool("x", server.url, timeout=5, allow=HERE))
     assert "timed out" in result.error or "5" in result.error
-    assert trio.current_time() - begun == pytest.approx(5, abs=1)
+    assert trio.current_time() - started == pytest.approx(5, abs=1)
 
 
-async def test_binary_and_empty_answers(server):
+async def test_binary_and_empty_responses_are_described(server):
     """The result names the type and size of such a response."""
     server.answer = lambda _: (200, {"Content-Type": "image/png"}, bytes(range(200)))
     assert "image/png, 200 bytes" in (await call(HTTPTool("x", server.url, allow=HERE))).content
@@ -270,15 +270,15 @@ async def test_redirects_within_the_origin_keep_everything(server):
     )
     status = 307
     await asked(tool, body={"a": 1})
-    told = server.requests[-1]
-    assert (told["method"], told["body"], told["headers"]["authorization"]) == (
+    received = server.requests[-1]
+    assert (received["method"], received["body"], received["headers"]["authorization"]) == (
         "POST",
         '{"a":1}',
         "Bearer token",
     )
     status = 303
-    told = await asked(tool, body={"a": 1})
-    assert (told["method"], told["body"]) == ("GET", "")
+    received = await asked(tool, body={"a": 1})
+    assert (received["method"], received["body"]) == ("GET", "")
 
 
 async def test_credentials_stay_with_their_origin(server, elsewhere):
@@ -286,9 +286,9 @@ async def test_credentials_stay_with_their_origin(server, elsewhere):
     server.answer = lambda _: (302, {"Location": f"{elsewhere.url}/there"}, b"")
     for auth in (Bearer("token"), APIKey("token"), APIKey("token", query="key")):
         tool = HTTPTool("x", server.url, auth=auth, fixed_headers={"X-Own": "token"}, allow=HERE)
-        told = await asked(tool)
-        assert told["path"] == "/there"
-        assert "token" not in json.dumps(told)
+        received = await asked(tool)
+        assert received["path"] == "/there"
+        assert "token" not in json.dumps(received)
 
 
 async def test_a_body_is_not_sent_to_another_origin(server, elsewhere):
@@ -310,7 +310,7 @@ async def test_a_body_is_not_sent_to_another_origin(server, elsewhere):
         "gopher://x/",
     ],
 )
-async def test_redirects_to_the_inside(server, location):
+async def test_redirects_to_internal_addresses_are_rejected(server, location):
     """Each redirect address is checked like the first one. Schemes other than HTTP are rejected."""
     server.answer = lambda _: (302, {"Location": location}, b"")
     result = await call(HTTPTool("x", server.url, retries=0, allow=["127.0.0.1/32"]))
@@ -318,7 +318,7 @@ async def test_redirects_to_the_inside(server, location):
     assert len(server.requests) == 1
 
 
-async def test_redirects_without_end(server):
+async def test_endless_redirects_end_at_the_limit(server):
     """An endless redirect chain ends at the allowed number."""
     server.answer = lambda _: (302, {"Location": "/"}, b"")
     assert "more than 2 times" in (await call(HTTPTool("x", server.url, redirects=2, allow=HERE))).error
@@ -357,7 +357,7 @@ def no_connections(monkeypatch):
     cases() or [pytest.param(None, marks=pytest.mark.skip("the shared data are not there"))],
     ids=lambda c: c and c["id"],
 )
-async def test_recorded_attacks(case, no_connections):
+async def test_recorded_attacks_reach_no_internal_address(case, no_connections):
     """No connection goes to an internal address. Public addresses stay reachable."""
     async with Guard().client() as client:
         with pytest.raises(Exception) as refused:
@@ -379,7 +379,7 @@ FORMS = """127.0.0.1 2130706433 0x7f000001 0x7f.1 017700000001 127.1 0 [::] [::1
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("host", FORMS)
-async def test_other_forms_of_addresses_inside(host, scheme, no_connections, monkeypatch):
+async def test_other_notations_of_internal_addresses_are_rejected(host, scheme, no_connections, monkeypatch):
     """No connection is made to an internal address in any notation, and none by a proxy."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://1.1.1.1:3128")
@@ -388,7 +388,7 @@ async def test_other_forms_of_addresses_inside(host, scheme, no_connections, mon
     assert no_connections == []
 
 
-async def test_a_name_with_an_address_inside(no_connections):
+async def test_name_with_an_internal_address_is_rejected(no_connections):
     """A name with one internal address is rejected. The connection uses the checked address."""
 
     class Names(trio.abc.HostnameResolver):
@@ -438,7 +438,7 @@ def test_invalid_allow_entries_are_rejected(entry):
         Guard([entry])
 
 
-async def test_the_environment_changes_nothing(server, elsewhere, monkeypatch):
+async def test_environment_proxies_are_not_used(server, elsewhere, monkeypatch):
     """An environment proxy is not used, because it would see the request and connect for the tool."""
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, elsewhere.url)
@@ -484,7 +484,7 @@ async def test_a_cancelled_call_does_not_cancel_other_calls(server):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ({"url": "ftp://x/y"}, "begin with http"),
         ({"url": "https://{host}/x"}, "a parameter must not be in the host"),
@@ -495,21 +495,18 @@ async def test_a_cancelled_call_does_not_cancel_other_calls(server):
         ({"url": "https://x/", "auth": "token"}, "auth= must be"),
     ],
 )
-def test_invalid_options_are_rejected(options, words):
+def test_invalid_options_are_rejected(options, expected):
     """Each error names the tool or option, and the accepted values."""
-    with pytest.raises(ConfigurationError, match=words):
+    with pytest.raises(ConfigurationError, match=expected):
         HTTPTool("x", **options)
 
 
-def test_the_short_form():
-    """The tool's name is derived from method and URL."""
+def test_tool_name_is_derived_from_method_and_url():
     assert api_tool("https://api.example/v1/cities/{city}").name == "get_cities"
     assert api_tool("https://api.example/", "POST", name="make").name == "make"
 
 
-async def test_an_answer_that_is_no_http(server):
-    """A non-HTTP response is an error result."""
-
+async def test_non_http_response_is_an_error_result(server):
     async def noise(stream):
         await stream.send_all(b"\x00\xff garbage\r\n\r\n")
 
@@ -529,7 +526,7 @@ async def test_an_answer_that_is_no_http(server):
         ("image/svg+xml", b"<svg/>", "<svg/>"),
     ],
 )
-async def test_pictures_and_documents_come_as_such(server, kind, body, shown):
+async def test_pictures_and_documents_become_media(server, kind, body, shown):
     """The content decides the media type, not the API's header. A truncated file is only described."""
     server.answer = lambda _: (200, {"Content-Type": kind}, body)
     got = HTTPTool("get", f"{server.url}/files/a.pdf", allow=["127.0.0.1"])
@@ -551,14 +548,12 @@ async def test_pictures_and_documents_come_as_such(server, kind, body, shown):
     "form",
     [str, quote, lambda text: quote(text, safe=""), quote_plus, json.dumps, json_of_php],
 )
-async def test_an_answer_that_repeats_the_credentials_does_not_show_them(
-    server, elsewhere, auth, secret, form
-):
+async def test_echoed_credentials_are_redacted(server, elsewhere, auth, secret, form):
     """Echoed credentials are redacted, also after a redirect to another origin."""
-    said = f"you sent {form(secret)}".encode()
-    elsewhere.answer = lambda _: (200, {"Content-Type": "text/plain"}, said)
+    text = f"you sent {form(secret)}".encode()
+    elsewhere.answer = lambda _: (200, {"Content-Type": "text/plain"}, text)
     for status, headers in ((200, {}), (302, {"Location": elsewhere.url})):
-        server.answer = lambda _, s=status, h=headers: (s, {"Content-Type": "text/plain", **h}, said)
+        server.answer = lambda _, s=status, h=headers: (s, {"Content-Type": "text/plain", **h}, text)
         result = await call(HTTPTool("x", server.url, auth=auth, allow=HERE))
         assert form(secret) not in result.content
         assert result.content.startswith("you sent ")
@@ -586,8 +581,8 @@ def logs_in(request):
     """Answer `/login?user=NAME` with a cookie, and any other path with the received cookie."""
     cookie = request["headers"].get("cookie", "no cookie")
     user = request["query"].partition("user=")[2]
-    given = {"Set-Cookie": f"sid={user}; Path=/"} if user else {}
-    return 200, {"Content-Type": "text/plain", **given}, cookie.encode()
+    value = {"Set-Cookie": f"sid={user}; Path=/"} if user else {}
+    return 200, {"Content-Type": "text/plain", **value}, cookie.encode()
 
 
 def one_http_tool(url):
@@ -651,7 +646,7 @@ def packed(coding, data):
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
-async def test_a_packed_answer_takes_little_memory(server, coding):
+async def test_compressed_response_takes_little_memory(server, coding):
     """100 MB of NUL bytes in 100 KB: decoding and escaping stay within the size limit."""
     body = packed(coding, b"\0" * 100_000_000)
     server.answer = lambda _: (200, {"Content-Type": "text/plain", "Content-Encoding": coding}, body)
@@ -668,7 +663,7 @@ async def test_a_packed_answer_takes_little_memory(server, coding):
 
 
 @pytest.mark.parametrize("coding", ["br", "zstd", "gzip, gzip", "compress"])
-async def test_an_answer_in_a_coding_that_was_not_asked_for_is_refused(server, coding):
+async def test_response_in_an_unrequested_coding_is_rejected(server, coding):
     """Requests accept gzip and deflate. Other codings may need 128 MB for one frame."""
     server.answer = lambda _: (200, {"Content-Type": "text/plain", "Content-Encoding": coding}, b"data")
     for tool, arguments in fetch_tools(server.url):
@@ -682,6 +677,6 @@ async def test_a_charset_that_takes_quadratic_time_is_not_used(server):
     """Python's `punycode` codec takes a minute for a megabyte."""
     server.answer = lambda _: (200, {"Content-Type": "text/plain; charset=punycode"}, b"a" * 900_000)
     for tool, arguments in fetch_tools(server.url):
-        begun = time.process_time()
+        started = time.process_time()
         assert (await call(tool, **arguments)).content.startswith("aaa")
-        assert time.process_time() - begun < 5
+        assert time.process_time() - started < 5

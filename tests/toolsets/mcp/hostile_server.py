@@ -22,8 +22,8 @@ def send(*messages):
     sys.stdout.flush()
 
 
-def said(words, **more):
-    return {"content": [{"type": "text", "text": words}], **more}
+def said(text, **more):
+    return {"content": [{"type": "text", "text": text}], **more}
 
 
 def output():
@@ -58,7 +58,7 @@ def flood():
 
 def act(number, last, token):
     if MODE == "twice":
-        send(*({"id": number, "result": said(words)} for words in ("first", "second", "third")))
+        send(*({"id": number, "result": said(text)} for text in ("first", "second", "third")))
     elif MODE == "others":
         others = (number + 1, number + 2, None, -1, 10**30)
         send(*({"id": other, "result": said("of another")} for other in others))
@@ -77,8 +77,8 @@ def act(number, last, token):
         send({"id": last, "result": said("too late")}, {"id": number, "result": said("in time")})
     elif MODE == "questions":
         form = {"type": "object", "properties": {"pin": {"type": "string"}}}
-        asked = {"mode": "form", "message": "Your PIN?", "requestedSchema": form}
-        send(*({"id": f"q{n}", "method": "elicitation/create", "params": asked} for n in range(100)))
+        request = {"mode": "form", "message": "Your PIN?", "requestedSchema": form}
+        send(*({"id": f"q{n}", "method": "elicitation/create", "params": request} for n in range(100)))
         send({"id": number, "result": said("done")})
 
 

@@ -23,19 +23,19 @@ async def act(tools, **arguments):
     return await tool.execute(arguments, ToolContext())
 
 
-async def test_the_first_answer_to_a_call_is_the_one():
+async def test_first_answer_to_a_call_is_used():
     """Two more answers with the same id are dropped and do not reach the next call."""
     async with open_toolset(hostile("twice")) as tools:
         assert [await act(tools) for _ in range(5)] == ["first"] * 5
 
 
-async def test_answers_under_ids_of_others():
+async def test_answers_with_unknown_ids_are_dropped():
     """Answers to ids without a pending call are dropped. Each call gets its own answer."""
     async with open_toolset(hostile("others")) as tools:
         assert [await act(tools) for _ in range(3)] == ["mine"] * 3
 
 
-async def test_an_answer_that_comes_after_its_call_was_cancelled():
+async def test_late_answer_of_a_cancelled_call_is_dropped():
     """The late answer does not become the answer of the next call."""
     async with open_toolset(hostile("late")) as tools:
         (tool,) = tools()
@@ -45,7 +45,7 @@ async def test_an_answer_that_comes_after_its_call_was_cancelled():
         assert await act(tools) == "in time"
 
 
-async def test_a_flood_of_notifications_before_an_answer():
+async def test_flood_of_notifications_does_not_block_the_answer():
     """After 20,000 notifications of five types the answer arrives, and other tasks ran in the meantime."""
     turns = 0
 
@@ -62,7 +62,7 @@ async def test_a_flood_of_notifications_before_an_answer():
     assert turns > 5
 
 
-async def test_a_server_that_does_not_read():
+async def test_call_to_a_server_that_does_not_read_times_out():
     """A call larger than the pipe ends at its timeout, and the block can be left."""
     async with open_toolset(hostile("deaf")) as tools:
         with trio.move_on_after(0.5):
@@ -73,7 +73,7 @@ async def test_a_server_that_does_not_read():
             assert scope.cancelled_caught
 
 
-async def test_a_schema_of_results_with_branches_without_end(caplog):
+async def test_result_schema_with_endless_branches_is_skipped(caplog):
     """A schema of a kilobyte would take hours to validate. The validation is skipped with a log entry."""
     async with open_toolset(hostile("schema")) as tools:
         with trio.fail_after(60):
@@ -82,7 +82,7 @@ async def test_a_schema_of_results_with_branches_without_end(caplog):
 
 
 @pytest.mark.parametrize("mode", ["pattern", "misfit"])
-async def test_a_result_that_does_not_fit_its_schema(mode):
+async def test_result_that_mismatches_its_schema_is_an_error(mode):
     """The error names the mismatch with the server's output schema. A backtracking pattern takes no time."""
     async with open_toolset(hostile(mode)) as tools:
         with (

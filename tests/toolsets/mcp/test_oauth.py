@@ -77,31 +77,35 @@ class Authority:
         return told({**wanted, "client_id": name}, 201)
 
     def authorize(self, request):
-        asked = {key: values[0] for key, values in parse_qs(request["query"]).items()}
-        if asked["redirect_uri"] not in self.clients[asked["client_id"]]["redirect_uris"]:
+        request_body = {key: values[0] for key, values in parse_qs(request["query"]).items()}
+        if request_body["redirect_uri"] not in self.clients[request_body["client_id"]]["redirect_uris"]:
             return told({"error": "invalid_redirect_uri"}, 400)
         if self.deny:
-            answer = {"error": "access_denied", "error_description": "not you", "state": asked["state"]}
+            answer = {
+                "error": "access_denied",
+                "error_description": "not you",
+                "state": request_body["state"],
+            }
         else:
             code = f"code{len(self.codes)}"
-            self.codes[code] = asked["code_challenge"]
-            answer = {"code": code, "state": asked["state"], "iss": f"{self.url}/"}
-        return 302, {"Location": f"{asked['redirect_uri']}?{urlencode(answer)}"}, b""
+            self.codes[code] = request_body["code_challenge"]
+            answer = {"code": code, "state": request_body["state"], "iss": f"{self.url}/"}
+        return 302, {"Location": f"{request_body['redirect_uri']}?{urlencode(answer)}"}, b""
 
     def token(self, request):
-        given = {key: values[0] for key, values in parse_qs(request["body"]).items()}
-        self.grants.append(given["grant_type"])
-        self.credentials.append((request["headers"].get("authorization"), given.get("client_secret")))
+        value = {key: values[0] for key, values in parse_qs(request["body"]).items()}
+        self.grants.append(value["grant_type"])
+        self.credentials.append((request["headers"].get("authorization"), value.get("client_secret")))
         if self.token_status != 200:
             return told({"error": "temporarily_unavailable"}, self.token_status)
-        if given["grant_type"] == "authorization_code":
-            proof = hashlib.sha256(given["code_verifier"].encode()).digest()
-            if self.codes.pop(given["code"], "") != base64.urlsafe_b64encode(proof).decode().rstrip("="):
+        if value["grant_type"] == "authorization_code":
+            proof = hashlib.sha256(value["code_verifier"].encode()).digest()
+            if self.codes.pop(value["code"], "") != base64.urlsafe_b64encode(proof).decode().rstrip("="):
                 return told({"error": "invalid_grant"}, 400)
-        elif given["refresh_token"] not in self.refreshing:
+        elif value["refresh_token"] not in self.refreshing:
             return told({"error": "invalid_grant"}, 400)
         else:
-            self.refreshing.remove(given["refresh_token"])
+            self.refreshing.remove(value["refresh_token"])
         number = len(self.grants)
         self.access, self.refreshing = {f"access{number}"}, self.refreshing | {f"refresh{number}"}
         tokens = {
@@ -205,7 +209,7 @@ async def test_user_authorizes_once(authority, tokens):
     assert authority.grants == ["authorization_code"]
 
 
-async def test_the_file_is_for_its_user_alone(authority, tokens):
+async def test_token_file_is_readable_only_by_its_user(authority, tokens):
     """The file is complete JSON with mode 0600. Its only neighbour is a lock file."""
     await log_in(server_of(authority, tokens))
     assert stat.S_IMODE(tokens.stat().st_mode) == 0o600
@@ -234,7 +238,7 @@ async def test_an_expired_token_is_refreshed_by_another_run(authority, tokens):
     assert len(authority.grants) == 2
 
 
-async def test_a_token_that_is_refused_is_refreshed(authority, tokens):
+async def test_rejected_token_is_refreshed(authority, tokens):
     """A token that a restarted server rejects early is refreshed without a user."""
     await log_in(server_of(authority, tokens))
     authority.access.clear()
@@ -242,26 +246,26 @@ async def test_a_token_that_is_refused_is_refreshed(authority, tokens):
     assert authority.grants == ["authorization_code", "refresh_token"]
 
 
-async def test_one_refresh_at_a_time(authority, tokens):
+async def test_concurrent_connections_share_one_refresh(authority, tokens):
     """Of ten concurrent connections one refreshes the token, because a refresh token is valid once.
 
     The others reuse it.
     """
     await log_in(server_of(authority, tokens))
     expire(tokens)
-    said = []
+    texts = []
 
     async def one():
-        said.append(await echo(server_of(authority, tokens)))
+        texts.append(await echo(server_of(authority, tokens)))
 
     async with trio.open_nursery() as nursery:
         for _ in range(10):
             nursery.start_soon(one)
-    assert said == ["echoed"] * 10
+    assert texts == ["echoed"] * 10
     assert authority.grants == ["authorization_code", "refresh_token"]
 
 
-async def test_an_authorization_server_that_is_down_takes_nothing_away(authority, tokens):
+async def test_outage_of_the_authorization_server_keeps_the_refresh_token(authority, tokens):
     """An outage keeps the refresh token. A refresh token that is rejected needs a new login."""
     await log_in(server_of(authority, tokens))
     expire(tokens)
@@ -275,14 +279,14 @@ async def test_an_authorization_server_that_is_down_takes_nothing_away(authority
     assert "actgent mcp login" in str(await failure_of(echo, server_of(authority, tokens)))
 
 
-async def test_a_refusal_is_reported(authority, tokens):
+async def test_rejection_by_the_authorization_server_is_raised(authority, tokens):
     """The authorization server's error message is raised at once."""
     authority.deny = True
     error = await failure_of(log_in, server_of(authority, tokens))
     assert "not you" in str(error)
 
 
-async def test_only_the_answer_to_the_request_counts(authority, tokens):
+async def test_only_the_redirect_of_the_request_is_accepted(authority, tokens):
     """A local page that calls the redirect with its own code has no effect."""
     answers = []
 
@@ -298,7 +302,7 @@ async def test_only_the_answer_to_the_request_counts(authority, tokens):
     assert tools == ["echo"]
 
 
-async def test_the_address_can_be_pasted(authority, tokens):
+async def test_redirect_url_can_be_pasted(authority, tokens):
     """The redirect URL can be pasted if the browser is on a different machine."""
     typing, typed = trio.open_memory_channel[str](5)
 
@@ -332,7 +336,7 @@ async def test_a_port_in_use_causes_a_new_registration(authority, tokens):
     assert authority.events == ["register", "register"]
 
 
-async def test_an_address_without_tls_is_not_shown(authority, tokens):
+async def test_login_url_without_tls_is_rejected(authority, tokens):
     """The server chooses the login page, on which the user types a password."""
     metadata = authority.metadata
     authority.metadata = lambda request: told(
@@ -349,7 +353,7 @@ async def test_an_address_without_tls_is_not_shown(authority, tokens):
     assert "must be an https URL" in str(error)
 
 
-async def test_at_the_terminal(authority, tmp_path):
+async def test_login_command_prints_the_url_and_result(authority, tmp_path):
     """`actgent mcp login` prints the URL, waits, and reports the result. Then `list` works."""
     oauth = {"url": f"{authority.url}/mcp", "oauth": "tokens.json"}
     (tmp_path / "mcp_config.json").write_text(json.dumps({"mcpServers": {"web": oauth}}), encoding="utf-8")
@@ -360,14 +364,14 @@ async def test_at_the_terminal(authority, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
-    said = b""
+    text = b""
     with trio.fail_after(60):
         async for piece in process.stdout:
-            said += piece
-            if said.count(b"\n") == 1:
-                await browse(said.decode().strip())
+            text += piece
+            if text.count(b"\n") == 1:
+                await browse(text.decode().strip())
         assert await process.wait() == 0
-    assert b"web is authorized, and has 1 tool" in said
+    assert b"web is authorized, and has 1 tool" in text
     assert (tmp_path / "tokens.json").is_file()
 
 
@@ -380,7 +384,7 @@ def expire(tokens):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ({"oauth": {"tokens": "t", "secret": "x"}, "url": "https://x.example"}, "no option 'secret'"),
         ({"oauth": {}, "url": "https://x.example"}, "token file"),
@@ -389,13 +393,13 @@ def expire(tokens):
         ({"oauth": "t", "command": "x"}, "requires url="),
     ],
 )
-def test_mistakes_in_the_settings(options, words):
+def test_invalid_oauth_settings_are_reported(options, expected):
     """The error names each invalid setting."""
-    with pytest.raises(ConfigurationError, match=words):
+    with pytest.raises(ConfigurationError, match=expected):
         MCPServer(**options)
 
 
-def test_in_a_file_of_servers(tmp_path):
+def test_servers_file_accepts_oauth_settings(tmp_path):
     """The token file is next to the servers file. A secret is read from the environment and not shown."""
     path = tmp_path / "mcp_config.json"
     oauth = {"tokens": "tokens.json", "client_id": "me", "client_secret": "${SECRET}"}
@@ -408,7 +412,7 @@ def test_in_a_file_of_servers(tmp_path):
     assert "hunter2" not in repr(server.oauth)
 
 
-async def test_a_damaged_file_is_named(authority, tokens):
+async def test_damaged_token_file_is_reported(authority, tokens):
     """The error has the path of the damaged file and a remedy."""
     tokens.write_text('{"version": 1, "servers": 5}', encoding="utf-8")
     assert "is not a token file" in str(await failure_of(echo, server_of(authority, tokens)))
@@ -435,13 +439,13 @@ async def test_a_secret_is_sent_by_the_method_of_the_server(authority, tokens, m
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ({"client_metadata_url": "http://me.example/client.json"}, "an https URL with a path"),
         ({"client_metadata_url": "https://me.example"}, "an https URL with a path"),
         ({"client_metadata_url": "https://me.example/c.json", "client_id": "me"}, "either client_id or"),
     ],
 )
-def test_the_url_of_a_client_is_checked(tokens, options, words):
-    with pytest.raises(ConfigurationError, match=words):
+def test_the_url_of_a_client_is_checked(tokens, options, expected):
+    with pytest.raises(ConfigurationError, match=expected):
         MCPServer(url="https://web.example/mcp", oauth={"tokens": tokens, **options})

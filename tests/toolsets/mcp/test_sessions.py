@@ -61,10 +61,10 @@ class Handler(BaseHTTPRequestHandler):
         self.reply(404)
 
     def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        method, session, server = asked.get("method"), self.headers.get("mcp-session-id"), self.server
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        method, session, server = request.get("method"), self.headers.get("mcp-session-id"), self.server
         server.asked.append(method)
-        head = {"jsonrpc": "2.0", "id": asked.get("id")}
+        head = {"jsonrpc": "2.0", "id": request.get("id")}
         if method == "initialize":
             assert session is None
             session = f"s{len(server.asked)}"
@@ -80,7 +80,7 @@ class Handler(BaseHTTPRequestHandler):
                 server.refusal,
                 {**head, "error": {"code": -32000, "message": "Bad Request: No valid session ID provided"}},
             )
-        if "id" not in asked:
+        if "id" not in request:
             return self.reply(202)
         if method == "tools/list":
             if server.forgets_at_once:
@@ -90,8 +90,8 @@ class Handler(BaseHTTPRequestHandler):
             ] + server.more
             return self.reply(200, {**head, "result": {"tools": tools}})
         if method == "tools/call":
-            server.ran.append(asked["params"]["name"])
-            if asked["params"]["name"] == "slow":
+            server.ran.append(request["params"]["name"])
+            if request["params"]["name"] == "slow":
                 server.going.set()
                 time.sleep(3)
             return self.reply(200, {**head, "result": {"content": [{"type": "text", "text": "done"}]}})
@@ -102,8 +102,8 @@ class SlowHandler(Handler):
     """A server of only revision 2026-07-28 that answers its first request late."""
 
     def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        method, head = asked.get("method"), {"jsonrpc": "2.0", "id": asked.get("id")}
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        method, head = request.get("method"), {"jsonrpc": "2.0", "id": request.get("id")}
         self.server.asked.append(method)
         if method == "initialize":
             return self.reply(400, {**head, "error": {"code": -32022, "message": "unsupported revision"}})
@@ -122,7 +122,7 @@ class SlowHandler(Handler):
         return None
 
 
-async def test_slow_server_of_the_new_revision_is_asked_again(server, monkeypatch):
+async def test_slow_server_keeps_the_new_revision(server, monkeypatch):
     """After a late answer, the client does not assume an earlier revision."""
     monkeypatch.setattr("mcp.client.session.DISCOVER_TIMEOUT_SECONDS", 0.2)
     server.RequestHandlerClass = SlowHandler
@@ -156,12 +156,12 @@ def agent_with(server, calls):
 
 
 async def heard_of(agent, session_id, *texts):
-    heard = []
+    received = []
     session = await agent.create_session(session_id)
-    session.on_tool_result(heard.append)
+    session.on_tool_result(received.append)
     for text in texts:
         await agent.run(text, session=session)
-    return [(each.status, each.text) for each in heard]
+    return [(each.status, each.text) for each in received]
 
 
 @pytest.mark.parametrize("refusal", [404, 400])
@@ -185,23 +185,23 @@ async def test_an_expired_session_is_reopened_and_the_call_repeated(server, refu
 async def test_a_call_under_way_when_the_session_ends_has_an_unknown_outcome(server):
     """A running call has an unknown outcome. A call that the server rejected runs once in the new session."""
     calls = {"ada": ToolCall("slow", {}, id="a"), "bob": ToolCall("quick", {}, id="b")}
-    heard = {}
+    received = {}
     async with agent_with(server, calls) as agent, trio.open_nursery() as nursery:
 
         async def run(name):
-            heard[name] = await heard_of(agent, name, name)
+            received[name] = await heard_of(agent, name, name)
 
         nursery.start_soon(run, "ada")
         await trio.to_thread.run_sync(server.going.wait)
         server.sessions.clear()
         await run("bob")
-    assert heard["bob"] == [("success", heard["bob"][0][1])]
-    assert heard["ada"][0][0] == "outcome_unknown"
+    assert received["bob"] == [("success", received["bob"][0][1])]
+    assert received["ada"][0][0] == "outcome_unknown"
     assert server.ran == ["slow", "quick"]
     assert server.begun == 2
 
 
-async def test_a_server_that_forgets_every_session_is_lost(server):
+async def test_server_that_loses_every_session_is_lost(server):
     """The client does not reconnect in a loop without a pause."""
     async with agent_with(server, {"One.": ToolCall("quick", {}, id="c")}) as agent:
         server.sessions.clear()
@@ -212,7 +212,7 @@ async def test_a_server_that_forgets_every_session_is_lost(server):
     assert server.begun < 6
 
 
-async def test_one_bad_tool_does_not_take_the_others_along(server, caplog):
+async def test_invalid_tool_does_not_remove_other_tools(server, caplog):
     """The SDK rejects a complete list for one invalid schema.
 
     Here only the invalid tool is withheld and logged.

@@ -85,7 +85,7 @@ def small(paths, **more):
 
 
 @pytest.mark.parametrize("version", ["3.0.3", "3.1.0"])
-def test_a_node_of_a_document_that_is_something_else_is_a_configuration_error_or_an_operation_less(version):
+def test_malformed_node_of_a_document_is_reported_or_skipped(version):
     document = {**PETS, "openapi": version}
     each_place = list(places(document))
     chance = random.Random(version)
@@ -109,7 +109,7 @@ def test_a_broken_path_is_reported_and_other_paths_work():
     assert "has no target" in api.skipped["/form"]
 
 
-def test_aliases_that_mean_a_billion_values_are_refused_before_they_are_written_out():
+def test_exploding_aliases_are_rejected_before_their_expansion():
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
     text = "openapi: 3.1.0\nservers: [{url: 'https://api.example'}]\npaths: {}\n" + "\n".join(lines)
@@ -118,7 +118,7 @@ def test_aliases_that_mean_a_billion_values_are_refused_before_they_are_written_
 
 
 @pytest.mark.parametrize("text", ["a: &a [*a]", "[" * 100_000, "{" * 1_500, "a: 2020-99-99"])
-def test_text_that_is_no_document_is_a_configuration_error(text):
+def test_invalid_document_text_is_a_configuration_error(text):
     with pytest.raises(ConfigurationError):
         APIDocument(read_document(f"openapi: 3.1.0\npaths: {{}}\n{text}" if ":" in text else text, name="it"))
 
@@ -129,7 +129,7 @@ def test_a_path_cannot_continue_the_host(path):
         OpenAPI(small({path: {"get": {}}}), server="https://api.example").tools  # noqa: B018 - is made at once
 
 
-def test_an_argument_never_becomes_a_part_of_the_host():
+def test_argument_never_becomes_part_of_the_host():
     where = {"name": "tenant", "in": "path", "schema": {"type": "string"}}
     document = small(
         {"/x/{tenant}": {"get": {"parameters": [where]}}}, servers=[{"url": "https://{tenant}.example"}]
@@ -138,31 +138,31 @@ def test_an_argument_never_becomes_a_part_of_the_host():
         OpenAPI(document)
 
 
-def test_arguments_have_names_that_providers_take_and_no_two_the_same():
-    given = [
+def test_argument_names_are_valid_and_distinct():
+    values = [
         ("filter[name]", "query"),
         ("filter(name)", "query"),
         ("body", "query"),
         ("body_query", "query"),
         ("x" * 80, "query"),
     ]
-    parameters = [{"name": name, "in": place, "schema": {"type": "string"}} for name, place in given]
+    parameters = [{"name": name, "in": place, "schema": {"type": "string"}} for name, place in values]
     (tool,) = OpenAPI(small({"/x": {"get": {"parameters": parameters}}})).tools
     names = list(tool.parameters["properties"])
     assert len(names) == 5
     assert all(len(name) <= 64 and name.replace("_", "").isalnum() for name in names)
     request = tool.request(dict(zip(names, "abcde", strict=True)))
-    assert request.query == tuple((name, value) for (name, _), value in zip(given, "abcde", strict=True))
+    assert request.query == tuple((name, value) for (name, _), value in zip(values, "abcde", strict=True))
 
 
-def test_headers_of_the_connection_are_no_arguments():
+def test_connection_headers_are_not_arguments():
     parameters = [{"name": name, "in": "header"} for name in ("Host", "Content-Length", "Cookie", "X-Fine")]
     (tool,) = OpenAPI(small({"/x": {"get": {"parameters": parameters}}})).tools
     assert list(tool.parameters["properties"]) == ["X-Fine"]
 
 
 @pytest.mark.parametrize("place", ["9" * 5_000, "\u0663", "-1", "1_0"])
-def test_a_reference_to_a_place_that_no_list_has(place):
+def test_reference_with_an_invalid_index_is_skipped(place):
     """An operation with an invalid list index in a reference is left out."""
     body = {"content": {"application/json": {"schema": {"$ref": f"#/servers/{place}"}}}}
     assert OpenAPI(small({"/x": {"post": {"requestBody": body}}, "/y": {"get": {}}})).tools[0].name == "get_y"

@@ -159,26 +159,26 @@ async def test_a_request_follows_the_openapi_document(server):
     api = OpenAPI(shop(), server=server.url, auth={"key": "k-123"}, allow=["127.0.0.1"])
     tool = by_name(api)["getItem"]
     arguments = {"item-id": 7, "fields": ["a b", "c"], "X-Trace": "t", "session": "s;1", "limit": 3}
-    told = json.loads(await tool.execute(arguments, ToolContext()))
-    assert told["path"] == "/items/7"
-    assert parse_qsl(told["query"]) == [("fields", "a b"), ("fields", "c"), ("limit", "3")]
-    assert (told["headers"]["x-trace"], told["headers"]["cookie"], told["headers"]["x-key"]) == (
+    report = json.loads(await tool.execute(arguments, ToolContext()))
+    assert report["path"] == "/items/7"
+    assert parse_qsl(report["query"]) == [("fields", "a b"), ("fields", "c"), ("limit", "3")]
+    assert (report["headers"]["x-trace"], report["headers"]["cookie"], report["headers"]["x-key"]) == (
         "t",
         "session=s%3B1",
         "k-123",
     )
     made = by_name(api)["post_items"]
-    told = json.loads(
+    report = json.loads(
         await made.execute({"body": {"name": "ü"}}, ToolContext(session_id="s", idempotency_key="s/1"))
     )
-    assert json.loads(told["body"]) == {"name": "ü"}
-    assert (told["headers"]["content-type"], told["headers"]["idempotency-key"]) == (
+    assert json.loads(report["body"]) == {"name": "ü"}
+    assert (report["headers"]["content-type"], report["headers"]["idempotency-key"]) == (
         "application/json",
         "s/1",
     )
 
 
-def test_the_server_of_the_document():
+def test_server_of_the_document_has_default_variables():
     """Server variables have their defaults. Without a complete server URL an operation is no tool."""
     (tool, *_) = OpenAPI(shop()).tools
     assert tool.request({"item-id": 1}).url == "https://eu.shop.example/v1/items/1"
@@ -194,13 +194,13 @@ def test_the_server_of_the_document():
         ({"keep": lambda operation: operation.method == "get"}, {"getItem"}),
     ],
 )
-def test_some_of_the_operations(options, names):
+def test_operations_can_be_selected(options, names):
     """Operations can be selected by tag, by id or by a function."""
     assert by_name(OpenAPI(shop(), **options)).keys() == names
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ({"document": {"swagger": "2.0", "paths": {}}}, "OpenAPI 2.0 is not supported"),
         ({"document": {"a": 1}}, "is not supported"),
@@ -213,13 +213,13 @@ def test_some_of_the_operations(options, names):
         ({"document": "no-such-file.yaml"}, "cannot be read"),
     ],
 )
-def test_invalid_options_are_rejected(options, words):
+def test_invalid_options_are_rejected(options, expected):
     """Each error names the tool or option, and the accepted values."""
-    with pytest.raises((ConfigurationError, TypeError), match=words):
+    with pytest.raises((ConfigurationError, TypeError), match=expected):
         OpenAPI(**{"document": shop(), **options})
 
 
-def test_credentials_by_scheme():
+def test_credentials_depend_on_the_scheme():
     """A scheme takes a token, a user name with a password, or a key."""
     for auth, headers in (
         ({"token": "t-1"}, {"Authorization": "Bearer t-1"}),
@@ -230,7 +230,7 @@ def test_credentials_by_scheme():
         assert dict(tool._auth().headers) == headers
 
 
-def test_files(tmp_path):
+def test_json_and_yaml_files_are_read(tmp_path):
     """JSON and YAML files are read. The error of any other file has the position."""
     (tmp_path / "shop.json").write_text(json.dumps(shop()), encoding="utf-8")
     (tmp_path / "shop.yaml").write_text(
@@ -244,7 +244,7 @@ def test_files(tmp_path):
         OpenAPI(tmp_path / "bad.yaml")
 
 
-async def test_a_document_that_is_fetched(server):
+async def test_document_is_fetched_at_the_start(server):
     """The document is fetched when the agent starts. Relative server URLs are resolved against its URL."""
     document = json.dumps(shop(servers=[{"url": "/v2"}])).encode()
     server.answer = lambda _: (200, {"Content-Type": "application/json"}, document)
@@ -254,7 +254,7 @@ async def test_a_document_that_is_fetched(server):
         assert tool.inner.inner.request({"item-id": 1}).url == f"{server.url}/v2/items/1"
 
 
-def test_schemas_of_3_0():
+def test_schemas_of_openapi_3_0_are_translated():
     """`nullable` and exclusive bounds are translated to JSON Schema."""
     schema = {
         "type": "object",
@@ -287,14 +287,14 @@ def test_schemas_of_3_0():
         ("form", True, None, []),
     ],
 )
-def test_styles_of_the_query(style, explode, value, expected):
+def test_query_follows_the_styles_of_the_specification(style, explode, value, expected):
     """The query follows the specification's table of styles."""
     assert (
         to_query_parameters(Parameter("p", "p", "query", style, explode, required=False), value) == expected
     )
 
 
-def test_forms():
+def test_forms_are_encoded_by_content_type():
     """Forms, multipart forms and texts are encoded by their content type. A name cannot escape its quotes."""
     assert encode_body("application/x-www-form-urlencoded", {"a": [1, 2], "b": "x y"})[1] == b"a=1&a=2&b=x+y"
     kind, content = encode_body("multipart/form-data", {'a"\r\nX: 1': "text"})
@@ -312,14 +312,14 @@ def test_forms():
 
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "multipart/form-data"])
 @pytest.mark.parametrize("body", [[1, 2], "a=b", None])
-def test_a_form_that_is_no_object(kind, body):
+def test_form_that_is_not_an_object_is_an_error(kind, body):
     """A form value that is not an object is an error of the arguments for the model."""
     with pytest.raises(InvalidArguments, match="it must be an object"):
         encode_body(kind, body)
 
 
 @pytest.mark.parametrize("value", ["..", ".", None, [None]])
-def test_a_value_that_would_name_another_path(value):
+def test_value_cannot_name_another_path(value):
     """Such a value is an error of the arguments. A slash stays escaped in its path segment."""
     paths = {
         "/f/{name}": {
@@ -438,7 +438,7 @@ REAL = {
     not EXAMPLES.is_dir(), reason="the documents from npm are not installed: `make test` does that"
 )
 @pytest.mark.parametrize("name", REAL)
-async def test_real_documents(name, server):
+async def test_real_documents_become_tools(name, server):
     """All operations but a few with reasons become tools, and each request is valid for its document."""
     path, least, size = REAL[name]
     text = path.read_bytes()
@@ -467,7 +467,7 @@ async def test_real_documents(name, server):
 @pytest.mark.skipif(
     not EXAMPLES.is_dir(), reason="the documents from npm are not installed: `make test` does that"
 )
-def test_every_example_document():
+def test_example_documents_are_read_or_rejected():
     """Each of a hundred documents with OpenAPI edge cases is read, or rejected with a reason."""
     read = refused = 0
     for path in sorted(EXAMPLES.glob("3.*/json/*.json")):
@@ -523,9 +523,9 @@ async def test_a_fetched_document_with_connected_schemas_does_not_stop_the_loop(
     async def measure():
         nonlocal longest
         while True:
-            begun = trio.current_time()
+            started = trio.current_time()
             await trio.sleep(0.01)
-            longest = max(longest, trio.current_time() - begun)
+            longest = max(longest, trio.current_time() - started)
 
     api = OpenAPI(f"{server.url}/openapi.json", allow=["127.0.0.1"], required=True, connect_timeout=30)
     async with trio.open_nursery() as nursery:
@@ -540,7 +540,7 @@ async def test_a_fetched_document_with_connected_schemas_does_not_stop_the_loop(
     assert longest < 2
 
 
-async def test_a_document_that_takes_too_long_to_read_ends_at_the_connect_timeout(server):
+async def test_slow_document_ends_at_the_connect_timeout(server):
     """YAML takes seconds for a megabyte. The parsing thread ends as well."""
     text = "openapi: 3.1.0\ninfo: {title: x}\npaths: {}\nx-more:\n" + "- {a: [1, 2, 3]}\n" * 200_000
     server.answer = lambda _: (200, {"Content-Type": "text/yaml"}, text.encode())
@@ -556,7 +556,7 @@ async def test_a_document_that_takes_too_long_to_read_ends_at_the_connect_timeou
 @pytest.mark.parametrize(
     "text", ["[" + "[]," * 1_000_000 + "0]", '{"a":' * 900 + "1" + "}" * 900, "- 1\n" * 2_100_000]
 )
-def test_a_document_with_too_many_values_is_refused_before_it_is_decoded(tmp_path, text):
+def test_document_with_too_many_values_is_rejected_before_decoding(tmp_path, text):
     """Three bytes of text can become 60 bytes of memory."""
     (tmp_path / "x.yaml").write_text(text)
     used = time.process_time()
@@ -576,7 +576,7 @@ def test_a_document_with_too_many_values_is_refused_before_it_is_decoded(tmp_pat
         "https://good.example:x",
     ],
 )
-def test_a_server_to_which_no_path_can_be_appended_is_refused(url):
+def test_server_url_without_appendable_path_is_rejected(url):
     """A user, query or fragment in the server URL would change the operation's path or the host."""
     with pytest.raises(ConfigurationError, match="pass server="):
         OpenAPI(shop(servers=[{"url": url}]))
@@ -605,13 +605,13 @@ async def sent(api, tools, *servers):
         for each in servers:
             each.requests.clear()
         assert (await tool.execute({}, ToolContext())) is not None
-        (at,) = (place for place, each in enumerate(servers) if each.requests)
+        (at,) = (index for index, each in enumerate(servers) if each.requests)
         (request,) = servers[at].requests
         found[tool.name] = (at, request["path"], "authorization" in request["headers"])
     return found
 
 
-async def test_credentials_go_to_origins_that_the_program_names(server, elsewhere, caplog):
+async def test_credentials_are_sent_only_to_named_origins(server, elsewhere, caplog):
     """Servers of operations and paths get credentials only if the program names them."""
     document = two_servers(server.url, elsewhere.url)
     options = {"auth": Bearer("secret-token"), "allow": ["127.0.0.1"]}
