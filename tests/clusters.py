@@ -152,8 +152,8 @@ class Cluster:
     @asynccontextmanager
     async def node(self, *agents, **options):
         """Run a node with a gateway in this process."""
-        given = {"journal": self.journal, "cluster": self.pool, **options}
-        async with open_runtime(**given) as runtime:
+        settings = {"journal": self.journal, "cluster": self.pool, **options}
+        async with open_runtime(**settings) as runtime:
             async with runtime.starting():
                 for agent in agents:
                     await runtime.start(agent)

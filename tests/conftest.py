@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items):
     """Move the slow tests to the front, in the order of `LONG`. The other tests keep their order."""
     items.sort(
         key=lambda item: next(
-            (place for place, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG)
+            (index for index, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG)
         )
     )
 
@@ -237,12 +237,12 @@ def _answer(request):
     offered = {spec.name for spec in request.chat.tools}
     if "add" in offered and not request.tool_results and "2 + 3" in request.text:
         return ToolCall("add", {"a": 2, "b": 3}, id="call_1")
-    said = f"The answer is {request.tool_results[0].content if request.tool_results else 42}."
-    return _in_react_form(said) if "primary_action" in request.chat.system else said
+    text = f"The answer is {request.tool_results[0].content if request.tool_results else 42}."
+    return _in_react_form(text) if "primary_action" in request.chat.system else text
 
 
-def _in_react_form(said):
-    action = {"response_purpose": "DIRECT_RESPONSE", "response_description": said, "response_content": {}}
+def _in_react_form(text):
+    action = {"response_purpose": "DIRECT_RESPONSE", "response_description": text, "response_content": {}}
     return json.dumps({"question_nature": "SIMPLE", "context": "sums", "primary_action": action})
 
 

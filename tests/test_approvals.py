@@ -54,14 +54,14 @@ def test_approval_id_contains_session_and_digest(session_id, call_id, tool, argu
         {"question": "Really?"},
     ],
 )
-def test_an_id_serves_for_nothing_else(change):
+def test_approval_id_is_valid_for_one_call(change):
     """A different session, call, tool, argument or question has a different approval id."""
     asked = approval(arguments={"n": 1})
     assert asked.is_genuine
     assert not attrs.evolve(asked, **change).is_genuine
 
 
-def test_no_session_is_found_in_what_is_no_id():
+def test_invalid_approval_id_contains_no_session():
     """A text that is not an approval id contains no session id. An example is the text of a tool."""
     assert session_of("Yes, confirmed") == ""
 

@@ -58,10 +58,10 @@ class Echo(LLM):
             return ModelResponse(parts=(ToolCall(spec.name, {"text": "hi"}),), stop="tool_calls")
         if last.role == "nobody":
             raise RateLimited("later", retry_after=1)
-        said = "".join(part.text for part in last.parts if isinstance(part, Text))
+        text = "".join(part.text for part in last.parts if isinstance(part, Text))
         if on_text is not None:
-            await on_text(said, 0)
-        parts = (Thinking("hm", "echo"), Text(said or "done"))
+            await on_text(text, 0)
+        parts = (Thinking("hm", "echo"), Text(text or "done"))
         return ModelResponse(parts=parts, usage=Usage(input_tokens=1, output_tokens=1))
 
 
@@ -127,7 +127,7 @@ class Shout(Tool):
         return arguments["text"].upper()
 
 
-async def test_a_model_a_protocol_and_a_memory_of_ones_own():
+async def test_custom_model_protocol_and_memory_work_together():
     """An agent with a custom model, protocol and memory answers, and the memory limits the messages that the model gets."""
     llm = Echo()
     async with Agent("tutor", llm=llm, protocol=Lines(), memory=LastTwo()) as agent:
@@ -140,7 +140,7 @@ async def test_a_model_a_protocol_and_a_memory_of_ones_own():
     assert llm.chats[0].response_format is not None
 
 
-async def test_a_tool_of_ones_own_with_hooks():
+async def test_custom_tool_with_hooks_is_called():
     """The model gets the tool specification and the result, and the hook is called."""
     shout, llm = Shout(), Echo()
     async with Agent("tutor", llm=llm, tools=[shout]) as agent:
@@ -149,7 +149,7 @@ async def test_a_tool_of_ones_own_with_hooks():
     assert llm.chats[1].messages[-1].parts[0].text == "HI"
 
 
-def test_functions_are_tools_too():
+def test_decorated_function_is_a_tool():
     """The decorator `tool` returns a `Tool`, so a function needs no class."""
 
     @tool

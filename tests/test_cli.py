@@ -126,7 +126,7 @@ def read_until(stream, text):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "answer"),
     [
         (["--help"], ["chat", "demo"]),
         (["demo", "--help"], ["--sessions", "--agents", "--live", "no API key"]),
@@ -137,11 +137,11 @@ def read_until(stream, text):
         pytest.param(["serve", "--help"], ["--protocols", *(each.name for each in PROTOCOLS)], id="serve"),
     ],
 )
-def test_each_command_has_help(arguments, said, command):
+def test_each_command_has_help(arguments, answer, command):
     """Every command has help text, which is printed without importing a provider's SDK."""
     done = command(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
-    assert [word for word in said if word not in done.stdout] == []
+    assert [word for word in answer if word not in done.stdout] == []
 
 
 @pytest.mark.parametrize(
@@ -351,8 +351,8 @@ def test_chat_reads_lines_of_a_pipe(actgent):
 
 def test_chat_limits_apply_to_the_conversation(actgent):
     """The second answer would be the third model call, so it is rejected."""
-    said = "What is 17 * 23?\nWhat is 2 * 2?\n"
-    done = actgent("chat", "--offline", "--limit-model-calls", "2", "--limit-seconds", "60", said=said)
+    text = "What is 17 * 23?\nWhat is 2 * 2?\n"
+    done = actgent("chat", "--offline", "--limit-model-calls", "2", "--limit-seconds", "60", said=text)
     assert done.returncode == 1
     assert done.stdout.splitlines()[-1] == "17 * 23 = 391."
     assert "limit of 2 model calls" in done.stderr
@@ -703,7 +703,7 @@ async def test_failure_is_printed_on_standard_error(live, capsys):
 
 
 @pytest.mark.parametrize(
-    ("typed", "ran", "said"),
+    ("typed", "ran", "model_answer"),
     [
         (["y"], ["/tmp"], "swept /tmp"),
         (["maybe", "yes please", "", "n", "y"], [], "REJECTED"),
@@ -713,7 +713,7 @@ async def test_failure_is_printed_on_standard_error(live, capsys):
         ([], [], "no user is available to approve"),
     ],
 )
-async def test_approval_is_decided_in_the_terminal(live, typed, ran, said):
+async def test_approval_is_decided_in_the_terminal(live, typed, ran, model_answer):
     """The terminal asks while the answer waits. An unclear line does not approve, and the arguments are shown as data."""
     terminal, shown = live
     swept, lines = [], iter([*typed, None, None])
@@ -734,7 +734,7 @@ async def test_approval_is_decided_in_the_terminal(live, typed, ran, said):
         assert await answer(agent, session, "Hello", terminal, receive=receive) is bool(typed)
     assert swept == ran
     text = shown()
-    assert said in text
+    assert model_answer in text
     assert "[red]now[/red]\\x1b[2J?" in text
 
 
@@ -819,7 +819,7 @@ async def test_signal_during_the_load_test(capsys):
     assert re.search(r"turns answered +3 ", capsys.readouterr().out)
 
 
-def test_percentiles():
+def test_percentile_is_the_nearest_rank():
     """A percentile is the nearest rank, for one value and for many."""
     assert percentile([], 50) == 0
     assert percentile([7.0], 99) == 7
@@ -828,7 +828,7 @@ def test_percentiles():
 
 
 @pytest.mark.parametrize(
-    ("code", "place", "wanted"),
+    ("code", "place", "expected"),
     [
         ("import actgent\nx = 1", "", "defines no agent at its top level: write `agent = BareAgent"),
         (
@@ -842,15 +842,15 @@ def test_percentiles():
         ("\0", "", "team.py cannot be run: (SyntaxError|ValueError): source code"),
     ],
 )
-def test_file_without_an_agent_is_an_error(code, place, wanted, tmp_path):
+def test_file_without_an_agent_is_an_error(code, place, expected, tmp_path):
     """The error states which names the file defines, or the line of its mistake."""
     (tmp_path / "team.py").write_text(code, encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=wanted):
+    with pytest.raises(ConfigurationError, match=expected):
         load_agent(f"{tmp_path}/team.py{place}")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (
             ("chat", "hi", "--offline"),
@@ -883,7 +883,7 @@ def test_file_without_an_agent_is_an_error(code, place, wanted, tmp_path):
         ),
     ],
 )
-def test_typical_mistakes_name_the_remedy(arguments, words, tmp_path, no_keys, capsys):
+def test_typical_mistakes_name_the_remedy(arguments, expected, tmp_path, no_keys, capsys):
     """The line states the searched name or file and the command to type."""
     no_keys.chdir(tmp_path)
     (tmp_path / "helper").mkdir()
@@ -892,7 +892,7 @@ def test_typical_mistakes_name_the_remedy(arguments, words, tmp_path, no_keys, c
     (tmp_path / "team.py").write_text(code, encoding="utf-8")
     with pytest.raises(SystemExit):
         main(list(arguments))
-    assert words in " ".join(capsys.readouterr().err.split()) + "\n"
+    assert expected in " ".join(capsys.readouterr().err.split()) + "\n"
 
 
 async def test_agent_is_loaded_from_a_file(tmp_path):

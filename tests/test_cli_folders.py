@@ -49,11 +49,11 @@ async def test_new_check_and_run(protocol, tmp_path, no_keys, commands):
     assert "agent 'helper' is fine" in (checked := await actgent("check", "helper"))
     assert "cases: 1" in checked
     async with open_provider(SCRIPTS[protocol]) as provider:
-        said = await actgent(
+        output = await actgent(
             "run", "helper", "1 + 2?", "--model", "openai:any", "--base-url", provider.openai_url
         )
-    assert said.splitlines()[-1] == "It is 3."
-    assert [line.startswith("tool: add(") and "= 3" in line for line in said.splitlines()].count(True) == 1
+    assert output.splitlines()[-1] == "It is 3."
+    assert [line.startswith("tool: add(") and "= 3" in line for line in output.splitlines()].count(True) == 1
 
 
 async def test_nested_folders_are_created_and_checked(tmp_path, commands):
@@ -70,9 +70,12 @@ async def test_nested_folders_are_created_and_checked(tmp_path, commands):
     team.mkdir()
     for name in ("helper", "clerk"):
         assert (await actgent("new", team / name))[0] == 0
-    code, said, _ = await actgent("check", team)
+    code, output, _ = await actgent("check", team)
     assert code == 0
-    assert [line.partition(": agent")[0] for line in said.splitlines()] == [f"{team}/clerk", f"{team}/helper"]
+    assert [line.partition(": agent")[0] for line in output.splitlines()] == [
+        f"{team}/clerk",
+        f"{team}/helper",
+    ]
     for name in ("helper", "clerk"):
         (team / name / "tools.py").write_text("def\n")
     code, _, complained = await actgent("check", team)
@@ -85,21 +88,21 @@ async def test_nested_folders_are_created_and_checked(tmp_path, commands):
 
 def test_check_of_a_missing_folder_names_what_is_expected(tmp_path, commands):
     done = commands.run([ACTGENT, "check", "nothing"], cwd=tmp_path, capture_output=True)
-    words = b"actgent: nothing:1: No such file or directory; the path must be that of a folder\n"
-    assert (done.returncode, done.stderr) == (2, words)
+    text = b"actgent: nothing:1: No such file or directory; the path must be that of a folder\n"
+    assert (done.returncode, done.stderr) == (2, text)
 
 
 async def test_folder_path_may_contain_a_colon(tmp_path, no_keys, commands):
     """In a file path, a colon separates the name of the agent. A folder has one agent, so its path is not split."""
     no_keys.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     (tmp_path / "at:9").mkdir()
-    for place, command in (
+    for path, command in (
         (tmp_path / "at:9", ["new", "helper"]),
         (tmp_path, ["chat", "at:9/helper", "--offline", "-m", "hi"]),
     ):
         with trio.fail_after(60):
             done = await trio.to_thread.run_sync(
-                partial(commands.run, [ACTGENT, *command], cwd=place, capture_output=True)
+                partial(commands.run, [ACTGENT, *command], cwd=path, capture_output=True)
             )
         assert done.returncode == 0, done.stderr.decode()
 

@@ -115,7 +115,7 @@ async def test_each_field_kind_is_parsed(shown, tmp_path):
     ],
     ids=lambda value: value.kind if isinstance(value, Field) else "",
 )
-async def test_invalid_form_is_asked_again(field, lines, values, shown):
+async def test_invalid_form_is_prompted_again(field, lines, values, shown):
     """Each line except the last is invalid. The terminal repeats the prompt and keeps the completed fields."""
     asked = fields_of(to_form([Field("name"), field]))
     assert await fill_form(asked, Terminal(), typing("Ada", *lines)) == {"name": "Ada", **values}

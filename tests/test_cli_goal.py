@@ -81,8 +81,8 @@ def run(capsys, *arguments):
     """Return the exit code, standard output and standard error of a command."""
     with pytest.raises(SystemExit) as ended:
         main(list(arguments))
-    told = capsys.readouterr()
-    return ended.value.code, told.out, told.err
+    output = capsys.readouterr()
+    return ended.value.code, output.out, output.err
 
 
 def test_achieved_goal_exits_with_0(folder, capsys):
@@ -111,11 +111,11 @@ def test_verbose_prints_progress(folder, capsys):
         capsys, "goal", "how deep?", "--tools", "lakes.tools.py", "--model", "toy:good", "--verbose"
     )
     assert (code, out) == (0, "1642 m\n")
-    told = [line.partition("] ")[2] for line in err.splitlines() if "] " in line]
-    assert told[0] == "goal: how deep?"
-    assert 'decides: plan {"steps": ["look"]} because: because' in told
-    assert any(line.strip() == "state: depth = 1642" for line in told)
-    assert told[-1] == "ended: completed after 3 model calls"
+    received = [line.partition("] ")[2] for line in err.splitlines() if "] " in line]
+    assert received[0] == "goal: how deep?"
+    assert 'decides: plan {"steps": ["look"]} because: because' in received
+    assert any(line.strip() == "state: depth = 1642" for line in received)
+    assert received[-1] == "ended: completed after 3 model calls"
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -170,7 +170,7 @@ def test_models_of_the_environment(folder, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("files", "arguments", "words"),
+    ("files", "arguments", "expected"),
     [
         ({"bad.py": "def depth(state, args:\n"}, ("--tools", "bad.py"), "bad.py:1: syntax error"),
         (
@@ -193,14 +193,14 @@ def test_models_of_the_environment(folder, capsys, monkeypatch):
         ({}, ("--max-iterations", "0"), "max-iterations"),
     ],
 )
-def test_usage_errors(folder, capsys, caplog, *, files, arguments, words):
+def test_usage_errors(folder, capsys, caplog, *, files, arguments, expected):
     """One line states the mistake, with file and line if they are known. The code is 2, and the log does not repeat the mistake."""
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     code, out, err = run(capsys, "goal", "how deep?", *arguments)
     assert (code, out) == (2, "")
-    assert words in " ".join(err.split())
-    assert words not in caplog.text
+    assert expected in " ".join(err.split())
+    assert expected not in caplog.text
 
 
 def test_empty_goal_is_a_usage_error(folder, capsys):

@@ -132,10 +132,10 @@ def test_inspect_lists_sessions_and_prints_transcripts(folder):
     listed = good("inspect", folder / "a.db").splitlines()
     assert re.fullmatch(r"s1 +clerk +ada +[0-9-]{10} [0-9:]{8} +16 +idle", listed[1])
     assert [line.split()[0] for line in listed] == ["session", "s1", "s2"]
-    said = good("inspect", folder / "a.db", "s1")
-    for words in ("3  ada: 1 + 2?", "clerk: calls add(a=1, b=2)", "tools: add -> 3", "clerk: It is 3."):
-        assert words in said
-    assert "[red]bye[/red] \\x1b[2J" in said
+    output = good("inspect", folder / "a.db", "s1")
+    for expected in ("3  ada: 1 + 2?", "clerk: calls add(a=1, b=2)", "tools: add -> 3", "clerk: It is 3."):
+        assert expected in output
+    assert "[red]bye[/red] \\x1b[2J" in output
     assert "clerk: It is\n3." in good("inspect", folder / "a.db", "s1", "--full")
     steps = good("inspect", folder / "a.db", "s1", "--steps")
     assert [line.split()[0] for line in steps.splitlines()] == [str(number) for number in range(1, 17)]
@@ -207,9 +207,9 @@ async def test_fork_with_another_model(tmp_path, no_keys, capsys):
             message="And now?",
         )
         assert await fork(options, Terminal()) == 0
-        asked = json.loads(provider.requests[-1].body)["messages"]
+        request = json.loads(provider.requests[-1].body)["messages"]
     assert capsys.readouterr().out == "Kind regards.\n"
-    assert [message["role"] for message in asked] == [
+    assert [message["role"] for message in request] == [
         "system",
         "user",
         "assistant",
@@ -217,7 +217,7 @@ async def test_fork_with_another_model(tmp_path, no_keys, capsys):
         "assistant",
         "user",
     ]
-    assert asked[0]["content"] == "Be kind."
+    assert request[0]["content"] == "Be kind."
 
 
 SPENDER = """
@@ -517,16 +517,16 @@ def test_inspect_shows_model_requests_and_cuts(tmp_path):
     listed = good("inspect", path, "s", "--context").splitlines()
     steps = [line.split()[0] for line in listed if not line.startswith("       ")]
     cut = [
-        listed[place - 1].split()[0]
-        for place, line in enumerate(listed)
+        listed[index - 1].split()[0]
+        for index, line in enumerate(listed)
         if "older messages were omitted" in line
     ]
     assert len(steps) == len(chats) == 9
     assert cut
     for step, chat in zip(steps, chats, strict=True):
         out = good("inspect", path, "s", "--context", "--step", step, "--code", code, "--full")
-        said = "\n".join(f"{each.role}: {part.text}" for each in chat.messages for part in each.parts)
-        assert out.endswith(f"system: You are clerk.\n{said}\n")
+        text = "\n".join(f"{each.role}: {part.text}" for each in chat.messages for part in each.parts)
+        assert out.endswith(f"system: You are clerk.\n{text}\n")
         assert "memory    SlidingWindow(turns=50" in out
     last = good("inspect", path, "s", "--context", "--step", cut[0], "--code", code)
     assert "fitting   cut: up to" in last

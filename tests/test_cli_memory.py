@@ -31,9 +31,9 @@ def place(tmp_path):
     return path, trio.run(fill)
 
 
-def run(capsys, *words):
+def run(capsys, *texts):
     with pytest.raises(SystemExit) as ended:
-        main([*map(str, words)])
+        main([*map(str, texts)])
     out = capsys.readouterr()
     return ended.value.code, out.out, out.err
 
@@ -128,7 +128,7 @@ def test_owner_is_erased_from_memories_and_journal(place, tmp_path, capsys):
     assert sorted(out.split()) == sorted("bob 1 agent:ada 1".split())
 
 
-def test_missing_file_is_named(tmp_path, capsys):
+def test_missing_memory_file_is_reported(tmp_path, capsys):
     """The error names the file, and no file is created."""
     code, _, err = run(capsys, "memory", "list", tmp_path / "none.db")
     assert code != 0

@@ -60,9 +60,9 @@ def place(tmp_path):
     return tmp_path
 
 
-def run(capsys, *words):
+def run(capsys, *texts):
     with pytest.raises(SystemExit) as ended:
-        main(["pipeline", *map(str, words)])
+        main(["pipeline", *map(str, texts)])
     out = capsys.readouterr()
     return ended.value.code, out.out, out.err
 
@@ -79,9 +79,9 @@ def test_pipeline_of_a_program_or_a_file_runs(place, capsys):
     assert out.splitlines()[-1] == "success: <write <find tea >>"
     more = ["--agents", place / "team.py", "--inputs", '{"topic": "tea", "n": 3}', "--json"]
     code, out, _ = run(capsys, "run", place / "report.json", *more)
-    told = json.loads(out)
-    assert (code, told["status"], told["data"]) == (0, "success", "<write <find tea 3>>")
-    assert told["steps"]["never"]["status"] == "skipped"
+    report = json.loads(out)
+    assert (code, report["status"], report["data"]) == (0, "success", "<write <find tea 3>>")
+    assert report["steps"]["never"]["status"] == "skipped"
 
 
 def test_run_is_stored_shown_and_resumed(place, capsys):
@@ -107,9 +107,11 @@ def test_run_is_stored_shown_and_resumed(place, capsys):
 def test_killed_run_is_resumed_in_the_next_process(place, capsys, commands):
     """Completed steps do not run again."""
     (place / "hang").touch()
-    words = ["actgent", "pipeline", "run", place / "team.py", "--input", "topic=tea"]
+    command = ["actgent", "pipeline", "run", place / "team.py", "--input", "topic=tea"]
     with commands.popen(
-        [*words, "--journal", place / "runs.db", "--run", "r"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*command, "--journal", place / "runs.db", "--run", "r"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as life:
         waits = [
             sys.executable,
@@ -140,7 +142,7 @@ def test_pipeline_is_checked_and_drawn_without_agents(place, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "expected"),
     [
         (["run", "team.py"], "the input 'topic' is missing"),
         (["run", "team.py", "--input", "topic"], "--input must be NAME=VALUE"),
@@ -158,13 +160,13 @@ def test_pipeline_is_checked_and_drawn_without_agents(place, capsys):
         (["show", "team.py", "r", "--journal", "none.db"], "none.db"),
     ],
 )
-def test_usage_errors(place, capsys, words, told, monkeypatch):
+def test_usage_errors(place, capsys, arguments, expected, monkeypatch):
     """The mistake is named, and no step runs."""
     monkeypatch.chdir(place)
     (place / "list.json").write_text("[1]", encoding="utf-8")
     (place / "calls.txt").write_text("", encoding="utf-8")
     (place / "latin.yaml").write_bytes(b"pipeline: caf\xe9")
-    code, _, err = run(capsys, *words)
+    code, _, err = run(capsys, *arguments)
     assert code in (1, 2)
-    assert told in err or (told == "did you mean" and "choose one of pipeline" in err)
+    assert expected in err or (expected == "did you mean" and "choose one of pipeline" in err)
     assert not (place / "calls").exists()

@@ -110,7 +110,7 @@ sys.exit(trio.run(main, "word"))
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "answer"),
     [
         ("async def main():\n    1 / 0\ntrio.run(main)", "ZeroDivisionError in line 4"),
         ("async def main():\n    pass\ntrio.run(main)", "ended without starting a conversation"),
@@ -123,9 +123,9 @@ sys.exit(trio.run(main, "word"))
         ),
     ],
 )
-async def test_unusable_programs_are_reported(program, code, said):
+async def test_unusable_programs_are_reported(program, code, answer):
     """The line states the reason."""
-    with pytest.raises((ConfigurationError, NotRunning), match=said):
+    with pytest.raises((ConfigurationError, NotRunning), match=answer):
         async with talking(program(code)):
             pass
 

@@ -40,20 +40,20 @@ def configure(folder, **modes):
 async def test_list_shows_tools_of_servers(tmp_path, actgent):
     """Tools are listed with short or complete schemas. A failed server is named, and the tools of the others are listed."""
     configure(tmp_path, good="", bad="broken")
-    code, said, complained = await actgent("mcp", "list")
+    code, output, complained = await actgent("mcp", "list")
     assert code == 1
-    assert "10 tools\n  echo(text?: string, bytes?: integer)\n    The tool echo.\n" in said
-    assert "there is no such database" in said
+    assert "10 tools\n  echo(text?: string, bytes?: integer)\n    The tool echo.\n" in output
+    assert "there is no such database" in output
     assert "2 of 2:" in complained
-    code, said, _ = await actgent("mcp", "list", "mcp_config.json", "--json")
-    good, bad = json.loads(said)
+    code, output, _ = await actgent("mcp", "list", "mcp_config.json", "--json")
+    good, bad = json.loads(output)
     assert good["tools"][0]["parameters"]["properties"]["text"] == {"type": "string"}
     assert (good["problem"], bad["tools"]) == (None, [])
     assert "database" in bad["problem"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "expected"),
     [
         (("good", "echo", '{"text": "hi"}'), 0, "echo: hi"),
         (("good", "echo", '{"txt": "hi"}'), 1, "'txt' was unexpected"),
@@ -66,26 +66,26 @@ async def test_list_shows_tools_of_servers(tmp_path, actgent):
         (("none", "echo"), 2, "choose one of good"),
     ],
 )
-async def test_call_prints_the_result(tmp_path, actgent, arguments, code, words):
+async def test_call_prints_the_result(tmp_path, actgent, arguments, code, expected):
     """An error is printed as one line."""
     configure(tmp_path, good="")
-    ended, said, complained = await actgent("mcp", "call", ".", *arguments)
-    assert (ended, words in said + complained) == (code, True), said + complained
+    ended, output, complained = await actgent("mcp", "call", ".", *arguments)
+    assert (ended, expected in output + complained) == (code, True), output + complained
     assert "Traceback" not in complained
 
 
 async def test_lock_and_check(tmp_path, actgent):
     """A lock file is written with its differences, and checked. Changed tools are withheld until the next lock."""
     configure(tmp_path, good="")
-    code, said, _ = await actgent("mcp", "check")
-    assert (code, "not locked" in said) == (0, True)
-    code, said, _ = await actgent("mcp", "lock")
+    code, output, _ = await actgent("mcp", "check")
+    assert (code, "not locked" in output) == (0, True)
+    code, output, _ = await actgent("mcp", "lock")
     assert code == 0
-    assert "good: + echo\n" in said
-    assert "good: + prompt greet0\n" in said
-    assert "10 tools and 3 prompts of 1 server locked" in said
-    code, said, _ = await actgent("mcp", "check")
-    assert (code, "10 tools and 3 prompts, all as locked" in said) == (0, True)
+    assert "good: + echo\n" in output
+    assert "good: + prompt greet0\n" in output
+    assert "10 tools and 3 prompts of 1 server locked" in output
+    code, output, _ = await actgent("mcp", "check")
+    assert (code, "10 tools and 3 prompts, all as locked" in output) == (0, True)
     lock = tmp_path / "mcp.lock.json"
     data = json.loads(lock.read_text(encoding="utf-8"))
     data["servers"]["good"]["echo"] = "0" * 64
@@ -93,18 +93,18 @@ async def test_lock_and_check(tmp_path, actgent):
     data["servers"]["gone"] = {"x": "1"}
     data["prompts"]["good"]["greet1"] = "0" * 64
     lock.write_text(json.dumps(data), encoding="utf-8")
-    code, said, _ = await actgent("mcp", "check")
-    assert (code, said.splitlines()[1:]) == (1, ["  ~ echo", "  + env", "  - older", "  ~ prompt greet1"])
-    code, said, _ = await actgent("mcp", "list")
-    assert "echo(text?: string, bytes?: integer)  [withheld: it has changed since it was locked" in said
+    code, output, _ = await actgent("mcp", "check")
+    assert (code, output.splitlines()[1:]) == (1, ["  ~ echo", "  + env", "  - older", "  ~ prompt greet1"])
+    code, output, _ = await actgent("mcp", "list")
+    assert "echo(text?: string, bytes?: integer)  [withheld: it has changed since it was locked" in output
     code, _, complained = await actgent("mcp", "call", ".", "good", "echo")
     assert (code, "the lock withholds it" in complained) == (1, True)
-    code, said, _ = await actgent("mcp", "prompts")
-    assert [line.split("(")[0] for line in said.splitlines()] == ["good: greet0", "good: greet2"]
+    code, output, _ = await actgent("mcp", "prompts")
+    assert [line.split("(")[0] for line in output.splitlines()] == ["good: greet0", "good: greet2"]
     code, _, complained = await actgent("mcp", "prompts", ".", "good", "greet1", '{"who": "Ada"}')
     assert (code, "the prompt 'greet1' is withheld: it has changed" in complained) == (1, True)
-    code, said, _ = await actgent("mcp", "lock")
-    assert said.splitlines()[:5] == [
+    code, output, _ = await actgent("mcp", "lock")
+    assert output.splitlines()[:5] == [
         "good: ~ echo",
         "good: + env",
         "good: - older",
@@ -155,19 +155,19 @@ async def test_tools_of_a_folder_are_listed(tmp_path, actgent):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(text, encoding="utf-8")
     configure(tmp_path, good="", bad="broken")
-    code, said, complained = await actgent("tools", ".")
+    code, output, complained = await actgent("tools", ".")
     assert code == 1
-    assert said.startswith(
+    assert output.startswith(
         "add(a: integer, b?: integer)\n  Add.\n  effect pure; needs approval; from tools.py:3\n"
     )
-    assert "echo(text?: string, bytes?: integer)" in said
+    assert "echo(text?: string, bytes?: integer)" in output
     assert "tools of bad are not available" in complained
-    code, said, _ = await actgent("tools", "brain.md", "--json")
-    told = {each["name"]: each for each in json.loads(said)["tools"]}
-    assert (told["listItems"]["toolset"], told["listItems"]["effect"]) == ("shop", "pure")
-    assert told["echo"]["from"].startswith("<MCPServer 'good'")
-    assert told["add"]["parameters"]["required"] == ["a"]
-    assert told["find_tools"]["toolset"] is None
+    code, output, _ = await actgent("tools", "brain.md", "--json")
+    report = {each["name"]: each for each in json.loads(output)["tools"]}
+    assert (report["listItems"]["toolset"], report["listItems"]["effect"]) == ("shop", "pure")
+    assert report["echo"]["from"].startswith("<MCPServer 'good'")
+    assert report["add"]["parameters"]["required"] == ["a"]
+    assert report["find_tools"]["toolset"] is None
 
 
 async def test_tools_of_files_are_listed(tmp_path, actgent):
@@ -177,18 +177,18 @@ async def test_tools_of_files_are_listed(tmp_path, actgent):
         "agent = BareAgent('x', llm=ScriptedLLM([]), tools=[StaticToolset('s', [one]).prefixed('p_').approved()])\n"
     )
     (tmp_path / "agents.py").write_text(agents, encoding="utf-8")
-    code, said, _ = await actgent("tools", "agents.py")
+    code, output, _ = await actgent("tools", "agents.py")
     assert code == 0
-    assert [line for line in said.splitlines() if line.endswith(")")] == [
+    assert [line for line in output.splitlines() if line.endswith(")")] == [
         "p_one()",
         "read_result(id: string, start?: integer, length?: integer, search?: string)",
     ]
-    assert "effect once; needs approval; from agents.py:3" in said
+    assert "effect once; needs approval; from agents.py:3" in output
     (tmp_path / "actgent_tools.py").write_text(FOLDER["tools.py"], encoding="utf-8")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "actgent_tools.py").write_text("1 / 0\n", encoding="utf-8")
-    code, said, complained = await actgent("tools", ".")
-    assert (code, said.splitlines()[0]) == (1, "add(a: integer, b?: integer)")
+    code, output, complained = await actgent("tools", ".")
+    assert (code, output.splitlines()[0]) == (1, "add(a: integer, b?: integer)")
     assert "sub/actgent_tools.py:1: the code cannot be run: ZeroDivisionError" in complained
 
 
@@ -212,16 +212,16 @@ async def test_concurrent_locks_keep_both_servers(tmp_path, actgent):
 async def test_prompts_are_listed_and_printed(tmp_path, actgent):
     """The command prints all prompts of all servers, or one prompt with its arguments. Mistakes are named."""
     configure(tmp_path, good="", other="")
-    code, said, _ = await actgent("mcp", "prompts")
+    code, output, _ = await actgent("mcp", "prompts")
     assert code == 0
-    assert said.splitlines()[:2] == [
+    assert output.splitlines()[:2] == [
         "good: greet0(who, tone?)  Greet somebody.",
         "good: greet1(who, tone?)  Greet somebody.",
     ]
-    assert "other: greet2" in said
-    code, said, _ = await actgent("mcp", "prompts", ".", "good", "greet0", '{"who": "Ada"}')
+    assert "other: greet2" in output
+    code, output, _ = await actgent("mcp", "prompts", ".", "good", "greet0", '{"who": "Ada"}')
     assert code == 0
-    assert said.splitlines()[-1] == "user: Greet Ada."
+    assert output.splitlines()[-1] == "user: Greet Ada."
     code, _, complained = await actgent("mcp", "prompts", ".", "nobody")
     assert code == 2
     assert "unknown MCP server 'nobody'" in complained

@@ -22,18 +22,18 @@ others = [BareAgent("idle", llm=ScriptedLLM(["done"]))]
 
 async def leave(path, *, calls, waiting=1, name="shop"):
     """Run a process that ends in the middle of sessions. In `calls` of these sessions a tool call had started."""
-    begun = []
+    started = []
 
     @tool(effect="idempotent")
     async def put() -> str:
         """Put something away, for ever."""
-        begun.append(1)
+        started.append(1)
         await trio.sleep_forever()
 
     async def answer(chat):
         if chat.messages[-1].parts[0].text == "call":
             return [ToolCall("put", {})]
-        begun.append(1)
+        started.append(1)
         return await trio.sleep_forever()
 
     with trio.CancelScope() as scope:
@@ -45,7 +45,7 @@ async def leave(path, *, calls, waiting=1, name="shop"):
                 await agent.create_session("ada", "call", session_id=f"c{number}")
             for number in range(waiting):
                 await agent.create_session("ada", "wait", session_id=f"w{number}")
-            while len(begun) < calls + waiting:  # noqa: ASYNC110 - the tools tell nobody
+            while len(started) < calls + waiting:  # noqa: ASYNC110 - the tools tell nobody
                 await trio.sleep(0.01)
             scope.cancel()
             await trio.sleep_forever()

@@ -75,7 +75,7 @@ def test_errors_can_be_copied_and_pickled(cls):
 
 
 @pytest.mark.parametrize(
-    ("number", "words", "said"),
+    ("number", "expected", "answer"),
     [
         (1, ("message",), "1 message"),
         (0, ("message",), "0 messages"),
@@ -84,12 +84,12 @@ def test_errors_can_be_copied_and_pickled(cls):
         (2, ("request waits", "requests wait"), "2 requests wait"),
     ],
 )
-def test_things_are_counted_in_words(number, words, said):
+def test_counted_selects_singular_or_plural(number, expected, answer):
     """The number 1 has the singular form, and every other number the plural."""
-    assert counted(number, *words) == said
+    assert counted(number, *expected) == answer
 
 
-def test_no_number_is_left_open():
+def test_source_has_no_optional_plural():
     """The source has no "1 message(s)": `counted` selects singular or plural."""
     texts = [
         (path.name, node.value)

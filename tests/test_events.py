@@ -23,7 +23,7 @@ async def test_every_reader_gets_every_event_in_order():
         assert [event.actor async for event in second] == ["a", "b", "c"]
 
 
-async def test_a_slow_reader_loses_the_oldest_and_knows_how_many():
+async def test_slow_event_reader_loses_the_oldest_events():
     """A reader above its capacity keeps the newest events. The publisher does not wait for a reader."""
     stream = EventStream()
     async with stream.read(2) as slow, stream.read() as fast:
@@ -81,7 +81,7 @@ async def test_close_wakes_waiting_readers(nursery):
             await late.receive()
 
 
-async def test_a_closed_reader_keeps_nothing():
+async def test_closed_event_reader_keeps_no_events():
     """After its block or `aclose`, a reader gets no events and raises ClosedResourceError."""
     stream = EventStream()
     async with stream.read() as reader:
@@ -109,7 +109,7 @@ async def test_a_cancelled_receive_loses_no_event():
         assert await reader.receive() == started("a")
 
 
-async def test_a_reader_of_no_event_is_refused():
+async def test_event_reader_capacity_below_one_is_rejected():
     """A capacity below one is an error."""
     with pytest.raises(ConfigurationError, match="at least 1"):
         async with EventStream().read(0):

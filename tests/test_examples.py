@@ -193,7 +193,7 @@ ESSENTIAL = {
 """Lines of each example that must be printed, in this order."""
 
 
-def test_every_example_is_tried():
+def test_every_example_is_tested():
     """Each example has its essential lines here. An example in a folder has a separate test."""
     assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(ESSENTIAL)
     assert sorted(path.parent.name for path in EXAMPLES.glob("*/__main__.py")) == ["cluster", "fastapi_users"]
@@ -281,7 +281,7 @@ CONCURRENT = {"coming_from_art.py": ["  ERROR, Failed: model: the provider does 
 
 
 @pytest.mark.parametrize("name", sorted(ESSENTIAL))
-def test_example(name, no_keys, capsys):
+def test_example_prints_its_essential_lines(name, no_keys, capsys):
     """The example prints its essential lines in their order, and needs no key."""
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     printed = capsys.readouterr().out
@@ -291,14 +291,14 @@ def test_example(name, no_keys, capsys):
 
 
 @pytest.mark.parametrize("name", sorted(ESSENTIAL))
-def test_examples_say_what_they_show(name):
+def test_examples_have_a_docstring_and_are_short(name):
     """An example begins with a docstring and has fewer than 100 lines."""
     code = (EXAMPLES / name).read_text(encoding="utf-8")
     assert code.startswith('"""')
     assert len(code.splitlines()) < 100
 
 
-def test_the_notebook_runs(no_keys):
+def test_notebook_cells_run(no_keys):
     """A Jupyter kernel runs the notebook. Its cells get answers by blocking calls and by `await`."""
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)

@@ -93,7 +93,7 @@ TAKES_RULE = {
 
 @pytest.mark.parametrize("where", TAKES_RULE)
 @pytest.mark.parametrize("rule", RULES)
-def test_a_rule_is_a_sync_function(where, rule):
+def test_rule_has_to_be_a_sync_function(where, rule):
     """Each function that accepts a rule rejects an async function, a generator, a class, a text and a number."""
     with pytest.raises((ConfigurationError, TypeError)):
         TAKES_RULE[where](RULES[rule])
@@ -163,14 +163,14 @@ SETTERS = {
 
 
 @pytest.mark.parametrize("setter", SETTERS)
-def test_a_restriction_of_a_wrong_kind_is_refused(setter):
+def test_restriction_of_a_wrong_type_is_rejected(setter):
     """Without this check, these values restricted nothing or failed later with an unrelated error."""
     with pytest.raises(ConfigurationError):
         SETTERS[setter]()
 
 
 @pytest.mark.parametrize("key", ["disabled", "trust_hints", "required"])
-def test_flags_of_a_file_of_servers_are_no_texts(tmp_path, key):
+def test_text_flags_of_a_servers_file_are_rejected(tmp_path, key):
     """The text "false" is true in Python: a server stayed enabled, or its hints were trusted."""
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": {"x": {"command": "x", key: "false"}}}))
@@ -208,7 +208,7 @@ async def test_the_configuration_of_a_session_is_checked(config):
             agent.configure(session, **config)
 
 
-async def test_bounds_of_turns_are_refused_for_a_session():
+async def test_turn_limits_are_rejected_for_a_session():
     """A session accepts only shared limits. Other limits would restrict nothing."""
     async with clerk() as agent:
         for limits in (Limits(max_repeated_calls=1), Limits(tokens=5, tool_timeout=1), Limits(depth=1)):
@@ -227,7 +227,7 @@ def test_a_guard_of_modes_returns_a_reason_or_none(answer):
     assert Modes(guard=lambda *_: "", initial="plan").rejection_reason({}, "act", by="user") == ""
 
 
-async def test_a_guard_with_an_empty_reason_refuses():
+async def test_mode_guard_with_an_empty_reason_rejects():
     """Only None allows a switch."""
     async with clerk(modes=Modes(guard=lambda *_: "", initial="plan")) as agent:
         session = await agent.create_session("ada")
@@ -256,8 +256,8 @@ async def test_a_rule_that_returns_a_coroutine_allows_nothing():
 
 async def test_delegation_by_a_rule_that_returns_a_coroutine_reaches_no_agent():
     """A delegation rule that returns a coroutine is detected at its first call, and the task is not delegated."""
-    asked = []
-    worker = BareAgent("worker", llm=ScriptedLLM(lambda _: asked.append(1) or "ok"))
+    requests = []
+    worker = BareAgent("worker", llm=ScriptedLLM(lambda _: requests.append(1) or "ok"))
     call = ToolCall("delegate_to_agent", {"agent": "worker", "task": "t"})
     boss = BareAgent(
         "boss", llm=ScriptedLLM([call, "done"]), tools=[*delegation_tools(lambda card: refuse(card.name))]
@@ -266,4 +266,4 @@ async def test_delegation_by_a_rule_that_returns_a_coroutine_reaches_no_agent():
         await runtime.start(worker)
         await runtime.start(boss)
         await boss.run("go")
-    assert asked == []
+    assert requests == []

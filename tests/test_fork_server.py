@@ -27,7 +27,7 @@ def pipes(**options):
 
 
 @pytest.mark.parametrize(
-    ("code", "wanted", "complaint"),
+    ("code", "expected", "complaint"),
     [
         ("", 0, ""),
         ("raise SystemExit(3)", 3, ""),
@@ -44,17 +44,17 @@ def pipes(**options):
         ),
     ],
 )
-def test_exit_codes(start, code, wanted, complaint):
+def test_forked_process_has_its_exit_code(start, code, expected, complaint):
     """Cases: a normal end, an error, and a signal. Exit handlers run and threads are joined as in any interpreter."""
     with start(code, **pipes(text=True)) as process:
         out, err = process.communicate(timeout=300)
-    assert (process.returncode, out) == (wanted, "")
+    assert (process.returncode, out) == (expected, "")
     assert err.endswith(complaint)
     assert bool(err) == bool(complaint)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_signals(start, number):
+def test_signal_ends_a_forked_process(start, number):
     """A signal without a handler ends the process with this signal. After its end, no signal is sent."""
     code = """if True:
         import signal, time
@@ -72,7 +72,7 @@ def test_signals(start, number):
         process.kill()
 
 
-def test_a_signal_that_is_handled(start):
+def test_signal_handler_runs_in_the_main_thread(start):
     """The handler runs in the main thread, also under trio."""
     code = """if True:
         import signal, trio
@@ -91,7 +91,7 @@ def test_a_signal_that_is_handled(start):
     assert process.returncode == 0
 
 
-def test_pipes(start):
+def test_forked_processes_have_their_pipes(start):
     """Each process has its pipes, in bytes or text. Data that exceeds the capacity of a pipe is transferred."""
     code = "import sys; said = sys.stdin.read(); sys.stderr.write(said.upper()); sys.stdout.write(said)"
     with start(code, **pipes(text=True)) as process:
@@ -100,7 +100,7 @@ def test_pipes(start):
         assert process.communicate(b"a", timeout=300) == (b"a", b"A")
 
 
-def test_a_reader_that_goes_away(start):
+def test_writer_gets_an_error_when_its_reader_ends(start):
     """The writer gets an error, because SIGPIPE is ignored."""
     code = "import sys; print(sys.stdin.read(1))\nwhile True: print('x' * 10_000)"
     with start(code, **pipes()) as process:
@@ -111,7 +111,7 @@ def test_a_reader_that_goes_away(start):
         assert process.wait(60) in (1, 120)
 
 
-def test_files_as_streams(start, tmp_path):
+def test_files_can_be_output_streams(start, tmp_path):
     """The output is written to the opened file."""
     options = {"stdin": subprocess.DEVNULL}
     with (
@@ -122,7 +122,7 @@ def test_files_as_streams(start, tmp_path):
     assert (tmp_path / "out").read_text() == "input\n"
 
 
-def test_arguments_folder_and_environment(start, tmp_path):
+def test_forked_process_has_arguments_folder_and_environment(start, tmp_path):
     """The process has the arguments, folder and environment of the call, and inherits none of the server's."""
     code = "import os, sys; print(sys.argv, os.getcwd(), dict(os.environ), __name__, sorted(os.listdir('/proc/self/fd')))"
     with start(code, "a b", cwd=tmp_path, env={"A": "1", "LC_ALL": "C.UTF-8"}, **pipes(text=True)) as process:
@@ -131,7 +131,7 @@ def test_arguments_folder_and_environment(start, tmp_path):
     assert out == f"{['-c', 'a b']} {tmp_path} {environment} __main__ {['0', '1', '2', '3']}\n"
 
 
-def test_a_script_finds_its_neighbours(lives, tmp_path):
+def test_script_imports_modules_of_its_folder(lives, tmp_path):
     """The script is `__main__`, can import a module of its folder, and can fork."""
     (tmp_path / "beside.py").write_text("ANSWER = 42")
     (tmp_path / "script.py").write_text(
@@ -144,15 +144,17 @@ def test_a_script_finds_its_neighbours(lives, tmp_path):
         assert done.stdout == f"42 {[str(tmp_path / 'script.py'), 'x']}\n"
 
 
-def test_chance_is_not_shared(lives):
+def test_forked_processes_have_separate_randomness(lives):
     """Each process has different random numbers, ids and orders of trio's tasks."""
     code = "import random, uuid, trio; print(random.random(), uuid.uuid4(), trio._core._run._r.random())"
-    said = {lives.run([sys.executable, "-c", code], capture_output=True, text=True).stdout for _ in range(3)}
-    words = [word for line in said for word in line.split()]
+    output = {
+        lives.run([sys.executable, "-c", code], capture_output=True, text=True).stdout for _ in range(3)
+    }
+    words = [word for line in output for word in line.split()]
     assert len(set(words)) == 9
 
 
-def test_no_life_runs_in_the_tests_process(lives):
+def test_forked_processes_are_children_of_the_server(lives):
     """The forked processes are other processes, and children of the server."""
     code = "import os; print(os.getpid(), os.getppid())"
     first, second = (

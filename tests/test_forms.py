@@ -39,7 +39,7 @@ def reason(content, form=None):
     return compile_schema(form, owner="the test").reason(content) or form_misfit(form, content)
 
 
-def test_each_kind_is_a_field_again():
+def test_each_field_kind_survives_json_schema():
     """JSON Schema preserves the kinds, labels, options and defaults."""
     asked = fields_of(to_form(ALL))
     assert [each.kind for each in asked] == list(KINDS[:1]) + [field.kind for field in ALL[1:]]
@@ -54,7 +54,7 @@ def test_each_kind_is_a_field_again():
     )
 
 
-def test_a_good_answer_fits():
+def test_valid_form_content_is_accepted():
     """An answer with all members is valid, and one without the optional members too."""
     assert reason(GOOD) is None
     assert reason({name: value for name, value in GOOD.items() if name != "extras"}) is None
@@ -87,7 +87,7 @@ def test_a_good_answer_fits():
         ("other", 1),
     ],
 )
-def test_a_bad_answer_does_not(name, value):
+def test_invalid_form_content_is_rejected(name, value):
     """Each member is checked by its kind, and the reason names the member."""
     said = reason({**GOOD, name: value})
     assert said is not None
@@ -116,7 +116,7 @@ def test_foreign_forms_have_fields_by_json_type():
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "expected"),
     [
         (lambda: Field("x", "colour"), "kind= must be a known kind, not 'colour'"),
         (lambda: Field(""), "not empty"),
@@ -130,7 +130,7 @@ def test_foreign_forms_have_fields_by_json_type():
         (lambda: to_form(object()), "or Field objects of actgent.forms"),
     ],
 )
-def test_inconsistent_fields_are_rejected(make, words):
+def test_inconsistent_fields_are_rejected(make, expected):
     """The error names the field."""
-    with pytest.raises(ConfigurationError, match=words):
+    with pytest.raises(ConfigurationError, match=expected):
         make()

@@ -52,7 +52,7 @@ def test_a_source_has_a_usable_name(name):
         Label({name})
 
 
-def test_a_text_is_no_set_of_sources():
+def test_label_rejects_a_text_as_sources():
     """`Label("web")` would be a label of three sources, so it is an error."""
     with pytest.raises(ConfigurationError, match="sources="):
         Label("web")
@@ -71,7 +71,7 @@ def test_a_policy_rejects_unknown_values(options):
         Policy(**options)
 
 
-async def test_a_block_that_reads_untrusted_text(nursery):
+async def test_nested_blocks_join_their_sources(nursery):
     """Nested blocks join their sources. A task that outlives its block has no sources of the block."""
     ended, found = trio.Event(), trio.Event()
 

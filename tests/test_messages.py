@@ -55,20 +55,20 @@ def test_forked_process_generates_other_ids():
         (3, Priority.LOW),
     ],
 )
-def test_priority_reads_text_in_any_case_and_takes_the_unknown_as_normal(text, level):
+def test_priority_text_is_read_in_any_case(text, level):
     """A text that is not the name of a level is NORMAL."""
     assert Priority(text) is level
     assert Priority.of(text) is level
 
 
 @pytest.mark.parametrize("value", [4, -1, None, 1.5])
-def test_priority_refuses_what_is_neither_text_nor_level(value):
+def test_priority_rejects_other_types(value):
     """A wrong number is an error, not NORMAL."""
     with pytest.raises(ValueError, match="Priority"):
         Priority(value)
 
 
-def test_priorities_sort_by_haste():
+def test_priorities_sort_by_urgency():
     """The most urgent priority is the least value."""
     assert sorted([Priority.LOW, Priority.URGENT, Priority.NORMAL, Priority.HIGH]) == [
         Priority.URGENT,
@@ -91,18 +91,18 @@ def test_priorities_sort_by_haste():
         ("system2", "user"),
     ],
 )
-def test_a_plain_name_is_a_users_except_three_kinds(name, kind):
+def test_plain_sender_name_is_a_user(name, kind):
     """Only `assistant`, `agent` and `tool` are kinds, in any case. No name makes a sender the system."""
     assert Sender.named(name) == Sender(name, kind)
 
 
-def test_a_sender_of_an_unknown_kind_is_refused():
+def test_sender_of_an_unknown_kind_is_rejected():
     """The kind of a sender selects a role, so it must be one of five."""
     with pytest.raises(ValueError, match="kind"):
         Sender("ada", "robot")
 
 
-def test_to_parts_takes_text_a_part_or_several():
+def test_to_parts_accepts_text_or_parts():
     """Content becomes a flat tuple of parts."""
     image = Image(media_type="image/png", data=b"x")
     assert to_parts("hi") == (Text("hi"),)
@@ -112,18 +112,18 @@ def test_to_parts_takes_text_a_part_or_several():
 
 
 @pytest.mark.parametrize("content", [None, 5, {"text": "x"}, [1], b"bytes"])
-def test_to_parts_names_what_it_does_not_take(content):
+def test_to_parts_names_the_accepted_types(content):
     """A value of another type is a TypeError that names the accepted types."""
     with pytest.raises(TypeError, match="content must be a string or parts"):
         to_parts(content)
 
 
 @pytest.mark.parametrize("kind", [Image, File])
-@pytest.mark.parametrize("given", [{}, {"data": b"x", "url": "https://example.org/x"}])
-def test_media_has_either_bytes_or_an_address(kind, given):
+@pytest.mark.parametrize("value", [{}, {"data": b"x", "url": "https://example.org/x"}])
+def test_media_has_either_bytes_or_an_address(kind, value):
     """Both or none of them is an error that names the class."""
     with pytest.raises(ValueError, match=f"{kind.__name__} takes either"):
-        kind(media_type="image/png", **given)
+        kind(media_type="image/png", **value)
 
 
 def test_a_message_shows_its_parts_by_kind():
@@ -138,12 +138,12 @@ def test_a_message_shows_its_parts_by_kind():
     ("content", "error", "text"),
     [("3", None, "3"), ("", "boom", "Error: boom"), ("half", "boom", "Error: boom\nhalf")],
 )
-def test_a_tool_result_reads_as_text(content, error, text):
+def test_tool_result_text_has_error_and_content(content, error, text):
     """The text has the error first, then the content."""
     assert ToolResult(call_id="1", tool_name="t", content=content, error=error).text == text
 
 
-def test_usage_adds_up_and_an_unknown_price_stays_unknown():
+def test_usage_sums_counts_and_keeps_unknown_prices():
     """Counts are summed; one unknown price makes the sum unknown."""
     once = Usage(input_tokens=3, output_tokens=2, cached_tokens=1, cost=0.5)
     assert once + once == Usage(input_tokens=6, output_tokens=4, cached_tokens=2, cost=1.0)
@@ -162,7 +162,7 @@ def test_a_reply_is_its_text():
 
 
 @pytest.mark.parametrize(
-    ("given", "read"),
+    ("value", "read"),
     [
         ("urgent", Priority.URGENT),
         (" High ", Priority.HIGH),
@@ -170,9 +170,9 @@ def test_a_reply_is_its_text():
         (3, Priority.LOW),
     ],
 )
-def test_a_message_reads_its_priority(given, read):
+def test_a_message_reads_its_priority(value, read):
     """Text is accepted in any case. Unknown text is NORMAL."""
-    message = Message(session_id="s", sender=Sender("ada"), parts="hello", priority=given)
+    message = Message(session_id="s", sender=Sender("ada"), parts="hello", priority=value)
     assert message.priority is read
 
 

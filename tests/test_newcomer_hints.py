@@ -51,15 +51,15 @@ def told(caplog):
     ]
 
 
-def clerk(*said, **options) -> BareAgent:
-    return BareAgent("clerk", llm=ScriptedLLM(list(said) or ["Yes."], repeat=not said), **options)
+def clerk(*texts, **options) -> BareAgent:
+    return BareAgent("clerk", llm=ScriptedLLM(list(texts) or ["Yes."], repeat=not texts), **options)
 
 
 # --- blocks ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [open_runtime, open_gateway, Agent.stream, clerk().stream, clerk().follow])
-async def test_an_async_block_whose_call_is_forgotten(make):
+async def test_uncalled_async_block_function_raises_a_hint(make):
     """`async with open_runtime as runtime` raises an error that says to call the function. So do `with`, `await` and `async for`."""
     lead = rf"is a function that makes a block: call it, as in `async with {make.__qualname__}\(\.\.\.\) as"
     with pytest.raises(TypeError, match=lead):
@@ -74,7 +74,7 @@ async def test_an_async_block_whose_call_is_forgotten(make):
             pass
 
 
-def test_a_block_whose_call_is_forgotten_in_synchronous_code():
+def test_uncalled_portal_function_raises_a_hint():
     """The error for `open_portal` shows `with` in synchronous code and `async with` in asyncio."""
     with pytest.raises(TypeError, match=r"`with open_portal\(\.\.\.\) as"), open_portal:
         pass
@@ -82,7 +82,7 @@ def test_a_block_whose_call_is_forgotten_in_synchronous_code():
         trio.run(open_portal.__aenter__)
 
 
-async def test_a_block_that_is_awaited():
+async def test_awaited_block_raises_a_hint():
     """The error says to enter the block by `async with`."""
     async with clerk() as agent:
         for make in (open_runtime, lambda: agent.stream("hi")):
@@ -90,7 +90,7 @@ async def test_a_block_that_is_awaited():
                 await make()
 
 
-async def test_a_stream_that_is_read_without_async():
+async def test_stream_read_without_async_raises_a_hint():
     """The error of each kind of reader says to read by `async for`."""
     async with open_runtime(journal="memory:") as runtime:
         agent = await runtime.start(clerk())
@@ -102,7 +102,7 @@ async def test_a_stream_that_is_read_without_async():
                         pass
 
 
-def test_streams_of_portals_in_the_wrong_world():
+def test_portal_stream_in_the_wrong_context_raises_a_hint():
     """Cases: a stream that is not entered, and a synchronous stream in `async with`."""
     with open_portal() as portal:
         agent = portal.start(clerk())
@@ -120,28 +120,28 @@ def test_streams_of_portals_in_the_wrong_world():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ({"db": "x.db"}, "open_runtime() has no argument 'db': write journal='sqlite:///agents.db'"),
         ({"agents": []}, "await runtime.start(agent)"),
         ({"jurnal": "memory:"}, "did you mean journal=?"),
     ],
 )
-def test_an_argument_that_a_runtime_does_not_take(options, words):
+def test_unknown_runtime_argument_raises_a_hint(options, expected):
     """The call itself raises the error, which names the correct argument."""
     with pytest.raises(TypeError) as caught:
         open_runtime(**options)
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
-def test_a_runtime_that_is_given_its_agents():
+def test_positional_agents_of_a_runtime_raise_a_hint():
     """A runtime has no positional arguments, and the error names `runtime.start(agent)`."""
     for make in (open_runtime, open_portal):
         with pytest.raises(TypeError, match=r"inside of its block await runtime\.start\(agent\)"):
             make(clerk())
 
 
-async def test_arguments_of_a_stream():
+async def test_unknown_stream_argument_raises_a_hint():
     """The error for an unknown keyword names the correct one. Other errors do not change."""
     async with clerk() as agent:
         with pytest.raises(TypeError, match=r"no argument 'owner': write session="):
@@ -150,7 +150,7 @@ async def test_arguments_of_a_stream():
             agent.stream()
 
 
-async def test_a_block_function_is_a_function():
+async def test_block_function_keeps_name_and_docstring():
     """The wrapper has the name, docstring and result of the function."""
     assert open_runtime.__name__ == "open_runtime"
     assert "Open a block" in open_runtime.__doc__
@@ -162,7 +162,7 @@ async def test_a_block_function_is_a_function():
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "expected"),
     [
         ("run", "agent = await runtime.start(BareAgent(...)), then await agent.run(text)"),
         ("create_session", "await agent.create_session(owner)"),
@@ -170,16 +170,16 @@ async def test_a_block_function_is_a_function():
         ("close", "a runtime ends with its block"),
     ],
 )
-async def test_a_name_that_a_runtime_has_not(name, words):
+async def test_unknown_runtime_method_raises_a_hint(name, expected):
     """The error says to start an agent and to use the methods of the agent."""
     async with open_runtime() as runtime:
         with pytest.raises(AttributeError) as caught:
             getattr(runtime, name)
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("item", "name", "words"),
+    ("item", "name", "expected"),
     [
         (Usage(), "total_tokens", "usage.input_tokens and usage.output_tokens"),
         (Usage(), "prompt_tokens", "read usage.input_tokens"),
@@ -192,16 +192,16 @@ async def test_a_name_that_a_runtime_has_not(name, words):
         (clerk(), "instructions", "agent.system_prompt"),
     ],
 )
-def test_names_of_other_libraries(item, name, words):
+def test_names_of_other_libraries_raise_a_hint(item, name, expected):
     """The error names the public name of this package, and `hasattr` is false."""
     with pytest.raises(AttributeError) as caught:
         getattr(item, name)
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
     assert not hasattr(item, name)
     assert name not in dir(item)
 
 
-def test_names_of_an_own_class_go_before():
+def test_subclass_attributes_precede_hints():
     """A subclass may define attributes with the names that raise these errors in the base class."""
 
     class Own(BareAgent):
@@ -214,7 +214,7 @@ def test_names_of_an_own_class_go_before():
     assert (Own().sessions, Own().history) == (("one",), ["mine"])
 
 
-def test_names_of_agents_and_sessions_in_portals():
+def test_hints_of_portals_suggest_synchronous_calls():
     """The suggested calls have no `await` in synchronous code."""
     with open_portal() as portal:
         agent = portal.start(clerk())
@@ -232,21 +232,21 @@ def test_names_of_agents_and_sessions_in_portals():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ({"daily": Limits(tokens=3)}, "write day=Limits(...)"),
         ({"cost": 1}, "write day=Limits(...) or month=Limits(...)"),
         ({"timezone": "UTC"}, "write zone='Europe/Oslo'"),
     ],
 )
-def test_quotas_that_are_called_otherwise(options, words):
+def test_misnamed_quota_arguments_raise_a_hint(options, expected):
     """The error names the correct argument."""
     with pytest.raises(TypeError) as caught:
         Quotas(**options)
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
-def test_options_of_tools_and_clients():
+def test_misnamed_options_of_tools_and_clients_raise_a_hint():
     """The error names the nearest option, or the option with this name in other libraries."""
     with pytest.raises(TypeError, match=r"no argument 'desc': write description="):
 
@@ -263,7 +263,7 @@ def test_options_of_tools_and_clients():
         BareAgent(llm=ScriptedLLM([]))
 
 
-def test_a_provider_that_is_not_known():
+def test_unknown_provider_lists_the_known_ones():
     """The error lists the known providers once."""
     with pytest.raises(ConfigurationError) as caught:
         BareAgent("clerk", llm="cohere:command-r")
@@ -271,7 +271,7 @@ def test_a_provider_that_is_not_known():
 
 
 @pytest.mark.parametrize(
-    ("model", "words"),
+    ("model", "expected"),
     [
         ("openai/gpt-5", "did you mean 'openai:gpt-5'?"),
         ("OpenAI:gpt-5", "did you mean 'openai:gpt-5'?"),
@@ -282,17 +282,17 @@ def test_a_provider_that_is_not_known():
         ("opneai:gpt-5", "did you mean 'openai'?"),
     ],
 )
-def test_a_model_in_the_form_of_another_library(model, words):
+def test_model_name_of_another_library_raises_a_hint(model, expected):
     """The error has the likely text of the model."""
     with pytest.raises(ConfigurationError) as caught:
         BareAgent("clerk", llm=model)
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
 # --- states ----------------------------------------------------------------------------------
 
 
-async def test_a_state_whose_attributes_are_set():
+async def test_setting_state_attributes_raises_a_hint():
     """`state.x = 1` and `session.state = ...` raise an error that names the call which changes the state."""
     async with clerk() as agent:
         session = await agent.create_session("ada")
@@ -309,22 +309,22 @@ async def test_a_state_whose_attributes_are_set():
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("value", "expected"),
     [
         (({"x": 1},), "write list(changes.items())"),
         (("x", 1), "dispatch(('x', value))"),
     ],
 )
-async def test_invalid_state_action_is_rejected(given, words):
+async def test_invalid_state_action_is_rejected(value, expected):
     """Cases: a mapping, and a tuple that is no pair."""
     async with clerk() as agent:
         session = await agent.create_session("ada")
         with pytest.raises(UsageError) as caught:
-            session.state.dispatch(*given)
-    assert words in str(caught.value)
+            session.state.dispatch(*value)
+    assert expected in str(caught.value)
 
 
-async def test_an_action_that_awaits():
+async def test_async_state_action_is_rejected_with_a_hint():
     """An async action is rejected, and Python warns of no coroutine that was never awaited."""
 
     async def act(state):
@@ -339,7 +339,7 @@ async def test_an_action_that_awaits():
 # --- values ----------------------------------------------------------------------------------
 
 
-async def test_a_journal_by_its_path():
+async def test_journal_path_raises_a_hint():
     """The error has the complete journal URL for this path."""
     path = pathlib.Path("/var/agents.db")
     with pytest.raises(ConfigurationError, match=r"write 'sqlite:////var/agents\.db'"):
@@ -371,7 +371,7 @@ async def test_a_journal_by_its_path():
         ("", "", ""),
     ],
 )
-async def test_a_journal_in_the_form_of_another_library(url, shown, meant):
+async def test_journal_url_of_another_library_raises_a_hint(url, shown, meant):
     """The error shows the scheme of the address without the login. It shows the correct address if that is clear."""
     with pytest.raises(ConfigurationError) as caught:
         async with open_runtime(journal=url):
@@ -395,9 +395,9 @@ async def test_a_journal_that_cannot_be_opened_has_a_short_traceback(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("decision", "words"), [(True, "write Approve() or Reject(reason)"), (Reject, "write Reject()")]
+    ("decision", "expected"), [(True, "write Approve() or Reject(reason)"), (Reject, "write Reject()")]
 )
-async def test_invalid_decision_object_is_rejected(decision, words):
+async def test_invalid_decision_object_is_rejected(decision, expected):
     """Cases: a class and a bool. The call keeps waiting."""
 
     @tool(approval=True)
@@ -410,11 +410,11 @@ async def test_invalid_decision_object_is_rejected(decision, words):
             await agent.run("hi")
         with pytest.raises(ConfigurationError) as caught:
             await agent.resume({waiting.value.ids[0]: decision})
-        assert words in str(caught.value)
+        assert expected in str(caught.value)
         assert (await agent.resume({waiting.value.ids[0]: Approve()})).text == "done"
 
 
-async def test_sessions_and_agents_that_are_not_there():
+async def test_missing_sessions_and_agents_raise_a_hint():
     """The error names the calls that create or list sessions, or the nearest agent. The error for a session of another owner names no owner but the caller's."""
     async with open_runtime() as runtime:
         agent = await runtime.start(clerk())
@@ -431,7 +431,7 @@ async def test_sessions_and_agents_that_are_not_there():
             await session.delegate("wirter", "Write.")
 
 
-async def test_a_tool_that_exits_the_program(told):
+async def test_tool_that_exits_the_program_is_logged(told):
     """SystemExit in a tool is logged as any failure of a tool, with the function. The agent continues."""
 
     @tool
@@ -447,7 +447,7 @@ async def test_a_tool_that_exits_the_program(told):
     assert "in leave" in record
 
 
-def test_a_parameter_that_is_to_be_the_context(told):
+def test_context_parameter_without_annotation_is_logged(told):
     """Without an annotation, the model fills the parameter, so a log record names the annotation."""
 
     @tool
@@ -466,7 +466,7 @@ def test_a_parameter_that_is_to_be_the_context(told):
     assert len(told()) == 1
 
 
-def test_things_that_are_named_twice_or_not_at_all():
+def test_repeated_and_missing_names_are_reported():
     """The error contains the repeated or missing name."""
     with pytest.raises(ConfigurationError, match="two modes are named 'a'"):
         Modes(Mode("a", tools=[]), Mode("a", tools=[]))
@@ -503,7 +503,7 @@ class Unused:
     size: int
 
 
-def test_classes_of_a_program_keep_their_errors():
+def test_classes_of_a_program_keep_their_error_texts():
     """Only errors of classes of this package have another text."""
     with pytest.raises(TypeError, match="unexpected keyword argument 'length'"):
         Unused(length=3)
@@ -528,7 +528,7 @@ def test_classes_of_a_program_keep_their_errors():
         ("ensure_session", "user_id", "the owner is the first argument"),
     ],
 )
-async def test_an_argument_of_another_framework(method, word, advice):
+async def test_argument_of_another_framework_raises_a_hint(method, word, advice):
     """The error names the argument and the replacement."""
     async with clerk() as agent:
         first = ("ada", "s1") if method.endswith("session") else ("hi",)
@@ -550,7 +550,7 @@ async def test_an_argument_without_a_close_name_gets_no_suggestion():
     assert "threads" not in str(caught.value)
 
 
-async def test_arguments_of_chat_and_names_of_its_result():
+async def test_misused_chat_result_raises_a_hint():
     """chat() returns the id of the message, and the error for `.text` says where the reply is."""
     async with clerk() as agent:
         session = await agent.create_session("ada")
@@ -565,7 +565,7 @@ async def test_arguments_of_chat_and_names_of_its_result():
         await session.wait_idle()
 
 
-async def test_the_id_of_a_message_is_data_as_any_text(tmp_path):
+async def test_message_id_can_be_stored_as_text(tmp_path):
     """The id can be an id of another message and can be stored in states and metadata. A journal stores it as text."""
     async with open_runtime(journal=f"sqlite:///{tmp_path / 'a.db'}") as runtime:
         agent = await runtime.start(clerk())
@@ -587,7 +587,7 @@ async def test_the_id_of_a_message_is_data_as_any_text(tmp_path):
 @pytest.mark.parametrize(
     "name", ["final_output", "messages", "tool_calls", "cost", "total_tokens", "response"]
 )
-async def test_names_of_other_frameworks_on_a_reply(name):
+async def test_reply_attributes_of_other_frameworks_raise_a_hint(name):
     """The error for each name has the correct attribute."""
     async with clerk() as agent:
         reply = await agent.run("hi")
@@ -595,7 +595,7 @@ async def test_names_of_other_frameworks_on_a_reply(name):
         getattr(reply, name)
 
 
-def test_names_of_media_and_items_of_replies():
+def test_media_constructors_of_other_frameworks_raise_a_hint():
     """The error for constructors of other libraries names data=. The error for dict access to a reply names its attributes."""
     with pytest.raises(AttributeError, match=r"data=pathlib\.Path"):
         Image.from_path("picture.png")
@@ -603,7 +603,7 @@ def test_names_of_media_and_items_of_replies():
         Reply(text="x")["text"]
 
 
-async def test_a_handler_that_is_attached_in_a_wrong_way():
+async def test_wrongly_attached_handler_raises_a_hint():
     """Cases: with parentheses, and with swapped parameters."""
     async with clerk() as agent:
         session = await agent.create_session("ada")
@@ -622,7 +622,7 @@ async def test_a_handler_that_is_attached_in_a_wrong_way():
                 pass
 
 
-def test_a_tool_without_a_docstring(told):
+def test_tool_without_a_docstring_is_logged(told):
     """One log record states the description that the model gets."""
 
     def get_weather(city: str) -> str:
@@ -634,7 +634,7 @@ def test_a_tool_without_a_docstring(told):
     assert "write a docstring" in line
 
 
-async def test_agents_that_ask_each_other_in_a_ring(told):
+async def test_ring_of_agents_is_logged(told):
     """One warning names the ring, and the limit ends the calls."""
     first = BareAgent("first", llm=ScriptedLLM([ToolCall("second", {"task": "x"})], repeat=True))
     second = BareAgent("second", llm=ScriptedLLM([ToolCall("first", {"task": "x"})], repeat=True))

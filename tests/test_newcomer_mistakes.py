@@ -167,7 +167,7 @@ async def test_tool_error_is_not_logged(told):
     assert "in refusing" in record
 
 
-async def test_a_hook_gets_what_a_tool_raised():
+async def test_hook_gets_the_exception_of_a_tool():
     """The hook gets the exception itself with its traceback."""
     raised = []
     hooks = ToolHooks(on_exception=lambda call, error: raised.append((call.name, error)))
@@ -185,7 +185,7 @@ async def test_a_hook_gets_what_a_tool_raised():
 
 
 @pytest.mark.parametrize(
-    ("made", "said", "words"),
+    ("made", "answer", "expected"),
     [
         (
             unreadable,
@@ -196,12 +196,12 @@ async def test_a_hook_gets_what_a_tool_raised():
     ],
     ids=["unreadable", "unawaited"],
 )
-async def test_a_result_that_json_cannot_carry(told, made, said, words):
+async def test_unserializable_result_is_logged(told, made, answer, expected):
     """The log record names the tool and a suitable return value."""
     await chat_once(agent_with(ToolCall(made.name, {}), "done", tools=[made]))
     (record,) = told()
-    assert f"tool {made.name} {said}" in record
-    assert words in record
+    assert f"tool {made.name} {answer}" in record
+    assert expected in record
 
 
 async def _sleep():
@@ -217,7 +217,7 @@ async def _wait():
 
 
 @pytest.mark.parametrize("use", [_sleep, _yield, _wait])
-async def test_a_tool_that_awaits_asyncio(told, use):
+async def test_tool_that_awaits_asyncio_is_logged(told, use):
     """The errors of asyncio do not mention trio, so the log record and the tool result name `trio.sleep()`."""
 
     @tool
@@ -228,8 +228,8 @@ async def test_a_tool_that_awaits_asyncio(told, use):
 
     session = await chat_once(agent_with(ToolCall("asleep", {}), "done", tools=[asleep]))
     (record,) = told()
-    for words in (record, result_of(session)):
-        assert "agents run on trio, so write trio.sleep() instead of asyncio.sleep()" in words
+    for text in (record, result_of(session)):
+        assert "agents run on trio, so write trio.sleep() instead of asyncio.sleep()" in text
 
 
 def _hold(told) -> None:
@@ -240,7 +240,7 @@ def _hold(told) -> None:
 
 
 @pytest.mark.parametrize("inline", [False, True])
-async def test_a_blocking_call_in_a_tool(told, inline):
+async def test_blocking_call_in_a_tool_is_logged(told, inline):
     """The watchdog names the tool, the function, and the non-blocking call."""
 
     @tool
@@ -259,11 +259,11 @@ async def test_a_blocking_call_in_a_tool(told, inline):
     await chat_once(agent_with(ToolCall(made.name, {}), "done", tools=[made]))
     (record,) = told()
     assert f"tool {made.name} has held the event loop" in record
-    assert f"in test_a_blocking_call_in_a_tool.<locals>.{made.name}" in record
+    assert f"in test_blocking_call_in_a_tool_is_logged.<locals>.{made.name}" in record
     assert "trio.sleep() for time.sleep()" in record
 
 
-async def test_a_blocking_call_in_a_model(told):
+async def test_blocking_call_in_a_model_is_logged(told):
     """The watchdog names a model of the program that blocks the event loop."""
 
     async def asking(chat):
@@ -275,7 +275,7 @@ async def test_a_blocking_call_in_a_model(told):
     assert "model scripted has held the event loop" in record
 
 
-async def test_a_blocking_call_in_an_async_handler(told):
+async def test_blocking_call_in_an_async_handler_is_logged(told):
     """The watchdog names an async handler as it names a sync one."""
     async with agent_with("hello") as agent:
         session = await agent.create_session("ada")
@@ -288,10 +288,13 @@ async def test_a_blocking_call_in_an_async_handler(told):
         await session.chat("hi")
         await session.wait_idle()
     (record,) = told()
-    assert "handler test_a_blocking_call_in_an_async_handler.<locals>.store has held the event loop" in record
+    assert (
+        "handler test_blocking_call_in_an_async_handler_is_logged.<locals>.store has held the event loop"
+        in record
+    )
 
 
-async def test_a_tool_that_awaits_holds_nothing(told):
+async def test_yielding_tool_is_not_reported(told):
     """A tool that often yields to the event loop is not reported, however often the watchdog samples it."""
 
     @tool
@@ -309,7 +312,7 @@ async def test_a_tool_that_awaits_holds_nothing(told):
 # --- failures and approvals without a handler -----------------------------------------------------
 
 
-async def test_a_model_that_fails_without_on_exception(told):
+async def test_model_failure_without_on_exception_is_logged(told):
     """The log has the error and the traceback of a model of the program."""
 
     def broken(chat):
@@ -324,7 +327,7 @@ async def test_a_model_that_fails_without_on_exception(told):
     assert "in broken" in record
 
 
-async def test_a_handler_that_raises_without_on_exception(told):
+async def test_handler_error_without_on_exception_is_logged(told):
     """The log has the error and its traceback."""
     async with agent_with("hello") as agent:
         session = await agent.create_session("ada")
@@ -340,7 +343,7 @@ async def test_a_handler_that_raises_without_on_exception(told):
     assert "in show" in record
 
 
-async def test_a_stream_whose_model_fails(told):
+async def test_model_failure_in_a_stream_is_logged(told):
     """The failure is logged, because a reader of only tokens and replies gets an empty stream without an exception."""
 
     def broken(chat):
@@ -354,7 +357,7 @@ async def test_a_stream_whose_model_fails(told):
     assert "raise the error of each Failure, or attach session.on_exception" in record
 
 
-async def test_a_stream_whose_failure_is_raised_is_not_logged(told):
+async def test_raised_failure_of_a_stream_is_not_logged(told):
     """The caller gets the exception, so no log record is needed."""
 
     def broken(chat):
@@ -412,12 +415,17 @@ async def test_suspended_run_raises_an_error_with_the_remedies():
     async with agent_with(ToolCall("pay", {}), "done", tools=[pay]) as agent:
         with pytest.raises(Suspended) as caught:
             await agent.run("hi")
-    for words in ("'pay'", caught.value.ids[0], "agent.resume({approval_id: Approve()})", "session.answer("):
-        assert words in str(caught.value)
+    for expected in (
+        "'pay'",
+        caught.value.ids[0],
+        "agent.resume({approval_id: Approve()})",
+        "session.answer(",
+    ):
+        assert expected in str(caught.value)
     assert caught.value.tools == ("pay",)
 
 
-async def test_a_thousand_interrupted_turns_are_one_record(told):
+async def test_thousand_interrupted_turns_are_one_log_record(told):
     """The first one is logged, and the number of the others when the block exits."""
 
     async def endless(chat):
@@ -436,7 +444,7 @@ async def test_a_thousand_interrupted_turns_are_one_record(told):
     assert "999 more records like this one" in rest
 
 
-async def test_a_message_past_the_memorys_limit(told):
+async def test_message_beyond_the_memory_limit_is_logged(told):
     """The log record states the size of the message and the argument to raise."""
     await chat_once(agent_with("hello"), "x" * 10_000_000)
     (record,) = told()
@@ -447,7 +455,7 @@ async def test_a_message_past_the_memorys_limit(told):
 # --- handlers --------------------------------------------------------------------------------
 
 
-async def test_a_handler_that_is_attached_too_late(told):
+async def test_late_handler_is_logged(told):
     """One log record states that the handler missed earlier deliveries."""
     async with agent_with("hello", "again") as agent:
         session = await agent.create_session("ada", "hi")
@@ -459,7 +467,7 @@ async def test_a_handler_that_is_attached_too_late(told):
     assert "before chat() and wait_idle(), or in agent.on_session" in record
 
 
-async def test_a_handler_that_comes_back_is_not_late(told):
+async def test_returning_handler_is_not_logged_as_late(told):
     """A session that had a handler before, for example of a user's connection, logs no missed deliveries."""
     async with agent_with("hello", "again") as agent:
         session = await agent.create_session("ada", "hi")
@@ -503,7 +511,7 @@ class Shelf:
         (Shelf(), "no"),
     ],
 )
-async def test_a_handler_that_cannot_be_called_with_what_is_delivered(handler, count):
+async def test_handler_with_a_wrong_signature_is_rejected(handler, count):
     """The call that attaches the handler raises the error, before the first answer."""
     async with agent_with() as agent:
         session = await agent.create_session("ada")
@@ -512,7 +520,7 @@ async def test_a_handler_that_cannot_be_called_with_what_is_delivered(handler, c
 
 
 @pytest.mark.parametrize("handler", [print, Shelf().one, Shelf().any, Shelf().default, str])
-async def test_handlers_that_can_be_called(handler):
+async def test_handlers_with_valid_signatures_are_accepted(handler):
     """A handler may have one parameter, any number of parameters, or one with a default."""
     async with agent_with("hello") as agent:
         session = await agent.create_session("ada", "hi")
@@ -522,7 +530,7 @@ async def test_handlers_that_can_be_called(handler):
     assert failed.__self__ == []
 
 
-async def test_a_handler_that_was_called_instead_of_passed():
+async def test_called_handler_is_rejected():
     """`on_conversation(print("x"))` is an error and attaches no handler."""
     async with agent_with() as agent:
         session = await agent.create_session("ada")
@@ -540,7 +548,7 @@ class Offer:
     price: int
 
 
-async def test_an_answer_without_json():
+async def test_answer_without_json_has_an_error_with_the_remedy():
     """The error has the answer, the number of tries and the remedy."""
     async with agent_with("well", "hm", "just words", output=Offer) as agent:
         with pytest.raises(ParseError) as caught:
@@ -550,7 +558,7 @@ async def test_an_answer_without_json():
         assert words in str(caught.value)
 
 
-async def test_a_limit_that_a_call_would_pass():
+async def test_error_of_an_exceeded_limit_has_estimate_and_usage():
     """The error has the estimate that exceeds the limit and the current usage."""
     async with agent_with("hello", limits=Limits(tokens=700)) as agent:
         with pytest.raises(LimitReached) as caught:
@@ -574,7 +582,7 @@ async def test_a_limit_that_a_call_would_pass():
         ("transcript", "session.history"),
     ],
 )
-async def test_a_name_that_a_session_has_not(name, meant):
+async def test_unknown_session_attribute_suggests_a_public_one(name, meant):
     """The error names a public attribute, never a private one."""
     async with agent_with() as agent:
         session = await agent.create_session("ada")
@@ -586,7 +594,7 @@ async def test_a_name_that_a_session_has_not(name, meant):
     assert not hasattr(session, name)
 
 
-def test_a_name_that_is_misspelt():
+def test_misspelt_attribute_suggests_the_nearest():
     """Python itself suggests the nearest public name. The classes need no `__getattr__`, which would slow every access."""
     program = "from actgent import Reply\nReply(text='hi').message_typ"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -605,14 +613,14 @@ def test_a_name_that_is_misspelt():
         ("close", "async with agent:"),
     ],
 )
-def test_a_name_that_an_agent_has_not(name, meant):
+def test_unknown_agent_attribute_names_the_right_object(name, meant):
     """The error names the object and the method that do this."""
     with pytest.raises(AttributeError) as caught:
         getattr(agent_with(), name)
     assert meant in str(caught.value)
 
 
-def test_a_property_that_fails_keeps_its_own_error():
+def test_failing_property_keeps_its_error():
     """Only missing attributes get a suggestion, not errors inside a property."""
 
     class Odd(BareAgent):
@@ -625,7 +633,7 @@ def test_a_property_that_fails_keeps_its_own_error():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ({"llm": None}, "llm= must be an LLM object or a string, not None"),
         ({"llm": OpenAI}, "write OpenAI(...)"),
@@ -652,15 +660,15 @@ def test_a_property_that_fails_keeps_its_own_error():
         ({"on_busy": "wait"}, "on_busy= takes queue, collect, interrupt, reject"),
     ],
 )
-def test_an_argument_of_an_agent_that_is_wrong(options, words):
+def test_invalid_agent_argument_is_reported(options, expected):
     """The error names the argument, its value, and the correct form."""
     with pytest.raises(ConfigurationError) as caught:
         BareAgent("clerk", **{"llm": ScriptedLLM([]), **options})
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("made", "options", "words"),
+    ("made", "options", "expected"),
     [
         (BareAgent, {}, "BareAgent() needs llm=: write llm='openai:gpt-5.2'"),
         (BareAgent, {"model": "openai:gpt-5.2"}, "write llm='openai:gpt-5.2'"),
@@ -670,14 +678,14 @@ def test_an_argument_of_an_agent_that_is_wrong(options, words):
         (BareAgent, {"llm": "x", "journal": "sqlite:///x"}, "async with open_runtime(journal="),
     ],
 )
-def test_an_argument_that_an_agent_does_not_take(made, options, words):
+def test_agent_argument_of_another_library_raises_a_hint(made, options, expected):
     """The error for an argument of another library names the argument of this package."""
     with pytest.raises(TypeError) as caught:
         made("clerk", **options)
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
-def test_a_type_error_from_within_is_left_as_it_is():
+def test_inner_type_error_is_unchanged():
     """Only an error of the constructor call itself gets another text."""
 
     class Own(Bare):
@@ -688,7 +696,7 @@ def test_a_type_error_from_within_is_left_as_it_is():
         agent_with(protocol=Own())
 
 
-def test_limits_that_are_called_otherwise():
+def test_misnamed_limits_raise_a_hint():
     """The error names the nearest limit."""
     with pytest.raises(TypeError, match=r"Limits\(\) has no argument 'token': did you mean tokens=\?"):
         Limits(token=3)
@@ -696,7 +704,7 @@ def test_limits_that_are_called_otherwise():
         Limits(max_turns=3)
 
 
-async def test_a_state_that_is_assigned_to():
+async def test_assigning_state_raises_a_hint():
     """A state changes only by actions. The call that the error names works."""
     async with agent_with() as agent:
         session = await agent.create_session("ada")
@@ -708,13 +716,13 @@ async def test_a_state_that_is_assigned_to():
         assert session.state["x"] == 1
 
 
-def test_blocks_that_are_not_async():
+def test_sync_block_of_an_agent_raises_a_hint():
     """`with agent:` raises an error that names `async with agent:`."""
     with pytest.raises(TypeError, match="write `async with agent:`"), agent_with():
         pass
 
 
-def test_results_are_read_by_their_own_names():
+def test_misnamed_result_attributes_raise_a_hint():
     """The error for `reply.content` names `reply.text`."""
     for item, name, meant in (
         (Reply(text="hi"), "content", "reply.text"),
@@ -728,7 +736,7 @@ def test_results_are_read_by_their_own_names():
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "expected"),
     [
         (b"hi", "not bytes: decode it"),
         (None, "not NoneType"),
@@ -737,29 +745,31 @@ def test_results_are_read_by_their_own_names():
         (42, "content must be a string or parts"),
     ],
 )
-async def test_invalid_message_content_is_rejected(content, words):
+async def test_invalid_message_content_is_rejected(content, expected):
     """The error has the value and the accepted types."""
     async with agent_with() as agent:
-        with pytest.raises(TypeError, match=words):
+        with pytest.raises(TypeError, match=expected):
             await agent.run(content)
 
 
-@pytest.mark.parametrize(("owner", "words"), [("", "must not be empty"), (42, "not 42"), (None, "not None")])
-async def test_invalid_owner_is_rejected(owner, words):
+@pytest.mark.parametrize(
+    ("owner", "expected"), [("", "must not be empty"), (42, "not 42"), (None, "not None")]
+)
+async def test_invalid_owner_is_rejected(owner, expected):
     """An owner is a name or a Sender."""
     async with agent_with() as agent:
-        with pytest.raises(ConfigurationError, match=words):
+        with pytest.raises(ConfigurationError, match=expected):
             await agent.create_session(owner)
 
 
-async def test_a_class_that_is_started():
+async def test_starting_an_agent_class_raises_a_hint():
     """A runtime starts objects, so the error says to create one."""
     async with open_runtime() as runtime:
         with pytest.raises(ConfigurationError, match=r"not the class BareAgent: write BareAgent\(\.\.\.\)"):
             await runtime.start(BareAgent)
 
 
-def test_the_version_and_a_name_that_is_not_there():
+def test_package_has_its_version_and_suggests_names():
     """`actgent.__version__` is the version of the distribution. The error for a misspelt name has the nearest one."""
     assert actgent.__version__ == metadata.version("actgent")
     with pytest.raises(AttributeError, match=r"did you mean Agent\?"):
@@ -784,7 +794,7 @@ def test_a_role_is_a_noun_or_a_sentence(role, beginning):
     assert agent_with(role=role).system_prompt == beginning
 
 
-async def test_a_system_prompt_is_taken_as_it_is():
+async def test_system_prompt_is_sent_unchanged():
     """The model gets the text unchanged. Role and goal describe the agent only to other agents."""
     text = "You are {{ a clerk }}.\n\n- Be concise.\n"
     llm = ScriptedLLM(["hello"])
@@ -805,7 +815,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("kind", FORMS)
-async def test_a_system_prompt_keeps_the_form_of_answers(kind, told):
+async def test_answer_format_follows_the_system_prompt(kind, told):
     """If the protocol describes its answer format in the prompt, that text follows the system prompt of the developer."""
     options = {"routes": {"next": BareAgent("next", llm=ScriptedLLM([]))}} if kind is RouterAgent else {}
     llm = ScriptedLLM([])
@@ -824,7 +834,7 @@ async def test_a_system_prompt_keeps_the_form_of_answers(kind, told):
     assert replaced.system_prompt == "Only this."
 
 
-def test_a_system_prompt_with_a_template_of_ones_own_keeps_it():
+def test_custom_template_follows_the_system_prompt():
     """A template of the program with another beginning is appended as a whole."""
 
     class Listing(Bare):
@@ -837,7 +847,7 @@ def test_a_system_prompt_with_a_template_of_ones_own_keeps_it():
 # --- blocks, media, servers and files --------------------------------------------------------------
 
 
-async def test_blocks_that_are_not_entered():
+async def test_unentered_blocks_raise_a_hint():
     """A stream is entered before it is read, and a runtime is entered by `async with`."""
     async with agent_with() as agent:
         with pytest.raises(
@@ -849,7 +859,7 @@ async def test_blocks_that_are_not_entered():
         pass
 
 
-def test_a_picture_by_its_path():
+def test_picture_path_raises_a_hint():
     """The error says to pass bytes or an address with a media type."""
     with pytest.raises(TypeError, match=r"^Image: write Image\(media_type='image/png', data="):
         Image("picture.png")
@@ -857,7 +867,7 @@ def test_a_picture_by_its_path():
         File(mime_type="application/pdf", data=b"")
 
 
-def test_an_output_that_is_no_type():
+def test_invalid_output_type_raises_a_hint():
     """Cases: the name of the type, and an instance of the type."""
     with pytest.raises(ConfigurationError, match="not the text 'Offer'"):
         agent_with(output="Offer")
@@ -865,7 +875,7 @@ def test_an_output_that_is_no_type():
         agent_with(output=Offer(price=1))
 
 
-def test_a_method_without_its_object():
+def test_unbound_method_as_a_tool_raises_a_hint():
     """A method is a tool only if it is read from an object. The error names the correct form."""
 
     class Till:
@@ -881,13 +891,13 @@ def test_a_method_without_its_object():
     agent_with(tools=[Till().total])
 
 
-async def test_run_agent_with_its_arguments_the_other_way_round():
+async def test_swapped_arguments_of_run_agent_raise_a_hint():
     """The error says that the goal is the first argument."""
     with pytest.raises(ConfigurationError, match=r"run_agent\(goal, llm\): the goal must be a string"):
         await run_agent(ScriptedLLM([]), "find it")
 
 
-async def test_a_server_that_is_not_there(autojump_clock):
+async def test_unreachable_server_error_has_host_and_reason(autojump_clock):
     """The error has the host, the port, the reason of the system, and the origin of the address."""
     with socket.socket() as taken:  # bound and not listening, so that no other process gets the port
         taken.bind(("127.0.0.1", 0))
@@ -897,11 +907,11 @@ async def test_a_server_that_is_not_there(autojump_clock):
             with pytest.raises(ProviderUnavailable) as caught:
                 await agent.run("hi")
         await llm.aclose()
-    for words in (f"127.0.0.1:{port}", "refused", "base_url= (or OPENAI_BASE_URL or LLM_PROVIDER_URL)"):
-        assert words in str(caught.value)
+    for expected in (f"127.0.0.1:{port}", "refused", "base_url= (or OPENAI_BASE_URL or LLM_PROVIDER_URL)"):
+        assert expected in str(caught.value)
 
 
-async def test_a_journal_that_cannot_be():
+async def test_invalid_journal_address_raises_a_hint():
     """The error for a wrong address names the valid form. The error for a missing folder says to create it."""
     with pytest.raises(ConfigurationError, match=r"'agents\.db' is not a journal URL; use 'sqlite:///FILE'"):
         async with open_runtime(journal="agents.db"):
@@ -911,7 +921,7 @@ async def test_a_journal_that_cannot_be():
             pass
 
 
-async def test_agents_and_sessions_at_the_wrong_time(monkeypatch):
+async def test_calls_at_the_wrong_time_raise_a_hint(monkeypatch):
     """Cases: before and after the block, a repeated block or session, a closed session, and no API key."""
     agent = agent_with("hello")
     with pytest.raises(NotRunning, match="open it with `async with agent:`"):
@@ -936,7 +946,7 @@ async def test_agents_and_sessions_at_the_wrong_time(monkeypatch):
 # --- what a tool and a model are called ------------------------------------------------------------
 
 
-def test_a_tool_without_annotations(told):
+def test_tool_without_annotations_is_logged(told):
     """A model may pass any value for such a parameter. The annotation `Any` prevents the log record."""
 
     @tool
@@ -949,13 +959,13 @@ def test_a_tool_without_annotations(told):
     assert "`place: str`" in record
 
 
-def test_two_tools_of_one_name():
+def test_duplicate_tool_name_is_rejected():
     """A call would be ambiguous."""
     with pytest.raises(DuplicateTool, match="two tools are named 'misspelt': give one of them another name"):
         agent_with(tools=[misspelt, misspelt])
 
 
-def test_a_provider_that_is_misspelt_in_a_builder_and_in_a_folder(tmp_path):
+def test_misspelt_provider_of_a_builder_or_folder_is_rejected(tmp_path):
     """Without the error, the complete text would be the name of a model of OpenAI."""
     with pytest.raises(ConfigurationError, match="did you mean 'anthropic'"):
         AgentBuilder("clerk").llm("antropic:claude-sonnet-4-5", api_key="k").build()

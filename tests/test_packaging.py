@@ -130,7 +130,7 @@ def test_a_newcomer_is_answered_after_five_commands(tmp_path, environment):
     assert len(commands) <= 5
     assert len([line for line in program.splitlines() if line.strip()]) <= 15
 
-    clone, said = tmp_path / "actgent", ""
+    clone, content = tmp_path / "actgent", ""
     for command in commands:
         words = command.replace("ADDRESS", str(ROOT)).split()
         if words[0] == "cd":
@@ -139,8 +139,8 @@ def test_a_newcomer_is_answered_after_five_commands(tmp_path, environment):
             continue
         if words[0].startswith("python3") and shutil.which(words[0]) is None:
             words[0] = sys.executable
-        said = run(words, cwd=clone if clone.exists() else tmp_path, env=environment)
-    assert said == printed
+        content = run(words, cwd=clone if clone.exists() else tmp_path, env=environment)
+    assert content == printed
 
 
 def docker_steps(path):
@@ -230,12 +230,12 @@ CHECKS = {
 def gather(requirements, extra, found):
     """Add all distributions that requirements need, directly or not, to a set of names with extras."""
     for text in requirements:
-        wanted = Requirement(text)
-        if wanted.marker and not wanted.marker.evaluate({"extra": extra}):
+        expected = Requirement(text)
+        if expected.marker and not expected.marker.evaluate({"extra": extra}):
             continue
-        for part in {"", *wanted.extras} - {known for name, known in found if name == wanted.name}:
-            found.add((wanted.name, part))
-            gather(required(wanted.name, part), part, found)
+        for part in {"", *expected.extras} - {known for name, known in found if name == expected.name}:
+            found.add((expected.name, part))
+            gather(required(expected.name, part), part, found)
 
 
 def required(name, extra):

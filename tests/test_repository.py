@@ -239,7 +239,7 @@ def test_imports_only_point_down():
 
 
 @pytest.mark.parametrize(("family", "member"), MEMBERS)
-def test_members_of_a_family_do_not_know_each_other(family, member):
+def test_modules_of_a_family_import_no_sibling(family, member):
     """A model client imports no other client, a protocol no other protocol, and a journal no other journal."""
     folder = ROOT / "actgent" / family / member.replace(".", "/")
     others = set(FAMILIES[family].split()) - {member}
@@ -364,7 +364,7 @@ def test_no_private_module_of_another_package_is_imported():
     assert found == {"actgent/simulation/simulated_world.py: trio._core"}
 
 
-def test_whoever_has_its_task_woken_is_not_cut_before_it_waits(modules):
+def test_waiting_functions_are_protected_from_ctrl_c(modules):
     """Functions that wait for a reschedule are protected from Ctrl-C. An interrupted task would break trio when another task wakes it."""
     functions = [
         node
@@ -438,7 +438,7 @@ def test_private_modules_are_imported_through_their_package(modules):
     assert {each for each in wanted if (face := faces[each.rpartition(".")[0]]) and each not in face} == set()
 
 
-def test_a_folder_without_a_face_has_members_and_no_private_parts(modules):
+def test_folder_without_exports_has_several_modules(modules):
     """A subfolder without exports has at least two modules that other folders import or that have public names."""
     public = {home.removeprefix("actgent.") for home in actgent._HOMES.values()}
     wanted = wanted_elsewhere(modules, late=True) | public
@@ -450,7 +450,7 @@ def test_a_folder_without_a_face_has_members_and_no_private_parts(modules):
     assert {folder for folder, members in namespaces.items() if len(members) < 2} == set()
 
 
-def test_no_import_is_for_types_alone():
+def test_no_import_is_only_for_types():
     """`TYPE_CHECKING` would hide an import cycle from the reader."""
     found = {name for name, path in sources().items() if "TYPE_CHECKING" in path.read_text(encoding="utf-8")}
     assert found == set()
@@ -488,7 +488,7 @@ def is_any(annotation: ast.AST | None) -> bool:
     return text in {"Any", "Any | None", "typing.Any"}
 
 
-def test_no_field_is_looked_into_without_a_type(modules):
+def test_fields_whose_attributes_are_read_are_typed(modules):
     """A field of sessions, turns, runtime and agents is not `Any` if any of these packages reads its attributes."""
     organs = {name: module for name, module in modules.items() if name.startswith(ORGANS)}
     used = {
@@ -506,7 +506,7 @@ def test_no_field_is_looked_into_without_a_type(modules):
     assert {each for each in fields if each.rpartition(" ")[2].removeprefix("self.") in used} == OF_USERS
 
 
-def test_no_parameter_is_looked_into_without_a_type(modules):
+def test_parameters_whose_attributes_are_read_are_typed(modules):
     """A parameter in sessions, turns, runtime and agents is not `Any` if its function reads its attributes."""
     found = set()
     for name, module in modules.items():
@@ -514,10 +514,10 @@ def test_no_parameter_is_looked_into_without_a_type(modules):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 values = [node.value for node in ast.walk(function) if isinstance(node, ast.Attribute)]
                 used = {each.id for each in values if isinstance(each, ast.Name)}
-                given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+                parameters = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
                 found |= {
                     f"{name}.{function.name}({each.arg})"
-                    for each in given
+                    for each in parameters
                     if is_any(each.annotation) and each.arg in used
                 }
     assert found == set()
@@ -587,7 +587,7 @@ def unsaid(cls: ast.ClassDef) -> list[str]:
     ]
 
 
-def test_each_field_of_data_says_what_it_is(modules):
+def test_each_data_field_has_a_docstring(modules):
     """Editors show attribute docstrings, so each states units, the meaning of None and empty, and the owner of an id."""
     found = {
         f"{name}.{cls.name}": fields
@@ -603,7 +603,7 @@ UNSAID = {"AgentCore", "Webhook"}
 """Public classes with an undocumented field. Do not add classes."""
 
 
-def test_each_field_of_a_public_class_says_what_it_is(modules):
+def test_each_field_of_a_public_class_has_a_docstring(modules):
     """Programs read all classes that `actgent` exports, so their fields have docstrings in any module."""
     found = {
         cls.name
@@ -664,7 +664,7 @@ def test_the_architecture_names_what_is_in_a_members_folder():
 # --- public names ----------------------------------------------------------------------------
 
 
-def test_the_face_has_the_names_of_the_contract():
+def test_package_exports_the_documented_names():
     """The public names are exactly those of docs/architecture/public-names.md and all errors."""
     errors = importlib.import_module("actgent.errors")
     raised = [
@@ -676,7 +676,7 @@ def test_the_face_has_the_names_of_the_contract():
     assert set(actgent.__all__) <= set(dir(actgent))
 
 
-def test_each_public_name_has_its_place_in_the_reference():
+def test_each_public_name_is_in_the_reference():
     """A page of docs/reference has a line for each public name. Exceptions have one directive, which the test of the built site checks."""
     errors = vars(importlib.import_module("actgent.errors"))
     text = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs/reference").glob("*.md"))
@@ -687,7 +687,7 @@ def test_each_public_name_has_its_place_in_the_reference():
 TROUBLESHOOTING = ROOT / "docs" / "help" / "troubleshooting.md"
 
 
-def test_each_error_has_its_row_in_troubleshooting():
+def test_each_error_is_in_troubleshooting():
     """The page names each exception class and no deleted class."""
     errors = vars(importlib.import_module("actgent.errors"))
     classes = {
@@ -710,7 +710,7 @@ def test_each_table_of_the_docs_begins_with_one_head():
     assert bad == []
 
 
-def test_troubleshooting_quotes_what_errors_say():
+def test_troubleshooting_quotes_error_texts():
     """Each message in the first column appears in the code, so a search for the text of an error finds its row."""
     text = TROUBLESHOOTING.read_text(encoding="utf-8")
     quoted = re.findall(r"^\| (?:the same, )?`([^`]+)` \| `\w+` \|", text, re.MULTILINE)
@@ -760,7 +760,7 @@ def test_tracebacks_name_errors_as_they_are_caught():
     assert pickle.loads(pickle.dumps(actgent.ToolError("no"))).args == ("no",)
 
 
-def test_importing_the_face_loads_nothing_heavy():
+def test_importing_the_package_loads_no_heavy_module():
     """`import actgent` loads only the standard library and the root module of the package."""
     printed = python(
         "import sys; before = set(sys.modules); import actgent; print(*sorted(set(sys.modules) - before))"
@@ -819,7 +819,7 @@ def test_links_between_pages_lead_somewhere(name):
     assert [target for target in targets if not (page(name).parent / target).exists()] == []
 
 
-def test_the_commands_of_the_readme_are_there():
+def test_documented_make_targets_exist():
     """Every `make` command on a page is a target of the Makefile."""
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     text = "\n".join(page(name).read_text(encoding="utf-8") for name in PAGES)
@@ -840,7 +840,7 @@ FORBIDDEN = {
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)
-def test_no_file_holds(what):
+def test_no_file_contains_paths_registries_or_keys(what):
     """A file contains no machine path, no address of a package registry, and no key."""
     found = []
     for path in tracked():
@@ -849,7 +849,7 @@ def test_no_file_holds(what):
     assert found == []
 
 
-def test_each_rule_that_ruff_leaves_out_has_its_reason():
+def test_each_ignored_ruff_rule_has_a_reason():
     """Every line of an ignore list in pyproject.toml ends with a comment of more than two words."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     rules = tomllib.loads(text)["tool"]["ruff"]["lint"]
@@ -858,7 +858,7 @@ def test_each_rule_that_ruff_leaves_out_has_its_reason():
     assert sorted(reasons) == sorted(ignored)
 
 
-def test_soak_runs_all_that_is_counted_for_it():
+def test_soak_runs_each_file_that_reads_its_switch():
     """`make soak` names each test file that reads its switch, or a folder of the file."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     soaked = re.search(r"^SOAKED := (.*)$", makefile, re.MULTILINE)[1].split()
@@ -870,7 +870,7 @@ def test_soak_runs_all_that_is_counted_for_it():
     assert [place for place in places if not any(place in (path, *path.parents) for path in asked)] == []
 
 
-def test_each_dependency_has_a_job_in_the_docs():
+def test_each_dependency_is_documented():
     """The table in docs/architecture/dependencies.md and pyproject.toml name the same packages."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     required = {re.split(r"[\[<>=]", line)[0] for line in project["dependencies"]}

@@ -94,7 +94,7 @@ def again(value):
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
-def test_a_value_is_the_same_after_its_way_through_json(value):
+def test_value_is_equal_after_a_json_round_trip(value):
     """Every field is restored, and the JSON names the class."""
     assert again(value) == value
     assert type(again(value)) is type(value)
@@ -140,7 +140,7 @@ EVENTS = sorted({*concrete(Observation), *concrete(StepsEvent)}, key=lambda cls:
 
 
 @pytest.mark.parametrize("cls", EVENTS, ids=lambda cls: cls.__name__)
-def test_every_class_of_events_has_a_form_in_json(cls):
+def test_every_event_class_can_be_parsed_from_json(cls):
     """The class itself and the base class of the stream can parse the JSON."""
     event = made(cls)
     assert again(event) == event
@@ -148,7 +148,7 @@ def test_every_class_of_events_has_a_form_in_json(cls):
     assert base.from_dict(event.to_dict()) == event
 
 
-def test_every_public_class_of_events_is_tested():
+def test_every_public_event_class_is_tested():
     """The tests above include every public class that streams deliver."""
     public = {getattr(actgent, name) for name in actgent.__all__}
     delivered = {type(value) for value in VALUES} | {Failure}
@@ -159,7 +159,7 @@ def test_every_public_class_of_events_is_tested():
 RESULTS = {getattr(actgent, name) for name in ("PipelineResult",)}
 
 
-def test_types_are_unique():
+def test_event_types_are_unique():
     """No two events of a stream have the same `type`."""
     for base in (Observation, StepsEvent):
         tags = [made(cls).to_dict()["type"] for cls in concrete(base)]
@@ -219,7 +219,7 @@ def test_invalid_serialized_data_is_rejected(data):
         Reply.from_dict(data)
 
 
-def test_the_form_is_no_part_of_the_object():
+def test_changing_the_json_does_not_change_the_object():
     """A change of the JSON does not change the object."""
     call = ToolCall("add", {"a": [1]})
     form = call.to_dict()
@@ -235,7 +235,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-async def test_everything_that_runs_give_has_a_form_in_json():
+async def test_all_results_of_runs_can_be_converted_to_json():
     """The test runs each kind of agent and converts streams, histories, states, results and observations."""
     step = '{"tool_thought": "t", "tool_calls": [{"id": "1", "tool_name": "add", "parameters": {"a": 1, "b": 2}}]}'
     steps = StepsAgent("s", llm=ScriptedLLM([step, '{"final_answer": "3"}'] * 2, chunk=4), tools=[add])

@@ -44,8 +44,8 @@ def told(caplog):
     return lambda: [each.getMessage() for each in caplog.records if each.name.startswith("actgent")]
 
 
-def clerk(*said, **options) -> BareAgent:
-    return BareAgent("clerk", llm=ScriptedLLM(list(said) or ["Yes."], repeat=not said), **options)
+def clerk(*texts, **options) -> BareAgent:
+    return BareAgent("clerk", llm=ScriptedLLM(list(texts) or ["Yes."], repeat=not texts), **options)
 
 
 # --- sessions and portals -------------------------------------------------------------------------
@@ -64,7 +64,7 @@ async def test_a_repeated_message_id_with_another_content_is_logged(told):
     )
 
 
-def test_a_portal_that_cannot_open_logs_no_second_traceback(tmp_path):
+def test_failed_portal_logs_no_second_traceback(tmp_path):
     """The error is raised once. asyncio would log it again as a future whose exception was never read."""
     lost = []
 
@@ -80,7 +80,7 @@ def test_a_portal_that_cannot_open_logs_no_second_traceback(tmp_path):
     assert lost == []
 
 
-async def test_a_journal_whose_file_alone_was_deleted(tmp_path):
+async def test_journal_with_a_deleted_file_raises_a_hint(tmp_path):
     """The error names the other files of the journal, and says how to start a new journal."""
     path, log = tmp_path / "a.db", tmp_path / "a.db-wal"
     async with open_runtime(journal=f"sqlite:///{path}") as runtime:
@@ -94,7 +94,7 @@ async def test_a_journal_whose_file_alone_was_deleted(tmp_path):
             pass
 
 
-async def test_the_log_has_the_last_line_of_a_server_that_fails(told, tmp_path):
+async def test_last_line_of_a_failed_server_is_logged(told, tmp_path):
     """A traceback names its error in the last line, so a long output is cut at its beginning."""
     script = tmp_path / "server.py"
     script.write_text(f"def {'long' * 40}():\n    import no_such_module\n{'long' * 40}()\n", encoding="utf-8")
@@ -115,7 +115,7 @@ def look(day: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("made", "words"),
+    ("made", "expected"),
     [
         (
             lambda: ScriptedLLM(["x"], delay="1s"),
@@ -178,15 +178,15 @@ def look(day: str) -> str:
         (lambda: tool(name="my tool!")(look), "a-z, A-Z, 0-9, _, . and -: pass name="),
     ],
 )
-def test_values_of_a_wrong_type_or_unit(made, words):
+def test_service_values_of_a_wrong_type_are_rejected(made, expected):
     """The error names the argument, the unit and the value, and is raised by the call with the mistake."""
     with pytest.raises(ConfigurationError) as caught:
         made()
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("made", "words"),
+    ("made", "expected"),
     [
         (lambda: Policy(mode="strict"), "Policy() has no argument 'mode': write violation='ask'"),
         (lambda: Policy(violatoin="ask"), "did you mean violation=?"),
@@ -195,15 +195,15 @@ def test_values_of_a_wrong_type_or_unit(made, words):
         (lambda: SummarizingMemory(window=9), "bounded by tokens: write max_tokens="),
     ],
 )
-def test_arguments_of_other_frameworks(made, words):
+def test_service_arguments_of_other_frameworks_raise_a_hint(made, expected):
     """The error names the argument of this package."""
     with pytest.raises(TypeError) as caught:
         made()
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "expected"),
     [
         (lambda agent: agent.run("x", timeout="5s"), "timeout= must be a number of seconds of at least 0"),
         (lambda agent: agent.run("x", timeout=timedelta(seconds=5)), "not datetime.timedelta"),
@@ -220,16 +220,16 @@ def test_arguments_of_other_frameworks(made, words):
         (lambda agent: agent.create_session("ada", metadata={"n": 5}), "the invalid value '5' of n"),
     ],
 )
-async def test_calls_of_an_agent_with_a_wrong_value(call, words):
+async def test_agent_calls_with_a_wrong_value_raise_a_hint(call, expected):
     """Cases: times, sessions and their labels."""
     async with clerk() as agent:
         with pytest.raises(ConfigurationError) as caught:
             await call(agent)
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "expected"),
     [
         (lambda session: session.chat("x", priority=5), "priority= takes URGENT, HIGH, NORMAL or LOW"),
         (lambda session: session.chat(""), "the message is empty"),
@@ -247,13 +247,13 @@ async def test_calls_of_an_agent_with_a_wrong_value(call, words):
         (lambda session: session.schedule("x", cron="0 9 * * *", zone="Oslo"), "'Europe/Berlin'"),
     ],
 )
-async def test_calls_of_a_session_with_a_wrong_value(call, words):
+async def test_session_calls_with_a_wrong_value_raise_a_hint(call, expected):
     """Cases: messages and schedules."""
     async with clerk() as agent:
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError) as caught:
             await call(session)
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize("limit", ["3", 0, 1.5, True])
@@ -275,7 +275,7 @@ async def test_vectors_of_a_wrong_shape_are_logged(told):
 # --- tools ---------------------------------------------------------------------------------------
 
 
-def test_a_schema_without_a_parameter_that_the_function_requires():
+def test_schema_without_a_required_parameter_is_rejected():
     """Each call would fail with a TypeError. Parameters with a default, and `additionalProperties`, are allowed."""
     other = {"type": "object", "properties": {"night": {"type": "string"}}}
     with pytest.raises(
@@ -305,7 +305,7 @@ def test_a_default_of_another_type_is_logged(told):
     )
 
 
-async def test_a_session_of_another_agent():
+async def test_session_of_another_agent_raises_a_hint():
     """The error names both agents, because the id of the session does exist."""
     async with open_runtime() as runtime:
         first = await runtime.start(clerk())
@@ -318,7 +318,7 @@ async def test_a_session_of_another_agent():
 # --- journals and files --------------------------------------------------------------------------
 
 
-async def test_a_database_of_another_program(tmp_path):
+async def test_database_of_another_program_is_rejected(tmp_path):
     """Cases: a journal at a database of a program, a journal at memories, and memories at a journal."""
     database = sqlite3.connect(tmp_path / "x.db")
     database.execute("CREATE TABLE t (a)")
@@ -339,7 +339,7 @@ async def test_a_database_of_another_program(tmp_path):
             pass
 
 
-async def test_durability_without_a_journal():
+async def test_durability_without_a_journal_is_rejected():
     """It would have no effect, so a crash would lose messages that the developer believes to be stored."""
     with pytest.raises(ConfigurationError, match="durability= requires a journal: pass journal="):
         async with open_runtime(durability="relaxed"):
@@ -356,7 +356,7 @@ async def test_a_key_without_an_id_is_not_quoted(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected"),
     [
         (
             "pipeline: p\nsteps:\n  a:\n    agnet: x\n",
@@ -368,18 +368,18 @@ async def test_a_key_without_an_id_is_not_quoted(monkeypatch, tmp_path):
         ),
     ],
 )
-def test_a_pipeline_file_with_a_wrong_key(text, words, tmp_path):
+def test_pipeline_file_with_a_wrong_key_is_rejected(text, expected, tmp_path):
     """The error names the file."""
     path = tmp_path / "p.yaml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=words):
+    with pytest.raises(ConfigurationError, match=expected):
         Pipeline.load(path)
 
 
 # --- HTTP ----------------------------------------------------------------------------------------
 
 
-async def test_requests_with_a_wrong_header():
+async def test_requests_with_a_wrong_header_are_rejected():
     """Cases: no token, an unknown token, and a stream that selects only unknown events and would stay silent."""
     async with open_runtime(journal="memory:") as runtime:
         await runtime.start(clerk())

@@ -61,12 +61,12 @@ def run(code: str, *arguments: str, at: Path) -> str:
     return done.stdout
 
 
-def test_a_protocol_is_written_down_once(tmp_path):
+def test_protocol_is_defined_once(tmp_path):
     """One new row of the table adds a protocol to builders, brain.md and the command line."""
     assert "planted" in run(PROTOCOL, at=tmp_path)
 
 
-def test_a_limit_is_written_down_once(tmp_path):
+def test_limit_is_defined_once(tmp_path):
     """One new field of Limits adds a limit and its description to brain.md and the command line."""
     assert "What was planted." in run(LIMIT, limits.__file__, at=tmp_path)
 

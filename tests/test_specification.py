@@ -56,10 +56,10 @@ def rows_of(section):
     return rows
 
 
-def numbers_in(words):
+def numbers_in(text):
     """Return the numbers in a text such as `1, 4, 6 to 8`."""
     found = set()
-    for first, last in re.findall(r"\b(\d+)(?: to (\d+))?", words):
+    for first, last in re.findall(r"\b(\d+)(?: to (\d+))?", text):
         found.update(range(int(first), int(last or first) + 1))
     return found
 
@@ -117,7 +117,7 @@ def test_each_section_is_read():
 def test_each_row_occurs_once(heading):
     """A wrong merge must not repeat a row."""
     rows = rows_of(sections()[heading])
-    assert [row for place, row in enumerate(rows) if row in rows[:place]] == []
+    assert [row for index, row in enumerate(rows) if row in rows[:index]] == []
 
 
 @pytest.mark.parametrize("heading", sections())
@@ -162,7 +162,7 @@ def test_each_page_has_a_section_or_is_open():
     assert not OPEN  # each page has its section
 
 
-def test_a_case_whose_test_is_gone_is_noticed(monkeypatch):
+def test_missing_test_of_a_row_is_reported(monkeypatch):
     """If any test of a row is missing, the check reports this row."""
     for heading in PAGES:
         section = sections()[heading]

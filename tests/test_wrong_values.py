@@ -33,27 +33,27 @@ from actgent.evaluation import Case, evaluate
 from actgent.interop import OpenAIProtocol
 
 
-def clerk(*said, **options) -> BareAgent:
-    return BareAgent("clerk", llm=ScriptedLLM(list(said) or ["Yes."], repeat=not said), **options)
+def clerk(*texts, **options) -> BareAgent:
+    return BareAgent("clerk", llm=ScriptedLLM(list(texts) or ["Yes."], repeat=not texts), **options)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ({"retention": 30}, "retention= must be Retention(...), not 30"),
         ({"quotas": {"day": 3}}, "quotas= must be Quotas(...)"),
         ({"supervision": "one_for_one"}, "supervision= must be Supervision(...), not 'one_for_one'"),
     ],
 )
-async def test_invalid_runtime_arguments_are_rejected(options, words):
+async def test_invalid_runtime_arguments_are_rejected(options, expected):
     """Without the check, the arguments would fail later in a background task."""
     with pytest.raises(ConfigurationError) as caught:
         async with open_runtime(**options):
             pass
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
-async def test_a_gateway_of_something_else():
+async def test_gateway_of_an_agent_is_rejected():
     """A gateway serves a runtime, not one agent."""
     async with clerk() as agent:
         with pytest.raises(
@@ -65,7 +65,7 @@ async def test_a_gateway_of_something_else():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ({"bind": 8300}, "bind= (--bind) must be HOST:PORT, such as 127.0.0.1:8300, not 8300"),
         ({"protocols": "openai"}, "must be a list of protocols, such as [OpenAIProtocol()], not 'openai'"),
@@ -81,12 +81,12 @@ async def test_a_gateway_of_something_else():
     ],
     ids=["port", "name", "protocol", "class", "list of names"],
 )
-async def test_gateway_options_of_a_wrong_type_are_rejected(options, words):
+async def test_gateway_options_of_a_wrong_type_are_rejected(options, expected):
     async with open_runtime(journal="memory:") as runtime:
         with pytest.raises(ConfigurationError) as caught:
             async with open_gateway(runtime, **{"bind": "127.0.0.1:0", **options}):
                 pass
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
 async def test_a_session_is_not_accepted_in_place_of_its_id():
@@ -105,7 +105,7 @@ async def test_a_session_is_not_accepted_in_place_of_its_id():
         assert await agent.open_session(session.id) is session
 
 
-async def test_values_that_are_no_approval_are_rejected():
+async def test_non_approval_values_are_rejected():
     async with clerk() as agent:
         session = await agent.create_session("ada")
         for value in (None, 3, [object()]):
@@ -122,24 +122,26 @@ async def test_an_agent_class_is_not_spawned_as_an_actor():
             await runtime.spawn(BareAgent)
 
 
-@pytest.mark.parametrize("said", [5, ["rain"], True])
-async def test_invalid_result_of_a_query_function_is_reported(said):
+@pytest.mark.parametrize("answer", [5, ["rain"], True])
+async def test_invalid_result_of_a_query_function_is_reported(answer):
     """The result is neither a text nor None. The message is answered without this result."""
     model, failures = ScriptedLLM(["Yes."]), []
     agent = BareAgent("clerk", llm=model)
-    agent.on_query(lambda _: said)
+    agent.on_query(lambda _: answer)
     async with agent:
         session = await agent.create_session("ada")
         session.on_exception(failures.append)
         assert (await agent.run("hi", session=session)).text == "Yes."
     (failure,) = failures
     assert failure.kind == "handler"
-    assert f"it returned {said!r}, but a function of on_query returns None, or a string" in str(failure.error)
+    assert f"it returned {answer!r}, but a function of on_query returns None, or a string" in str(
+        failure.error
+    )
     assert "Context" not in str(model.chats[0].messages)
 
 
 @pytest.mark.parametrize("attach", ["agent", "portal"])
-def test_a_function_of_sessions_with_a_second_parameter(attach):
+def test_session_function_with_a_second_parameter_is_rejected(attach):
     """The function is called with the session alone, so the call that attaches it rejects a second parameter."""
     agent = clerk()
     with open_portal() as portal:
@@ -152,13 +154,13 @@ def test_a_function_of_sessions_with_a_second_parameter(attach):
 
 
 @pytest.mark.parametrize("output", [{"a": int}, {"type": "object", "properties": dict}])
-def test_an_output_of_python_types_in_a_dict(output):
+def test_output_dict_of_python_types_is_rejected(output):
     """The error says to write a class or JSON Schema."""
     with pytest.raises(ConfigurationError, match=r"a Python type in a dict: write a class with these fields"):
         clerk(output=output)
 
 
-async def test_a_prompt_that_is_no_text():
+async def test_non_text_prompt_is_rejected():
     """Cases: the prompt of an agent, of a session and of a call."""
     with pytest.raises(
         ConfigurationError, match=r"prompt= must be a string or a PromptLayer\(\.\.\.\), not 5"
@@ -170,7 +172,7 @@ async def test_a_prompt_that_is_no_text():
                 await call()
 
 
-def test_media_of_text():
+def test_text_media_is_rejected():
     """Media are bytes, so the error says to encode the text."""
     for kind in (Image, File):
         with pytest.raises(
@@ -202,7 +204,7 @@ async def test_unknown_approval_id_is_rejected():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ({"timeout": -1}, "timeout= must be a number of seconds above 0, not -1"),
         ({"retries": -1}, "retries= must be at least 0, not -1"),
@@ -210,11 +212,11 @@ async def test_unknown_approval_id_is_rejected():
         ({"effect": "read"}, "effect= must be one of pure, idempotent, once, not 'read'"),
     ],
 )
-def test_options_of_tools_name_what_was_given(options, words):
+def test_error_of_a_tool_option_has_the_rejected_value(options, expected):
     """The error has the rejected value and the accepted values."""
     with pytest.raises(ConfigurationError) as caught:
         tool(**options)(look)
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def look(day: str) -> str:
@@ -222,7 +224,7 @@ def look(day: str) -> str:
     return day
 
 
-def test_a_toolset_that_is_passed_as_its_class():
+def test_toolset_class_is_rejected():
     """The error says to create an object of the class."""
 
     class Weather(Toolset):
@@ -232,9 +234,9 @@ def test_a_toolset_that_is_passed_as_its_class():
         clerk(tools=[Weather])
 
 
-def test_names_of_messages_contexts_builders_and_servers():
+def test_names_of_other_libraries_on_objects_raise_a_hint():
     """The error for a name of another library has the correct name."""
-    for item, name, words in (
+    for item, name, expected in (
         (Reply(text="hi"), "json", "read reply.data"),
         (ToolContext(), "user", "read context.owner"),
         (ToolContext(), "history", "context.session.history"),
@@ -243,26 +245,26 @@ def test_names_of_messages_contexts_builders_and_servers():
     ):
         with pytest.raises(AttributeError) as caught:
             getattr(item, name)
-        assert words in str(caught.value)
+        assert expected in str(caught.value)
     with pytest.raises(TypeError, match=r"write MCPServer\(command='npx'"):
         MCPServer("npx -y server")
     with pytest.raises(TypeError, match=r"has no argument 'quotas': a runtime has it: open_runtime\(quotas="):
         clerk(quotas=None)
 
 
-async def test_names_of_what_was_said():
+async def test_message_attributes_of_other_libraries_raise_a_hint():
     """A message of the history has text, parts and a sender."""
     async with clerk() as agent:
         session = await agent.create_session("ada", "hi")
         await session.wait_idle()
-        for name, words in (("content", "message.text"), ("role", "message.sender.kind")):
+        for name, expected in (("content", "message.text"), ("role", "message.sender.kind")):
             with pytest.raises(AttributeError) as caught:
                 getattr(session.history[0], name)
-            assert words in str(caught.value)
+            assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("value", "meant"),
     [
         (lambda: BareAgent("clerk", llm=ScriptedLLM(["Yes."]), on_busy="interupt"), "interrupt"),
         (lambda: Modes(Mode("build"), initial="bild"), "build"),
@@ -270,14 +272,14 @@ async def test_names_of_what_was_said():
         (lambda: Modes(Mode("build"), transitions={"Build": {"plan": ["user"]}}), "build"),
     ],
 )
-def test_a_word_that_is_nearly_known(given, meant):
+def test_nearly_known_option_value_has_a_suggestion(value, meant):
     """The error suggests the nearest known name."""
     with pytest.raises(ConfigurationError) as caught:
-        given()
+        value()
     assert str(caught.value).endswith(f"did you mean {meant!r}?")
 
 
-async def test_a_durability_and_a_mode_that_are_nearly_known():
+async def test_nearly_known_durability_and_mode_have_a_suggestion():
     """The error suggests the nearest name. A long unknown mode name is truncated in the error."""
     with pytest.raises(ConfigurationError, match="did you mean 'relaxed'"):
         async with open_runtime(journal="memory:", durability="relaxd"):
@@ -292,7 +294,7 @@ async def test_a_durability_and_a_mode_that_are_nearly_known():
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "expected"),
     [
         (lambda session: session.schedule("look", cron=5), "'5' is an invalid cron expression"),
         (lambda session: session.messages(limit="x"), "limit= must be a whole number of at least 1, not 'x'"),
@@ -311,17 +313,17 @@ async def test_a_durability_and_a_mode_that_are_nearly_known():
         ),
     ],
 )
-async def test_invalid_session_arguments_are_rejected(call, words):
+async def test_invalid_session_arguments_are_rejected(call, expected):
     """Without the check, the arguments would fail later with an unrelated error."""
     async with clerk() as agent:
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError) as caught:
             await call(session)
-        assert words in str(caught.value)
+        assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ({"command": 5}, "command= must be the name of a program, not 5"),
         ({"command": ""}, "command= must be the name of a program, not ''"),
@@ -341,11 +343,11 @@ async def test_invalid_session_arguments_are_rejected(call, words):
         ({"url": "http://h/mcp", "headers": {"A": None}}, "the value of 'A' is of type NoneType"),
     ],
 )
-def test_where_a_server_of_tools_is(options, words):
+def test_invalid_address_of_a_tool_server_is_rejected(options, expected):
     """Without the check, the arguments failed at the connection with an error about allowed hosts."""
     with pytest.raises(ConfigurationError) as caught:
         MCPServer(name="tools", **options)
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
 async def test_decisions_without_ids_are_rejected():
@@ -393,20 +395,20 @@ async def test_an_actor_without_receive_names_its_class(caplog):
 
 
 @pytest.mark.parametrize(
-    ("types", "words"),
+    ("types", "expected"),
     [
         (["THOUGHT"], "'THOUGHT' is not an observation type: did you mean 'THOUGHTS'?"),
         ("THOUGHTS", "write ['THOUGHTS']"),
     ],
 )
-async def test_unknown_observation_types_are_rejected(types, words):
+async def test_unknown_observation_types_are_rejected(types, expected):
     """Without the check, a reader would wait forever for unknown types."""
     async with clerk() as agent:
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError) as caught:
             async with session.observe(types=types):
                 pass
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
 async def test_a_dict_is_not_a_case():
@@ -423,7 +425,7 @@ def test_path_parameters_of_an_http_tool_are_in_its_url():
         HTTPTool("forecast", "https://api.example/{city}", path={"town": {"type": "string"}})
 
 
-async def test_an_unknown_session_without_an_agent():
+async def test_error_of_an_unknown_session_names_no_agent():
     """The error does not name an agent if the caller named none."""
     async with open_runtime(journal="memory:") as runtime:
         await runtime.start(clerk())

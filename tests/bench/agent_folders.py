@@ -41,8 +41,8 @@ def measure_loading(load: Callable[[Path], int], count: int) -> Figures:
     with _folder(count) as folder:
         times = []
         for _ in range(ROUNDS):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             found = load(folder)
-            times.append(time.perf_counter() - begun)
+            times.append(time.perf_counter() - started)
             expect(seen=found, wanted=count, what="instructions")
     return {"load_ms": min(times) * 1e3, "first_ms": times[0] * 1e3}

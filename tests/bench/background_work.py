@@ -71,7 +71,7 @@ def _writer(made: list[str], text: str) -> ScriptedLLM:
 async def _long_session(clerk: BareAgent, number: int) -> Session:
     roles = ("user", "assistant")
     history = [
-        ChatMessage(roles[place % 2], (Text(f"{number}/{place} {SAID}"),)) for place in range(MESSAGES)
+        ChatMessage(roles[index % 2], (Text(f"{number}/{index} {SAID}"),)) for index in range(MESSAGES)
     ]
     return await clerk.create_session(f"owner{number}", session_id=f"long{number}", history=history)
 
@@ -86,10 +86,10 @@ async def _talk(sessions: list[Session]) -> None:
 async def _latencies(session: Session, count: int) -> list[float]:
     found = []
     for _ in range(count):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         await session.chat("How is the weather?")
         await session.wait_idle()
-        found.append(time.perf_counter() - begun)
+        found.append(time.perf_counter() - started)
         await trio.sleep(PAUSE)
     return found
 
@@ -100,9 +100,9 @@ async def direct(size: int) -> Figures:
     from actgent.llm.model_interface import ModelRequest
 
     for _ in range(size):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         await llm.complete(ModelRequest(messages=(ChatMessage("user", (Text("How is the weather?"),)),)))
-        found.append(time.perf_counter() - begun)
+        found.append(time.perf_counter() - started)
         await trio.sleep(PAUSE)
     return {
         "quiet_ms": percentile(found, 0.99) * 1e3,

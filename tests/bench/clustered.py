@@ -92,9 +92,9 @@ async def converse(agent: Any) -> None:
     await hold_all(talks, 1)
     say("open")
     await trio.to_thread.run_sync(sys.stdin.readline)
-    begun = time.process_time()
+    started = time.process_time()
     await hold_all(talks, MESSAGES)
-    say((time.process_time() - begun) / (SESSIONS * MESSAGES))
+    say((time.process_time() - started) / (SESSIONS * MESSAGES))
 
 
 def say(what: object) -> None:
@@ -156,10 +156,10 @@ class Role:
 
 
 @asynccontextmanager
-async def playing(role: str, *words: str) -> AsyncIterator[Role]:
+async def playing(role: str, *texts: str) -> AsyncIterator[Role]:
     """Run a process for the block. The process ends by itself."""
     async with trio.open_nursery() as nursery:
-        command = [sys.executable, __file__, role, *words]
+        command = [sys.executable, __file__, role, *texts]
         process = await nursery.start(partial(trio.run_process, command, stdin=PIPE, stdout=PIPE))
         yield Role(process)
         await process.stdin.aclose()
@@ -171,9 +171,9 @@ async def measure_alone(journal: str, times: Times) -> float:
         return float(await alone.resume())
 
 
-async def measure_behind_gateway(role: str, *words: str) -> tuple[float, float]:
+async def measure_behind_gateway(role: str, *texts: str) -> tuple[float, float]:
     """Return CPU seconds per message of a process with a gateway and of its client."""
-    async with playing(role, *words) as server:
+    async with playing(role, *texts) as server:
         url, token = (await server.read_line()).split()
         await server.read_line()
         async with playing("client", url, token) as client:

@@ -16,18 +16,18 @@ def open_table(path: str) -> apsw.Connection:
 
 async def time_commits(db: apsw.Connection, *texts: str) -> float:
     """Return milliseconds to commit a message and its answer from a thread, while the event loop keeps running."""
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for text in texts:
         await trio.to_thread.run_sync(_commit, db, text)
-    return (time.perf_counter() - begun) * 1e3
+    return (time.perf_counter() - started) * 1e3
 
 
 def time_blocking_commits(db: apsw.Connection, *texts: str) -> float:
     """Return the same for commits in the thread of the event loop, which block all tasks."""
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for text in texts:
         _commit(db, text)
-    return (time.perf_counter() - begun) * 1e3
+    return (time.perf_counter() - started) * 1e3
 
 
 def _commit(db: apsw.Connection, text: str) -> None:

@@ -53,10 +53,10 @@ async def answering() -> Any:
 
 async def batch_us(call: Call) -> tuple[float, float]:
     """Return wall time and CPU of one call, in microseconds, from a batch of sequential calls."""
-    begun, cpu = time.perf_counter(), time.process_time()
+    started, cpu = time.perf_counter(), time.process_time()
     for _ in range(CALLS):
         await call()
-    return (time.perf_counter() - begun) / CALLS * 1e6, (time.process_time() - cpu) / CALLS * 1e6
+    return (time.perf_counter() - started) / CALLS * 1e6, (time.process_time() - cpu) / CALLS * 1e6
 
 
 async def best(calls: Mapping[str, Call]) -> dict[str, tuple[float, float]]:
@@ -118,11 +118,11 @@ async def opening(*, hanging: bool) -> float:
     ]
     if hanging:
         servers.append(MCPServer(name="hung", command=sys.executable, args=[FAULTY, "/dev/null", "silent"]))
-    begun = time.perf_counter()
+    started = time.perf_counter()
     async with BareAgent(
         "x", llm=ScriptedLLM(["a"]), tools=[each.prefixed(f"{each.name}_") for each in servers]
     ):
-        return time.perf_counter() - begun
+        return time.perf_counter() - started
 
 
 async def main() -> bool:

@@ -89,8 +89,8 @@ async def endless(history: list[Any]) -> str:
 
 async def adding(history: list[Any]) -> Any:
     await checkpoint()
-    role, said = history[-1]
-    return f"The sum is {said}" if role == "tool" else ("add", {"a": 2, "b": 3})
+    role, message = history[-1]
+    return f"The sum is {message}" if role == "tool" else ("add", {"a": 2, "b": 3})
 
 
 def add(a: int, b: int) -> int:
@@ -328,7 +328,7 @@ async def growing_history(count: int) -> Figures:
         marks.append(time.process_time())
         grown = rss() - before
         nursery.cancel_scope.cancel()
-    expect(seen=len({said for _, said in session.history}), wanted=2 * count, what="different messages")
+    expect(seen=len({message for _, message in session.history}), wanted=2 * count, what="different messages")
     return windows(marks, grown)
 
 
@@ -342,10 +342,10 @@ async def fan_out(count: int) -> Figures:
             nursery.start_soon(session.run)
             sessions.append(session)
         for number, session in enumerate(sessions):
-            begun = time.perf_counter()
+            started = time.perf_counter()
 
-            def handler(_: str, begun: float = begun) -> None:
-                latencies.append(time.perf_counter() - begun)
+            def handler(_: str, started: float = started) -> None:
+                latencies.append(time.perf_counter() - started)
                 countdown.tick()
 
             session.handler = handler
@@ -408,9 +408,9 @@ async def json_streaming(characters: int) -> Figures:
     for start in range(0, len(text), 4):
         await checkpoint()
         seen.append(text[start : start + 4])
-    said = json.loads("".join(seen))["content"]
+    value = json.loads("".join(seen))["content"]
     chunk_us = watch.cpu_us(len(seen))
-    expect(seen=len(said), wanted=characters, what="characters of the answer")
+    expect(seen=len(value), wanted=characters, what="characters of the answer")
     return {"chunk_us": chunk_us, "growth": 1.0}
 
 
@@ -444,11 +444,11 @@ async def urgent(count: int) -> Figures:
             nursery.start_soon(_stream, scope, event)
         await trio.sleep(0.05)
         for index in range(min(count, 200)):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             inbox.put(short(index), URGENT)
             scopes[index].cancel()
             await ended[index].wait()
-            latencies.append((time.perf_counter() - begun) * 1e3)
+            latencies.append((time.perf_counter() - started) * 1e3)
             await trio.sleep(0.005)
         nursery.cancel_scope.cancel()
     return {"p99_ms": percentile(latencies, 0.99), "median_ms": percentile(latencies, 0.5)}

@@ -378,10 +378,10 @@ async def _relaxed_single(count: int, url: str) -> Figures:
         session, arrived = await agent.create_session("ada"), [trio.Event()]
         session.on_conversation(lambda _: arrived[0].set())
         for number in range(count):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             await session.chat(short(number))
             await arrived[0].wait()
-            times.append((time.perf_counter() - begun) * 1e3)
+            times.append((time.perf_counter() - started) * 1e3)
             arrived[0] = trio.Event()
     return {"relaxed_ms": percentile(times, 0.5)}
 
@@ -431,11 +431,11 @@ async def _recover_state(changes: int, url: str) -> float:
 
 def _turn_records(number: int) -> tuple[Record, ...]:
     asked = Message(session_id="s", sender=Sender("ada"), parts=(Text(short(number)),))
-    said = Message(session_id="s", sender=Sender("bench", "agent"), parts=SAID.parts)
+    message = Message(session_id="s", sender=Sender("bench", "agent"), parts=SAID.parts)
     return (
         MessageAcceptedRecord(message=asked),
         MessageAppendedRecord(message_id=asked.id),
-        AgentMessageRecord(message=said, stop="end", calls=1),
+        AgentMessageRecord(message=message, stop="end", calls=1),
         MessageEndRecord(message_id=asked.id),
     )
 
@@ -477,7 +477,9 @@ async def _fill_journal(turns: int, path: Path) -> float:
         for number in range(turns):
             await session.chat(short(number) * 25)
             await session.wait_idle()
-        expect(seen=sum(len(said.text) for said in session.history), wanted=2000 * turns, what="characters")
+        expect(
+            seen=sum(len(message.text) for message in session.history), wanted=2000 * turns, what="characters"
+        )
     return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*")) / 1e6
 
 
@@ -505,10 +507,10 @@ async def fan_out(count: int) -> Figures:
         watch = Stopwatch()
         sessions = [await agent.create_session("ada") for _ in range(count)]
         for number, session in enumerate(sessions):
-            begun = time.perf_counter()
+            started = time.perf_counter()
 
-            def handler(_: object, begun: float = begun) -> None:
-                latencies.append(time.perf_counter() - begun)
+            def handler(_: object, started: float = started) -> None:
+                latencies.append(time.perf_counter() - started)
                 countdown.tick()
 
             session.on_conversation(handler)
@@ -607,10 +609,10 @@ async def _interrupt(session: Session, model: Streams) -> float:
         ended.set()
 
     model.stopped = stopped
-    begun = time.perf_counter()
+    started = time.perf_counter()
     await session.chat("urgent", priority=Priority.URGENT)
     await ended.wait()
-    return times[0] - begun
+    return times[0] - started
 
 
 async def cancel(count: int) -> Figures:
@@ -638,9 +640,9 @@ async def granted(count: int) -> Figures:
         llm = OpenAI("m", base_url=shared.provider.base_url, api_key="k", rate_limiter=rate_limiter)
 
         async def ask(session: str, urgent: bool) -> None:
-            said = ChatMessage("user", (Text(session),))
+            message = ChatMessage("user", (Text(session),))
             priority = Priority.URGENT if urgent else Priority.NORMAL
-            await llm.complete(ModelRequest(messages=(said,), session=session, priority=priority))
+            await llm.complete(ModelRequest(messages=(message,), session=session, priority=priority))
 
         figures = await shared.measure(ask, count, let_go=lambda: rate_limiter.statistics().admitted)
         await llm.aclose()

@@ -152,17 +152,17 @@ async def flood(
         path = f"/v1/sessions/{run}-{number}/messages"
         for turn in range(each):
             wait = ["prefer: wait=60"] if turn == each - 1 else []
-            begun = time.perf_counter()
+            started = time.perf_counter()
             status, _ = await client.ask("POST", path, {"input": "x" * size}, *wait)
             if not wait:
-                times.append(time.perf_counter() - begun)
+                times.append(time.perf_counter() - started)
             refused += status not in (200, 202)
 
-    cpu, begun = server.cpu(), time.perf_counter()
+    cpu, started = server.cpu(), time.perf_counter()
     async with trio.open_nursery() as nursery:
         for number, client in enumerate(clients):
             nursery.start_soon(talk, number, client)
-    wall, count = time.perf_counter() - begun, connections * each
+    wall, count = time.perf_counter() - started, connections * each
     figures = (server.cpu() - cpu) / count, count / wall, times, refused
     for client in clients:
         await client.stream.aclose()
@@ -219,12 +219,12 @@ async def open_streams(server: Server, count: int, session: str) -> list[Client]
 
 async def settled(look: Any, wanted: Any) -> float:
     """Return the seconds until a figure of the server reaches its expected value."""
-    begun = time.perf_counter()
+    started = time.perf_counter()
     while not wanted(look()):
         await trio.sleep(0.02)
-        if time.perf_counter() - begun > 60:
+        if time.perf_counter() - started > 60:
             return float("inf")
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 async def make(server: Server, session: str, agent: str) -> Client:
@@ -304,24 +304,24 @@ async def mute() -> None:
             for _ in range(readers):
                 await follow(server, "s1", clients)
             await trio.sleep(2)
-            cpu, most = server.cpu(), rss
+            cpu, maximum = server.cpu(), rss
             for number in range(1000):
                 wait = ["prefer: wait=60"]
                 await asking.ask("POST", "/v1/sessions/s1/messages", {"input": "x" * 20_000}, *wait)
                 if number % 20 == 0:
-                    most = max(most, server.rss())
+                    maximum = max(maximum, server.rss())
             spent = server.cpu() - cpu
             cut = await settled(server.files, lambda now: now <= before) if readers else 0.0
             for client in clients:
                 await client.stream.aclose()
-            return spent, most - rss, cut
+            return spent, maximum - rss, cut
 
     ratios, grown, cuts = [], [], []
     for _ in range(ROUNDS):
         alone, own, _ = await said(0)
-        spent, most, cut = await said(100)
+        spent, maximum, cut = await said(100)
         ratios.append(spent / alone)
-        grown.append(most - own)
+        grown.append(maximum - own)
         cuts.append(cut)
     row(
         "STREAMS",
@@ -342,10 +342,10 @@ async def mute() -> None:
             await follow(server, "s1", clients)
         for _ in range(100):
             await asking.ask("POST", "/v1/sessions/s1/messages", {"input": "x" * 20_000})
-        begun = time.perf_counter()
+        started = time.perf_counter()
         server.process.send_signal(SIGTERM)
         await server.process.wait()
-        ended = time.perf_counter() - begun
+        ended = time.perf_counter() - started
         for client in clients:
             await client.stream.aclose()
     row(
@@ -367,21 +367,21 @@ async def listing() -> None:
             await client.ask("GET", "/v1/sessions?limit=100")
             await client.ask("GET", "/v1/statistics")
             await server.stalled()
-            asked = {
+            request = {
                 "the newest": "limit=100",
                 "of an owner": "owner=owner-07&limit=100",
                 "by the beginning of an id": "q=s-0421&limit=100",
                 "in a state": "state=idle&limit=100",
             }
-            for words, query in asked.items():
-                await pages(server, client, words, f"/v1/sessions?{query}")
+            for text, query in request.items():
+                await pages(server, client, text, f"/v1/sessions?{query}")
             await pages(server, client, "of 500", "/v1/sessions?limit=500")
             await pages(server, client, "of 500, of an owner", "/v1/sessions?owner=owner-07&limit=500")
             times, after = [], ""
             while after is not None:
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 _, data = await client.ask("GET", f"/v1/sessions?limit=500{after and '&after=' + after}")
-                times.append(time.perf_counter() - begun)
+                times.append(time.perf_counter() - started)
                 after = json.loads(data)["next"]
             row(
                 "LIST",
@@ -398,11 +398,11 @@ async def listing() -> None:
             )
 
 
-async def pages(server: Server, client: Client, words: str, path: str) -> None:
+async def pages(server: Server, client: Client, text: str, path: str) -> None:
     """Request a page repeatedly. Compare the longest block of the event loop with that of an equal time without requests."""
-    begun, cpu = time.perf_counter(), server.cpu()
+    started, cpu = time.perf_counter(), server.cpu()
     times = sorted([await timed(client, path) for _ in range(100)])
-    wall, spent = time.perf_counter() - begun, server.cpu() - cpu
+    wall, spent = time.perf_counter() - started, server.cpu() - cpu
     stall = await server.stalled()
     idle = server.cpu()
     await trio.sleep(wall)
@@ -411,17 +411,17 @@ async def pages(server: Server, client: Client, words: str, path: str) -> None:
     figures = f"{own * 10:.1f} ms CPU; {times[0] * 1e3:.1f}, {times[50] * 1e3:.1f}, {times[95] * 1e3:.1f} ms; {stall * 1e3:.1f}, {without * 1e3:.1f} ms"
     row(
         "LIST",
-        f"a page, {words}: CPU; best, median, 95 %; the loop stood still, and without",
+        f"a page, {text}: CPU; best, median, 95 %; the loop stood still, and without",
         figures,
         "20 ms; 10 ms",
     )
 
 
 async def timed(client: Client, path: str) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     status, _ = await client.ask("GET", path)
     assert status == 200, path
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 ROWS = {"GATEWAY": (gateway,), "STREAMS": (streams, mute), "LIST": (listing,)}

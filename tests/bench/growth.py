@@ -16,21 +16,21 @@ SHARE = 16
 """Divisor of the size for the smaller comparison."""
 
 
-def _simple(said: str) -> object:
-    return {"messageType": "DIRECT_RESPONSE", "content": said}
+def _simple(text: str) -> object:
+    return {"messageType": "DIRECT_RESPONSE", "content": text}
 
 
-def _react(said: str) -> object:
-    action = {"response_purpose": "DIRECT_RESPONSE", "response_description": said, "response_content": "text"}
+def _react(text: str) -> object:
+    action = {"response_purpose": "DIRECT_RESPONSE", "response_description": text, "response_content": "text"}
     return {"question_nature": "SIMPLE", "context": {}, "primary_action": action}
 
 
-def _router(said: str) -> object:
-    return {"top_level_intent": "CONVERSATION", "response": said}
+def _router(text: str) -> object:
+    return {"top_level_intent": "CONVERSATION", "response": text}
 
 
-def _steps(said: str) -> object:
-    return {"final_answer": said, "thought": "so it is"}
+def _steps(text: str) -> object:
+    return {"final_answer": text, "thought": "so it is"}
 
 
 FORMS = {
@@ -55,8 +55,8 @@ async def measure_streams(characters: int) -> Figures:
 
 async def _chunk_us(name: str, characters: int) -> float:
     kind, form = FORMS[name]
-    said = ("word " * (characters // 5 + 1))[:characters]
-    text, seen = json.dumps(form(said)), []
+    content = ("word " * (characters // 5 + 1))[:characters]
+    text, seen = json.dumps(form(content)), []
     llm = ScriptedLLM([text], chunk=PIECE)
     options = {"routes": {"NOBODY": BareAgent("nobody", llm=llm)}} if kind is RouterAgent else {}
     async with kind("bench", llm=llm, **options) as agent:
@@ -67,7 +67,7 @@ async def _chunk_us(name: str, characters: int) -> float:
         await session.chat("go")
         await done.wait()
         chunk_us = watch.cpu_us(len(text) // PIECE)
-    expect(seen="".join(seen), wanted=said, what="the streamed text")
+    expect(seen="".join(seen), wanted=content, what="the streamed text")
     return chunk_us
 
 
@@ -100,9 +100,9 @@ async def _turn_us(session: Session) -> float:
 async def _median_us(act: Callable[[], Awaitable[None]]) -> float:
     times = []
     for _ in range(TURNS):
-        begun = time.process_time()
+        started = time.process_time()
         await act()
-        times.append((time.process_time() - begun) * 1e6)
+        times.append((time.process_time() - started) * 1e6)
     return percentile(times, 0.5)
 
 

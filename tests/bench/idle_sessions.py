@@ -60,10 +60,10 @@ async def write(url: str, size: int) -> None:
 
 async def talk(url: str, size: int) -> Figures:
     """Run a turn in some of the sessions, evenly spread. Report the growth of the process."""
-    before, begun, replies = rss(), time.perf_counter(), 0
+    before, started, replies = rss(), time.perf_counter(), 0
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True, keep=0)))
-        start_s = time.perf_counter() - begun
+        start_s = time.perf_counter() - started
         for number in range(TALKS):
             session = await agent.open_session(f"s{number * size // TALKS}")
             await session.chat("hello")

@@ -132,11 +132,11 @@ async def open(url: str, turns: int, view: str) -> Figures:  # noqa: A001 - the 
         await _turns(session, 1)
         answered_s = watch.wall_s()
         figures = {"rss_mb": rss() / 1e6, "grown_mb": (rss() - before) / 1e6}
-        begun = time.perf_counter()
+        started = time.perf_counter()
         page = await session.messages(limit=PAGE, before=turns)
-        page_ms = (time.perf_counter() - begun) * 1e3
-    said = sorted({each.text for each in page if each.sender.kind != "system"})
-    expect(seen=said, wanted=sorted((QUESTION, ANSWER)), what="the page")
+        page_ms = (time.perf_counter() - started) * 1e3
+    texts = sorted({each.text for each in page if each.sender.kind != "system"})
+    expect(seen=texts, wanted=sorted((QUESTION, ANSWER)), what="the page")
     return figures | {"open_s": opened_s, "open_cpu_s": cpu_s, "answer_s": answered_s, "page_ms": page_ms}
 
 

@@ -34,17 +34,17 @@ async def _measure(url: str, size: int) -> Figures:
             for _ in range(count):
                 await memories.remember(said(14), owner="ada")
 
-        begun = time.perf_counter()
+        started = time.perf_counter()
         async with trio.open_nursery() as nursery:
             for _ in range(WRITERS):
                 nursery.start_soon(write, size // WRITERS)
-        written = time.perf_counter() - begun
+        written = time.perf_counter() - started
         took = []
         for _ in range(RECALLS):
             question = said(6)
-            begun = time.perf_counter()
+            started = time.perf_counter()
             found = await memories.recall(question, owner="ada")
-            took.append(time.perf_counter() - begun)
+            took.append(time.perf_counter() - started)
             expect(seen=len(found), wanted=10, what="memories of a recall")
     return {"remember_us": written / (size // WRITERS * WRITERS) * 1e6, **times(took)}
 

@@ -96,6 +96,6 @@ async def _step_us(kind: Any, script: list[str], turns: int) -> float:
     async with agent:
         watch = Stopwatch()
         for _ in range(turns):
-            said = (await agent.run("go")).text
-            expect(seen=said, wanted="Given.", what="the answer")
+            text = (await agent.run("go")).text
+            expect(seen=text, wanted="Given.", what="the answer")
         return watch.cpu_us(turns * CALLS)

@@ -22,11 +22,11 @@ def calibrate() -> float:
 
 
 def _fixed_loop() -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     table: dict[int, int] = {}
     for number in range(200_000):
         table[number & 1023] = number
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 @attrs.define

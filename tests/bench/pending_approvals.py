@@ -148,9 +148,9 @@ async def write(url: str, size: int) -> None:
 
 def entry(session_id: str, deadline: float) -> Entry:
     """Return a session whose only tool call waits for an approval."""
-    said = Message(session_id=session_id, sender=Sender("ada"), parts=(Text(repr(deadline)),))
+    message = Message(session_id=session_id, sender=Sender("ada"), parts=(Text(repr(deadline)),))
     call = ToolCall("pay", {"amount": 5}, "c")
-    answer = said.caused(Sender("a", "assistant"), (call,), stage=None)
+    answer = message.caused(Sender("a", "assistant"), (call,), stage=None)
     asked = approval_id(session_id, "c", "pay", call.arguments, "May it?")
     approval = Approval(
         id=asked,
@@ -167,12 +167,12 @@ def entry(session_id: str, deadline: float) -> Entry:
         agent="a",
         records=(
             SessionCreatedRecord(owner=Sender("ada"), created_at=1.0),
-            MessageAcceptedRecord(message=said),
-            MessageAppendedRecord(message_id=said.id),
+            MessageAcceptedRecord(message=message),
+            MessageAppendedRecord(message_id=message.id),
             AgentMessageRecord(message=answer, stop="tool_calls", calls=1),
             ApprovalRequestRecord(approval=approval),
             NextTimerRecord(at=deadline),
-            SuspensionRecord(message_id=said.id, ids=(asked,)),
+            SuspensionRecord(message_id=message.id, ids=(asked,)),
         ),
     )
 

@@ -74,7 +74,7 @@ def sentences(seed: int) -> Callable[[int], str]:
     """Return texts with the given number of words. The n-th most frequent word is n times as rare as the first."""
     rng = random.Random(seed)
     words = [a + b + c for a in SYLLABLES for b in "aeiou" for c in SYLLABLES]
-    weights = list(itertools.accumulate(1 / place for place in range(1, len(words) + 1)))
+    weights = list(itertools.accumulate(1 / index for index in range(1, len(words) + 1)))
     return lambda count: " ".join(rng.choices(words, cum_weights=weights, k=count))
 
 
@@ -90,9 +90,9 @@ def embed(texts: Sequence[str]) -> list[list[float]]:
     return [_direction(text.lower().split()) for text in texts]
 
 
-def _direction(words: Sequence[str]) -> list[float]:
+def _direction(text: Sequence[str]) -> list[float]:
     total = [1e-6] * 128
-    for word in words:
+    for word in text:
         digest = hashlib.shake_128(SENSE.get(word, word).encode()).digest(128)
         weight = 1.0 if word in SENSE or word.capitalize() in NAMES else 0.2
         total = [each + weight * (byte - 127.5) for each, byte in zip(total, digest, strict=True)]
@@ -115,15 +115,15 @@ async def plain_index(size: int) -> Figures:
 def _index(path: Path, size: int) -> Figures:
     said, db = sentences(1), apsw.Connection(str(path))
     db.execute("CREATE VIRTUAL TABLE texts USING fts5 (text, tokenize = 'porter unicode61')")
-    begun = time.perf_counter()
+    started = time.perf_counter()
     with db:
         db.executemany("INSERT INTO texts VALUES (?)", ((said(14),) for _ in range(size)))
-    written, took = time.perf_counter() - begun, []
+    written, took = time.perf_counter() - started, []
     for _ in range(RECALLS):
         question = said(6)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         found = _find(db, question, 10)
-        took.append(time.perf_counter() - begun)
+        took.append(time.perf_counter() - started)
         expect(seen=len(found), wanted=10, what="memories of a recall")
     db.execute("DELETE FROM texts")
     known = list(facts())

@@ -75,11 +75,11 @@ async def time_sessions(size: int) -> Figures:
         url = f"sqlite:///{folder}/timers.db"
         await trio.run_process([sys.executable, __file__, url, str(size)])
         model = Lateness(size)
-        before, begun = rss(), time.perf_counter()
+        before, started = rss(), time.perf_counter()
         async with open_runtime(journal=url) as runtime:
             model.now = runtime.clock.now
             await runtime.start(BareAgent("a", llm=model))
-            start_s, pending, watch = time.perf_counter() - begun, rss() - before, Stopwatch()
+            start_s, pending, watch = time.perf_counter() - started, rss() - before, Stopwatch()
             await model.done.wait()
             figures = model.figures(pending=pending, grown=rss() - before, cpu_us=watch.cpu_us(size))
         return figures | {"start_s": start_s}

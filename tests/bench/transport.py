@@ -156,10 +156,10 @@ async def count_calls(way: Way) -> int:
 
 async def cpu_us(way: Way) -> float:
     """Return CPU microseconds of one call, the mean of a batch."""
-    begun = time.process_time()
+    started = time.process_time()
     for _ in range(CALLS):
         await way()
-    return (time.process_time() - begun) / CALLS * 1e6
+    return (time.process_time() - started) / CALLS * 1e6
 
 
 async def compare(found: Mapping[str, Way]) -> dict[str, list[float]]:

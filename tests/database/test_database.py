@@ -186,7 +186,7 @@ async def test_two_that_open_it_at_once_apply_each_step_once(url):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ({"url": "data.db"}, "sqlite:///FILE"),
         ({"url": "mysql://x/y"}, "sqlite:///FILE"),
@@ -196,18 +196,18 @@ async def test_two_that_open_it_at_once_apply_each_step_once(url):
         ({"migrations": [Path("/nowhere/at/all.sql")]}, "cannot be read"),
     ],
 )
-def test_invalid_database_is_rejected(options, words):
+def test_invalid_database_is_rejected(options, expected):
     """The constructor raises the error."""
-    with pytest.raises(ConfigurationError, match=words):
+    with pytest.raises(ConfigurationError, match=expected):
         Database(**options)
 
 
 # --- agents with a database -------------------------------------------------------------------------
 
 
-def calls(*wanted):
+def calls(*expected):
     """Return a model that makes one call per answer, then returns the last result."""
-    left = list(wanted)
+    left = list(expected)
 
     def answer(chat):
         return ToolCall(*left.pop(0)) if left else chat.messages[-1].parts[-1].text

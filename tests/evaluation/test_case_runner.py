@@ -73,7 +73,7 @@ class Unreadable(Exception):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "answer"),
     [
         (SystemExit("too short"), "SystemExit: too short"),
         (pytest.fail.Exception("too short"), "Failed: too short"),
@@ -82,7 +82,7 @@ class Unreadable(Exception):
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_exception_of_a_check_ends_only_its_run(error, said):
+async def test_exception_of_a_check_ends_only_its_run(error, answer):
     """The error may be a `BaseException`, such as that of `pytest.fail`, or an error without a text."""
 
     def fails(_):
@@ -98,8 +98,8 @@ async def test_exception_of_a_check_ends_only_its_run(error, said):
     cases = [Case(input="x", checks=[fails, lambda _: True])]
     report = await evaluate(cases, make, runs=2, concurrency=1)
     first, second = report.trials
-    assert said in first.error
-    assert [(result.passed, said in result.reason) for result in second.results] == [
+    assert answer in first.error
+    assert [(result.passed, answer in result.reason) for result in second.results] == [
         (False, True),
         (True, False),
     ]
@@ -194,12 +194,12 @@ async def test_failed_agent_factory_fails_its_runs():
 
 async def test_runs_are_concurrent_up_to_a_limit(autojump_clock):
     """12 runs of a second each, four at a time, take three seconds."""
-    running, most = 0, 0
+    running, maximum = 0, 0
 
     async def answer(chat):
-        nonlocal running, most
+        nonlocal running, maximum
         running += 1
-        most = max(most, running)
+        maximum = max(maximum, running)
         await trio.sleep(1)
         running -= 1
         return "yes"
@@ -207,7 +207,7 @@ async def test_runs_are_concurrent_up_to_a_limit(autojump_clock):
     began = trio.current_time()
     cases = [Case(input=f"x{n}", expected="yes") for n in range(3)]
     report = await evaluate(cases, {"a": agent(answer), "b": agent(answer, name="b")}, runs=2, concurrency=4)
-    assert (most, trio.current_time() - began) == (4, 3)
+    assert (maximum, trio.current_time() - began) == (4, 3)
     assert (report.row("a").p50, report.row("a").trials) == (1, 6)
     order = [(trial.case.input[0], trial.variant, trial.run) for trial in report.trials]
     assert order == sorted(order)
@@ -230,12 +230,12 @@ async def test_cancelled_evaluation_has_reported_finished_runs(autojump_clock):
         await trio.sleep(1 if "quick" in str(chat.messages[-1].parts) else 100)
         return "yes"
 
-    told = []
+    received = []
     cases = [Case(input=each, expected="yes") for each in ("quick", "slow")]
     with trio.move_on_after(5) as scope:
-        await evaluate(cases, agent(answer), on_trial=told.append)
+        await evaluate(cases, agent(answer), on_trial=received.append)
     assert scope.cancelled_caught
-    assert [trial.case.title for trial in told] == ["quick"]
+    assert [trial.case.title for trial in received] == ["quick"]
 
 
 async def test_judge_scores_the_answer():
@@ -333,7 +333,7 @@ def test_cases_are_loaded_from_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "answer"),
     [
         ("a.md", "no front matter", "front matter"),
         ("a.md", "---\nexpect: x\n---\nHi", "unknown key 'expect'"),
@@ -348,10 +348,10 @@ def test_cases_are_loaded_from_files(tmp_path):
         ("a.csv", "x", "md, .jsonl"),
     ],
 )
-def test_invalid_case_files_are_reported(name, text, said, tmp_path):
+def test_invalid_case_files_are_reported(name, text, answer, tmp_path):
     """The line names the place and the mistake."""
     (tmp_path / name).write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=said.replace("(", r"\(")):
+    with pytest.raises(ConfigurationError, match=answer.replace("(", r"\(")):
         load_cases(tmp_path / name)
     for missing in ("nothing.md", "."):
         with pytest.raises(ConfigurationError):

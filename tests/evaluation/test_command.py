@@ -172,10 +172,10 @@ def test_models_and_prompts_are_combined(run, tmp_path, no_keys):
 
     done = trio.run(provided)
     rows = dict(re.findall(r"^ +(openai:\S+ / \w+) +(\d of \d) ", done.stdout, re.MULTILINE))
-    wanted = {
+    expected = {
         f"openai:{model} / {name}": f"{n} of 1" for model in "ab" for name, n in (("brief", 1), ("wordy", 0))
     }
-    assert rows == wanted, done
+    assert rows == expected, done
     assert done.returncode == 1
 
 

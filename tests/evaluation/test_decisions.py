@@ -400,19 +400,19 @@ async def test_sessions_are_compared_concurrently():
     """Two models are called concurrently for two sessions."""
     shop = Shop()
     recordings = [await record(shop.clerk(SCRIPT)) for _ in range(4)]
-    now = most = 0
+    now = maximum = 0
 
     async def answer(chat: ModelRequest):
-        nonlocal now, most
+        nonlocal now, maximum
         now += 1
-        most = max(most, now)
+        maximum = max(maximum, now)
         await trio.testing.wait_all_tasks_blocked()
         now -= 1
         return "Hm."
 
     variants = {"new": DecisionVariant(agents=shop.clerk([]), model=ScriptedLLM(answer))}
     report = await compare_decisions(recordings, variants, concurrency=2)
-    assert most == 2
+    assert maximum == 2
     assert (report.sessions, len(report.decisions)) == (4, 12)
 
 

@@ -38,10 +38,10 @@ async def test_simulated_user_talks_until_the_goal_is_achieved():
     user = SimulatedUser("a flight to Rome", llm=played, persona="in a hurry")
     async with BareAgent("shop", llm=shop()) as agent:
         session = await agent.create_session("ada")
-        told = await user.talk_to(agent, session)
-    said = [each.text for each in session.history if each.sender.kind == "user"]
-    assert said == ["I want to fly.", "To Rome.", "Thanks!"]
-    assert (told.achieved, told.gave_up, told.turns) == (True, False, 3)
+        received = await user.talk_to(agent, session)
+    texts = [each.text for each in session.history if each.sender.kind == "user"]
+    assert texts == ["I want to fly.", "To Rome.", "Thanks!"]
+    assert (received.achieved, received.gave_up, received.turns) == (True, False, 3)
     assert "To which city?" in repr(played.chats[1].messages)
     assert "a flight to Rome" in played.chats[0].system
     assert "in a hurry" in played.chats[0].system
@@ -59,9 +59,9 @@ async def test_simulated_user_talks_until_the_goal_is_achieved():
 async def test_conversation_stop_reasons(lines, options, came_to):
     """Cases: the user gives up, `max_turns`, an opening message, and no message."""
     async with BareAgent("shop", llm=shop()) as agent:
-        told = await customer(*lines, **options).talk_to(agent)
-    assert (told.achieved, told.gave_up, told.turns) == came_to
-    assert (told.reply is None) == (came_to[2] == 0)
+        received = await customer(*lines, **options).talk_to(agent)
+    assert (received.achieved, received.gave_up, received.turns) == came_to
+    assert (received.reply is None) == (came_to[2] == 0)
 
 
 async def test_evaluation_with_a_simulated_user():
@@ -163,15 +163,17 @@ async def test_simulated_user_calls_tools():
     user = owner_of_phone(agent.phone)
     async with agent:
         session = await agent.create_session("ada")
-        told = await user.talk_to(agent, session)
-    assert (told.stop, told.turns) == ("achieved", 3)
-    assert [call.name for call in told.calls] == ["check_signal", "toggle_airplane_mode", "check_signal"]
-    results = [result.content for message in told.history for result in message.tool_results]
+        received = await user.talk_to(agent, session)
+    assert (received.stop, received.turns) == ("achieved", 3)
+    assert [call.name for call in received.calls] == ["check_signal", "toggle_airplane_mode", "check_signal"]
+    results = [result.content for message in received.history for result in message.tool_results]
     assert results == ["no signal", "airplane mode is now off", "four bars"]
     assert not agent.phone.airplane_mode
-    heard = repr(agent.script.chats) + repr(session.history)
-    assert "It is off." in heard
-    assert not any(words in heard for words in ("check_signal", "four bars", "airplane mode is now off"))
+    contents = repr(agent.script.chats) + repr(session.history)
+    assert "It is off." in contents
+    assert not any(
+        expected in contents for expected in ("check_signal", "four bars", "airplane mode is now off")
+    )
     assert [call.name for message in session.history for call in message.tool_calls] == ["unblock_line"]
 
 
@@ -186,8 +188,8 @@ async def test_tools_of_a_simulated_user_get_deps():
     lines = [ToolCall("look", {}), line("I see it.", achieved=True)]
     user = SimulatedUser("x", llm=ScriptedLLM(lines), tools=[look], deps={"colour": "red"})
     async with BareAgent("shop", llm=shop()) as agent:
-        told = await user.talk_to(agent)
-    assert [result.content for message in told.history for result in message.tool_results] == ["red"]
+        received = await user.talk_to(agent)
+    assert [result.content for message in received.history for result in message.tool_results] == ["red"]
 
 
 async def test_simulated_user_has_limits():

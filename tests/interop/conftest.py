@@ -23,28 +23,28 @@ def answer(chat):
     """
     seen.append(chat)
     last = chat.messages[-1]
-    words = "".join(part.text for part in last.parts if isinstance(part, Text))
+    content = "".join(part.text for part in last.parts if isinstance(part, Text))
     theirs = [each for each in chat.tools if each.name not in OWN]
     if results := [part for part in last.parts if isinstance(part, ToolResult)]:
-        told = f" {' '.join(each.text for each in results)}" if theirs else ""
-        return ModelResponse(parts=(Text(f"The result is in.{told}"),), usage=USAGE)
-    if theirs and ("where" in words or "weather" in words):
+        text = f" {' '.join(each.text for each in results)}" if theirs else ""
+        return ModelResponse(parts=(Text(f"The result is in.{text}"),), usage=USAGE)
+    if theirs and ("where" in content or "weather" in content):
         calls = [
             ToolCall(each.name, dict.fromkeys(each.parameters.get("required", ()), "x")) for each in theirs
         ]
-        own = [ToolCall("add", {"a": 1, "b": 2})] if "add" in words else []
-        own += [ToolCall("pay", {"euros": 3})] if "pay" in words else []
+        own = [ToolCall("add", {"a": 1, "b": 2})] if "add" in content else []
+        own += [ToolCall("pay", {"euros": 3})] if "pay" in content else []
         return ModelResponse(parts=(*calls, *own), stop="tool_calls", usage=USAGE)
-    if "add" in words:
+    if "add" in content:
         calls = [Text("I add. "), *(ToolCall("add", {"a": number, "b": 3}) for number in range(2))]
         return ModelResponse(parts=tuple(calls), stop="tool_calls", usage=USAGE)
-    if "pay" in words:
+    if "pay" in content:
         return ModelResponse(parts=(ToolCall("pay", {"euros": 3}),), stop="tool_calls", usage=USAGE)
-    if "break" in words:
+    if "break" in content:
         return ModelResponse(parts=(ToolCall("break_down", {}),), stop="tool_calls", usage=USAGE)
-    if "fail" in words:
+    if "fail" in content:
         raise RuntimeError("secret-canary")
-    return ModelResponse(parts=(Text(f"you said: {words}"),), usage=USAGE)
+    return ModelResponse(parts=(Text(f"you said: {content}"),), usage=USAGE)
 
 
 @tool(effect="pure")

@@ -189,7 +189,7 @@ async def test_decision_requires_the_scope_approve(served, ask):
     assert runs["pay"] == 0
 
 
-async def test_unclear_decisions_are_refused(served, ask):
+async def test_unclear_decisions_are_rejected(served, ask):
     async with served.client() as client:
         task = (await ask(client, "SendMessage", message("please pay")))["task"]
         for data in ({}, {"unknown": True}, {"approve": "yes"}):
@@ -199,7 +199,7 @@ async def test_unclear_decisions_are_refused(served, ask):
     assert runs["pay"] == 0
 
 
-async def test_message_to_an_ended_or_unknown_task_is_refused(served, ask):
+async def test_message_to_an_ended_or_unknown_task_is_rejected(served, ask):
     async with served.client() as client:
         task = (await ask(client, "SendMessage", message("hello")))["task"]
         error = await ask(client, "SendMessage", decide(task, {"approve": True}))
@@ -405,7 +405,7 @@ async def test_tasks_of_another_owner_do_not_exist(served, ask):
     assert runs["pay"] == 0
 
 
-async def test_failed_task_hides_foreign_words(served, ask):
+async def test_failed_task_hides_the_error_text(served, ask):
     async with served.client("chatter") as client:
         task = (await ask(client, "SendMessage", message("please fail")))["task"]
         again = await ask(client, "GetTask", {"id": task["id"]})
@@ -414,7 +414,7 @@ async def test_failed_task_hides_foreign_words(served, ask):
     assert "secret-canary" not in json.dumps([task, again])
 
 
-async def test_media_of_message_and_answer(ask, chats):
+async def test_media_of_message_and_answer_are_transferred(ask, chats):
     def paint(_chat):
         return ModelResponse(parts=(Text("Here."), Image(media_type="image/png", data=b"png")))
 
@@ -544,7 +544,7 @@ async def test_media_types_of_the_card_are_checked(ask):
 
 
 @pytest.mark.parametrize("modes", ["text", ["a/b/c"], []], ids=["no slash", "two slashes", "none"])
-def test_wrong_media_types_of_a_card_are_refused(modes):
+def test_wrong_media_types_of_a_card_are_rejected(modes):
     with pytest.raises(ConfigurationError, match="media type"):
         A2AProtocol(input_modes=modes)
 
@@ -591,7 +591,7 @@ async def test_history_has_questions_and_decisions(served, ask, sent, shown):
     assert answer["parts"] == [shown]
 
 
-async def test_wrong_parameters_are_explained(served, ask):
+async def test_wrong_parameters_are_reported(served, ask):
     wrong = {
         "message.messageId": {"message": {"role": "ROLE_USER", "parts": [{"text": "x"}]}},
         "message.role": {"message": {"messageId": "m", "role": "user", "parts": [{"text": "x"}]}},
@@ -628,7 +628,7 @@ async def test_history_length_limits_the_messages(served, ask):
     assert "history" not in none
 
 
-async def test_extended_card_has_what_the_public_card_has_not(ask):
+async def test_extended_card_has_more_than_the_public_card(ask):
     agent = BareAgent("clerk", llm=ScriptedLLM(["x"]), goal="answer questions about invoices")
     async with open_served(agents=[agent], protocols=[A2AProtocol()]) as served, served.client() as client:
         extended = await ask(client, "GetExtendedAgentCard", {})
@@ -659,13 +659,13 @@ async def test_card_of_the_only_agent_is_at_the_root_with_the_configured_url():
     assert card["supportedInterfaces"][0]["url"] == "https://agents.example.com/a2a/the%20clerk"
 
 
-async def test_scopes_of_operations(served, ask):
+async def test_operations_need_their_scopes(served, ask):
     async with served.client("reader") as client:
         assert reason_of(await ask(client, "SendMessage", message("hello"))) == "FORBIDDEN"
         assert (await ask(client, "ListTasks", {}))["tasks"] == []
 
 
-async def test_envelope_errors_of_json_rpc(served):
+async def test_json_rpc_errors_have_their_codes(served):
     async def post(content, status=200, **headers):
         headers = {"content-type": "application/json", **VERSION, **headers}
         response = await client.post("/a2a/clerk/", content=content, headers=headers)
@@ -699,7 +699,7 @@ async def test_envelope_errors_of_json_rpc(served):
         assert unknown.status_code == 404
 
 
-async def test_statuses_of_rest_errors(served):
+async def test_rest_errors_have_their_statuses(served):
     async with served.client() as client:
         get = await client.get("/a2a/clerk/v1/tasks/x", headers=VERSION)
         assert (get.status_code, get.json()["error"]["status"]) == (404, "NOT_FOUND")
@@ -738,7 +738,7 @@ def mutate(chance, value):
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_mutated_requests_are_never_a_server_error(seed):
+async def test_mutated_requests_cause_no_server_error(seed):
     chance = random.Random(seed)
     async with open_served(agents=make_agents(), protocols=PROTOCOLS) as served, served.client() as client:
         tasks = [

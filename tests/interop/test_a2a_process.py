@@ -70,11 +70,11 @@ def served(tmp_path, commands, no_keys):
         command = ["actgent", "serve", "team.py", "--bind", "127.0.0.1:0", "--journal", "agents.db"]
         process = commands.popen(command, stdout=subprocess.PIPE, stderr=errors, cwd=tmp_path)
         running.append(process)
-        said, found = "", {}
+        text, found = "", {}
         while "token" not in found:
             line = process.stdout.readline().decode()
-            assert line, said
-            said += line
+            assert line, text
+            text += line
             for name, pattern in (("url", r"at (http\S+)/v1"), ("token", r"(act_\S+)")):
                 if match := re.search(pattern, line):
                     found[name] = match[1]
@@ -127,13 +127,13 @@ def begin_text(client, sent):
 
 
 @pytest.mark.parametrize(
-    ("words", "text"), [("wait", "The result is in."), ("write", "a long text " * 5)], ids=["tool", "text"]
+    ("expected", "text"), [("wait", "The result is in."), ("write", "a long text " * 5)], ids=["tool", "text"]
 )
-def test_running_task_survives_kill_and_ends_once(served, tmp_path, words, text):
+def test_running_task_survives_kill_and_ends_once(served, tmp_path, expected, text):
     """The task continues without a request. A repeated message returns the same task with the same answer."""
-    sent = message(f"please {words}", contextId="c")
+    sent = message(f"please {expected}", contextId="c")
     with served() as client:
-        if words == "write":
+        if expected == "write":
             task = begin_text(client, sent)
         else:
             task = call(client, "SendMessage", {**sent, "configuration": {"returnImmediately": True}})["task"]

@@ -171,16 +171,16 @@ async def test_configurations_of_another_owner_do_not_exist(ask):
         ("id", {"id": "a\nb"}),
     ],
 )
-async def test_invalid_configurations_are_refused(ask, field, change):
+async def test_invalid_configurations_are_rejected(ask, field, change):
     """The webhook check rejects an internal address unless `allow` lists it."""
     async with open_pushing(allow=()) as served, served.client() as client:
         task = (await ask(client, "SendMessage", message("please pay")))["task"]
-        given = {"id": "c1", "url": "https://example.com/hook", **change}
-        error = await ask(client, "CreateTaskPushNotificationConfig", {"taskId": task["id"], **given})
+        settings = {"id": "c1", "url": "https://example.com/hook", **change}
+        error = await ask(client, "CreateTaskPushNotificationConfig", {"taskId": task["id"], **settings})
         assert reason_of(error) == field
         params = {
             **message("please pay", "m2"),
-            "configuration": {"taskPushNotificationConfig": given},
+            "configuration": {"taskPushNotificationConfig": settings},
         }
         error = await ask(client, "SendMessage", params)
         assert reason_of(error) == f"configuration.taskPushNotificationConfig.{field}"
@@ -195,8 +195,8 @@ async def test_number_of_configurations_is_limited(monkeypatch):
             task = (await call_rpc(client, "SendMessage", message("please pay")))["task"]
             method, results = "CreateTaskPushNotificationConfig", []
             for number in (1, 2, 2, 3):
-                given = {"taskId": task["id"], **config(receiver, f"c{number}")}
-                results.append("url" in await call_rpc(client, method, given))
+                settings = {"taskId": task["id"], **config(receiver, f"c{number}")}
+                results.append("url" in await call_rpc(client, method, settings))
     assert results == [True, True, True, False]
 
 
@@ -211,8 +211,8 @@ async def test_deliveries_are_retried_and_survive_a_restart(tmp_path, monkeypatc
         async with open_pushing(journal=journal) as served, served.client() as client:
             task = (await call_rpc(client, "SendMessage", message("please pay")))["task"]
             for config_id, receiver in (("a", second), ("b", first), ("c", second)):
-                given = {"taskId": task["id"], **config(receiver, config_id)}
-                await call_rpc(client, "CreateTaskPushNotificationConfig", given)
+                settings = {"taskId": task["id"], **config(receiver, config_id)}
+                await call_rpc(client, "CreateTaskPushNotificationConfig", settings)
             await call_rpc(client, "DeleteTaskPushNotificationConfig", {"taskId": task["id"], "id": "c"})
             await call_rpc(client, "SendMessage", decide(task, {"approve": True}))
             await wait_until(lambda: first.tried)
@@ -235,8 +235,8 @@ async def test_past_updates_are_not_sent(tmp_path):
         for _ in range(2):
             async with open_pushing(journal=journal) as served, served.client() as client:
                 ended = (await call_rpc(client, "SendMessage", message("hello", contextId="past")))["task"]
-                given = {"taskId": ended["id"], **config(receiver, "past")}
-                await call_rpc(client, "CreateTaskPushNotificationConfig", given)
+                settings = {"taskId": ended["id"], **config(receiver, "past")}
+                await call_rpc(client, "CreateTaskPushNotificationConfig", settings)
                 params = message("hello", f"m{len(receiver.got) + 2}", contextId="c")
                 params["configuration"] = {"taskPushNotificationConfig": config(receiver)}
                 sent = (await call_rpc(client, "SendMessage", params))["task"]
@@ -251,8 +251,8 @@ async def test_erased_session_has_no_configurations(tmp_path):
     with open_receiver() as receiver:
         async with open_pushing(journal=journal) as served, served.client() as client:
             task = (await call_rpc(client, "SendMessage", message("please pay", contextId="c")))["task"]
-            given = {"taskId": task["id"], **config(receiver)}
-            await call_rpc(client, "CreateTaskPushNotificationConfig", given)
+            settings = {"taskId": task["id"], **config(receiver)}
+            await call_rpc(client, "CreateTaskPushNotificationConfig", settings)
             async with served.client("root") as admin:
                 assert (await admin.delete("/v1/sessions/c")).status_code == 204
             again = (await call_rpc(client, "SendMessage", message("please pay", contextId="c")))["task"]
@@ -279,15 +279,15 @@ async def test_removed_configuration_gets_nothing_during_a_delivery(change):
             task = (await call_rpc(client, "SendMessage", message("please pay", contextId="c")))["task"]
             known = {"taskId": task["id"]}
             for config_id, receiver in (("a", slow), ("b", second)):
-                given = {**known, **config(receiver, config_id)}
-                await call_rpc(client, "CreateTaskPushNotificationConfig", given)
+                settings = {**known, **config(receiver, config_id)}
+                await call_rpc(client, "CreateTaskPushNotificationConfig", settings)
             await call_rpc(client, "SendMessage", decide(task, {"approve": True}))
             await wait_until(lambda: slow.tried)
             if change == "delete":
                 await call_rpc(client, "DeleteTaskPushNotificationConfig", {**known, "id": "b"})
             elif change == "replace":
-                given = {**known, **config(third, "b")}
-                await call_rpc(client, "CreateTaskPushNotificationConfig", given)
+                settings = {**known, **config(third, "b")}
+                await call_rpc(client, "CreateTaskPushNotificationConfig", settings)
             else:
                 assert (await admin.delete("/v1/sessions/c")).status_code == 204
                 await trio.sleep(0.2)  # wait until the outbox has read the erasure
@@ -315,15 +315,15 @@ async def test_later_session_with_the_id_of_an_erased_one_has_no_configurations(
         async with open_pushing() as served, served.client() as client, served.client("root") as admin:
             asked = message("please pay", contextId="c")
             task = (await call_rpc(client, "SendMessage", asked))["task"]
-            given = {"taskId": task["id"], **config(receiver)}
-            await call_rpc(client, "CreateTaskPushNotificationConfig", given)
+            settings = {"taskId": task["id"], **config(receiver)}
+            await call_rpc(client, "CreateTaskPushNotificationConfig", settings)
             assert (await admin.delete("/v1/sessions/c")).status_code == 204
             again = (await call_rpc(client, "SendMessage", asked))["task"]
             assert again["id"] == task["id"]
             listed = await call_rpc(client, "ListTaskPushNotificationConfigs", {"taskId": task["id"]})
             assert listed["configs"] == []
-            given = {"taskId": task["id"], **config(own, "mine")}
-            await call_rpc(client, "CreateTaskPushNotificationConfig", given)
+            settings = {"taskId": task["id"], **config(own, "mine")}
+            await call_rpc(client, "CreateTaskPushNotificationConfig", settings)
             await call_rpc(client, "SendMessage", decide(again, {"approve": True}))
             await wait_until(lambda: "COMPLETED" in states_of(own))
     assert receiver.got == []
@@ -346,7 +346,7 @@ async def test_journal_that_cannot_remove_a_configuration_does_not_stop_deliveri
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["compaction", "change"])
-async def test_configuration_that_the_journal_refuses_is_not_used(monkeypatch, number):
+async def test_configuration_rejected_by_the_journal_is_not_used(monkeypatch, number):
     """Other configurations stay stored, also if the failed write was the compaction."""
     monkeypatch.setattr(push_notification_configs, "MAX_RECORDS", 1)
 
@@ -366,7 +366,7 @@ async def test_configuration_that_the_journal_refuses_is_not_used(monkeypatch, n
             epoch=journal.epoch_of("s"),
         )
         configs = await push_notification_configs.PushConfigs.load(journal)
-        stored = [make(f"c{place}") for place in range(2 + number)]
+        stored = [make(f"c{index}") for index in range(2 + number)]
         for config in stored:
             await configs.add(config)
 
@@ -384,7 +384,7 @@ async def test_configuration_that_the_journal_refuses_is_not_used(monkeypatch, n
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_mutated_configurations_are_never_a_server_error(seed):
+async def test_mutated_configurations_cause_no_server_error(seed):
     chance = random.Random(seed)
     async with open_pushing() as served, served.client() as client:
         with open_receiver() as receiver:

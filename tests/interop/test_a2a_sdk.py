@@ -78,13 +78,13 @@ def sdk(served, request):
     return call
 
 
-async def test_message_and_its_task(sdk):
+async def test_sdk_message_creates_a_completed_task(sdk):
     task, kinds = await sdk(partial(last_task, request=said("hello")), streaming=False)
     assert kinds == ["task"]
     assert (task.status.state, text_of(task)) == (COMPLETED, "you said: hello")
 
 
-async def test_streamed_message(sdk):
+async def test_sdk_message_is_streamed(sdk):
     task, kinds = await sdk(partial(last_task, request=said("please add")))
     assert (kinds[0], kinds[-1]) == ("task", "status_update")
     assert kinds.count("artifact_update") >= 2
@@ -92,7 +92,7 @@ async def test_streamed_message(sdk):
 
 
 @pytest.mark.parametrize("word", ["approve", "reject"])
-async def test_approval(sdk, word):
+async def test_sdk_approval_resumes_a_task(sdk, word):
     async def flow(client):
         task, _ = await last_task(client, said("please pay"))
         assert task.status.state == INPUT_REQUIRED
@@ -106,7 +106,7 @@ async def test_approval(sdk, word):
     assert runs["pay"] == (word == "approve")
 
 
-async def test_cancelled_and_subscribed_task(sdk):
+async def test_sdk_task_is_cancelled_and_subscribed(sdk):
     async def flow(client):
         task, _ = await last_task(client, said("please pay"))
         events = client.subscribe(SubscribeToTaskRequest(id=task.id))
@@ -136,7 +136,7 @@ async def test_repeated_message_is_the_same_task(sdk):
     assert tasks[0] == tasks[1]
 
 
-async def test_failed_task(sdk):
+async def test_sdk_receives_a_failed_task(sdk):
     task, _ = await sdk(partial(last_task, request=said("please fail")), "chatter")
     assert task.status.state == TaskState.TASK_STATE_FAILED
     assert "secret-canary" not in str(task)
@@ -154,7 +154,7 @@ async def test_unknown_token_is_an_error(sdk, served):
         await sdk(lambda client: client.get_task(GetTaskRequest(id="x~y")), "unknown")
 
 
-async def test_extended_card(sdk):
+async def test_sdk_reads_the_extended_card(sdk):
     card = await sdk(lambda client: client.get_extended_agent_card(GetExtendedAgentCardRequest()))
     assert (card.name, card.capabilities.streaming) == ("clerk", True)
     assert [(skill.id, skill.name) for skill in card.skills] == [("chat", "Chat")]

@@ -67,7 +67,7 @@ async def test_prompt_streams_the_answer(client):
     assert last["result"] == result, "the response follows all updates"
 
 
-async def test_text_arrives_while_it_grows():
+async def test_partial_text_is_streamed():
     agent = slow_agent()
     async with open_runtime(journal="memory:") as runtime:
         await runtime.start(agent)
@@ -143,7 +143,7 @@ async def test_cancellation_during_a_permission_ends_the_turn(client, clerk):
 
 
 @pytest.mark.parametrize("form", ["session/cancel", "$/cancel_request"])
-async def test_cancellation_that_follows_at_once_finds_the_prompt(client, form):
+async def test_immediate_cancellation_finds_its_prompt(client, form):
     session_id = await client.new()
     prompt = await client.start_prompt(session_id, "please pay")
     params = {"sessionId": session_id} if form == "session/cancel" else {"requestId": prompt}
@@ -212,7 +212,7 @@ async def test_open_permission_is_requested_again_by_the_next_client(clerk):
     assert runs["pay"] == 1
 
 
-async def test_list_has_title_and_folder_and_pages(client, clerk):
+async def test_session_list_has_titles_folders_and_pages(client, clerk):
     for number in range(60):
         await client.prompt(await client.new(), f"title {number}")
     await client.new()  # a session without a message is not listed
@@ -255,7 +255,7 @@ async def test_closed_session_stops_and_can_be_loaded_again():
             assert client.text("user_message_chunk") == "hello"
 
 
-async def test_deleted_session_is_gone(client):
+async def test_deleted_acp_session_is_unknown(client):
     session_id = await client.new()
     await client.prompt(session_id, "hello")
     await client.ask("session/delete", sessionId=session_id)
@@ -301,14 +301,14 @@ async def test_images_and_resources_become_parts_of_the_message(client, chats):
         "text",
     ],
 )
-async def test_wrong_content_is_refused(client, block):
+async def test_wrong_content_is_rejected(client, block):
     session_id = await client.new()
     with pytest.raises(Refused) as refused:
         await client.ask("session/prompt", sessionId=session_id, prompt=[block])
     assert refused.value.code == -32602
 
 
-def test_text_that_replaces_a_void_one_is_a_new_message():
+def test_replacement_of_void_text_is_a_new_message():
     encoder = UpdateEncoder()
     events = [
         TextDelta(reply_id="a1", text="wrong"),
@@ -378,7 +378,7 @@ async def test_form_with_required_fields_can_only_be_rejected_by_a_permission(bo
 # --- errors ------------------------------------------------------------------------------
 
 
-async def test_error_of_a_tool_hides_foreign_words(client):
+async def test_error_of_a_tool_hides_its_text(client):
     await client.prompt(await client.new(), "please break")
     (update,) = client.updates("tool_call_update")
     assert update["status"] == "failed"
@@ -386,7 +386,7 @@ async def test_error_of_a_tool_hides_foreign_words(client):
     assert "secret-canary" not in str(client.lines)
 
 
-async def test_failed_turn_is_an_error_without_foreign_words(client):
+async def test_failed_turn_is_an_error_without_its_text(client):
     with pytest.raises(Refused) as refused:
         await client.prompt(await client.new(), "please fail")
     assert refused.value.code == -32603
@@ -396,7 +396,7 @@ async def test_failed_turn_is_an_error_without_foreign_words(client):
 @pytest.mark.parametrize(
     ("stop", "reason"), [("length", "max_tokens"), ("refusal", "refusal"), ("filter", "refusal")]
 )
-async def test_stop_reasons_of_the_model(stop, reason):
+async def test_stop_reasons_of_the_model_are_mapped(stop, reason):
     agent = BareAgent("clerk", llm=ScriptedLLM(lambda _: ModelResponse(parts=(Text("no"),), stop=stop)))
     async with open_runtime(journal="memory:") as runtime:
         await runtime.start(agent)
@@ -436,7 +436,7 @@ async def test_unknown_notifications_and_responses_are_ignored(client):
     assert not [each for each in client.lines if "error" in each]
 
 
-async def test_longest_line_is_read_and_a_longer_one_is_refused(client):
+async def test_longer_line_than_the_limit_is_rejected(client):
     session_id = await client.new()
     head = '{"jsonrpc": "2.0", "method": "unknown", "params": {"text": "'
     fits = (head + "x" * (MAX_LINE_BYTES - len(head) - 3) + '"}}\n').encode()
@@ -450,7 +450,7 @@ async def test_longest_line_is_read_and_a_longer_one_is_refused(client):
     assert (await client.prompt(session_id, "again"))["stopReason"] == "end_turn"
 
 
-async def test_mcp_servers_are_refused(client):
+async def test_mcp_servers_of_the_client_are_rejected(client):
     server = {"name": "x", "command": "/bin/x", "args": [], "env": []}
     with pytest.raises(Refused) as refused:
         await client.ask("session/new", cwd=CWD, mcpServers=[server])
@@ -458,7 +458,7 @@ async def test_mcp_servers_are_refused(client):
     assert "mcp_config.json" in refused.value.text
 
 
-def test_models_of_the_schema_refuse_unknown_fields():
+def test_schema_models_reject_unknown_fields():
     pytest.importorskip("acp", reason="pip install 'actgent[dev]'")
     check("PromptResponse", {"stopReason": "end_turn"})
     with pytest.raises(Exception, match="stopReason"):
@@ -518,7 +518,7 @@ async def test_cancelled_sender_does_not_cut_its_line():
     assert [each["params"]["text"] for each in lines] == ["x" * 100, "y"]
 
 
-async def test_line_that_is_not_read_does_not_block_the_end(autojump_clock):
+async def test_unread_line_does_not_block_the_end(autojump_clock):
     to_agent, agent_in = trio.testing.memory_stream_one_way_pair()
     stream = NarrowStream()
     connection = JSONRPCConnection(agent_in, stream, handlers={}, notification_handlers={})
@@ -555,7 +555,7 @@ async def test_session_that_cannot_be_followed_is_loaded_again(client, monkeypat
     assert client.text().endswith("you said: third")
 
 
-async def test_journal_that_fails_at_once_is_the_error_of_the_request(client, monkeypatch):
+async def test_failed_journal_is_the_error_of_the_request(client, monkeypatch):
     session_id = await client.new()
     await client.ask("session/close", sessionId=session_id)
 

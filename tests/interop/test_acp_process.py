@@ -198,7 +198,7 @@ def len_of_name(path):
     return len(path.name)
 
 
-async def test_folder_with_several_agents_is_refused(folder, commands):
+async def test_folder_with_several_agents_is_rejected(folder, commands):
     (folder / "two.py").write_text(
         "from actgent import BareAgent, ScriptedLLM\n"
         "one, two = (BareAgent(name, llm=ScriptedLLM([])) for name in ('one', 'two'))\n"

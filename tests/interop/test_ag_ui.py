@@ -138,7 +138,7 @@ async def test_many_equal_requests_at_once_are_one_turn(served):
     assert len(page["items"]) == 1
 
 
-async def test_run_id_with_another_message_is_refused(served):
+async def test_run_id_with_another_message_is_rejected(served):
     async with served.client() as client:
         await run(client, asked("hello"))
         await run(client, asked("something else"), status=422)
@@ -152,7 +152,7 @@ async def test_thread_of_another_owner_is_not_found(served):
     assert "ada" not in str(problem)
 
 
-async def test_failed_turn_is_a_run_error_without_foreign_words(served):
+async def test_failed_turn_is_a_run_error_without_its_text(served):
     async with served.client("chatter") as client:
         events = await run(client, asked("please fail"))
     check_order(events)
@@ -160,7 +160,7 @@ async def test_failed_turn_is_a_run_error_without_foreign_words(served):
     assert "secret-canary" not in str(events)
 
 
-async def test_error_of_a_tool_hides_foreign_words_from_tokens_without_journal(served):
+async def test_error_text_of_a_tool_needs_the_scope_journal(served):
     async with served.client("chatter") as client:
         events = await run(client, asked("please break"))
     (result,) = [each for each in events if each["type"] == "TOOL_CALL_RESULT"]
@@ -175,7 +175,7 @@ async def test_ids_with_other_characters_are_accepted(served):
     assert text_of(events) == "you said: hello"
 
 
-async def test_wrong_requests_are_explained(served):
+async def test_wrong_ag_ui_requests_are_reported(served):
     wrong = (
         {"runId": "r", "messages": [{"role": "user", "content": "x"}]},
         {"threadId": "t", "messages": [{"role": "user", "content": "x"}]},

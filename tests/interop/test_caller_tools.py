@@ -119,7 +119,7 @@ async def test_repeated_result_gives_the_same_answer(served, sdk):
     assert texts == ["The result is in. Berlin"] * 3  # the first result counts
 
 
-async def test_message_while_a_result_is_due_is_refused(sdk):
+async def test_message_during_a_pending_call_is_rejected(sdk):
     headers = {"x-session-id": "s1"}
 
     def talk(client):
@@ -131,7 +131,7 @@ async def test_message_while_a_result_is_due_is_refused(sdk):
     await sdk(talk)
 
 
-async def test_partial_results_show_the_calls_that_are_left(sdk):
+async def test_partial_results_return_the_remaining_calls(sdk):
     tools = [CHAT_TOOL, {"type": "function", "function": {**LOCATE, "name": "look_up"}}]
 
     def talk(client):
@@ -149,7 +149,7 @@ async def test_partial_results_show_the_calls_that_are_left(sdk):
     assert text == "The result is in. Berlin Rome"
 
 
-async def test_caller_calls_and_approvals_in_one_answer(served, sdk):
+async def test_answer_may_mix_caller_calls_and_approvals(served, sdk):
     def talk(client):
         create = partial(client.chat.completions.create, model="clerk", tools=[CHAT_TOOL])
         said = {"role": "user", "content": "where can I pay?"}
@@ -179,7 +179,7 @@ async def test_past_tool_calls_are_history(sdk, chats):
     assert [each.role for each in chat.messages] == ["user", "assistant", "tool", "assistant", "user"]
 
 
-async def test_tool_choice(sdk, chats):
+async def test_tool_choice_is_respected(sdk, chats):
     def create(client, choice):
         return client.chat.completions.create(
             model="clerk", messages=[USER], tools=[CHAT_TOOL], tool_choice=choice
@@ -200,12 +200,12 @@ async def test_tool_choice(sdk, chats):
         await sdk(partial(create, choice={"type": "function", "function": {"name": "other"}}))
 
 
-async def test_wrong_tools_and_results_are_refused(served, sdk):
+async def test_wrong_tools_and_results_are_rejected(served, sdk):
     def create(client, **given):
         return client.chat.completions.create(**{"model": "clerk", "messages": [USER], **given})
 
     unknown = {"role": "tool", "tool_call_id": "nothing", "content": "x"}
-    for wrong, words in (
+    for wrong, expected in (
         (
             {"tools": [{"type": "function", "function": {**LOCATE, "name": "add"}}]},
             "the agent already has a tool 'add'",
@@ -215,7 +215,7 @@ async def test_wrong_tools_and_results_are_refused(served, sdk):
         ({"messages": [USER, unknown]}, "no tool call of this id"),
         ({"messages": [USER, {**unknown, "tool_call_id": "a.b"}]}, "no tool call of this id"),
     ):
-        with pytest.raises(openai.BadRequestError, match=words):
+        with pytest.raises(openai.BadRequestError, match=expected):
             await sdk(partial(create, **wrong))
     assert await states_of(served) == []
 
@@ -274,7 +274,7 @@ async def test_streamed_response_calls_a_function(sdk):
     assert [each.sequence_number for each in first] == list(range(len(first)))
 
 
-async def test_approval_response_of_responses(sdk):
+async def test_approval_response_resumes_a_response(sdk):
     def talk(client, approve):
         first = client.responses.create(model="clerk", input="please pay")
         item = {

@@ -200,9 +200,11 @@ async def test_results_of_tools_that_ask_agents_carry_the_labels_of_the_answers(
         return len((await reader.run("read", session=session)).text)
 
     desk = BareAgent("desk", llm=ScriptedLLM([ToolCall("consult", {}), "four"]), tools=[consult])
-    offered, given = (desk.as_tool(name="ask_desk"), {"task": "read"}) if by == "as_tool" else (consult, {})
+    offered, arguments = (
+        (desk.as_tool(name="ask_desk"), {"task": "read"}) if by == "as_tool" else (consult, {})
+    )
     async with connected(MCPCatalog(tools=[offered]), agents=[reader, desk]) as client:
-        result = await client.call_tool(offered.name, given)
+        result = await client.call_tool(offered.name, arguments)
     assert (result.meta or {}).get("ifc") == {"integrity": "untrusted", "confidentiality": ["ada"]}
 
 
@@ -321,7 +323,7 @@ async def test_an_object_is_structured_content():
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_text_of_a_tool_error_leaves_and_of_other_exceptions_does_not(mode, caplog):
+async def test_only_tool_errors_show_their_text(mode, caplog):
     @tool
     def refuse() -> str:
         """Raise a ToolError."""
@@ -419,7 +421,7 @@ async def test_the_tool_gets_the_values_of_the_approval(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_values_that_do_not_match_the_form_are_refused(mode):
+async def test_values_that_mismatch_the_form_are_rejected(mode):
     pay, runs = paying(form=NAME_FORM)
     answer = filling({"name": "A"})
     async with connected(MCPCatalog(tools=[pay]), mode, elicitation_callback=answer) as client:
@@ -526,7 +528,7 @@ async def test_a_declined_question_gives_none(mode):
         assert text_of(await client.call_tool("greet", {})) == "None"
 
 
-async def test_values_that_do_not_match_are_asked_again():
+async def test_mismatching_values_are_requested_again():
     seen = []
 
     @tool
@@ -582,11 +584,11 @@ async def test_log_messages_have_the_level_of_the_connection():
         await mcp_caller().log("error", {"what": "loud"}, logger="talk")
         return "logged"
 
-    heard = []
+    received = []
 
     async def note(params):
         await trio.lowlevel.checkpoint()
-        heard.append((params.level, params.data))
+        received.append((params.level, params.data))
 
     async with connected(MCPCatalog(tools=[talk]), LEGACY, logging_callback=note) as client:
         await client.call_tool("talk", {})
@@ -595,10 +597,10 @@ async def test_log_messages_have_the_level_of_the_connection():
         )
         await client.call_tool("talk", {})
     loud = ("error", {"what": "loud"})
-    assert heard == [("info", "quiet"), loud, loud]
+    assert received == [("info", "quiet"), loud, loud]
 
 
-async def test_the_caller_is_only_there_during_a_call():
+async def test_caller_is_available_only_during_a_call():
     with pytest.raises(ConfigurationError, match="mcp_caller"):
         mcp_caller()
 
@@ -614,8 +616,8 @@ def review(language: str, strict: bool = False) -> list[object]:
         language: Language of the code.
         strict: True for a strict review.
     """
-    said = ChatMessage("assistant", (Text("Which file?"),))
-    return [f"Review my {language} {strict}", said, Image(media_type="image/png", data=b"png")]
+    message = ChatMessage("assistant", (Text("Which file?"),))
+    return [f"Review my {language} {strict}", message, Image(media_type="image/png", data=b"png")]
 
 
 @mcp_resource(
@@ -731,12 +733,12 @@ async def test_a_prompt_asks_its_client(mode):
 
 async def test_subscribers_are_notified_of_changes_of_a_resource():
     catalog = MCPCatalog(**READABLE)
-    heard, was_heard = [], trio.Event()
+    received, was_heard = [], trio.Event()
 
     async def note(message):
         await trio.lowlevel.checkpoint()
         if isinstance(message, types.ResourceUpdatedNotification):
-            heard.append(message.params.uri)
+            received.append(message.params.uri)
             was_heard.set()
 
     async with connected(catalog, LEGACY, message_handler=note) as client:
@@ -748,7 +750,7 @@ async def test_subscribers_are_notified_of_changes_of_a_resource():
         for uri in ("docs://logo", "docs://other", "docs://index"):
             await catalog.publish_change(uri)
         await was_heard.wait()
-    assert heard == ["docs://index"]
+    assert received == ["docs://index"]
     await catalog.publish_change("docs://index")  # the connection is closed
 
 
@@ -771,7 +773,7 @@ async def test_listeners_are_notified_of_changes_of_the_catalog():
 # --- wrong catalogs -------------------------------------------------------------------------------
 
 
-async def test_wrong_catalogs_are_refused():
+async def test_invalid_catalogs_are_rejected():
     @tool
     def with_deps(context: ToolContext[int]) -> int:
         """Need deps."""
@@ -823,7 +825,7 @@ async def test_command_serves_the_tools_of_the_agents(tmp_path):
             assert text_of(await client.call_tool("add", {"a": 1, "b": 2})) == "3"
 
 
-async def test_command_refuses_tools_of_agents_with_rules(tmp_path):
+async def test_command_rejects_tools_of_agents_with_rules(tmp_path):
     source = AGENTS.format(options=", approval=lambda call, tool, context: True")
     (tmp_path / "agents.py").write_text(source, encoding="utf-8")
     done = await trio.run_process(

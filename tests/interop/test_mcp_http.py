@@ -111,14 +111,14 @@ async def test_connection_of_another_owner_is_not_found(gateway):
         assert (await client.post("/mcp", json=listing, headers=found)).status_code == 200
 
 
-async def test_requests_without_a_token_or_the_scope_are_refused(gateway):
-    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+async def test_requests_without_a_token_or_the_scope_are_rejected(gateway):
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     async with httpx2.AsyncClient() as client:
-        response = await client.post(f"{gateway.gateway.url}/mcp", json=asked)
+        response = await client.post(f"{gateway.gateway.url}/mcp", json=request)
         assert response.status_code == 401
         assert response.headers["www-authenticate"].startswith("Bearer")
     async with gateway.client("reader") as client:
-        assert (await client.post("/mcp", json=asked)).status_code == 403
+        assert (await client.post("/mcp", json=request)).status_code == 403
 
 
 async def test_empty_object_is_an_invalid_request_and_not_unreadable_json(gateway):

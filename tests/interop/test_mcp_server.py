@@ -96,7 +96,7 @@ async def test_named_session_continues(runtime, chats):
     ("answer", "count"),
     [(("accept", {"approve": True}), 1), (("accept", {"approve": False}), 0), (("decline", None), 0)],
 )
-async def test_approval_is_asked_as_a_form(runtime, caplog, mode, answer, count):
+async def test_approval_is_requested_by_a_form(runtime, caplog, mode, answer, count):
     seen = []
     async with connected(runtime, mode, elicitation_callback=answering(*answer, seen)) as client:
         result = await ask(client, "please pay")
@@ -158,7 +158,7 @@ async def test_repeated_answer_runs_the_tool_once_and_gives_the_same_result(runt
     assert runs["pay"] == 1
 
 
-async def test_missing_answer_is_asked_again(runtime):
+async def test_missing_answer_is_requested_again(runtime):
     async with connected(runtime, elicitation_callback=answering("decline")) as client:
         key, state = await start_payment(client)
         again = await continue_payment(client, {}, state)
@@ -166,7 +166,7 @@ async def test_missing_answer_is_asked_again(runtime):
     assert runs["pay"] == 0
 
 
-async def test_altered_state_is_refused(runtime):
+async def test_altered_state_is_rejected(runtime):
     async with connected(runtime, elicitation_callback=answering("decline")) as client:
         key, state = await start_payment(client)
         responses = {key: types.ElicitResult(**APPROVED)}
@@ -178,7 +178,7 @@ async def test_altered_state_is_refused(runtime):
     assert runs["pay"] == 0
 
 
-async def test_state_of_another_owner_is_refused(runtime):
+async def test_state_of_another_owner_is_rejected(runtime):
     owner = ["ada"]
     server = make_mcp_server(runtime, owner_of=lambda _: owner[0])
     async with mcp.Client(server, mode="2026-07-28", elicitation_callback=answering("decline")) as client:
@@ -336,7 +336,7 @@ async def test_message_that_is_not_accepted_leaves_no_session(runtime):
         assert text_of(result) == "yes"  # the id is free
 
 
-async def test_error_of_the_journal_leaves_without_its_path(caplog):
+async def test_error_of_the_journal_omits_its_path(caplog):
     class Broken(MemoryJournal):
         is_broken = False
 
@@ -356,7 +356,7 @@ async def test_error_of_the_journal_leaves_without_its_path(caplog):
     assert "secret-canary" in caplog.text
 
 
-async def test_progress_names_the_tools_that_run(runtime):
+async def test_progress_names_the_running_tools(runtime):
     steps = []
 
     async def progress(done, _total, message):
@@ -371,10 +371,10 @@ async def test_progress_names_the_tools_that_run(runtime):
     assert steps == [(1, "clerk runs add"), (2, "clerk runs add")]
 
 
-@pytest.mark.parametrize("words", ["please fail", "please break"])
-async def test_foreign_words_do_not_leave(runtime, words):
+@pytest.mark.parametrize("text", ["please fail", "please break"])
+async def test_error_texts_of_tools_are_not_sent(runtime, text):
     async with connected(runtime) as client:
-        result = await ask(client, words)
+        result = await ask(client, text)
     assert "secret-canary" not in str(result)
 
 
@@ -417,7 +417,7 @@ async def test_question_with_a_form_is_answered_by_its_value():
     assert seen[0].requested_schema["properties"]["answer"]["enum"] == ["red", "blue"]
 
 
-async def test_runtime_without_a_journal_is_refused():
+async def test_runtime_without_a_journal_is_rejected():
     async with open_runtime() as runtime:
         with pytest.raises(ConfigurationError, match="requires a journal"):
             make_mcp_server(runtime)

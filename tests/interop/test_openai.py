@@ -55,8 +55,8 @@ async def test_history_and_system_text_reach_the_model(sdk, chats):
     assert made.choices[0].message.content == "you said: hello"
     (chat,) = chats
     assert chat.system.endswith("\n\nBe short.")
-    said = [(each.role, "".join(part.text for part in each.parts)) for each in chat.messages]
-    assert said == [("user", "I am Ada."), ("assistant", "Hello Ada."), ("user", "hello")]
+    texts = [(each.role, "".join(part.text for part in each.parts)) for each in chat.messages]
+    assert texts == [("user", "I am Ada."), ("assistant", "Hello Ada."), ("user", "hello")]
 
 
 async def test_temperature_and_token_limit_reach_the_model(sdk, chats):
@@ -94,8 +94,8 @@ async def test_session_header_continues_one_session(served, sdk):
             )
         )
     async with served.client() as client:
-        said = (await client.get("/v1/sessions/s1/messages?roles=user")).json()["items"]
-    assert [each["parts"][0]["text"] for each in said] == ["message 0", "message 1"]
+        reply = (await client.get("/v1/sessions/s1/messages?roles=user")).json()["items"]
+    assert [each["parts"][0]["text"] for each in reply] == ["message 0", "message 1"]
 
 
 async def test_idempotency_key_gives_one_turn(served, sdk):
@@ -112,7 +112,7 @@ async def test_idempotency_key_gives_one_turn(served, sdk):
         assert len((await client.get("/v1/sessions/s1/messages?roles=user")).json()["items"]) == 1
 
 
-async def test_json_schema_is_the_form_of_the_answer(sdk):
+async def test_json_schema_is_the_output_schema(sdk):
     form = {
         "type": "json_schema",
         "json_schema": {"name": "x", "schema": {"type": "object", "required": ["a"]}},
@@ -188,14 +188,14 @@ async def test_response_of_another_owner_is_not_found(sdk):
             await sdk(call, token="bob")
 
 
-async def test_failed_turn_is_a_failed_response_without_foreign_words(sdk):
+async def test_failed_turn_is_a_failed_response_without_its_text(sdk):
     made = await sdk(lambda client: client.responses.create(model="clerk", input="please fail"))
     assert made.status == "failed"
     assert "secret-canary" not in made.to_json()
     assert isinstance(made, Response)
 
 
-async def test_errors_are_those_of_the_sdk(sdk):
+async def test_errors_have_the_classes_of_the_sdk(sdk):
     def create(client, **given):
         return client.chat.completions.create(**{"model": "clerk", "messages": HISTORY[-1:], **given})
 
@@ -209,7 +209,7 @@ async def test_errors_are_those_of_the_sdk(sdk):
         await sdk(create, token="reader")
 
 
-async def test_refused_request_leaves_no_session(served, sdk):
+async def test_rejected_request_leaves_no_session(served, sdk):
     for wrong in ({"temperature": 9.0}, {"max_tokens": 0}, {"response_format": {"type": "x"}}):
         with pytest.raises(openai.BadRequestError):
             await sdk(

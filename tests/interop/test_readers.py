@@ -79,9 +79,9 @@ async def test_reader_that_leaves_does_not_stop_the_run_of_another_one():
         scopes = [trio.CancelScope() for _ in texts]
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
-                for place, scope in enumerate(scopes):
+                for index, scope in enumerate(scopes):
                     started = trio.Event()
-                    nursery.start_soon(read, served, body, texts[place], started, scope)
+                    nursery.start_soon(read, served, body, texts[index], started, scope)
                     await started.wait()
                 scopes[0].cancel()
                 await until(lambda: _equals(streams_of(served), 1))

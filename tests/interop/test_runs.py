@@ -86,16 +86,16 @@ def test_recorded_answer_completes_the_text_that_was_shown(shown):
 
 
 def test_replaced_reply_discards_the_answer_of_the_model():
-    told = OutcomeRecord(id="r1", kind="reply", text="allowed")
-    _, events = read(BEGIN, said("a1", Text("secret")), told, MessageEndRecord(message_id="m1"))
+    outcome = OutcomeRecord(id="r1", kind="reply", text="allowed")
+    _, events = read(BEGIN, said("a1", Text("secret")), outcome, MessageEndRecord(message_id="m1"))
     kinds = [type(each) for each in events]
     assert kinds == [RunStarted, TextDelta, AnswerDone, TextDiscarded, TextDelta, AnswerDone, RunEnded]
     assert events[4].text == "allowed"
 
 
 def test_reply_with_the_text_of_the_answer_is_not_emitted_again():
-    told = OutcomeRecord(id="r1", kind="reply", text="hello")
-    _, events = read(BEGIN, said("a1", Text("hello")), told)
+    outcome = OutcomeRecord(id="r1", kind="reply", text="hello")
+    _, events = read(BEGIN, said("a1", Text("hello")), outcome)
     assert [each.text for each in events if isinstance(each, TextDelta)] == ["hello"]
 
 
@@ -112,7 +112,7 @@ def approval(call_id):
     return Approval(id=f"{call_id}.s1", session_id="s1", call_id=call_id, **known)
 
 
-def test_whole_run_goes_past_suspensions_that_are_over():
+def test_whole_run_continues_after_ended_suspensions():
     """A client that reconnects reads on: the turn waited for `c1`, resumed, and now waits for `c2`."""
     first, second = approval("c1"), approval("c2")
     records = (

@@ -97,7 +97,7 @@ def refuses(found):
 
 @each_protocol
 @pytest.mark.parametrize("text", ["please break", "please fail"])
-async def test_error_text_of_a_tool_or_model_stays_inside(ask, served, text):
+async def test_error_text_of_a_tool_or_model_is_hidden(ask, served, text):
     """The token may send messages, and has no scope `journal`.
 
     A token with only the scope `read` sees no more.

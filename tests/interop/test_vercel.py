@@ -26,7 +26,7 @@ def text_of(events):
     return "".join(each["delta"] for each in events if each["type"] == "text-delta")
 
 
-async def test_text_is_one_step(served):
+async def test_vercel_text_is_one_step(served):
     async with served.client() as client:
         events = await run(client, asked("hello"))
     assert kinds(events) == [

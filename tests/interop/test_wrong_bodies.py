@@ -132,7 +132,7 @@ async def send_all(served, address, bodies, check, **headers):
 
 
 @pytest.mark.parametrize(("address", "valid"), [("chat/completions", CHAT), ("responses", RESPONSE)])
-async def test_mutated_openai_bodies(served, address, valid):
+async def test_mutated_openai_bodies_are_client_errors(served, address, valid):
     def check(response, changes):
         if response.status_code >= 400:
             error = response.json()["error"]
@@ -160,31 +160,31 @@ def ag_ui_bodies(pick):
             {"type": "image", "source": {"type": "data", "value": "AAAA", "mimeType": "image/png"}},
         ],
     }
-    for place in range(COUNT):
+    for index in range(COUNT):
         body = ag_ui_run(
-            "", run_id=f"r{place}", thread_id=f"t{place}", tools=[FUNCTION], context=[], state={}
+            "", run_id=f"r{index}", thread_id=f"t{index}", tools=[FUNCTION], context=[], state={}
         )
         body["messages"] = [message]
-        if place % 3 == 1:
+        if index % 3 == 1:
             payload = {"approved": True, "editedArgs": {"euros": 1}}
             body["resume"] = [{"interruptId": "i.t1", "status": "resolved", "payload": payload}]
-        if place % 3 == 2:
+        if index % 3 == 2:
             body["messages"] = [{"id": "m2", "role": "tool", "toolCallId": "c1", "content": "x", "error": ""}]
         yield mutate(body, pick)
 
 
-async def test_mutated_ag_ui_bodies(served):
+async def test_mutated_ag_ui_bodies_are_client_errors(served):
     statuses = await send_all(served, "/agui/clerk", ag_ui_bodies(random.Random(7)), has_problem)
     assert {200, 404, 422} <= statuses
 
 
 def vercel_bodies(pick):
     """Messages with parts and tools, and answers with outputs and approvals."""
-    for place in range(COUNT):
-        body = {**vercel_chat("hello", f"m{place}", f"v{place}"), "tools": {"locate": {"inputSchema": {}}}}
+    for index in range(COUNT):
+        body = {**vercel_chat("hello", f"m{index}", f"v{index}"), "tools": {"locate": {"inputSchema": {}}}}
         (message,) = body["messages"]
         message["parts"].append({"type": "file", "url": IMAGE, "mediaType": "image/png", "filename": "a.png"})
-        if place % 3 == 1:
+        if index % 3 == 1:
             tool = {"type": "dynamic-tool", "toolCallId": "c1", "toolName": "locate"}
             parts = [
                 {**tool, "state": "output-available", "output": {"a": 1}},
@@ -199,7 +199,7 @@ def vercel_bodies(pick):
         yield mutate(body, pick)
 
 
-async def test_mutated_vercel_bodies(served):
+async def test_mutated_vercel_bodies_are_client_errors(served):
     statuses = await send_all(served, "/vercel/clerk", vercel_bodies(random.Random(7)), has_problem)
     assert {200, 404, 422} <= statuses
 
@@ -212,20 +212,20 @@ def mcp_bodies(pick):
         "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}},
         "actgent/messageId": "m1",
     }
-    for place in range(COUNT):
-        arguments = {"message": "hello", "session_id": f"s{place}"}
+    for index in range(COUNT):
+        arguments = {"message": "hello", "session_id": f"s{index}"}
         params = {
             "name": "clerk",
             "arguments": arguments,
-            "_meta": {**meta, "actgent/messageId": f"m{place}"},
+            "_meta": {**meta, "actgent/messageId": f"m{index}"},
         }
-        if place % 4 == 3:
+        if index % 4 == 3:
             accepted = {"action": "accept", "content": {"approve": True}}
             params |= {"requestState": "x", "inputResponses": {"a": accepted}}
-        yield mutate({"jsonrpc": "2.0", "id": place, "method": "tools/call", "params": params}, pick)
+        yield mutate({"jsonrpc": "2.0", "id": index, "method": "tools/call", "params": params}, pick)
 
 
-async def test_mutated_mcp_bodies(served):
+async def test_mutated_mcp_bodies_are_client_errors(served):
     pytest.importorskip("mcp", reason="pip install 'actgent[mcp]'")
 
     def check(response, changes):

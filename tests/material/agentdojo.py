@@ -169,8 +169,8 @@ class Call:
 
 
 def _key_of(name: str, arguments: Mapping[str, Any]) -> str:
-    given = {key: value for key, value in arguments.items() if value not in (None, [], "")}
-    return json.dumps([name, given], sort_keys=True, default=str)
+    options = {key: value for key, value in arguments.items() if value not in (None, [], "")}
+    return json.dumps([name, options], sort_keys=True, default=str)
 
 
 @attrs.frozen
@@ -542,8 +542,8 @@ class Run:
         """Return whether calls ran that the task does not have: with other sinks, and with other values elsewhere only."""
         expected = [call for call in self.models.truth if call.can_harm]
         extra = [call for call in self.world.calls if call.can_harm]
-        for wanted in expected:
-            if (found := next((each for each in extra if each.key == wanted.key), None)) is not None:
+        for call in expected:
+            if (found := next((each for each in extra if each.key == call.key), None)) is not None:
                 extra.remove(found)
         known = {call.sink_key for call in expected}
         return any(call.sink_key not in known for call in extra), any(

@@ -205,10 +205,10 @@ async def cpu_of_a_recall(url: str, talks: Sequence[Conversation], embed: Any = 
     async with remembered(url, [talk], embed=embed) as memories:
         for text in questions[:50]:
             await memories.recall(text, owner="timed")
-        begun = time.process_time()
+        started = time.process_time()
         for text in questions:
             await memories.recall(text, owner="timed")
-        return (time.process_time() - begun) / len(questions) * 1e3
+        return (time.process_time() - started) / len(questions) * 1e3
 
 
 class KnownVectors:
@@ -345,8 +345,8 @@ def _recall_table(found: Mapping[str, Sequence[Answer]], cpu: Mapping[str, float
     best = max(sessions(answers, 5) for answers in found.values())
     if best < SESSIONS_BAR:
         failures.append(f"sessions: any@5 is at most {best:.3f}, below {SESSIONS_BAR}")
-    words = [answers for name, answers in found.items() if name.startswith("words, ")]
-    apart = max(abs(recall(words[0], k) - recall(words[-1], k)) for k in PLACES)
+    texts = [answers for name, answers in found.items() if name.startswith("words, ")]
+    apart = max(abs(recall(texts[0], k) - recall(texts[-1], k)) for k in PLACES)
     if apart > AGREEMENT:
         failures.append(f"the stores are {apart:.3f} apart, above {AGREEMENT}")
     heads = ("recall of", *(f"@{k}" for k in PLACES), *(f"session any@{k}" for k in (1, 5, 10)), "CPU ms")
@@ -431,11 +431,11 @@ async def _weights_table(talks: Sequence[Conversation], embed: Any, progress: Pr
             choice = max(others, key=lambda each: mean(recall(others[each], k) for k in PLACES))
             chosen.append(choice)
             best += [answer for answer in tried[choice] if answer.conversation == talk.name]
-        told = ", ".join(
+        text = ", ".join(
             f"{weight:g} {shares} ({chosen.count((weight, shares))})"
             for weight, shares in dict.fromkeys(chosen)
         )
-        rows.append((name, *(three(recall(best, k)) for k in PLACES), told))
+        rows.append((name, *(three(recall(best, k)) for k in PLACES), text))
     return Table(
         title="LoCoMo, each conversation with the weights chosen on the nine others",
         heads=(

@@ -213,12 +213,12 @@ class Replay:
         found.unpaired += {part.id for part in parts_of(chat) if isinstance(part, ToolCall)} != shown.keys()
         if self._window is not None:
             room = room_of(self._window)
-            most, first = MOST_SHARE * room, self._run.steps[0].counted
+            maximum, first = MOST_SHARE * room, self._run.steps[0].counted
             found.over += tokens > self._window
-            found.long_task += is_incomplete and first > most
+            found.long_task += is_incomplete and first > maximum
             if tokens < self._size:
                 outputs = sum(len(self._run.steps[each].output) * self._run.rates[each] for each in last)
-                is_cramped = min(tokens, first + outputs) > most
+                is_cramped = min(tokens, first + outputs) > maximum
                 found.cramped += is_cramped
                 found.cuts += () if is_cramped else (tokens / room,)
         self._size = tokens
@@ -373,8 +373,8 @@ def openai_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[ChatMessage,
             function = call["function"]
             names[call["id"]] = function["name"]
             arguments = function["arguments"]
-            given = json.loads(arguments) if isinstance(arguments, str) else arguments
-            parts.append(ToolCall(function["name"], given, id=call["id"]))
+            options = json.loads(arguments) if isinstance(arguments, str) else arguments
+            parts.append(ToolCall(function["name"], options, id=call["id"]))
         if message["role"] == "tool":
             call_id = message.get("tool_call_id") or (message.get("tool_call_ids") or [""])[0]
             name = message.get("name") or names.get(call_id, "tool")

@@ -73,8 +73,8 @@ def fixed_loop() -> float:
 
 
 def _timed_loop() -> float:
-    begun = time.process_time()
+    started = time.process_time()
     table: dict[int, int] = {}
     for number in range(200_000):
         table[number & 1023] = number
-    return time.process_time() - begun
+    return time.process_time() - started

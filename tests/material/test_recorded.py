@@ -128,8 +128,8 @@ def test_a_cut_is_judged_only_if_its_task_and_last_results_leave_room():
     """A cut that keeps a long task cannot reduce the request to half of the available tokens."""
     steps = tuple(recorded.Step("a", "out", tokens, 1) for tokens in (800, 900, 1_000))
     model = recorded.Replay(recorded.Run("r", "s", "task", steps), found := recorded.Replayed(), 1_000)
-    for words in ("task" * 50, "task"):
-        model.answer(ModelRequest(messages=(ChatMessage("user", (Text(words),)),)))
+    for text in ("task" * 50, "task"):
+        model.answer(ModelRequest(messages=(ChatMessage("user", (Text(text),)),)))
     assert (found.cramped, found.cuts, found.without_last, found.long_task) == (1, [], 1, 1)
     assert recorded.count_outside([0.44, 0.5, 0.56]) == 2
 

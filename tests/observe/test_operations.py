@@ -34,7 +34,7 @@ async def pay(to: str) -> str:
     ],
     ids=["unknown tool", "invalid arguments"],
 )
-async def test_a_refused_call_has_a_span(recorder, call, name):
+async def test_rejected_call_has_a_span(recorder, call, name):
     """The name of an unknown tool is text of the model, so no span has it.
 
     The metric of durations does not count the call.

@@ -98,18 +98,18 @@ def test_a_server_exports_spans_and_metrics(serve):
 
 
 @pytest.mark.parametrize(
-    ("variables", "words"),
+    ("variables", "expected"),
     [
         ({"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER=zipkin"),
         ({"OTEL_METRICS_EXPORTER": "x"}, "=x"),
     ],
     ids=["traces", "metrics"],
 )
-def test_an_unknown_exporter_is_named(serve, variables, words):
+def test_an_unknown_exporter_is_named(serve, variables, expected):
     """The error also lists the installed exporters."""
     process = serve(**variables)
-    said = " ".join(process.stderr.read().decode().split())
+    output = " ".join(process.stderr.read().decode().split())
     assert process.wait(timeout=120) == 2
-    assert words in said
-    assert "otlp" in said
-    assert "Traceback" not in said
+    assert expected in output
+    assert "otlp" in output
+    assert "Traceback" not in output

@@ -50,7 +50,7 @@ async def wait() -> str:
     return "never"
 
 
-async def test_a_turn_with_a_tool_and_a_child(recorder):
+async def test_child_turn_is_a_span_of_its_tool_call(recorder):
     """The turn of the child is a child span of the tool that called it."""
     helper = BareAgent("helper", llm=ScriptedLLM(["Fine."]))
     steps = [ToolCall("add", {"a": 1, "b": 2}), ToolCall("helper", {"task": "How are you?"}), "Three."]
@@ -171,13 +171,15 @@ async def test_spans_of_a_tool_are_below_its_run(recorder):
     assert recorder.tree()[3:5] == ["    execute_tool look", "      SELECT"]
 
 
-async def test_attempts_are_spans_side_by_side(recorder):
+async def test_each_attempt_is_a_separate_span(recorder):
     """A retry and a fallback model each have a span. The tokens of each call are counted once."""
     replies = [httpx2.Response(503), httpx2.Response(503)]
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(lambda _: replies.pop(0))) as client:
         first = OpenAI("m", api_key="k", http_client=client, retry=Retry(attempts=2, first_delay=0))
-        said = ModelResponse(parts=(Text("Hi."),), usage=Usage(input_tokens=7, output_tokens=2), model="x")
-        agent = BareAgent("clerk", llm=FallbackModel(first, ScriptedLLM([said])))
+        response = ModelResponse(
+            parts=(Text("Hi."),), usage=Usage(input_tokens=7, output_tokens=2), model="x"
+        )
+        agent = BareAgent("clerk", llm=FallbackModel(first, ScriptedLLM([response])))
         async with open_runtime(telemetry=recorder.telemetry()) as runtime:
             await runtime.start(agent)
             await agent.run("Hello")
@@ -196,7 +198,7 @@ async def test_attempts_are_spans_side_by_side(recorder):
     assert calls[0].kind is trace.SpanKind.CLIENT
 
 
-async def test_a_shell_round_a_model_counts_nothing_twice(recorder):
+async def test_wrapper_model_counts_no_tokens_twice(recorder):
     """A custom model that calls another model has a span without the tokens of the inner call."""
 
     class Shell(ScriptedLLM):
@@ -221,7 +223,7 @@ async def test_a_shell_round_a_model_counts_nothing_twice(recorder):
     assert counted == [None, 5]
 
 
-async def test_failures_say_their_kind(recorder):
+async def test_failed_spans_have_their_error_kind(recorder):
     """Spans of a failed tool and a failed model have an error kind, and no error text."""
 
     @tool
@@ -292,7 +294,7 @@ async def test_messages_that_are_collected_are_linked(recorder):
     assert [link.context.span_id for link in together.links] == [sent[1].context.span_id]
 
 
-async def test_a_delegated_task_and_its_report(recorder):
+async def test_delegated_task_and_report_stay_in_one_trace(recorder):
     """The task and its report belong to the trace of the turn that delegated the task."""
     helper = BareAgent("helper", llm=ScriptedLLM(["Done."]))
 
@@ -326,7 +328,7 @@ async def test_a_delegated_task_and_its_report(recorder):
 
 
 @pytest.mark.parametrize("leaves", ["evict", "delete"])
-async def test_turns_that_wait_in_sessions_that_have_left_are_forgotten(recorder, monkeypatch, leaves):
+async def test_suspended_turns_of_removed_sessions_are_forgotten(recorder, monkeypatch, leaves):
     """Evicted and deleted sessions leave no turn in memory.
 
     The turn of the other session resumes after its approval.
@@ -442,7 +444,7 @@ async def _live(journal, recorder, scope) -> None:
     scope.cancel()
 
 
-async def test_content_is_off(recorder):
+async def test_spans_have_no_content_by_default(recorder):
     """No span, link or metric contains the text of a message or the name of the owner.
 
     With `content=True` the texts are redacted and truncated.
@@ -462,22 +464,22 @@ async def test_content_is_off(recorder):
         await runtime.start(clerk)
         session = await clerk.create_session("canary-owner", "canary-prompt")
         await session.wait_idle()
-    told = "".join(span.to_json() for span in recorder.spans) + repr(recorder.metrics())
-    assert "canary" not in told
+    content = "".join(span.to_json() for span in recorder.spans) + repr(recorder.metrics())
+    assert "canary" not in content
     recorder.spans.clear()
     telemetry = recorder.telemetry(content=True, redact=lambda text: text.replace("canary", "bird"))
     async with open_runtime(telemetry=telemetry) as runtime:
         clerk = agent()
         await runtime.start(clerk)
         await clerk.run("canary-prompt " + "x" * 20_000)
-    told = "".join(span.to_json() for span in recorder.spans)
-    assert "canary" not in told
+    content = "".join(span.to_json() for span in recorder.spans)
+    assert "canary" not in content
     for part in ("prompt", "argument", "result", "reply", "system"):
-        assert f"bird-{part}" in told
+        assert f"bird-{part}" in content
     assert max(len(str(value)) for span in recorder.spans for value in span.attributes.values()) < 8_300
 
 
-async def test_a_redaction_that_fails_leaves_the_words_out(recorder):
+async def test_failing_redaction_omits_the_text(recorder):
     """The turn continues."""
 
     def redact(text: str) -> str:
@@ -490,10 +492,12 @@ async def test_a_redaction_that_fails_leaves_the_words_out(recorder):
     assert not [name for span in recorder.spans for name in span.attributes if name.endswith("messages")]
 
 
-async def test_metrics(recorder):
+async def test_metrics_count_finished_operations(recorder):
     """The metrics count finished operations by agent, model and tool."""
-    said = ModelResponse(parts=(Text("Three."),), usage=Usage(input_tokens=11, output_tokens=3), model="x-1")
-    agent = BareAgent("clerk", llm=ScriptedLLM([ToolCall("add", {"a": 1, "b": 2}), said]), tools=[add])
+    response = ModelResponse(
+        parts=(Text("Three."),), usage=Usage(input_tokens=11, output_tokens=3), model="x-1"
+    )
+    agent = BareAgent("clerk", llm=ScriptedLLM([ToolCall("add", {"a": 1, "b": 2}), response]), tools=[add])
     async with open_runtime(telemetry=recorder.telemetry()) as runtime:
         await runtime.start(agent)
         await agent.run("1 + 2?")
@@ -524,14 +528,14 @@ async def test_traces_of_concurrent_turns_stay_separate(recorder):
     rng = random.Random(7)
     tracer = recorder.tracers.get_tracer("program")
     agent, helper = _erratic_agents(rng)
-    wanted: dict[str, int] = {}
+    expected: dict[str, int] = {}
 
     async def talk(session) -> None:
         for _ in range(10):
             with tracer.start_as_current_span("request") as span:
                 priority = "urgent" if rng.random() < 0.2 else "normal"
                 message_id = await session.chat("Go", priority=priority)
-                wanted[message_id] = span.get_span_context().trace_id
+                expected[message_id] = span.get_span_context().trace_id
             for _ in range(rng.randrange(6)):
                 await trio.lowlevel.checkpoint()
         await session.wait_idle()
@@ -549,8 +553,8 @@ async def test_traces_of_concurrent_turns_stay_separate(recorder):
         span.attributes["actgent.message.id"]: span.context.trace_id
         for span in recorder.of("invoke_agent clerk")
     }
-    assert turns.items() <= wanted.items()
-    assert len(turns) == len(wanted) == 500
+    assert turns.items() <= expected.items()
+    assert len(turns) == len(expected) == 500
     assert all(span.parent is not None for span in recorder.spans if span.name != "request")
 
 
@@ -580,7 +584,7 @@ def _erratic_agents(rng):
     return BareAgent("clerk", llm=ScriptedLLM(answer), tools=tools, limits=limits), helper
 
 
-def test_names_are_those_of_the_conventions():
+def test_names_match_the_conventions():
     """The `gen_ai` names match the package of the conventions. Each name has one of six prefixes."""
     known = {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_")} | {
         value for name, value in vars(gen_ai_metrics).items() if name.startswith("GEN_AI_")
@@ -617,7 +621,7 @@ async def test_invalid_telemetry_is_rejected():
             pass
 
 
-def test_a_portal_takes_the_trace_of_its_caller(recorder):
+def test_portal_uses_the_trace_of_its_caller(recorder):
     """A span of the synchronous program is the parent of the turn on trio's thread."""
     tracer = recorder.tracers.get_tracer("program")
     with open_portal(telemetry=recorder.telemetry()) as portal:

@@ -51,8 +51,8 @@ def in_asyncio(test):
     return run_all
 
 
-def clerk(*said, **options):
-    return BareAgent("clerk", llm=ScriptedLLM(list(said) or ["Yes."], repeat=not said), **options)
+def clerk(*texts, **options):
+    return BareAgent("clerk", llm=ScriptedLLM(list(texts) or ["Yes."], repeat=not texts), **options)
 
 
 async def happened(event):
@@ -72,7 +72,7 @@ async def test_run_returns_a_reply():
 
 
 @in_asyncio
-async def test_portal_without_a_block():
+async def test_portal_can_be_opened_without_a_block():
     """In a notebook, `await` opens the portal and `aclose` closes it."""
     portal = await open_portal()
     agent = await portal.start(clerk())
@@ -86,16 +86,16 @@ async def test_portal_without_a_block():
 @in_asyncio
 async def test_handlers_run_on_the_event_loop():
     """Sync handlers run in the loop's thread, async handlers as asyncio tasks. The turn waits for them, in order."""
-    loop, heard = asyncio.get_running_loop(), []
+    loop, received = asyncio.get_running_loop(), []
 
     async def hear(reply, session):
         assert asyncio.get_running_loop() is loop
         await asyncio.sleep(0)
-        heard.append((session.id, reply.text, len(await session.history())))
+        received.append((session.id, reply.text, len(await session.history())))
 
     def hear_now(reply):
         assert asyncio.get_running_loop() is loop
-        heard.append(reply.text)
+        received.append(reply.text)
 
     async with open_portal() as portal:
         agent = await portal.start(clerk("one", "two", "three"))
@@ -106,10 +106,10 @@ async def test_handlers_run_on_the_event_loop():
         await session.wait_idle()
         session.remove_handler(hear)
         session.remove_handler(hear_now)
-        async with session.listening(on_conversation=heard.append):
+        async with session.listening(on_conversation=received.append):
             await session.chat("Third")
             await session.wait_idle()
-        assert [str(each) if isinstance(each, Reply) else each for each in heard] == [
+        assert [str(each) if isinstance(each, Reply) else each for each in received] == [
             ("s", "one", 2),
             ("s", "two", 4),
             "two",
@@ -118,7 +118,7 @@ async def test_handlers_run_on_the_event_loop():
 
 
 @in_asyncio
-async def test_hooks_and_state():
+async def test_hooks_may_await_asyncio():
     """Hooks may await asyncio. Session properties are read by async methods."""
     chats = []
     yes = ModelResponse(parts=(Text("Yes."),), usage=Usage(input_tokens=3, output_tokens=7))
@@ -169,13 +169,13 @@ async def test_exception_of_a_handler_is_a_failure():
 @in_asyncio
 async def test_handler_waiting_for_itself_raises():
     """The turn waits for the handler, but not for a task that the handler starts."""
-    told, tasks = [], []
+    received, tasks = [], []
 
     async def hear(reply, session):
         try:
             await session.wait_idle()
         except WouldDeadlock as error:
-            told.append(error)
+            received.append(error)
         tasks.append(asyncio.create_task(session.wait_idle()))
 
     async with open_portal() as portal:
@@ -183,7 +183,7 @@ async def test_handler_waiting_for_itself_raises():
         session = await agent.create_session("ada", "Hello", on_conversation=hear)
         await session.wait_idle()
         await asyncio.gather(*tasks)
-    assert len(told) == len(tasks) == 1
+    assert len(received) == len(tasks) == 1
 
 
 @in_asyncio
@@ -210,11 +210,11 @@ async def test_slow_handler_is_cancelled_on_its_loop():
 
 def test_handler_of_a_closed_loop_is_a_failure():
     """The turn continues without the handler, and the failure names the reason."""
-    kept, heard, failures = [], [], []
+    kept, received, failures = [], [], []
 
     async def attach(portal):
         agent = await portal.start(clerk())
-        kept.append(await agent.create_session("ada", on_conversation=heard.append))
+        kept.append(await agent.create_session("ada", on_conversation=received.append))
 
     async def chat(portal):
         (session,) = kept
@@ -229,7 +229,7 @@ def test_handler_of_a_closed_loop_is_a_failure():
     portal = asyncio.run(open_one())
     asyncio.run(attach(portal))
     asyncio.run(chat(portal))
-    assert heard == []
+    assert received == []
     assert "asyncio event loop of this handler is closed" in str(failures[0].error)
 
 
@@ -239,9 +239,9 @@ async def test_stream_is_iterated(chatty):
     async with open_portal() as portal:
         agent = await portal.start(BareAgent("clerk", llm=chatty(250)))
         async with agent.stream("Hello") as events:
-            heard = [event async for event in events]
-    assert [event.text for event in heard if isinstance(event, Token)] == [f"{n} " for n in range(250)]
-    assert isinstance(heard[-1], Reply)
+            received = [event async for event in events]
+    assert [event.text for event in received if isinstance(event, Token)] == [f"{n} " for n in range(250)]
+    assert isinstance(received[-1], Reply)
 
 
 @in_asyncio
@@ -270,7 +270,7 @@ async def test_cancelled_read_loses_no_delivery(slow):
                 await on_text(f"{number} ", 0)
             return ModelResponse(parts=(Text("".join(f"{n} " for n in range(20))),))
 
-    heard = []
+    received = []
     async with open_portal() as portal:
         agent = await portal.start(BareAgent("clerk", llm=Stepwise()))
         async with agent.stream("Hello") as events:
@@ -278,9 +278,9 @@ async def test_cancelled_read_loses_no_delivery(slow):
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(anext(events), 0.005)
                 go_on.release()
-                heard.append((await anext(events)).text)
-                assert number + 1 == len(heard)
-    assert heard == [f"{n} " for n in range(20)]
+                received.append((await anext(events)).text)
+                assert number + 1 == len(received)
+    assert received == [f"{n} " for n in range(20)]
 
 
 @in_asyncio
@@ -292,9 +292,9 @@ async def test_approval_resumes_a_turn():
         """Pay."""
         return f"paid {amount}"
 
-    said = [ToolCall("pay", {"amount": 7}), "Done.", ToolCall("pay", {"amount": 8}), "Again."]
+    answers = [ToolCall("pay", {"amount": 7}), "Done.", ToolCall("pay", {"amount": 8}), "Again."]
     async with open_portal() as portal:
-        agent = await portal.start(clerk(*said, tools=[pay]))
+        agent = await portal.start(clerk(*answers, tools=[pay]))
         session = await agent.create_session("ada")
         with pytest.raises(Suspended) as caught:
             await agent.run("Pay 7", session=session)
@@ -336,8 +336,8 @@ async def test_context_variables_reach_tools_and_handlers():
         seen[reply.text].append(TENANT.get())
 
     def answer(chat):
-        said = chat.messages[-1].parts[0]
-        return ToolCall("look", {"name": said.text}) if isinstance(said, Text) else said.content
+        part = chat.messages[-1].parts[0]
+        return ToolCall("look", {"name": part.text}) if isinstance(part, Text) else part.content
 
     async with open_portal() as portal:
         model = ScriptedLLM([answer], repeat=True)
@@ -468,7 +468,7 @@ async def test_cancelled_open_leaves_no_thread():
             await task.result().aclose()
 
 
-def test_ctrl_c_in_asyncio_run(slow):
+def test_ctrl_c_in_asyncio_run_closes_the_portal(slow):
     """Asyncio cancels the main task.
 
     The turn is stopped, the portal is closed, and KeyboardInterrupt is raised.

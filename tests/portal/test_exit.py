@@ -43,14 +43,14 @@ def test_program_without_close_ends():
 
     Handlers receive the failure, and the log names the remedy.
     """
-    told, logged, code = run("""
+    output, logged, code = run("""
 portal = open_portal().open()
 clerk = portal.start(agent)
 clerk.create_session("ada", "Hello", on_exception=handler)
 slow.begun.wait()
 print("end of the program", flush=True)
 """)
-    assert (told, code) == ("end of the program\nended as stopped\n", 0)
+    assert (output, code) == ("end of the program\nended as stopped\n", 0)
     assert "use `with open_portal()`" in logged
 
 
@@ -83,7 +83,10 @@ with open_portal() as portal:
 
 
 def test_ctrl_c_ends_an_asyncio_program():
-    """The same with `asyncio.run`."""
+    """The block exits at once, and the exit code is that of an interrupted program.
+
+    The program runs under `asyncio.run`.
+    """
     _, logged, code = run("""
 import asyncio
 
@@ -104,8 +107,8 @@ asyncio.run(main())
     assert "KeyboardInterrupt" in logged
 
 
-def test_sys_exit_in_the_block():
-    """The agents are stopped at once, and the exit code is the program's."""
+def test_sys_exit_stops_the_agents_at_once():
+    """The exit code is the program's."""
     _, _, code = run("""
 with open_portal() as portal:
     portal.start(agent).create_session("ada", "Hello")
@@ -117,7 +120,7 @@ with open_portal() as portal:
 
 def test_forked_child_ends():
     """A forked child ends without waiting for the portal of its parent."""
-    told, _, code = run("""
+    output, _, code = run("""
 with open_portal() as portal:
     portal.start(agent)
     if not os.fork():
@@ -126,12 +129,12 @@ with open_portal() as portal:
     os.wait()
     print("parent", flush=True)
 """)
-    assert (told, code) == ("child\nparent\n", 0)
+    assert (output, code) == ("child\nparent\n", 0)
 
 
 def test_many_portals_leave_no_thread():
     """The number of threads is the same before and after."""
-    told, _, code = run("""
+    output, _, code = run("""
 before = threading.active_count()
 for _ in range(20):
     with open_portal() as portal:
@@ -141,4 +144,4 @@ while threading.active_count() > before and time.monotonic() < ends:
     time.sleep(0.05)
 print(threading.active_count() - before, flush=True)
 """)
-    assert (told, code) == ("0\n", 0)
+    assert (output, code) == ("0\n", 0)

@@ -56,8 +56,8 @@ def _members(cls):
         yield from ((name, value) for name, value in vars(base).items() if not name.startswith("_"))
 
 
-def clerk(*said, **options):
-    return BareAgent("clerk", llm=ScriptedLLM(list(said) or ["Yes."], repeat=not said), **options)
+def clerk(*texts, **options):
+    return BareAgent("clerk", llm=ScriptedLLM(list(texts) or ["Yes."], repeat=not texts), **options)
 
 
 def said_in(items):
@@ -86,7 +86,7 @@ def has_ended(item):
         (Agent, AsyncPortalAgent),
     ],
 )
-def test_portals_have_what_trio_has(native, proxy):
+def test_portals_have_all_members_of_trio_objects(native, proxy):
     """Each public member of a session or an agent exists in both portals, or is listed here."""
     renamed = {"aclose"} if proxy is PortalSession else set()  # PortalSession names this method `close`
     instance = {"agent_name", "id", "owner"} if native is Session else set()
@@ -126,8 +126,8 @@ def test_created_message_is_received_once():
             agent.receive("Hello")
 
 
-def test_parent_and_child_sessions():
-    """Parent and child sessions are portal objects too, and their properties can be read."""
+def test_parent_and_child_sessions_are_portal_objects():
+    """Their properties can be read."""
     with open_portal(journal="memory:") as portal:
         agent = portal.start(clerk())
         above = agent.create_session("ada", session_id="above", on_busy="collect")
@@ -236,7 +236,7 @@ def run_in_asyncio(test):
     asyncio.run(asyncio.wait_for(test, 20), debug=True)
 
 
-def test_messages_and_records_in_asyncio():
+def test_asyncio_portal_has_message_and_record_methods():
     """The asyncio portal has the same methods as coroutines."""
 
     async def main():

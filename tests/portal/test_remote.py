@@ -44,7 +44,7 @@ def held_gateway(portal):
 
 def test_synchronous_client_uses_a_server():
     """Sessions, handlers, runs, streams, decisions and errors, with blocking calls."""
-    heard, with_session = [], []
+    received, with_session = [], []
     with open_portal(journal="memory:") as portal:
         portal.start(clerk())
         block = held_gateway(portal)
@@ -52,7 +52,7 @@ def test_synchronous_client_uses_a_server():
         with PortalClient(portal, gateway.url, token=gateway.key) as client:
             agent = client.agent("clerk")
             session = agent.create_session(session_id="s1")
-            session.on_conversation(heard.append)
+            session.on_conversation(received.append)
             session.on_conversation(lambda reply, mine: with_session.append((reply.text, mine)))
             session.chat("first", message_id="m1")
             session.wait_idle()
@@ -76,16 +76,16 @@ def test_synchronous_client_uses_a_server():
             with pytest.raises(SessionClosed):
                 agent.open_session("s1")
         portal.call(block.exit, None)
-    assert [reply.text for reply in heard] == ["one", "two", "three", "It is paid."]
-    assert with_session == [(reply.text, session) for reply in heard]
+    assert [reply.text for reply in received] == ["one", "two", "three", "It is paid."]
+    assert with_session == [(reply.text, session) for reply in received]
 
 
 async def talk():
-    heard = []
+    received = []
 
     async def hear(reply):
         await asyncio.sleep(0)
-        heard.append(reply.text)
+        received.append(reply.text)
 
     async with open_portal(journal="memory:") as portal:
         await portal.start(clerk())
@@ -106,8 +106,8 @@ async def talk():
                 await agent.run("pay", session=session)
             async with agent.follow(session) as deliveries:
                 await session.answer(waiting.value.ids[0], Approve())
-                told = [each.text async for each in deliveries if isinstance(each, Reply)]
-            assert told == ["It is paid."]
+                texts = [each.text async for each in deliveries if isinstance(each, Reply)]
+            assert texts == ["It is paid."]
             assert (await session.status(), await session.cursor()) == ("idle", cursor)
             first = next(iter(await session.messages()))
             await client.rate("s1", first.id, score=1, comment="good")
@@ -115,7 +115,7 @@ async def talk():
             assert await client.schedules() == ()
             await session.aclose()
         await portal.call(block.exit, None)
-    return heard
+    return received
 
 
 def test_asyncio_client_uses_a_server():

@@ -72,8 +72,7 @@ async def until(condition):
             await trio.sleep(0.01)
 
 
-async def test_five_hundred_concurrent_requests():
-    """Each request gets the answer to its message."""
+async def test_five_hundred_concurrent_requests_get_their_answers():
     answers = {}
 
     async def one(number):

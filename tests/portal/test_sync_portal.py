@@ -41,8 +41,8 @@ from actgent.portal.trio_thread import TrioThread
 TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
 
 
-def clerk(*said, **options):
-    return BareAgent("clerk", llm=ScriptedLLM(list(said) or ["Yes."], repeat=not said), **options)
+def clerk(*texts, **options):
+    return BareAgent("clerk", llm=ScriptedLLM(list(texts) or ["Yes."], repeat=not texts), **options)
 
 
 # --- calls and handlers ---------------------------------------------------------------------
@@ -82,10 +82,10 @@ def test_handlers_receive_the_replies_of_a_session():
 
     Sync handlers run in a thread.
     """
-    heard, threads = [], set()
+    received, threads = [], set()
 
     def hear(reply, session):
-        heard.append((session.id, reply.text))
+        received.append((session.id, reply.text))
         threads.add(threading.current_thread().name)
 
     with open_portal() as portal:
@@ -95,11 +95,11 @@ def test_handlers_receive_the_replies_of_a_session():
         session.chat("Second")
         session.wait_idle()
         session.remove_handler(hear)
-        late = session.on_conversation(lambda reply: heard.append(reply.text))
+        late = session.on_conversation(lambda reply: received.append(reply.text))
         session.chat("Third")
         session.wait_idle()
         assert callable(late)
-        assert heard == [("s", "one"), ("s", "two"), "three"]
+        assert received == [("s", "one"), ("s", "two"), "three"]
         assert "actgent portal" not in threads
         assert threading.current_thread().name not in threads
         assert [message.text for message in session.history] == [
@@ -118,15 +118,15 @@ def test_handlers_receive_the_replies_of_a_session():
 
 def test_handlers_are_attached_for_a_block():
     """The handlers are removed after the block."""
-    heard = []
+    received = []
     with open_portal() as portal:
         session = portal.start(clerk()).create_session("ada")
-        with session.listening(on_conversation=heard.append):
+        with session.listening(on_conversation=received.append):
             session.chat("Hello")
             session.wait_idle()
         session.chat("Hello")
         session.wait_idle()
-    assert [reply.text for reply in heard] == ["Yes."]
+    assert [reply.text for reply in received] == ["Yes."]
 
 
 def test_handler_can_use_its_session():
@@ -152,27 +152,27 @@ def test_handler_can_use_its_session():
 
 def test_async_handler_runs_on_trio():
     """The handler runs on trio, because a synchronous program has no event loop."""
-    heard = []
+    received = []
 
     async def hear(reply, session):
         await trio.lowlevel.checkpoint()
-        heard.append((threading.current_thread().name, type(session).__name__))
+        received.append((threading.current_thread().name, type(session).__name__))
 
     with open_portal() as portal:
         session = portal.start(clerk()).create_session("ada", "Hello", on_conversation=hear)
         session.wait_idle()
-    assert heard == [("actgent portal", "Session")]
+    assert received == [("actgent portal", "Session")]
 
 
 def test_agent_hooks_run_in_threads():
     """on_session, on_query and on_message are called in threads, with the portal's session objects."""
-    heard = []
+    received = []
     with open_portal() as portal:
         chats = []
         model = ScriptedLLM([lambda chat: chats.append(str(chat.messages)) or "Yes."], repeat=True)
         agent = portal.start(BareAgent("clerk", llm=model))
-        agent.on_session(lambda session: heard.append(type(session).__name__))
-        agent.on_message(lambda message: heard.append(message.text))
+        agent.on_session(lambda session: received.append(type(session).__name__))
+        agent.on_message(lambda message: received.append(message.text))
 
         @agent.on_query
         def add(message):
@@ -181,11 +181,11 @@ def test_agent_hooks_run_in_threads():
         agent.run("Hello")
         agent.remove_hook(add)
         agent.run("Bye")
-    assert heard == ["PortalSession", "Hello", "Yes.", "PortalSession", "Bye", "Yes."]
+    assert received == ["PortalSession", "Hello", "Yes.", "PortalSession", "Bye", "Yes."]
     assert ["raining" in chat for chat in chats] == [True, False]
 
 
-def test_state_and_schedules():
+def test_session_properties_can_be_read_and_state_changed():
     """The properties of a session can be read, and its state can be changed."""
     with open_portal() as portal:
         session = portal.start(clerk()).create_session("ada")
@@ -201,9 +201,9 @@ def test_stream_is_iterated(chatty):
     with open_portal() as portal:
         agent = portal.start(BareAgent("clerk", llm=chatty(250)))
         with agent.stream("Hello") as events:
-            heard = list(events)
-    assert [event.text for event in heard if isinstance(event, Token)] == [f"{n} " for n in range(250)]
-    assert isinstance(heard[-1], Reply)
+            received = list(events)
+    assert [event.text for event in received if isinstance(event, Token)] == [f"{n} " for n in range(250)]
+    assert isinstance(received[-1], Reply)
 
 
 def test_slow_reader_slows_the_model(chatty):
@@ -238,9 +238,9 @@ def test_approval_resumes_a_turn():
         """Pay."""
         return f"paid {amount}"
 
-    said = [ToolCall("pay", {"amount": 7}), "Done.", ToolCall("pay", {"amount": 8}), "Again."]
+    answers = [ToolCall("pay", {"amount": 7}), "Done.", ToolCall("pay", {"amount": 8}), "Again."]
     with open_portal() as portal:
-        agent = portal.start(clerk(*said, tools=[pay]))
+        agent = portal.start(clerk(*answers, tools=[pay]))
         session = agent.create_session("ada")
         with pytest.raises(Suspended) as caught:
             agent.run("Pay 7", session=session)
@@ -290,18 +290,18 @@ def test_many_threads_use_one_portal():
 
     with open_portal() as portal:
         agent = portal.start(BareAgent("clerk", llm=ScriptedLLM([answer], repeat=True)))
-        heard = {}
+        received = {}
 
         def ask(number):
             for each in range(10):
-                heard[number, each] = agent.run(f"{number}.{each}").text
+                received[number, each] = agent.run(f"{number}.{each}").text
 
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert heard == {(n, e): f"{n}.{e}"[::-1] for n in range(20) for e in range(10)}
+    assert received == {(n, e): f"{n}.{e}"[::-1] for n in range(20) for e in range(10)}
 
 
 def test_run_sync_returns_a_reply():
@@ -346,9 +346,9 @@ def test_context_variables_reach_tools_and_handlers():
         seen.append(("async tool", TENANT.get()))
         return "seen"
 
-    said = [ToolCall("look", {}), ToolCall("alook", {}), "Done."]
+    answers = [ToolCall("look", {}), ToolCall("alook", {}), "Done."]
     with open_portal() as portal:
-        agent = portal.start(clerk(*said, tools=[look, alook]))
+        agent = portal.start(clerk(*answers, tools=[look, alook]))
         session = agent.create_session(
             "ada", on_conversation=lambda _: seen.append(("handler", TENANT.get()))
         )
@@ -451,27 +451,27 @@ def test_ctrl_c_stops_the_turn(slow):
 
 def test_closing_finishes_accepted_messages():
     """A normal exit of the block finishes accepted messages within the grace period, like a runtime's block."""
-    heard = []
+    received = []
     with open_portal() as portal:
         agent = portal.start(clerk())
         for number in range(20):
-            agent.create_session(f"user {number}", "Hello", on_conversation=heard.append)
-    assert len(heard) == 20
+            agent.create_session(f"user {number}", "Hello", on_conversation=received.append)
+    assert len(received) == 20
 
 
 def test_pending_call_raises_when_the_portal_closes(slow):
     """A call of another thread that gets no result within the grace period raises PortalClosed, and so do later calls."""
-    told = []
+    received = []
     with open_portal() as portal:
         agent = portal.start(BareAgent("clerk", llm=slow, grace=0.0))
-        forever = threading.Thread(target=catch, args=(told, lambda: portal.call(trio.sleep_forever)))
-        asking = threading.Thread(target=catch, args=(told, lambda: agent.run("Hello")))
+        forever = threading.Thread(target=catch, args=(received, lambda: portal.call(trio.sleep_forever)))
+        asking = threading.Thread(target=catch, args=(received, lambda: agent.run("Hello")))
         forever.start()
         asking.start()
         assert slow.begun.wait(10)
     forever.join(10)
     asking.join(10)
-    assert sorted(type(error).__name__ for error in told) == ["PortalClosed", "Stopped"]
+    assert sorted(type(error).__name__ for error in received) == ["PortalClosed", "Stopped"]
     with pytest.raises(PortalClosed, match=r"the portal was closed: open another one with open_portal\(\)"):
         agent.run("Hello")
     with pytest.raises(PortalClosed):
@@ -628,11 +628,11 @@ def test_open_portal_has_the_options_of_open_runtime():
 
 def test_agent_errors_are_the_same_as_on_trio(slow):
     """An interrupted turn and a stopped agent raise the same errors as on trio."""
-    told = []
+    received = []
     with open_portal() as portal:
         agent = portal.start(BareAgent("clerk", llm=slow))
         session = agent.create_session("ada")
-        thread = threading.Thread(target=catch, args=(told, lambda: agent.run("Hello", session=session)))
+        thread = threading.Thread(target=catch, args=(received, lambda: agent.run("Hello", session=session)))
         thread.start()
         assert slow.begun.wait(10)
         session.interrupt("enough")
@@ -641,4 +641,4 @@ def test_agent_errors_are_the_same_as_on_trio(slow):
         portal.call(trio.testing.wait_all_tasks_blocked)
         with pytest.raises(NotRunning):
             agent.run("Hello")
-    assert [type(error) for error in told] == [Interrupted]
+    assert [type(error) for error in received] == [Interrupted]

@@ -35,8 +35,15 @@ def view(text="hello", **fields):
     """Return the view of a turn at the first message of a session."""
     message = Message(session_id="s", sender=Sender("ada"), parts=(Text(text),))
     profile = Profile(types=TYPES)
-    given = {"message": message, "record": [message], "state": {}, "profile": profile, "tools": (), **fields}
-    return TurnView(**given)
+    settings = {
+        "message": message,
+        "record": [message],
+        "state": {},
+        "profile": profile,
+        "tools": (),
+        **fields,
+    }
+    return TurnView(**settings)
 
 
 def answer(text):

@@ -77,24 +77,24 @@ async def test_block_1_the_methods_of_the_core():
 
 async def test_block_2_the_handlers_of_a_session():
     """Each handler receives only values of its kind."""
-    heard = []
+    received_items = []
     async with BareAgent("a", llm=ScriptedLLM([])) as agent:
         session = await agent.create_session("ada")
         # block 2
-        session.on_conversation(heard.append)
-        session.on_event(heard.append)
-        session.on_tool_result(heard.append)
-        session.on_exception(heard.append)
+        session.on_conversation(received_items.append)
+        session.on_event(received_items.append)
+        session.on_tool_result(received_items.append)
+        session.on_exception(received_items.append)
         # end
-        told = [
+        received = [
             Reply(text="a"),
             Event(name="b"),
             ToolResult(call_id="c", tool_name="c", content="c"),
             Failure(kind="tool", error=ValueError("d"), message_id="d"),
         ]
-        for each in told:
+        for each in received:
             await session.inject(each)
-    assert heard == told
+    assert received_items == received
 
 
 async def test_block_3_the_prompts_of_an_agent():
@@ -251,8 +251,8 @@ async def test_blocks_14_28_and_36_messages_and_their_senders():
         await agent.receive(msg)
         # end
         await session.wait_idle()
-        said = [each.text for each in session.history if each.sender.kind == "assistant"]
-    assert said == ["heard Hello", "heard <system>\n42\n</system>"]
+        texts = [each.text for each in session.history if each.sender.kind == "assistant"]
+    assert texts == ["heard Hello", "heard <system>\n42\n</system>"]
 
 
 async def test_block_15_the_role_of_a_sender():
@@ -504,19 +504,19 @@ async def test_block_29_how_a_message_is_processed():
 
 async def test_blocks_33_and_34_handlers_are_triggered():
     """A program can call the handlers of a session with a tool result and with a reply."""
-    heard = []
+    received = []
     result = ToolResult(call_id="1", tool_name="x", content="42")
     async with BareAgent("a", llm=ScriptedLLM([])) as agent:
         session = await agent.create_session("ada")
-        session.on_tool_result(lambda result, session: heard.append((result.content, session.id)))
-        session.on_conversation(lambda reply: heard.append(reply.text))
+        session.on_tool_result(lambda result, session: received.append((result.content, session.id)))
+        session.on_conversation(lambda reply: received.append(reply.text))
         # block 33
         await session.inject(result)
         # end
         # block 34
         await session.inject(Reply(text="Hello."))
         # end
-    assert heard == [("42", session.id), "Hello."]
+    assert received == [("42", session.id), "Hello."]
 
 
 async def test_block_35_a_tool_is_run_by_hand():
@@ -531,16 +531,16 @@ async def test_block_35_a_tool_is_run_by_hand():
 
 async def test_block_37_handlers_of_words_and_results():
     """Handlers receive replies and tool results, as in the document."""
-    words, results = [], []
+    texts, results = [], []
     async with reacting(INVOCATION, DIRECT) as agent:
         session = await agent.create_session("ada")
         # block 37
-        session.on_conversation(words.append)
+        session.on_conversation(texts.append)
         session.on_tool_result(results.append)
         # end
         await session.chat("Find x.")
         await session.wait_idle()
-    assert ([each.text for each in words], [each.content for each in results]) == (["Hello."], ["found x"])
+    assert ([each.text for each in texts], [each.content for each in results]) == (["Hello."], ["found x"])
 
 
 def test_blocks_38_and_39_classifiers_of_bare_and_simple():

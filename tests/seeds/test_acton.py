@@ -43,10 +43,10 @@ async def test_blocks_1_and_6_a_client_of_ones_own():
 
 async def test_block_2_an_agent_is_made_of_parts():
     """An agent is created with a client, a memory and retry settings, and has an empty tool registry."""
-    asked = []
+    requests = []
 
     def llm_client(messages):
-        asked.append(len(messages))
+        requests.append(len(messages))
         return "Hello."
 
     # block 2
@@ -59,7 +59,7 @@ async def test_block_2_an_agent_is_made_of_parts():
         for _ in range(3):
             await agent.run("Hi", session=session)
         assert len(agent.tools.list()) == 0
-    assert asked == [2, 2, 2]
+    assert requests == [2, 2, 2]
 
 
 async def test_block_3_data_of_pydantic():
@@ -138,5 +138,5 @@ async def test_block_8_a_memory_of_ones_own():
     llm = ScriptedLLM(lambda chat: f"{len(chat.messages)}")
     async with BareAgent("a", llm=llm, memory=MyMemory()) as agent:
         session = await agent.create_session("ada")
-        said = [str(await agent.run("Hi", session=session)) for _ in range(4)]
-    assert said[-1] == said[-2]
+        texts = [str(await agent.run("Hi", session=session)) for _ in range(4)]
+    assert texts[-1] == texts[-2]

@@ -97,7 +97,7 @@ def test_difference_yields_exactly_the_new_value(pair):
     ],
     ids=lambda value: repr(value).replace(" ", ""),
 )
-def test_operations(old, new, expected):
+def test_operations_have_the_stored_format(old, new, expected):
     """The operations have the stored format, which journals contain, so it must not change."""
     assert difference(old, new) == expected
 
@@ -118,7 +118,7 @@ def test_a_chain_of_differences_is_bounded():
         patcher.note(record)
         written.append(bool(record.patches))
         value = new
-    assert [place for place, is_patch in enumerate(written) if not is_patch] == [0, MAX_PATCHES + 1]
+    assert [index for index, is_patch in enumerate(written) if not is_patch] == [0, MAX_PATCHES + 1]
     patcher, value, sizes = StatePatcher(), {str(n): "y" * 20 for n in range(20)}, []
     for number in range(60):
         new = {**value, str(number % 20): f"{number:020}"}
@@ -126,7 +126,7 @@ def test_a_chain_of_differences_is_bounded():
         patcher.note(record)
         sizes.append(len(pack_plain(record.patches["k"])) if record.patches else 0)
         value = new
-    wholes = [place for place, size in enumerate(sizes) if not size]
+    wholes = [index for index, size in enumerate(sizes) if not size]
     assert len(wholes) > 1
     assert sum(sizes[: wholes[1]]) <= len(pack_plain(value))
 
@@ -202,7 +202,7 @@ def test_state_is_restored_after_each_record(tmp_path_factory, steps, restarts):
     trio.run(partial(_live, steps, url, restarts=restarts))
 
 
-async def test_a_journal_holds_differences(tmp_path):
+async def test_journal_stores_differences(tmp_path):
     """A small change of a large value is stored as a difference. Feed and observers get complete values."""
     path = tmp_path / "agents.db"
     value = {"log": [], "filler": {str(n): "x" * 100 for n in range(100)}}
@@ -225,7 +225,7 @@ async def test_a_journal_holds_differences(tmp_path):
     assert size < 2 * len(pack_plain(value))
 
 
-async def test_redacted_journals_hold_redacted_differences(tmp_path):
+async def test_redacted_journals_store_redacted_differences(tmp_path):
     """Text in differences is redacted. After a restart the state has the redacted text."""
     path = tmp_path / "agents.db"
 

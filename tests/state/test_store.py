@@ -340,7 +340,7 @@ async def test_parallel_updates_are_all_applied():
     assert (store["count"], store.number, len(store)) == (40, 40, 42)
 
 
-async def test_rollback_from_a_thread():
+async def test_rollback_from_a_thread_runs_in_the_event_loop():
     """The rollback runs in the event loop's thread, like every state change."""
     store = Store()
     store.dispatch(("a", 1))

@@ -63,18 +63,17 @@ def is_object(value):
         '{"a": [1 {"b": "x"}]}',
     ],
 )
-def test_reads(text):
+def test_json_in_text_is_extracted(text):
     """Text around a value and small syntax errors do not prevent the extraction."""
     assert extract(text) == VALUE
     assert extract_only(text, is_object) == VALUE
 
 
-def test_a_line_break_in_a_string_means_itself():
-    """Raw control characters in strings are accepted."""
+def test_raw_control_characters_in_strings_are_accepted():
     assert extract('{"a": "one\ntwo\tthree"}') == {"a": "one\ntwo\tthree"}
 
 
-def test_constants_of_python():
+def test_python_constants_are_parsed():
     """True, False and None are parsed with either kind of quotes."""
     expected = {"a": True, "b": None, "c": "True"}
     assert extract('{"a": True, "b": None, "c": "True"}') == expected
@@ -95,7 +94,7 @@ def test_constants_of_python():
         'f({"a": 1}, ',
     ],
 )
-def test_truncated(text):
+def test_unclosed_bracket_is_truncated(text):
     """An unclosed bracket is reported as truncated with its position. No value inside it is an answer."""
     with pytest.raises(ParseError, match="truncated JSON: the bracket at character"):
         extract(text)
@@ -115,7 +114,7 @@ def test_truncated(text):
         '{"a": 1}, "b": 2}',
     ],
 )
-def test_fragments_are_no_answers(text):
+def test_fragments_are_skipped(text):
     """Arguments of calls, assignments and the contents of broken values are skipped as a whole."""
     with pytest.raises(ParseError):
         extract(text)
@@ -142,14 +141,14 @@ def test_fragments_are_no_answers(text):
         ("plain words", "no JSON"),
     ],
 )
-def test_refuses(text, reason):
+def test_unstorable_values_are_rejected(text, reason):
     """A value that cannot be stored or parsed is rejected with its reason."""
     with pytest.raises(ParseError, match=reason) as caught:
         extract(text)
     assert caught.value.raw == text
 
 
-def test_edges_that_pass():
+def test_edge_values_are_accepted():
     """64-bit integers, complete surrogate pairs and the maximum depth are accepted."""
     assert extract('{"a": [18446744073709551615, -9223372036854775808]}') == {"a": [2**64 - 1, -(2**63)]}
     assert extract('{"a": "\\ud83d\\ude00"}') == {"a": "😀"}
@@ -162,8 +161,8 @@ def test_strings_are_not_searched():
     assert extract_only(f"So: {json.dumps(value)}") == value
 
 
-def test_the_check_chooses():
-    """The first value that passes the check is returned. If no value passes, the error has the reason of the first."""
+def test_first_value_that_passes_the_check_is_returned():
+    """If no value passes, the error has the reason of the first."""
     text = 'Given [1] and {"b": 1}: {"a": 2}'
     assert extract(text, lambda value: None if isinstance(value, dict) and "a" in value else "no a") == {
         "a": 2
@@ -172,7 +171,7 @@ def test_the_check_chooses():
         extract(text, lambda _: "no c")
 
 
-def test_two_answers_are_none():
+def test_several_different_answers_are_rejected():
     """`extract_only` rejects several different values, and accepts equal ones."""
     with pytest.raises(ParseError, match="2 different JSON objects"):
         extract_only('{"a": 1} or {"a": 2}', is_object)
@@ -182,7 +181,7 @@ def test_two_answers_are_none():
         extract_only('{"a": 1} or {"a": true}', is_object)
 
 
-def test_a_truncated_second_answer_spoils_the_first():
+def test_truncated_second_answer_rejects_the_first():
     """The content of the truncated value is unknown."""
     with pytest.raises(ParseError, match="truncated"):
         extract_only('{"a": 1} {"a"', is_object)
@@ -212,7 +211,7 @@ def test_loads_is_strict():
             loads(text)
 
 
-def test_thoughts_are_left_out():
+def test_thoughts_are_removed():
     """Thinking before the answer is removed. Tags in the answer are kept."""
     assert visible("<think>a\nb</think>\n\nhello") == "hello"
     assert visible("<think>never ends {") == ""
@@ -222,14 +221,14 @@ def test_thoughts_are_left_out():
         extract('<think>{"a": 1}')
 
 
-def test_is_cut():
+def test_is_cut_detects_unclosed_values():
     """Only a value that opens and does not close is truncated."""
     assert is_cut('{"a": [')
     assert not any(map(is_cut, ("{}", "x", "", "[1}")))
 
 
-def test_grown_shows_the_whole_part():
-    """A partial text is readable at every length, without an incomplete escape."""
+def test_partial_text_is_readable_at_every_length():
+    """It contains no incomplete escape."""
     text = json.dumps({"a": "é\n😀x"})
     seen = [
         value.get("a", "") for length in range(len(text)) if isinstance(value := grown(text[:length]), dict)
@@ -250,7 +249,7 @@ def reading(read, text):
     "piece", ["[", "{", '{"a":', "[]", "{a}", '{"a":1}', '"', "f(", "`", "{'", '{"a" "b" ', "{'a':1} ", "//"]
 )
 @pytest.mark.parametrize("around", ["%s", "x %s", "{%s}", '["%s"]'])
-def test_bombs_are_quick(piece, around):
+def test_hostile_texts_are_parsed_quickly(piece, around):
     """No text of 200,000 characters blocks the loop for long. Quadratic time would take minutes, so a rough bound is sufficient."""
     text = around % (piece * (199_000 // len(piece)))
     begin = time.process_time()
@@ -259,7 +258,7 @@ def test_bombs_are_quick(piece, around):
 
 
 @given(JSON)
-def test_json_reads_itself(value):
+def test_json_values_are_extracted_unchanged(value):
     """Every JSON value is extracted unchanged."""
     assert extract(json.dumps(value)) == value
 
@@ -276,7 +275,7 @@ def test_no_prefix_of_an_object_is_a_value(value, data):
 
 @given(SOUP | st.text())
 @settings(max_examples=500)
-def test_nothing_but_parse_errors(text):
+def test_any_text_is_parsed_or_raises_parse_error(text):
     """Any text is parsed or raises ParseError."""
     for read in (extract, extract_only):
         value = reading(read, text)

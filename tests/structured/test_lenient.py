@@ -40,7 +40,7 @@ def reading(text, *, repairs):
 
 
 @given(BRACKETED, st.booleans())
-def test_python_and_json_are_read_as_they_are(value, repairs):
+def test_python_and_json_texts_are_read_unchanged(value, repairs):
     """Every value survives its JSON text, indented or not, and its Python repr."""
     assert reading(json.dumps(value), repairs=repairs) == value
     assert reading(json.dumps(value, indent=1, ensure_ascii=False), repairs=repairs) == value
@@ -73,7 +73,7 @@ def _outside_of_strings(text):
 
 
 @given(st.lists(WORDS | NUMBERS, min_size=2, max_size=5), st.data())
-def test_a_lost_comma_between_scalars_is_refused(items, data):
+def test_lost_comma_between_scalars_is_rejected(items, data):
     """Two neighbours may be one value, so the text is rejected, whatever is between them."""
     spelled = [data.draw(st.sampled_from([json.dumps, repr]))(item) for item in items]
     lost = data.draw(st.integers(1, len(items) - 1))
@@ -156,14 +156,14 @@ def test_small_syntax_errors_are_repaired(text, value):
         ('[1, // one\n /* "two" */ 2,]', [1, 2]),
     ],
 )
-def test_other_peoples_spelling(text, value):
+def test_python_and_javascript_notation_is_accepted(text, value):
     """Numbers, escapes and comments of Python and JavaScript are accepted if they are unambiguous."""
     assert reading(text, repairs=False) == value
 
 
 @given(st.text(alphabet="{}[]()'\"“”:,. \nab1\\e-_#/", max_size=60))
 @settings(max_examples=400)
-def test_nothing_else_is_raised(text):
+def test_any_lenient_text_is_parsed_or_rejected(text):
     """Any text is parsed or rejected, and each parsed value can be written as JSON."""
     found = reading(text, repairs=True)
     assert json.loads(json.dumps(found)) == found

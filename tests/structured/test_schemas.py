@@ -24,7 +24,7 @@ AGENT = {"name": "<its name>", "caps": ["<one>"], "home": {"city": "<where>"}, "
         {"type": "object", "x-note": 1},
     ],
 )
-def test_json_schemas(schema):
+def test_json_schema_is_recognized_by_its_keywords(schema):
     """A schema is JSON Schema if it has only keywords of JSON Schema, at least one of them decisive."""
     assert is_json_schema(schema)
 
@@ -43,7 +43,7 @@ def test_json_schemas(schema):
         {"items": ["<an item>"]},
     ],
 )
-def test_templates(schema):
+def test_other_schemas_are_templates(schema):
     """Any other schema is a template that shows the answer."""
     assert not is_json_schema(schema)
 
@@ -76,7 +76,7 @@ def test_templates(schema):
         (None, "/: must be an object"),
     ],
 )
-def test_template_rules(value, reason):
+def test_template_accepts_values_by_its_rules(value, reason):
     """A placeholder accepts any value except null, a list needs one item, and objects are checked recursively. Other values must exist."""
     found = schema_check(AGENT)(value)
     assert found is None if reason is None else found.startswith(reason)
@@ -95,13 +95,13 @@ def test_json_schema_reasons_have_a_path():
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9/x.json", "file:///etc/hostname", "other.json"])
-def test_nothing_is_fetched(address):
+def test_external_references_are_not_fetched(address):
     """A reference to another document is an error of the developer. No request is sent."""
     with pytest.raises(ConfigurationError, match="not usable"):
         schema_check({"$ref": address})
 
 
-def test_unusable_schemas():
+def test_unusable_schemas_are_rejected():
     """An invalid JSON Schema is rejected when the instruction is created."""
     with pytest.raises(ConfigurationError, match="instruction 'a'"):
         types_from([Instruction("a", schema={"type": "object", "required": "x"})])
@@ -109,7 +109,7 @@ def test_unusable_schemas():
         types_from([Instruction("a", schema=["x"])])
 
 
-def test_types_from_instructions():
+def test_instruction_types_keep_their_fields():
     """Order, names, descriptions and tools are kept. A missing schema is an empty schema."""
     schema = {"content": "<words>"}
     assert types_from([Instruction("a", "first"), Instruction("b", schema=schema, tool="t")]) == (
@@ -119,7 +119,7 @@ def test_types_from_instructions():
 
 
 @pytest.mark.parametrize("names", [("a", "a"), ("",), (" ",)])
-def test_names_are_needed_and_unique(names):
+def test_instruction_names_are_required_and_unique(names):
     """An instruction is identified by its name."""
     with pytest.raises(ConfigurationError, match=r"unique name|two instructions are named"):
         types_from([Instruction(name) for name in names])

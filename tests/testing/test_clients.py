@@ -61,18 +61,18 @@ async def test_chat_survives_each_wire_format(cls):
 @pytest.mark.parametrize("is_streamed", [True, False])
 async def test_answer_survives_each_wire_format(cls, is_streamed):
     """Thinking, text and calls arrive in their order, and no task or connection stays open."""
-    said = [Thinking("So.", "any"), Text("Let me see: ÄÖ🙂."), ToolCall("add", {"a": 1})]
+    answers = [Thinking("So.", "any"), Text("Let me see: ÄÖ🙂."), ToolCall("add", {"a": 1})]
     pieces = []
 
     async def on_text(text, attempt):
         pieces.append(text)
 
-    async with assert_no_leaks(), open_provider([said], chunk=3) as provider:
+    async with assert_no_leaks(), open_provider([answers], chunk=3) as provider:
         llm = client(cls, provider)
         answer = await llm.complete(CHAT, on_text=on_text if is_streamed else None)
         await llm.aclose()
     assert [type(part) for part in answer.parts] == [Thinking, Text, ToolCall]
-    assert answer.text == said[1].text
+    assert answer.text == answers[1].text
     assert answer.tool_calls[0].arguments == {"a": 1}
     assert answer.stop == "tool_calls"
-    assert "".join(pieces) == (said[1].text if is_streamed else "")
+    assert "".join(pieces) == (answers[1].text if is_streamed else "")

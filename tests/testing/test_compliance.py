@@ -65,9 +65,9 @@ async def test_llm_comply_passes_every_case(wire, model, cases):
         arguments = ["-u", provider.base_url, "-k", "k", "-m", model, "--format", wire, "--json"]
         run = partial(trio.run_process, capture_stdout=True, capture_stderr=True, check=False)
         done = await run([sys.executable, "-m", "llm_comply.cli", *arguments])
-    told = json.loads(done.stdout)
-    assert [each for each in told["results"] if each["status"] != "passed" or each.get("errors")] == []
-    assert len(told["results"]) == cases
+    output = json.loads(done.stdout)
+    assert [each for each in output["results"] if each["status"] != "passed" or each.get("errors")] == []
+    assert len(output["results"]) == cases
 
 
 # --- the types of the SDKs ----------------------------------------------------------------------------------

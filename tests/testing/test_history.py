@@ -46,7 +46,7 @@ async def record(url="memory:"):
     return records, calls
 
 
-async def test_consistent_history():
+async def test_consistent_history_has_no_contradiction():
     """A history is also consistent if it ends at any record, as that of a running process does."""
     records, calls = await record()
     assert list(find_contradictions(records, calls, is_finished=True)) == []
@@ -94,7 +94,7 @@ def with_another_answer(records):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "expected"),
     [
         (end_twice, "message m0 has the records accepted answered answered"),
         (without_acceptance, "m1 was accepted, but the journal does not have it"),
@@ -105,14 +105,14 @@ def with_another_answer(records):
         (with_another_answer, "m1 was answered with 'Hello.', but the journal has ''"),
     ],
 )
-async def test_contradiction_is_described(change, words):
+async def test_contradiction_is_described(change, expected):
     """The test changes a recorded session for each kind of contradiction."""
     records, calls = await record()
     problems = list(find_contradictions(change(list(records)), calls))
-    assert any(words in each for each in problems), problems
+    assert any(expected in each for each in problems), problems
 
 
-async def test_order_of_calls_that_did_not_overlap():
+async def test_sequential_calls_have_the_order_of_the_journal():
     """If a call ended before another began, its record must be first in the journal. Overlapping calls may have any order."""
     records, calls = await record()
     first, second = calls
@@ -123,7 +123,7 @@ async def test_order_of_calls_that_did_not_overlap():
     assert list(find_contradictions(records, [attrs.evolve(first, began=1.2, ended=6), second])) == []
 
 
-def test_order_is_that_of_all_pairs():
+def test_one_pass_check_equals_a_comparison_of_all_pairs():
     """The check in one pass finds a contradiction exactly if a comparison of all pairs finds one."""
     rng = random.Random(4)
     found = 0
@@ -138,7 +138,7 @@ def test_order_is_that_of_all_pairs():
                 )
             )
         order = rng.sample(calls, count)
-        places = {call.message_id: place for place, call in enumerate(order)}
+        places = {call.message_id: index for index, call in enumerate(order)}
         is_wrong = any(
             a.ended < b.began and places[a.message_id] > places[b.message_id] for a in calls for b in calls
         )
@@ -155,7 +155,7 @@ def _acceptance(message_id):
     return MessageAcceptedRecord(message=message)
 
 
-def test_command(tmp_path):
+def test_history_command_reports_contradictions(tmp_path):
     """The command reads a journal in use and the log of a client. The exit code is 1 if it finds a contradiction."""
 
     async def check():
@@ -187,7 +187,7 @@ def execute(folder, log):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_log_that_is_not_readable(tmp_path):
+def test_unreadable_log_is_reported(tmp_path):
     """The error names the line and its expected content."""
     log = tmp_path / "calls.jsonl"
     log.write_text('\n{"session": "s"}\n', encoding="utf-8")

@@ -105,7 +105,7 @@ async def test_a_worker_at_work_is_a_leak_and_an_idle_one_is_not():
     await check.__aexit__(None, None, None)
 
 
-def test_leak_check_around_a_whole_run():
+def test_leak_check_works_outside_of_trio():
     """Outside of trio, the check is a plain `with` block."""
 
     async def main():

@@ -84,7 +84,7 @@ def test_search_is_bounded():
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "expected"),
     [
         (lambda: append("one", 2, 1), "ended at 1, before it began at 2"),
         (
@@ -93,9 +93,9 @@ def test_search_is_bounded():
         ),
     ],
 )
-def test_invalid_operation(make, words):
+def test_invalid_operation_is_rejected(make, expected):
     """The error names the invalid value and the expected values."""
-    with pytest.raises(ConfigurationError, match=words):
+    with pytest.raises(ConfigurationError, match=expected):
         make()
 
 

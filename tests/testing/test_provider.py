@@ -116,8 +116,8 @@ async def test_chat_stream_adds_up(is_usage_asked):
 
 async def test_responses_carry_thinking_text_and_calls():
     """A response has a reasoning item, a message and a call, in the order of the script."""
-    said = [Thinking("Let me see.", "openai-responses"), *CALLS]
-    async with clients([ModelResponse(parts=tuple(said), usage=USAGE)]) as peer:
+    texts = [Thinking("Let me see.", "openai-responses"), *CALLS]
+    async with clients([ModelResponse(parts=tuple(texts), usage=USAGE)]) as peer:
         response = await response_of(peer.openai, include=["reasoning.encrypted_content"])
     assert [item.type for item in response.output] == [
         "reasoning",
@@ -134,9 +134,9 @@ async def test_responses_carry_thinking_text_and_calls():
 
 async def test_responses_stream_is_taken_whole_by_the_sdk():
     """The accumulator of the SDK accepts every event and ends with the final response."""
-    said = [Thinking("Let me see.", "openai-responses"), *CALLS]
+    texts = [Thinking("Let me see.", "openai-responses"), *CALLS]
     async with (
-        clients([said], chunk=4) as peer,
+        clients([texts], chunk=4) as peer,
         peer.openai.responses.stream(model="gpt-test", input="hi") as stream,
     ):
         events = await drained(stream)
@@ -166,9 +166,9 @@ async def test_messages_carry_thinking_text_and_calls():
 
 async def test_messages_stream_is_taken_whole_by_the_sdk():
     """The accumulator of the SDK returns the same message as a request without a stream, including the signature."""
-    said = [Thinking("Let me see.", "anthropic"), *CALLS]
+    texts = [Thinking("Let me see.", "anthropic"), *CALLS]
     async with (
-        clients([said], chunk=2) as peer,
+        clients([texts], chunk=2) as peer,
         peer.anthropic.messages.stream(model="c", messages=USER, max_tokens=9) as stream,
     ):
         message = await stream.get_final_message()
@@ -180,7 +180,7 @@ async def test_messages_stream_is_taken_whole_by_the_sdk():
 
 
 @pytest.mark.parametrize("stop", STOPS)
-async def test_stop_reasons_have_each_providers_word(stop):
+async def test_stop_reasons_have_the_format_of_each_provider(stop):
     """A truncated, filtered or refused answer has the stop reason of the provider, streamed or not."""
     async with clients(lambda _: ModelResponse(parts=(Text("No."),), stop=stop)) as peer:
         chat = await chat_of(peer.openai)
@@ -197,8 +197,8 @@ async def test_provider_thinking_and_opaque_blocks_are_unchanged():
     """Redacted thinking and the call of a server tool are sent unchanged from the script."""
     redacted = {"type": "redacted_thinking", "data": "c2VhbGVk"}
     search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
-    said = [Thinking("", "anthropic", redacted), Opaque("anthropic", search), Text("Found.")]
-    async with clients(lambda _: ModelResponse(parts=tuple(said), stop="pause")) as peer:
+    texts = [Thinking("", "anthropic", redacted), Opaque("anthropic", search), Text("Found.")]
+    async with clients(lambda _: ModelResponse(parts=tuple(texts), stop="pause")) as peer:
         message = await message_of(peer.anthropic)
         async with peer.anthropic.messages.stream(model="c", messages=USER, max_tokens=9) as stream:
             streamed = await stream.get_final_message()
@@ -208,7 +208,7 @@ async def test_provider_thinking_and_opaque_blocks_are_unchanged():
         assert one.stop_reason == "pause_turn"
 
 
-async def test_arguments_that_are_no_json_go_out_as_they_are():
+async def test_invalid_json_arguments_are_sent_unchanged():
     """A call with broken arguments reaches the client broken, as models do write them."""
     async with clients([ToolCall("add", '{"a": 1,')]) as peer:
         completion = await chat_of(peer.openai)
@@ -236,16 +236,16 @@ async def test_script_function_reads_requests_of_every_api():
     assert seen == [(wire, "What is 2 + 3?", "Be brief.") for wire in wires]
 
 
-async def test_a_list_may_hold_functions_and_faults():
+async def test_script_list_may_contain_functions_and_faults():
     """Each entry of a list is an answer, a fault or a function. Each request uses one entry, in order."""
     import openai
 
     async with clients(["one", lambda request: f"{request.number}", ErrorStatus(500), "four"]) as peer:
-        said = [(await chat_of(peer.openai)).choices[0].message.content for _ in range(2)]
+        texts = [(await chat_of(peer.openai)).choices[0].message.content for _ in range(2)]
         with pytest.raises(openai.InternalServerError):
             await chat_of(peer.openai)
-        said.append((await chat_of(peer.openai)).choices[0].message.content)
-    assert said == ["one", "2", "four"]
+        texts.append((await chat_of(peer.openai)).choices[0].message.content)
+    assert texts == ["one", "2", "four"]
 
 
 async def test_tool_loop_over_http():
@@ -280,7 +280,7 @@ async def test_stored_requests_are_bounded():
     assert "sk-test" not in repr(kept[-1])
 
 
-async def test_a_wrong_key_is_refused():
+async def test_wrong_key_is_rejected():
     """With `api_key`, a request with any other key raises the 401 error of both SDKs."""
     import anthropic
     import openai
@@ -429,7 +429,7 @@ async def test_exhausted_quota_is_distinguished_from_a_rate_limit():
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("value", "expected"),
     [
         (7, "7"),
         (0.25, "0.25"),
@@ -437,11 +437,11 @@ async def test_exhausted_quota_is_distinguished_from_a_rate_limit():
         (datetime(2026, 1, 2, 4, tzinfo=UTC), "Fri, 02 Jan 2026 04:00:00 GMT"),
     ],
 )
-async def test_retry_after_in_seconds_and_as_a_date(given, expected):
+async def test_retry_after_in_seconds_and_as_a_date(value, expected):
     """Retry-After is sent in both formats of RFC 9110."""
     import openai
 
-    async with clients([ErrorStatus(429, retry_after=given)]) as peer:
+    async with clients([ErrorStatus(429, retry_after=value)]) as peer:
         with pytest.raises(openai.RateLimitError) as raised:
             await chat_of(peer.openai)
     assert raised.value.response.headers["retry-after"] == expected
@@ -485,7 +485,7 @@ async def test_an_early_end_is_silent_success_in_both_sdks():
     assert messages[-1].type == "message_delta"
 
 
-async def test_an_error_event_inside_a_200_stream():
+async def test_error_event_inside_a_200_stream_raises():
     """The SDKs raise in the middle of the stream. The event has the format of the provider."""
     import anthropic
     import openai
@@ -540,7 +540,7 @@ async def test_silence_ends_by_the_clients_timeout(events):
             await drained(await chat_of(peer.openai, stream=True))
 
 
-async def test_status_200_without_an_answer():
+async def test_status_200_without_an_answer_is_returned_by_the_sdk():
     """OpenAI's SDK returns the page of a proxy as a str, and a wrong JSON object as a completion without choices."""
     page = RawAnswer(b"<html>login</html>")
     wrong = RawAnswer(b'{"object":"chat.completion"}', content_type="application/json")
@@ -611,7 +611,7 @@ async def test_other_http_methods_are_not_found(line):
         assert (await chat_of(peer.openai)).choices[0].message.content == "fine"
 
 
-async def test_a_body_above_the_bound_is_refused():
+async def test_too_large_body_is_rejected():
     """The provider does not read more than 32 MiB of a body into memory."""
     async with open_provider([]) as provider:
         stream = await trio.open_tcp_stream("127.0.0.1", provider.port)

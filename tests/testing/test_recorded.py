@@ -30,13 +30,13 @@ async def pay(order: str) -> str:
     return f"paid {order}"
 
 
-async def record(agent, *said):
+async def record(agent, *texts):
     """Return the recording of a conversation."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             await runtime.start(agent)
             session = await agent.create_session("ada", session_id="s")
-            for text in said:
+            for text in texts:
                 await session.chat(text)
                 await session.wait_idle()
         await journal.acquire()

@@ -85,7 +85,7 @@ VALID = [
 
 
 @pytest.mark.parametrize(("dialect", "items"), VALID)
-def test_valid_transcripts(dialect, items):
+def test_valid_transcripts_are_accepted(dialect, items):
     """Parallel calls, results in any order, and other content that a provider accepts."""
     assert problems(dialect, items) == []
 
@@ -144,7 +144,7 @@ INVALID = [
 
 
 @pytest.mark.parametrize(("dialect", "items", "problem"), INVALID)
-def test_invalid_transcripts(dialect, items, problem):
+def test_invalid_transcripts_are_rejected(dialect, items, problem):
     """Each request is rejected with the path and the reason."""
     assert any(problem in found for found in problems(dialect, items)), problems(dialect, items)
 
@@ -172,7 +172,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("dialect", "settings", "problem"), SETTINGS)
-def test_invalid_settings(dialect, settings, problem):
+def test_invalid_settings_are_rejected(dialect, settings, problem):
     """The check includes the settings outside of the conversation."""
     assert any(problem in found for found in problems(dialect, [USER], **settings))
 
@@ -216,7 +216,7 @@ def neutral_results(*keys):
     return ChatMessage("tool", tuple(ToolResult(call_id=key, tool_name="add") for key in keys))
 
 
-def test_valid_neutral_conversations():
+def test_valid_neutral_conversations_are_accepted():
     """Results may be in one message or in several. A picture is sufficient content."""
     assert_valid_transcript([ASK, CALL, neutral_results("b", "a")])
     assert_valid_transcript([ASK, CALL, neutral_results("a"), neutral_results("b"), ASK])
@@ -239,7 +239,7 @@ def test_valid_neutral_conversations():
         ([ASK, ChatMessage("user", (ToolCall("add", {}, id="a"),)), neutral_results("a")], "role user"),
     ],
 )
-def test_invalid_neutral_conversations(messages, problem):
+def test_invalid_neutral_conversations_are_rejected(messages, problem):
     """A neutral conversation must be valid for every provider."""
     assert any(problem in found for found in check_transcript(messages))
     with pytest.raises(AssertionError, match="not valid"):
@@ -249,8 +249,8 @@ def test_invalid_neutral_conversations(messages, problem):
 def test_calls_in_text_need_no_native_result():
     """A call in the text of an answer is not a native call, so it needs no result message."""
     asked = ChatMessage("assistant", (Text("{...}"), ToolCall("add", {}, id="a", native=False)))
-    told = ChatMessage("user", (ToolResult(call_id="a", tool_name="add", content="5", native=False),))
-    assert check_transcript([ASK, asked, told]) == []
+    message = ChatMessage("user", (ToolResult(call_id="a", tool_name="add", content="5", native=False),))
+    assert check_transcript([ASK, asked, message]) == []
 
 
 def test_each_provider_has_a_dialect():

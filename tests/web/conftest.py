@@ -34,10 +34,10 @@ def answer(chat):
     """Call `deploy` if the message contains "deploy". Otherwise, repeat the message or the tool result."""
     last = chat.messages[-1]
     results = [part for part in last.parts if type(part).__name__ == "ToolResult"]
-    said = "".join(part.text for part in last.parts if type(part).__name__ == "Text")
+    text = "".join(part.text for part in last.parts if type(part).__name__ == "Text")
     if results:
         return f"done: {results[0].text}"
-    return ToolCall("deploy", {"place": "mars"}) if "deploy" in said else f"you said: {said}"
+    return ToolCall("deploy", {"place": "mars"}) if "deploy" in text else f"you said: {text}"
 
 
 @attrs.define
@@ -123,8 +123,8 @@ async def open_served(*, journal="memory:", agents=None, limits=None, index=Fals
     async with open_runtime(journal=journal, index=index) as runtime:
         for agent in make_agents() if agents is None else agents:
             await runtime.start(agent)
-        given = {"bind": "127.0.0.1:0", "tokens": [token for _, token in made.values()], **options}
-        async with open_gateway(runtime, limits=limits or GatewayLimits(grace=1), **given) as gateway:
+        settings = {"bind": "127.0.0.1:0", "tokens": [token for _, token in made.values()], **options}
+        async with open_gateway(runtime, limits=limits or GatewayLimits(grace=1), **settings) as gateway:
             yield Served(gateway, runtime, {name: secret for name, (secret, _) in made.items()})
 
 

@@ -15,8 +15,8 @@ async def ada(served):
 async def story(client):
     """Send the message `m1` again. Return its status and outcome."""
     body = {"input": "deploy", "message_id": "m1"}
-    said = await client.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
-    return said.json()
+    response = await client.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
+    return response.json()
 
 
 async def decide(client, body, approval_id=None):
@@ -25,31 +25,31 @@ async def decide(client, body, approval_id=None):
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "answer"),
     [
         ({"approve": {}}, "done: deployed to mars"),
         ({"edit": {"place": "venus"}, "reason": "nearer"}, "done: deployed to venus"),
         ({"respond": "it is there"}, "done: it is there"),
     ],
 )
-async def test_decision_resumes_the_turn(ada, body, said):
+async def test_decision_resumes_the_turn(ada, body, answer):
     """Each kind of decision has its effect, and the turn of the message ends."""
     waiting = (await ada.get("/v1/approvals")).json()["items"]
     assert [(each["tool"], each["arguments"]) for each in waiting] == [("deploy", {"place": "mars"})]
     assert (await decide(ada, body)).status_code == 204
-    assert (await story(ada))["outcome"]["text"].partition("\n")[0] == said
+    assert (await story(ada))["outcome"]["text"].partition("\n")[0] == answer
     assert (await ada.get("/v1/approvals")).json()["items"] == []
 
 
 async def test_approvals_are_listed_oldest_first(serving):
     """The order is independent of the session ids and of the pages. It includes an approval that was requested between two pages."""
     async with serving() as served, served.client() as ada, served.client("bob") as bob:
-        asked = []
+        requests = []
         for client, name in ((ada, "s9"), (bob, "s5"), (ada, "s1"), (ada, "s4")):
             await client.put(f"/v1/sessions/{name}", json={"agent": "clerk", "mode": "act"})
-            said = {"input": "deploy"}
-            await client.post(f"/v1/sessions/{name}/messages", json=said, headers={"prefer": "wait=20"})
-            asked.append(name)
+            body = {"input": "deploy"}
+            await client.post(f"/v1/sessions/{name}/messages", json=body, headers={"prefer": "wait=20"})
+            requests.append(name)
         # A message that is queued after the approval changes the session, and not the age of the approval.
         await ada.post("/v1/sessions/s9/messages", json={"input": "and?"})
         found, after = [], {}

@@ -90,7 +90,7 @@ async def test_scope_chat_answers_calls_and_no_approvals(served):
         assert (await stranger.get("/v1/sessions/s1/calls")).status_code == 404
 
 
-async def test_repeated_message_is_one_turn_and_other_tools_are_refused(served):
+async def test_repeated_message_with_other_tools_is_rejected(served):
     async with with_session(served) as client:
         first = await send(client, message_id="m1")
         assert (await send(client, message_id="m1"))["waits_for"] == first["waits_for"]
@@ -102,7 +102,7 @@ async def test_repeated_message_is_one_turn_and_other_tools_are_refused(served):
 @pytest.mark.parametrize(
     "tools", [[{**LOCATE, "name": "pay"}], [LOCATE, LOCATE], [{"name": "no spaces"}], [{**LOCATE, "x": 1}]]
 )
-async def test_invalid_tools_are_refused(served, tools):
+async def test_invalid_client_tools_are_rejected(served, tools):
     async with with_session(served) as client:
         refused = await send(client, status=422, tools=tools)
         assert refused["type"].endswith("invalid")

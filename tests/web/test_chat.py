@@ -38,8 +38,8 @@ async def test_message_is_accepted_and_answered(ada):
 
 async def test_key_sends_a_message_once(ada):
     """The same key returns the same message and outcome. The same key with another content is rejected."""
-    asked = {"json": {"input": "one"}, "headers": {"idempotency-key": "k1", "prefer": "wait=10"}}
-    first, again = [await ada.post("/v1/sessions/s1/messages", **asked) for _ in range(2)]
+    request = {"json": {"input": "one"}, "headers": {"idempotency-key": "k1", "prefer": "wait=10"}}
+    first, again = [await ada.post("/v1/sessions/s1/messages", **request) for _ in range(2)]
     assert first.json() == again.json()
     by_body = await ada.post("/v1/sessions/s1/messages", json={"input": "one", "message_id": "k1"})
     assert by_body.json() == first.json()
@@ -62,14 +62,14 @@ async def test_retry_of_a_message_changed_by_a_guard(serving):
 
     async with serving(agents=[agent]) as served, served.client() as client:
         await client.put("/v1/sessions/s1", json={"agent": "clerk"})
-        said = {"input": "my secret", "message_id": "m1"}
+        body = {"input": "my secret", "message_id": "m1"}
         answers = [
-            await client.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=10"})
+            await client.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=10"})
             for _ in range(2)
         ]
         assert [each.status_code for each in answers] == [200, 200]
         assert answers[0].json() == answers[1].json()
-        other = await client.post("/v1/sessions/s1/messages", json={**said, "input": "your secret"})
+        other = await client.post("/v1/sessions/s1/messages", json={**body, "input": "your secret"})
         assert other.json()["type"] == "/errors/key-reused"
         items = (await client.get("/v1/sessions/s1/messages")).json()["items"]
         assert [each["parts"][0]["text"] for each in items] == ["my ***", "ok"]
@@ -77,16 +77,16 @@ async def test_retry_of_a_message_changed_by_a_guard(serving):
 
 async def test_guard_runs_once_for_a_repeated_message(serving):
     """The guard accepted the unchanged text, so it is not called for the repetition."""
-    asked = []
+    texts = []
     agent = BareAgent("clerk", llm=ScriptedLLM(["ok"], repeat=True))
-    agent.guard(lambda message: asked.append(message.text), on="input")
+    agent.guard(lambda message: texts.append(message.text), on="input")
     async with serving(agents=[agent]) as served, served.client() as client:
         await client.put("/v1/sessions/s1", json={"agent": "clerk"})
-        said = {"input": "hello", "message_id": "m1"}
+        body = {"input": "hello", "message_id": "m1"}
         for _ in range(3):
-            answer = await client.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=10"})
+            answer = await client.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=10"})
             assert answer.status_code == 200
-    assert asked == ["hello"]
+    assert texts == ["hello"]
 
 
 async def test_hundred_requests_with_one_key_are_one_turn(serving):
@@ -106,12 +106,12 @@ async def test_hundred_requests_with_one_key_are_one_turn(serving):
         outcomes = []
 
         async def say():
-            said = await ada.post(
+            response = await ada.post(
                 "/v1/sessions/s1/messages",
                 json={"input": "x"},
                 headers={"idempotency-key": "k", "prefer": "wait=20"},
             )
-            outcomes.append((said.status_code, said.json()["outcome"]["text"]))
+            outcomes.append((response.status_code, response.json()["outcome"]["text"]))
 
         async with trio.open_nursery() as nursery:
             for _ in range(40):
@@ -122,12 +122,12 @@ async def test_hundred_requests_with_one_key_are_one_turn(serving):
 async def test_key_is_known_after_a_restart(serving, tmp_path):
     """A repetition in another process finds the message and its outcome."""
     journal = f"sqlite:///{tmp_path}/agents.db"
-    asked = {"json": {"input": "one"}, "headers": {"idempotency-key": "k1", "prefer": "wait=10"}}
+    request = {"json": {"input": "one"}, "headers": {"idempotency-key": "k1", "prefer": "wait=10"}}
     stories = []
     for _ in range(2):
         async with serving(journal=journal) as served, served.client() as ada:
             await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-            stories.append((await ada.post("/v1/sessions/s1/messages", **asked)).json())
+            stories.append((await ada.post("/v1/sessions/s1/messages", **request)).json())
     assert stories[0] == stories[1]
     assert stories[0]["status"] == "answered"
 
@@ -145,17 +145,17 @@ async def test_short_wait_returns_the_unfinished_message(serving):
         served.client() as ada,
     ):
         await ada.put("/v1/sessions/s1", json={"agent": "slow"})
-        said = await ada.post(
+        response = await ada.post(
             "/v1/sessions/s1/messages", json={"input": "x", "message_id": "m"}, headers={"prefer": "wait=1"}
         )
-        assert (said.status_code, said.json()["status"]) == (202, "working")
+        assert (response.status_code, response.json()["status"]) == (202, "working")
         go.set()
-        said = await ada.post(
+        response = await ada.post(
             "/v1/sessions/s1/messages",
             json={"input": "x", "message_id": "m"},
             headers={"prefer": "wait=10"},
         )
-        assert said.json()["outcome"]["text"] == "at last"
+        assert response.json()["outcome"]["text"] == "at last"
 
 
 async def test_full_inbox_is_429_at_once(serving):
@@ -213,10 +213,10 @@ async def test_message_parts_are_accepted(serving):
         served.client() as ada,
     ):
         await ada.put("/v1/sessions/s1", json={"agent": "eye"})
-        said = await ada.post(
+        response = await ada.post(
             "/v1/sessions/s1/messages", json={"input": parts}, headers={"prefer": "wait=10"}
         )
-        assert said.status_code == 200
+        assert response.status_code == 200
     assert (seen[0].text, seen[1].data, seen[2].url, seen[2].name) == (
         "look",
         b"\x89PNG",
@@ -244,10 +244,10 @@ async def gallery(serving):
     linked = {"type": "file", "media_type": "text/plain", "url": "https://example.com/a"}
     async with serving(agents=[agent]) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "eye"})
-        said = await ada.post(
+        response = await ada.post(
             "/v1/sessions/s1/messages", json={"input": [sent, linked]}, headers={"prefer": "wait=10"}
         )
-        assert said.status_code == 200, said.text
+        assert response.status_code == 200, response.text
         page = await ada.get("/v1/sessions/s1/events", headers={"accept": "application/json"})
         yield served, ada, page.json()["items"]
 

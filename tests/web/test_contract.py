@@ -31,10 +31,10 @@ def made(draw, schema):
 
 def an_object(draw, schema):
     known = schema.get("properties", {})
-    wanted = {*schema.get("required", ()), *(name for name in known if draw.random() < 0.4)}
+    expected = {*schema.get("required", ()), *(name for name in known if draw.random() < 0.4)}
     if "oneOf" in schema:
-        wanted.update(draw.choice(schema["oneOf"]).get("required", ()))
-    return {name: made(draw, known.get(name, {})) for name in sorted(wanted)}
+        expected.update(draw.choice(schema["oneOf"]).get("required", ()))
+    return {name: made(draw, known.get(name, {})) for name in sorted(expected)}
 
 
 def an_array(draw, schema):

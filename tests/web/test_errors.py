@@ -12,8 +12,8 @@ async def fail(client, session_id):
     made = await client.put(f"/v1/sessions/{session_id}", json={"agent": "scout"})
     assert made.status_code == 201
     body, headers = {"input": "What is there?"}, {"prefer": "wait=20"}
-    said = await client.post(f"/v1/sessions/{session_id}/messages", json=body, headers=headers)
-    assert said.json()["status"] == "failed"
+    response = await client.post(f"/v1/sessions/{session_id}/messages", json=body, headers=headers)
+    assert response.json()["status"] == "failed"
 
 
 async def test_errors_are_limited_to_the_owner(serving):

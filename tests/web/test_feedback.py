@@ -19,8 +19,8 @@ async def answered(client):
     """Send the message `m1`, and wait for the answer."""
     await client.put("/v1/sessions/s1", json={"agent": "clerk"})
     body = {"input": "hello", "message_id": "m1"}
-    said = await client.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
-    assert said.status_code == 200
+    response = await client.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
+    assert response.status_code == 200
 
 
 async def records(client):
@@ -44,15 +44,17 @@ async def test_latest_rating_of_an_owner_counts(ada, served):
         ("root", 0.5, None),
     ]
     page = await ada.get("/v1/sessions/s1/events", headers={"accept": "application/json"})
-    told = [each for each in page.json()["items"] if each["event"] == "feedback"]
-    assert [each["data"]["score"] for each in told] == [1, 0, 0.5]
+    received = [each for each in page.json()["items"] if each["event"] == "feedback"]
+    assert [each["data"]["score"] for each in received] == [1, 0, 0.5]
 
 
 async def test_rating_does_not_change_the_conversation(ada):
     """A rating between two messages and a rating after the end do not change the conversation."""
     assert (await ada.post(PLACE, json={"score": 1})).status_code == 204
-    said = await ada.post("/v1/sessions/s1/messages", json={"input": "more"}, headers={"prefer": "wait=20"})
-    assert said.json()["outcome"]["text"] == "you said: more"
+    response = await ada.post(
+        "/v1/sessions/s1/messages", json={"input": "more"}, headers={"prefer": "wait=20"}
+    )
+    assert response.json()["outcome"]["text"] == "you said: more"
     await ada.post("/v1/sessions/s1/close", json={})
     assert (await ada.post(PLACE, json={"score": 0})).status_code == 204
     assert (await ada.get("/v1/sessions/s1")).json()["status"] == "closed"
@@ -98,5 +100,5 @@ async def test_rating_survives_a_restart(serving, tmp_path):
     async with serving(journal=journal) as served, served.client() as client:
         assert (await client.get(PLACE)).json()["items"][0]["score"] == 1
         assert not await served.runtime.rate("s1", "m1", score=1, by="ada")
-        said = await client.get("/v1/sessions/s1/runs/m2")
-        assert said.json()["status"] == "suspended"
+        response = await client.get("/v1/sessions/s1/runs/m2")
+        assert response.json()["status"] == "suspended"

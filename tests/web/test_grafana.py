@@ -37,7 +37,7 @@ def test_each_query_names_metrics_of_the_gateway(dashboard):
         assert {base_of(name) for name in names} <= set(HELP), query
 
 
-def test_panels_have_their_own_places(dashboard):
+def test_panels_do_not_overlap(dashboard):
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]]
     assert len(set(places)) == len(places)
     ids = [panel["id"] for panel in dashboard["panels"]]

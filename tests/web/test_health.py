@@ -43,8 +43,8 @@ async def test_not_ready_while_an_inbox_is_full(serving):
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         statuses = []
         for _ in range(4):
-            said = await ada.post("/v1/sessions/s1/messages", json={"input": "x"})
-            statuses.append(said.status_code)
+            response = await ada.post("/v1/sessions/s1/messages", json={"input": "x"})
+            statuses.append(response.status_code)
         assert statuses == [202, 202, 202, 429]
         assert await reasons_of(ada) == ["full inboxes: 1 of 2"]
         gate.set()
@@ -54,13 +54,13 @@ async def test_not_ready_while_an_inbox_is_full(serving):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "answer"),
     [
         (JournalFull("no space"), "the journal cannot be written"),
         (Fenced("gone"), "another process owns the journal"),
     ],
 )
-async def test_not_ready_while_the_journal_fails(serving, error, said, monkeypatch):
+async def test_not_ready_while_the_journal_fails(serving, error, answer, monkeypatch):
     """The gateway is not ready after a failed write. A fenced journal becomes ready after a write that succeeds, and other failures also expire."""
     async with Failing().running() as journal, serving(journal=journal) as served, served.client() as ada:
         assert await reasons_of(ada) == []
@@ -68,9 +68,9 @@ async def test_not_ready_while_the_journal_fails(serving, error, said, monkeypat
         journal.error = error
         failed = await ada.post("/v1/sessions/s1/messages", json={"input": "x"})
         assert failed.status_code == 503
-        assert await reasons_of(ada) == [said]
+        assert await reasons_of(ada) == [answer]
         monkeypatch.setattr(health, "FAILURE_SECONDS", 0.0)
-        assert await reasons_of(ada) == ([said] if isinstance(error, Fenced) else [])
+        assert await reasons_of(ada) == ([answer] if isinstance(error, Fenced) else [])
         monkeypatch.undo()
         journal.error = None
         ended = await ada.post("/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=20"})

@@ -16,13 +16,13 @@ async def exchange(served, text):
     host = served.gateway.url.removeprefix("http://")
     filled = text.replace("HOST", host).replace("TOKEN", served.tokens["ada"])
     name, _, port = host.rpartition(":")
-    said = b""
+    content = b""
     with trio.fail_after(20):
         async with await trio.open_tcp_stream(name, int(port)) as stream:
             await stream.send_all(filled.encode())
             async for data in stream:
-                said += data
-    head, _, body = said.partition(b"\r\n\r\n")
+                content += data
+    head, _, body = content.partition(b"\r\n\r\n")
     return head.decode(), body
 
 

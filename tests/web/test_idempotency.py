@@ -40,8 +40,8 @@ async def counts(client):
 
 async def begin(client):
     await client.put("/v1/sessions/s1", json={"agent": "clerk"})
-    said = {"json": {"input": "hello"}, "headers": {"prefer": "wait=20"}}
-    assert (await client.post("/v1/sessions/s1/messages", **said)).status_code == 200
+    body = {"json": {"input": "hello"}, "headers": {"prefer": "wait=20"}}
+    assert (await client.post("/v1/sessions/s1/messages", **body)).status_code == 200
 
 
 def without_times(made):

@@ -33,16 +33,16 @@ async def test_login_key_is_exchanged_once(serving):
         async with trio.open_nursery() as nursery:
             for _ in range(10):
                 nursery.start_soon(exchange)
-        given = [each.json() for each in answers if each.status_code == 200]
+        values = [each.json() for each in answers if each.status_code == 200]
         refused = [each for each in answers if each.status_code == 401]
         async with httpx2.AsyncClient(base_url=served.gateway.url) as client:
-            token = {"authorization": f"Bearer {given[0]['token']}"}
+            token = {"authorization": f"Bearer {values[0]['token']}"}
             listed = await client.get("/v1/webhooks", headers=token)
-    assert (len(given), len(refused), as_token.status_code, listed.status_code) == (1, 9, 401, 200)
-    assert given[0]["owner"] == "admin"
+    assert (len(values), len(refused), as_token.status_code, listed.status_code) == (1, 9, 401, 200)
+    assert values[0]["owner"] == "admin"
     assert refused[0].headers["www-authenticate"].startswith("Bearer")
     assert refused[0].json()["type"] == "/errors/unauthorized"
-    assert given[0]["token"] not in (key, served.gateway.key)
+    assert values[0]["token"] not in (key, served.gateway.key)
 
 
 async def test_login_key_is_valid_in_one_process(serving):
@@ -63,10 +63,10 @@ async def test_unauthenticated_body_is_limited(serving):
 
     async with serving(tokens=None) as served, httpx2.AsyncClient(base_url=served.gateway.url) as client:
         kind = {"content-type": "application/json"}
-        told = await client.post("/v1/login", json={"key": "x" * 5000})
+        response = await client.post("/v1/login", json={"key": "x" * 5000})
         untold = await client.post("/v1/login", content=pieces(), headers=kind)
-        assert (told.status_code, untold.status_code) == (413, 413)
-        assert told.json()["limit"] == 4096
+        assert (response.status_code, untold.status_code) == (413, 413)
+        assert response.json()["limit"] == 4096
 
 
 async def test_other_sites_cannot_use_the_login_key(serving):

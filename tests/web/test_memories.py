@@ -34,11 +34,11 @@ async def read_page() -> str:
 def remember(chat):
     """Read the page if the message asks for it, then remember the text of the message."""
     results = [part for message in chat.messages for part in message.parts if hasattr(part, "tool_name")]
-    said = chat.messages[0].parts[0].text
+    text = chat.messages[0].parts[0].text
     names = [each.tool_name for each in results]
-    if "page" in said and "read_page" not in names:
+    if "page" in text and "read_page" not in names:
         return ToolCall("read_page", {})
-    return "Noted." if "remember" in names else ToolCall("remember", {"text": said})
+    return "Noted." if "remember" in names else ToolCall("remember", {"text": text})
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ async def test_pages_are_newest_first_and_survive_forgetting(remembering, memori
     assert ([each["text"] for each in third["items"]], third["next"]) == (["fact 0"], None)
 
 
-async def test_search_and_filters(remembering, memories):
+async def test_memories_are_searched_and_filtered(remembering, memories):
     """A search finds words, also in memories that are expired. It does not count as a use."""
     await memories.remember("Ada lives in Paris", owner="ada", valid_until=1.0)
     await memories.remember("Ada drinks tea", owner="ada", kind="habit")
@@ -142,7 +142,7 @@ async def test_invalid_changes_are_rejected(remembering, memories, body):
     assert [each.id for each in await memories.page(owner="ada")] == [made.id]
 
 
-async def test_forgetting_one_and_all(remembering, memories):
+async def test_memories_are_forgotten_by_id_or_owner(remembering, memories):
     """An id is forgotten with its history. Erasing needs the name of the owner, and deletes keys and marks."""
     made = await memories.remember("one", owner="ada", key="k1")
     await memories.update(made.id, "two", owner="ada")
@@ -196,7 +196,7 @@ async def test_a_token_reaches_only_its_owner(remembering, memories):
     assert await texts(remembering, "root", owner="ada", owner_kind="agent") == ["secret"]
 
 
-async def test_scopes(remembering, memories):
+async def test_memory_endpoints_need_their_scopes(remembering, memories):
     """Reading needs `read`, changes need `chat`, and the list of owners needs `admin`."""
     made = await memories.remember("fact", owner="ada")
     await memories.remember("fact", owner="bob")
@@ -223,7 +223,7 @@ async def test_agents_say_if_they_have_memories(remembering):
 
 
 @pytest.mark.parametrize("after", ["x", "-1", "9" * 30])
-async def test_invalid_cursors(remembering, after):
+async def test_invalid_memory_cursors_are_rejected(remembering, after):
     await ask(remembering, "ada", "GET", status=422, params={"after": after})
 
 

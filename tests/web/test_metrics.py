@@ -45,8 +45,8 @@ async def scrape(served, name="root"):
 
 def value(text, name, **labels):
     """Return the sum of the samples that have the labels."""
-    wanted = set(labels.items())
-    return sum(number for (each, has), number in parsed(text).items() if each == name and wanted <= has)
+    expected = set(labels.items())
+    return sum(number for (each, has), number in parsed(text).items() if each == name and expected <= has)
 
 
 async def scrape_until(served, number, name, **labels):
@@ -63,8 +63,8 @@ async def test_metrics_have_the_names_of_the_conventions(served):
     async with served.client() as ada:
         await ada.put("/v1/sessions/canary-session", json={"agent": "clerk", "mode": "act"})
         for words in ("canary words", "deploy"):
-            said = {"input": words, "message_id": f"canary-{words.split()[0]}"}
-            await ada.post("/v1/sessions/canary-session/messages", json=said, headers={"prefer": "wait=20"})
+            body = {"input": words, "message_id": f"canary-{words.split()[0]}"}
+            await ada.post("/v1/sessions/canary-session/messages", json=body, headers={"prefer": "wait=20"})
         waiting = (await ada.get("/v1/approvals")).json()["items"]
         await scrape_until(served, 1, "actgent_approvals_open", gen_ai_agent_name="clerk")
         await ada.post(f"/v1/approvals/{waiting[0]['id']}/decision", json={"approve": {}})
@@ -115,10 +115,10 @@ async def test_model_names_are_bounded_and_escaped(serving, monkeypatch):
         async with served.client() as ada:
             for number in range(5):
                 await ada.put(f"/v1/sessions/s{number}", json={"agent": f"a{number}"})
-                said = await ada.post(
+                response = await ada.post(
                     f"/v1/sessions/s{number}/messages", json={"input": "x"}, headers={"prefer": "wait=20"}
                 )
-                assert said.status_code == 200
+                assert response.status_code == 200
         text = await scrape_until(served, 5, "actgent_turns_total")
     assert value(text, "actgent_turns_total", gen_ai_agent_name="other") == 2
 
@@ -147,8 +147,8 @@ async def test_streamed_answers_and_tool_calls_are_counted(serving):
             reading = stream.aiter_text()
             assert "retry" in await anext(reading)
             text = await scrape_until(served, 1, "actgent_http_streams")
-            said = {"input": "look"}
-            await ada.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=20"})
+            body = {"input": "look"}
+            await ada.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
         text = await scrape_until(served, 1, "actgent_turns_total", outcome="answered")
         assert value(text, "gen_ai_client_operation_time_to_first_chunk_seconds_count") == 1
         assert 0 < value(text, "gen_ai_client_operation_time_to_first_chunk_seconds_sum") < 10
@@ -177,10 +177,10 @@ async def test_disconnected_slow_readers_are_counted(serving):
         await mute.send(head.encode())
         await scrape_until(served, 1, "actgent_http_streams")
         for _ in range(30):
-            said = await ada.post(
+            response = await ada.post(
                 "/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=20"}
             )
-            assert said.status_code == 200
+            assert response.status_code == 200
         await scrape_until(served, 1, "actgent_http_readers_cut_total")
         mute.close()
         assert (
@@ -213,8 +213,8 @@ async def work(served):
     """Run three turns: one with a failed tool, one that is answered, and one with a failed model."""
     async with served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-        for words in ("divide", "again", "and again"):
-            await ada.post("/v1/sessions/s1/messages", json={"input": words}, headers={"prefer": "wait=20"})
+        for text in ("divide", "again", "and again"):
+            await ada.post("/v1/sessions/s1/messages", json={"input": text}, headers={"prefer": "wait=20"})
 
 
 TOTALS = {

@@ -55,8 +55,8 @@ async def looked(serving):
     async with serving(agents=[planner(ScriptedLLM([PLAN, ANSWER] * 9))]) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         for name in ("m1", "m2"):
-            said = {"input": "How deep is Baikal?", "message_id": name}
-            await ada.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=20"})
+            body = {"input": "How deep is Baikal?", "message_id": name}
+            await ada.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
         yield served, ada
 
 
@@ -82,12 +82,12 @@ async def test_each_subscriber_receives_its_filtered_observations(looked):
     async with trio.open_nursery() as nursery:
         for events, types in ((answers, "FINAL_RESPONSE"), (tools, "PLAN,TOOL_EXECUTION")):
             nursery.start_soon(read, ada, f"{PATH}?types={types}", events, "end")
-        said = {"input": "How deep is Baikal?", "message_id": "m3"}
-        await ada.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=20"})
+        body = {"input": "How deep is Baikal?", "message_id": "m3"}
+        await ada.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
         await ada.post("/v1/sessions/s1/close", json={})
     for events, types in ((answers, "FINAL_RESPONSE"), (tools, "PLAN,TOOL_EXECUTION")):
-        heard = [each[-1] for each in sorted([*events.found, *events.grown], key=order) if each[-1]]
-        assert heard == await observed(ada, types=types)
+        received = [each[-1] for each in sorted([*events.found, *events.grown], key=order) if each[-1]]
+        assert received == await observed(ada, types=types)
     assert len(answers.found) == 4  # three answers, and the end
     headers = {"last-event-id": answers.last}
     assert (await ada.get(PATH, headers=headers)).status_code == 204
@@ -105,8 +105,8 @@ async def test_subscriber_resumes_after_its_cursor(looked):
     middle = every[len(every) // 2]["number"]
     events = Events(last=str(middle))
     await read(ada, PATH, events, "end")
-    heard = [each[-1]["id"] for each in sorted([*events.found, *events.grown], key=order) if each[-1]]
-    assert heard == [each["id"] for each in every if each["number"] > middle]
+    received = [each[-1]["id"] for each in sorted([*events.found, *events.grown], key=order) if each[-1]]
+    assert received == [each["id"] for each in every if each["number"] > middle]
 
 
 class Slow(LLM):

@@ -54,10 +54,10 @@ async def test_document_states_required_bodies_and_parameters(served):
                 if {"q"} & {*needed}:
                     assert (await root.get(address)).json()["detail"].endswith("the parameter q")
                 if verb == "get" and "limit" in query and not needed:
-                    most = query["limit"]["maximum"]
+                    maximum = query["limit"]["maximum"]
                     statuses = [
                         (await root.get(address, params={"limit": each})).status_code
-                        for each in (most, most + 1)
+                        for each in (maximum, maximum + 1)
                     ]
                     assert statuses == [200, 422], path
         await root.put("/v1/sessions/s1", json={"agent": "clerk"})
@@ -266,7 +266,7 @@ async def test_health_reports_liveness_and_readiness(serving):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "answer"),
     [
         ({"bind": "0.0.0.0:0"}, "needs tokens"),
         ({"bind": "0.0.0.0:0", "tokens": []}, "needs the host names that clients use"),
@@ -288,10 +288,10 @@ async def test_health_reports_liveness_and_readiness(serving):
         ({"origins": ["https://!!"]}, "is invalid: the expected form"),
     ],
 )
-async def test_unprotected_gateway_does_not_start(options, said):
+async def test_unprotected_gateway_does_not_start(options, answer):
     """On an address other than loopback, tokens and host names are required. Other mistakes are reported before it listens."""
     async with open_runtime(journal="memory:") as runtime:
-        with pytest.raises(ConfigurationError, match=said):
+        with pytest.raises(ConfigurationError, match=answer):
             async with open_gateway(runtime, **options):
                 pass
 

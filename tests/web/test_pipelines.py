@@ -14,8 +14,8 @@ async def test_pipeline_run_is_a_session_with_children(serving):
     ]
     async with serving(agents=[Pipeline("report", steps=steps)]) as served, served.client() as ada:
         await ada.put("/v1/sessions/r1", json={"agent": "report"})
-        said = await ada.post("/v1/sessions/r1/messages", json={"input": '{"topic": "tea"}'})
-        assert said.status_code == 202
+        response = await ada.post("/v1/sessions/r1/messages", json={"input": '{"topic": "tea"}'})
+        assert response.status_code == 202
         about = await _idle(ada)
         assert {each["id"] for each in about["children"]} == {"r1/task/find", "r1/task/write"}
         assert {each["agent"] for each in about["children"]} == {"clerk"}

@@ -83,9 +83,9 @@ async def test_stream_of_a_run_resumes_after_the_last_event(ada):
     """A repeated request with the same key sends no second message, and gets only the later events."""
     headers = {"idempotency-key": "k1"}
     whole = numbered(await stream(ada, {"input": "hello"}, headers=headers))
-    for place, (number, _) in enumerate(whole, 1):
+    for index, (number, _) in enumerate(whole, 1):
         rest = await stream(ada, {"input": "hello"}, headers={**headers, "last-event-id": str(number)})
-        assert numbered(rest) == whole[place:]
+        assert numbered(rest) == whole[index:]
     assert len((await ada.get(RUNS)).json()["items"]) == 1
 
 
@@ -102,10 +102,10 @@ async def test_stream_of_a_run_ends_when_it_waits_for_an_approval(ada):
 
 async def test_two_requests_stream_one_run_and_both_end(serving):
     """The second one, with the same key, neither sends a second message nor gets other events."""
-    asked, answers = trio.Event(), trio.Event()
+    requested, answers = trio.Event(), trio.Event()
 
     async def think(_):
-        asked.set()
+        requested.set()
         await answers.wait()
         return "done"
 
@@ -121,7 +121,7 @@ async def test_two_requests_stream_one_run_and_both_end(serving):
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
-            await asked.wait()
+            await requested.wait()
             nursery.start_soon(read)
             await client.get("/v1/agents")
             answers.set()
@@ -197,12 +197,12 @@ async def test_runs_are_listed_newest_first_in_pages(ada):
     assert (await ada.get(RUNS, params={"after": "x"})).status_code == 422
 
 
-async def test_a_queued_run_is_cancelled_without_the_one_before(serving):
+async def test_cancelling_a_queued_run_keeps_the_running_one(serving):
     """Cancelling it twice, and cancelling an ended run, has no effect. An unknown run is a 404."""
-    asked, answers = trio.Event(), trio.Event()
+    requested, answers = trio.Event(), trio.Event()
 
     async def think(_):
-        asked.set()
+        requested.set()
         await answers.wait()
         return "done"
 
@@ -212,7 +212,7 @@ async def test_a_queued_run_is_cancelled_without_the_one_before(serving):
     ):
         await client.put("/v1/sessions/s1", json={"agent": "slow"})
         await client.post(MESSAGES, json={"input": "one", "message_id": "m1"})
-        await asked.wait()
+        await requested.wait()
         await client.post(MESSAGES, json={"input": "two", "message_id": "m2"})
         for _ in range(2):
             assert (await client.post(f"{RUNS}/m2/cancel", json={"reason": "not needed"})).status_code == 204

@@ -102,8 +102,8 @@ async def test_running_task_is_listed_and_cancelled(serving):
     agents[1].on_query(lambda message: noted.append(dict(message.metadata)))
     async with serving(agents=agents) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-        asked = {"agent": "helper", "input": "x", "task_id": "t1", "metadata": {"ticket": 7}}
-        await ada.post("/v1/sessions/s1/tasks", json=asked)
+        request = {"agent": "helper", "input": "x", "task_id": "t1", "metadata": {"ticket": 7}}
+        await ada.post("/v1/sessions/s1/tasks", json=request)
         await has_begun.wait()
         assert noted == [{"ticket": 7}]
         (listed,) = (await ada.get("/v1/sessions/s1/tasks")).json()["items"]

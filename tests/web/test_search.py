@@ -28,7 +28,7 @@ async def search(served, name, **query):
     return answer.json()
 
 
-async def test_an_owner_finds_only_its_own_words(indexed):
+async def test_owner_finds_only_texts_of_its_own_sessions(indexed):
     page = await search(indexed, "ada", q="treasure")
     assert [(item["session_id"], item["role"]) for item in page["items"]] == [
         ("of-ada", "assistant"),
@@ -50,13 +50,13 @@ async def test_a_hit_has_the_matches_and_figures_of_its_session(indexed):
     assert hit["at"].endswith("Z")
 
 
-async def test_pages_of_hits(indexed):
+async def test_hits_are_paged(indexed):
     first = await search(indexed, "ada", q="treasure", limit=1)
     second = await search(indexed, "ada", q="treasure", limit=1, after=first["next"])
     assert [page["items"][0]["role"] for page in (first, second)] == ["assistant", "user"]
 
 
-async def test_filters_by_time_and_figures(indexed):
+async def test_hits_are_filtered_by_time_and_figures(indexed):
     assert (await search(indexed, "ada", q="treasure", since="2100-01-01T00:00:00Z"))["items"] == []
     assert (await search(indexed, "ada", q="treasure", until="2000-01-01T00:00:00Z"))["items"] == []
     assert (await search(indexed, "ada", q="treasure", min_cost="0.5"))["items"] == []
@@ -84,13 +84,13 @@ async def test_invalid_queries_name_the_parameter(indexed, query, word):
 
 
 @pytest.mark.parametrize("path", ["/v1/search?q=x&owner=bob", "/v1/trends?owner=bob"])
-async def test_another_owner_needs_the_scope_admin(indexed, path):
+async def test_search_of_another_owner_needs_the_scope_admin(indexed, path):
     async with indexed.client() as ada:
         assert (await ada.get(path)).status_code == 403
 
 
 @pytest.mark.parametrize("path", ["/v1/search?q=x", "/v1/trends"])
-async def test_without_an_index_the_remedy_is_named(served, path):
+async def test_search_without_an_index_names_the_remedy(served, path):
     async with served.client() as ada:
         answer = await ada.get(path)
     assert answer.status_code == 422

@@ -90,8 +90,8 @@ async def test_cross_origin_requests_are_rejected(serving, headers):
 )
 async def test_configured_origin_may_read(serving, origin):
     """A configured origin gets exactly its CORS header, and its preflight is answered. Local files have `null` or `file://`."""
-    asked = {"origin": origin, "sec-fetch-site": "cross-site"}
-    async with serving(origins=[origin]) as served, served.client(**asked) as ada:
+    request = {"origin": origin, "sec-fetch-site": "cross-site"}
+    async with serving(origins=[origin]) as served, served.client(**request) as ada:
         before = await ada.options("/v1/sessions", headers={"access-control-request-method": "POST"})
         answer = await ada.get("/v1/sessions")
         assert (before.status_code, answer.status_code) == (204, 200)
@@ -165,8 +165,8 @@ async def test_long_and_encoded_bodies_are_rejected(served):
         bomb = gzip.compress(b" " * 10_000_000)
         encoded = await ada.post("/v1/sessions", content=bomb, headers={**JSON, "content-encoding": "gzip"})
         assert encoded.status_code == 415
-        said = await ada.post("/v1/sessions", content=b" " * 1_000_001, headers=JSON)
-        assert said.status_code == 413
+        response = await ada.post("/v1/sessions", content=b" " * 1_000_001, headers=JSON)
+        assert response.status_code == 413
         streamed = await ada.post("/v1/sessions", content=chunks(), headers=JSON)
         assert streamed.status_code == 413
 
@@ -326,12 +326,12 @@ async def test_token_has_a_limit_of_open_messages(serving):
         assert answers[2].json()["limit"] == "messages"
         go.set()
         for _ in range(9):
-            said = [
+            texts = [
                 f"/v1/sessions/s1/runs/{each.json()['message_id']}"
                 for each in answers
                 if each.status_code == 202
             ]
-            for each in said:
+            for each in texts:
                 assert (await ada.get(each, headers={"prefer": "wait=10"})).json()["status"] == "answered"
             answers = [await ada.post("/v1/sessions/s1/messages", json={"input": "x"})]
             assert [each.status_code for each in answers] == [202]

@@ -30,9 +30,9 @@ def fill(path, session_id, approval_id):
 
 async def ask(client, endpoint, session_id, approval_id):
     body = BODIES.get(f"{endpoint.verb} {endpoint.path}", BODIES.get(endpoint.path, {}))
-    given = {} if endpoint.verb in ("GET", "DELETE") else {"json": body}
+    value = {} if endpoint.verb in ("GET", "DELETE") else {"json": body}
     path = fill(endpoint.path, session_id, approval_id)
-    return await client.request(endpoint.verb, path, **given)
+    return await client.request(endpoint.verb, path, **value)
 
 
 @pytest.fixture
@@ -89,10 +89,10 @@ async def test_owner_check_takes_one_read_with_the_agent_named(serving):
     async with Noting().running() as journal, serving(journal=journal) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         asked.clear()
-        said = await ada.post("/v1/sessions/s1/messages?agent=clerk", json={"input": "hello"})
-        assert (said.status_code, asked) == (202, [])
-        said = await ada.post("/v1/sessions/s1/messages", json={"input": "hello"})
-        assert (said.status_code, asked) == (202, ["s1"])
+        response = await ada.post("/v1/sessions/s1/messages?agent=clerk", json={"input": "hello"})
+        assert (response.status_code, asked) == (202, [])
+        response = await ada.post("/v1/sessions/s1/messages", json={"input": "hello"})
+        assert (response.status_code, asked) == (202, ["s1"])
 
 
 async def test_lists_have_only_the_owners_objects(asked):

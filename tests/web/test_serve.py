@@ -46,12 +46,12 @@ def team(tmp_path, commands, no_keys):
 
 def until(process, pattern):
     """Read a process's output up to a line that matches. Return the first group."""
-    said = b""
+    text = b""
     while line := process.stdout.readline():
-        said += line
+        text += line
         if found := re.search(pattern, line.decode()):
             return found[1]
-    raise AssertionError(said.decode())
+    raise AssertionError(text.decode())
 
 
 def serve(start, *options, bind="127.0.0.1:0"):
@@ -74,8 +74,8 @@ def test_agent_folder_is_served_with_tokens(team, tmp_path):
     process, url = serve(team, "--tokens", "tokens.toml", "--journal", "agents.db")
     with client_of(url, secret) as ada:
         assert ada.put("/v1/sessions/s1", json={"agent": "clerk"}).status_code == 201
-        said = ada.post("/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=20"})
-        assert said.json()["outcome"]["text"] == "WORDS"
+        response = ada.post("/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=20"})
+        assert response.json()["outcome"]["text"] == "WORDS"
         with ada.stream("GET", "/v1/sessions/s1/events") as stream:
             process.send_signal(signal.SIGTERM)
             text = stream.read().decode()
@@ -97,8 +97,8 @@ def test_killed_server_loses_nothing(team):
             ada.put("/v1/sessions/s1", json={"agent": "clerk"})
             for _ in range(5):
                 headers = {"idempotency-key": f"k{next(keys) // 2}", "prefer": "wait=20"}
-                said = ada.post("/v1/sessions/s1/messages", json={"input": "x"}, headers=headers)
-                assert said.json()["outcome"]["text"] == "WORDS"
+                response = ada.post("/v1/sessions/s1/messages", json={"input": "x"}, headers=headers)
+                assert response.json()["outcome"]["text"] == "WORDS"
             process.kill()
             process.wait()
         process, url = serve(team, "--journal", "agents.db", bind=bind)
@@ -151,14 +151,16 @@ def test_reload_serves_a_changed_file(team, tmp_path):
     secret = until(process, r"(act_\S+)")
     url = until(process, r"at (http\S+)/v1")
     answers = []
-    for words in ("WORDS", "OTHER"):
-        if words == "OTHER":
-            (tmp_path / "team.py").write_text(TEAM.replace("WORDS", words) + "\n")
+    for expected in ("WORDS", "OTHER"):
+        if expected == "OTHER":
+            (tmp_path / "team.py").write_text(TEAM.replace("WORDS", expected) + "\n")
             url = until(process, r"at (http\S+)/v1")
         with client_of(url, secret) as ada:
             ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-            said = ada.post("/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=20"})
-            answers.append(said.json()["outcome"]["text"])
+            response = ada.post(
+                "/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=20"}
+            )
+            answers.append(response.json()["outcome"]["text"])
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) == 128 + signal.SIGTERM
     assert answers == ["WORDS", "OTHER"]
@@ -171,9 +173,9 @@ def test_reload_ignores_a_broken_file(team, tmp_path):
     url = until(process, r"at (http\S+)/v1")
     (tmp_path / "team.py").write_text("from actgent import Nothing\n")
     with client_of(url, secret) as ada, (tmp_path / "errors.txt").open() as errors:
-        said = ""
-        while "previous agents keep running: team.py cannot be run: ImportError in line 1" not in said:
-            said += errors.read()
+        text = ""
+        while "previous agents keep running: team.py cannot be run: ImportError in line 1" not in text:
+            text += errors.read()
             assert ada.get("/v1/agents/clerk").status_code == 200
             assert process.poll() is None
             time.sleep(0.05)
@@ -191,13 +193,13 @@ def test_reload_waits_for_a_file_broken_at_the_start(team, tmp_path):
     process = team("serve", "team.py", "--bind", "127.0.0.1:0", "--reload")
     deadline = time.monotonic() + 60
     with (tmp_path / "errors.txt").open() as errors:
-        said = ""
-        while "no server is running: it restarts when a file changes" not in said:
-            said += errors.read()
-            assert process.poll() is None, said
-            assert time.monotonic() < deadline, said
+        text = ""
+        while "no server is running: it restarts when a file changes" not in text:
+            text += errors.read()
+            assert process.poll() is None, text
+            assert time.monotonic() < deadline, text
             time.sleep(0.05)
-    assert "team.py cannot be run: ImportError in line 1" in said
+    assert "team.py cannot be run: ImportError in line 1" in text
     (tmp_path / "team.py").write_text(TEAM)
     assert until(process, r"at (http\S+)/v1")
     process.send_signal(signal.SIGTERM)
@@ -217,34 +219,34 @@ def test_killed_server_loses_no_webhook(team, tmp_path, receiving):
                 for number in range(12):
                     session = f"s{number % 3}"
                     ada.put(f"/v1/sessions/{session}", json={"agent": "clerk"})
-                    said = ada.post(
+                    response = ada.post(
                         f"/v1/sessions/{session}/messages",
                         json={"input": "x"},
                         headers={"prefer": "wait=20"},
                     )
-                    assert said.json()["outcome"]["text"] == "WORDS"
+                    assert response.json()["outcome"]["text"] == "WORDS"
                     expected[session] += 1
             process.kill()
             process.wait()
         process, _ = serve(team, "--journal", "agents.db", *options)
-        told = {}
+        received = {}
         deadline = time.monotonic() + 90
-        while sum(map(len, told.values())) < sum(expected.values()) and time.monotonic() < deadline:
+        while sum(map(len, received.values())) < sum(expected.values()) and time.monotonic() < deadline:
             time.sleep(0.05)
-            told = {session: {} for session in expected}
+            received = {session: {} for session in expected}
             for headers, body in list(receiver.got):
                 data = body["data"]
-                told[data["session_id"]].setdefault(headers["webhook-id"], data["number"])
+                received[data["session_id"]].setdefault(headers["webhook-id"], data["number"])
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=120)
-    assert {session: len(ids) for session, ids in told.items()} == expected
-    for ids in told.values():
+    assert {session: len(ids) for session, ids in received.items()} == expected
+    for ids in received.values():
         assert list(ids.values()) == sorted(ids.values())
         assert len(set(ids.values())) == len(ids)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "answer"),
     [
         (("serve", "team.py", "--bind", "0.0.0.0:0"), "needs tokens.* as tokens= .--tokens"),
         (("serve", "team.py", "--bind", "8300"), "--bind.* must be HOST:PORT"),
@@ -284,10 +286,10 @@ def test_killed_server_loses_no_webhook(team, tmp_path, receiving):
         pytest.param(("watch", "s1", "--at", "gopher://x"), "--at must be http://HOST:PORT, ", id="scheme"),
     ],
 )
-def test_mistakes_are_named(team, tmp_path, arguments, said):
+def test_serve_mistakes_are_one_line(team, tmp_path, arguments, answer):
     """A mistake is one line and exit code 2."""
     assert team(*arguments).wait(timeout=120) == 2
-    assert re.fullmatch(f"actgent: .*{said}.*\n", (tmp_path / "errors.txt").read_text())
+    assert re.fullmatch(f"actgent: .*{answer}.*\n", (tmp_path / "errors.txt").read_text())
 
 
 def test_help_does_not_import_the_web_packages():
@@ -328,7 +330,7 @@ def _commands():
                 else []
             )
             places = [
-                place for place, word in enumerate(words) if word.rpartition("/")[2].endswith("actgent")
+                index for index, word in enumerate(words) if word.rpartition("/")[2].endswith("actgent")
             ]
             if places and words[places[0] + 1 : places[0] + 2] and words[0][:1] != "-":
                 yield words[places[0] + 1 :]
@@ -359,12 +361,16 @@ def test_guides_name_existing_options(commands):
     """Each command line of a unit, container or shell in the guides uses existing commands and options."""
     from actgent.cli.main import app
 
-    found = [words for words in _commands() if words[0] in ("serve", "token", "new", "check", "webhooks")]
-    assert {words[0] for words in found} >= {"serve", "token", "new", "check"}
+    found = [
+        arguments
+        for arguments in _commands()
+        if arguments[0] in ("serve", "token", "new", "check", "webhooks")
+    ]
+    assert {arguments[0] for arguments in found} >= {"serve", "token", "new", "check"}
     assert len(found) >= 7
-    for words in found:
-        command, _, _ = app.parse_args(words, print_error=False, exit_on_error=False)
-        assert callable(command), words
+    for arguments in found:
+        command, _, _ = app.parse_args(arguments, print_error=False, exit_on_error=False)
+        assert callable(command), arguments
 
 
 def test_systemd_accepts_the_unit(tmp_path):

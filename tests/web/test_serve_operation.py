@@ -197,10 +197,10 @@ def test_offline_folder_is_served_without_a_model(tmp_path, commands, no_keys):
             key = until(process.stdout, r"(act_\S+)")
             with client_of(url, key) as ada:
                 ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-                said = ada.post(
+                response = ada.post(
                     "/v1/sessions/s1/messages", json={"input": "hello"}, headers={"prefer": "wait=60"}
                 )
-            assert said.json()["status"] == "answered"
+            assert response.json()["status"] == "answered"
         finally:
             process.kill()
     (tmp_path / "team.py").write_text(TEAM)

@@ -30,15 +30,15 @@ async def answers(served, text):
     """Return the response up to the end of the connection. Return None if the connection is open after 10 seconds."""
     stream = await connect(served)
     async with stream:
-        said = b""
+        content = b""
         with trio.move_on_after(10):
             try:
                 await stream.send_all(filled(served, text))
                 async for data in stream:
-                    said += data
+                    content += data
             except trio.BrokenResourceError:
-                return said.decode()
-            return said.decode()
+                return content.decode()
+            return content.decode()
     return None
 
 
@@ -59,28 +59,28 @@ async def answers(served, text):
 )
 async def test_ambiguous_request_is_400(served, text):
     """The connection ends after the response, and the following bytes are not read as a request."""
-    said = await answers(served, text + HEAD + "\r\n")
+    response = await answers(served, text + HEAD + "\r\n")
     assert (
-        said is not None
+        response is not None
     )  # the connection ended; later bytes of the client can break it before the client reads the response
-    assert said.startswith("HTTP/1.1 4") or not said
-    assert said.count("HTTP/1.1") <= 1
-    assert "live" not in said
+    assert response.startswith("HTTP/1.1 4") or not response
+    assert response.count("HTTP/1.1") <= 1
+    assert "live" not in response
 
 
 async def test_pipelined_requests_are_answered_in_order(served):
     """Two requests in one packet get two responses."""
     close = HEAD + "Connection: close\r\n\r\n"
-    said = await answers(served, HEAD + "\r\n" + close)
-    assert said.count("HTTP/1.1 200") == said.count('{"status":"live"}') == 2
+    response = await answers(served, HEAD + "\r\n" + close)
+    assert response.count("HTTP/1.1 200") == response.count('{"status":"live"}') == 2
 
 
 async def test_protocol_upgrade_is_ignored(served):
     """A request for WebSocket or HTTP/2 is answered in HTTP/1.1."""
     for protocol in ("websocket", "h2c"):
         upgrade = f"Upgrade: {protocol}\r\nConnection: Upgrade, close\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
-        said = await answers(served, HEAD + upgrade + "Connection: close\r\n\r\n")
-        assert said.startswith("HTTP/1.1 200")
+        response = await answers(served, HEAD + upgrade + "Connection: close\r\n\r\n")
+        assert response.startswith("HTTP/1.1 200")
 
 
 async def test_slow_head_is_disconnected(serving):
@@ -112,9 +112,9 @@ async def drip(stream, piece):
 async def test_slow_body_is_408(serving):
     """A body that is not received in time is answered with 408, and the connection ends."""
     async with serving(limits=QUICK) as served:
-        said = await answers(served, POST + "Content-Length: 20\r\n\r\n{")
-        assert said.startswith("HTTP/1.1 408")
-        assert "/errors/timeout" in said
+        response = await answers(served, POST + "Content-Length: 20\r\n\r\n{")
+        assert response.startswith("HTTP/1.1 408")
+        assert "/errors/timeout" in response
 
 
 async def test_connections_above_the_limit_get_503(serving):

@@ -84,8 +84,8 @@ async def test_session_is_read_until_it_is_erased(served):
         assert (await ada.post("/v1/sessions/s1/close", json={})).status_code == 204
         assert (await ada.post("/v1/sessions/s1/close", json={})).status_code == 204
         assert (await ada.get("/v1/sessions/s1", headers=tag)).json()["status"] == "closed"
-        said = await ada.post("/v1/sessions/s1/messages", json={"input": "more"})
-        assert said.json()["type"] == "/errors/session-closed"
+        response = await ada.post("/v1/sessions/s1/messages", json={"input": "more"})
+        assert response.json()["type"] == "/errors/session-closed"
         assert (await ada.delete("/v1/sessions/s1")).status_code == 403
         assert (await root.delete("/v1/sessions/s1")).status_code == 204
         assert (await ada.get("/v1/sessions/s1")).status_code == 404
@@ -142,8 +142,8 @@ async def test_interrupt_ends_the_turn(serving):
         served.client() as ada,
     ):
         await ada.put("/v1/sessions/s1", json={"agent": "slow"})
-        said = await ada.post("/v1/sessions/s1/messages", json={"input": "go", "message_id": "m1"})
-        assert said.status_code == 202
+        response = await ada.post("/v1/sessions/s1/messages", json={"input": "go", "message_id": "m1"})
+        assert response.status_code == 202
         done = await ada.post("/v1/sessions/s1/interrupt", json={"reason": "enough"})
         assert done.status_code == 204
         story = (await ada.get("/v1/sessions/s1/runs/m1")).json()
@@ -162,13 +162,13 @@ async def test_agent_parameter_selects_among_equal_ids(served):
 
 async def test_concurrent_close_is_retried(serving):
     """While the first close runs, a second close is a 503. It is a 204 after the journal has recorded the close."""
-    agent, told, may_end = BareAgent("clerk", llm=Held()), trio.Event(), trio.Event()
+    agent, notified, may_end = BareAgent("clerk", llm=Held()), trio.Event(), trio.Event()
 
     @agent.on_session
     def attach(session):
         @session.on_exception
         async def hold(_):
-            told.set()
+            notified.set()
             await may_end.wait()
 
     async with serving(agents=[agent]) as served, served.client() as ada, trio.open_nursery() as nursery:
@@ -177,10 +177,10 @@ async def test_concurrent_close_is_retried(serving):
         close = partial(ada.post, "/v1/sessions/s1/close", json={})
         nursery.start_soon(close)
         with trio.fail_after(20):
-            await told.wait()
+            await notified.wait()
             assert (await close()).status_code == 503
-            said = await ada.post("/v1/sessions/s1/messages", json={"input": "more"})
-            assert said.json()["type"] == "/errors/session-closed"
+            response = await ada.post("/v1/sessions/s1/messages", json={"input": "more"})
+            assert response.json()["type"] == "/errors/session-closed"
             may_end.set()
             while (again := await close()).status_code == 503:
                 await trio.lowlevel.checkpoint()

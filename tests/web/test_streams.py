@@ -112,10 +112,10 @@ async def test_stream_has_the_events_of_a_turn(ada):
 @pytest.mark.parametrize("fails", [False, True])
 async def test_the_start_of_a_turn_is_emitted_before_the_model_answers(serving, fails):
     """A reader gets the event while the model still works, with the time at which the turn began."""
-    asked, answers = trio.Event(), trio.Event()
+    requested, answers = trio.Event(), trio.Event()
 
     async def think(_):
-        asked.set()
+        requested.set()
         await answers.wait()
         if fails:
             raise ProviderUnavailable("503")
@@ -129,7 +129,7 @@ async def test_the_start_of_a_turn_is_emitted_before_the_model_answers(serving, 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(read, client, "/v1/sessions/s1/events", events, "turn")
                 await client.post("/v1/sessions/s1/messages", json={"input": "hello", "message_id": "m1"})
-        await asked.wait()
+        await requested.wait()
         assert events.found[-1][2]["phase"] == "started"
         assert not answers.is_set()
         answers.set()
@@ -155,9 +155,9 @@ async def test_turn_start_without_followers_has_the_right_time(serving):
         await client.put("/v1/sessions/s1", json={"agent": "slow"})
         await client.post("/v1/sessions/s1/messages", json={"input": "hello"}, headers={"prefer": "wait=10"})
         found = {name: data for _, name, data in await pages(client, "/v1/sessions/s1/events")}
-    begun, answered = (datetime.fromisoformat(found[name]["at"]).timestamp() for name in ("turn", "answer"))
-    assert begun <= called[0] + 0.001
-    assert answered - begun >= 0.019
+    started, answered = (datetime.fromisoformat(found[name]["at"]).timestamp() for name in ("turn", "answer"))
+    assert started <= called[0] + 0.001
+    assert answered - started >= 0.019
 
 
 async def test_pages_have_the_events_of_streams(ada):
@@ -185,9 +185,9 @@ async def test_reconnecting_readers_miss_no_event(serving, seed):
             for name, events in readers:
                 nursery.start_soon(read, ada, f"/v1/sessions/{name}/events", events, "closed", drops)
             for number in range(40):
-                said = {"input": f"message {number}"}
+                body = {"input": f"message {number}"}
                 await ada.post(
-                    f"/v1/sessions/s{number % 2}/messages", json=said, headers={"prefer": "wait=10"}
+                    f"/v1/sessions/s{number % 2}/messages", json=body, headers={"prefer": "wait=10"}
                 )
             for name in ("s0", "s1"):
                 await ada.post(f"/v1/sessions/{name}/close", json={})
@@ -215,9 +215,9 @@ async def test_event_source_of_node_reconnects(served, tmp_path):
         )
     if done.returncode == 9:
         pytest.skip("this Node has no EventSource")
-    told = json.loads(done.stdout)
-    assert told["numbers"] == expected
-    assert told["breaks"] >= 2
+    output = json.loads(done.stdout)
+    assert output["numbers"] == expected
+    assert output["breaks"] >= 2
 
 
 SOURCE = """
@@ -371,10 +371,10 @@ async def test_reader_that_never_reads_is_disconnected(serving):
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         mute = await mute_reader(served)
         for _ in range(30):
-            said = await ada.post(
+            response = await ada.post(
                 "/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=10"}
             )
-            assert said.status_code == 200
+            assert response.status_code == 200
         with trio.fail_after(25):
             while served.gateway.connections > 1:
                 await trio.testing.wait_all_tasks_blocked(0.05)
@@ -404,8 +404,10 @@ async def test_lagging_reader_costs_nothing(serving):
                 await trio.testing.wait_all_tasks_blocked(0.01)
             for _ in range(30):
                 body = {"input": "x"}
-                said = await ada.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
-                assert said.status_code == 200
+                response = await ada.post(
+                    "/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"}
+                )
+                assert response.status_code == 200
             while len(context.broadcasts):
                 await trio.testing.wait_all_tasks_blocked(0.01)
         assert served.gateway.connections == 2
@@ -428,8 +430,8 @@ async def test_blocked_reader_does_not_delay_the_shutdown(serving):
 
 async def test_events_are_sent_in_batches(serving):
     """The first event of a turn is sent at once. Events within a short time are sent together."""
-    words = ScriptedLLM(["word " * 400], chunk=5, chunk_delay=0)
-    agents = [BareAgent(name="clerk", llm=words)]
+    text = ScriptedLLM(["word " * 400], chunk=5, chunk_delay=0)
+    agents = [BareAgent(name="clerk", llm=text)]
     async with serving(agents=agents) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         context, pieces = served.gateway.app.context, []
@@ -450,10 +452,10 @@ async def test_events_are_sent_in_batches(serving):
                 with trio.fail_after(30):
                     while not any(b"event: ended" in piece.data for piece in pieces):
                         await trio.testing.wait_all_tasks_blocked(0.01)
-    told = list(dict.fromkeys(pieces))
-    assert len(pieces) == 2 * len(told)
-    assert len(told) < 20
-    assert b"".join(piece.data for piece in told).count(b"event: ended") == 1
+    received = list(dict.fromkeys(pieces))
+    assert len(pieces) == 2 * len(received)
+    assert len(received) < 20
+    assert b"".join(piece.data for piece in received).count(b"event: ended") == 1
 
 
 async def test_watch_reports_changes_of_own_sessions(serving):
@@ -516,8 +518,8 @@ async def test_stream_of_a_moved_session_ends_without_a_warning(serving, caplog)
             async for piece in pieces:
                 events.feed(piece)
         assert events.has("lagged")
-        told = [each for each in caplog.records if "s1" in each.getMessage()]
-        assert [each.levelname for each in told if each.levelname != "DEBUG"] == []
+        log_lines = [each for each in caplog.records if "s1" in each.getMessage()]
+        assert [each.levelname for each in log_lines if each.levelname != "DEBUG"] == []
 
 
 def piece_of(text, number=None):
@@ -564,10 +566,10 @@ async def test_idle_stream_sends_keep_alives(serving, monkeypatch):
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         with trio.fail_after(30):
             async with ada.stream("GET", "/v1/sessions/s1/events") as stream:
-                said = ""
+                content = ""
                 async for text in stream.aiter_text():
-                    said += text
-                    if said.count(": alive\n\n") == 3:
+                    content += text
+                    if content.count(": alive\n\n") == 3:
                         break
 
 
@@ -641,14 +643,14 @@ async def test_along_header_limits_the_other_events(serving, along, told):
             await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
             await nursery.start(read_on, ada)
             for content in ("hello", "bye"):
-                said = await ada.post("/v1/sessions/s1/messages", json={"input": content})
-                place = said.headers["location"]
+                response = await ada.post("/v1/sessions/s1/messages", json={"input": content})
+                place = response.headers["location"]
                 await ada.get(place, headers={"prefer": "wait=30"})
             await ada.post("/v1/sessions/s1/close", json={})
     assert {name for _, name, _ in events.found} == told
     turns = [data["turn"] for _, name, data in events.found if name == "reply"]
     assert len(set(turns)) == 2
-    assert turns[-1] == said.json()["message_id"]
+    assert turns[-1] == response.json()["message_id"]
 
 
 def reader_of(*wanted):
@@ -687,15 +689,15 @@ async def test_broadcast_ends_with_its_session():
 @pytest.mark.parametrize("ends", ["answer", "turn"])
 async def test_reader_after_an_answer_gets_no_partial_text(ends):
     """The same applies after a turn that ended without an answer."""
-    said = Message(session_id="s", sender=Sender("clerk", "assistant"), parts=(Text("hi"),))
+    message = Message(session_id="s", sender=Sender("clerk", "assistant"), parts=(Text("hi"),))
     record = (
-        AgentMessageRecord(message=said, stop="end")
+        AgentMessageRecord(message=message, stop="end")
         if ends == "answer"
         else MessageEndRecord(message_id="m", failed="model")
     )
     tail = event_broadcast.SessionBroadcast(SessionKey("clerk", "s"))
     tail.subscribe(reader_of("reply"))
-    tail.add_delta(PartialText(turn="m", reply_id=said.id, begin=0, text="h"))
+    tail.add_delta(PartialText(turn="m", reply_id=message.id, begin=0, text="h"))
     tail.add(EventEncoder(), 1, [DeliveryRecord(ids=("x",))], 0.0)
     assert tail.partial_answer.text == "h"
     tail.add(EventEncoder(), 2, [record], 0.0)

@@ -26,18 +26,18 @@ async def run(*arguments, token="", code=0):
     done = await trio.run_process(
         [*COMMAND, *arguments], capture_stdout=True, capture_stderr=True, check=False, env=env
     )
-    said = done.stderr.decode()
-    assert done.returncode == code, said
-    assert "Traceback" not in said
-    return done.stdout.decode() if code == 0 else said
+    output = done.stderr.decode()
+    assert done.returncode == code, output
+    assert "Traceback" not in output
+    return done.stdout.decode() if code == 0 else output
 
 
 async def say(client, words="hello", session="s1"):
     await client.put(f"/v1/sessions/{session}", json={"agent": "clerk"})
-    said = await client.post(
+    response = await client.post(
         f"/v1/sessions/{session}/messages", json={"input": words}, headers={"prefer": "wait=20"}
     )
-    assert said.status_code == 200, said.text
+    assert response.status_code == 200, response.text
 
 
 async def test_watch_shows_the_same_for_server_and_journal(serving, tmp_path):
@@ -119,18 +119,18 @@ async def test_watch_resumes_after_a_server_restart(serving, tmp_path):
     secret = write_token(tokens)
     bind, process = "127.0.0.1:0", None
     try:
-        for words in ("one", "two"):
+        for text in ("one", "two"):
             async with serving(journal=journal, bind=bind, tokens=tokens) as served, served.client() as ada:
                 bind = served.gateway.url.removeprefix("http://")
                 ada.headers["authorization"] = f"Bearer {secret}"
-                await say(ada, words)
+                await say(ada, text)
                 if process is None:
                     command = [*COMMAND, "watch", "s1", "--json", "--at", served.gateway.url]
                     with output.open("wb") as file:
                         env = {**os.environ, "ACTGENT_TOKEN": secret}
                         process = await trio.lowlevel.open_process(command, stdout=file, env=env)
                 with trio.fail_after(60):
-                    while f"you said: {words}" not in output.read_text():  # noqa: ASYNC110 - a process writes it
+                    while f"you said: {text}" not in output.read_text():  # noqa: ASYNC110 - a process writes it
                         await trio.sleep(0.05)
         process.terminate()
         assert await process.wait() == 143
@@ -186,7 +186,7 @@ async def test_top_of_a_journal_shows_its_sessions(serving, tmp_path):
     assert re.search(r"^s1 +clerk +ada +idle", text, re.MULTILINE)
 
 
-async def test_top_without_agents_or_sessions(serving, tmp_path):
+async def test_top_without_agents_has_no_tables(serving, tmp_path):
     """A server without agents and a journal without sessions have no tables. Without webhooks, one short line is printed."""
     async with serving(agents=[], journal=f"sqlite:///{tmp_path}/a.db") as served:
         at = ("--at", served.gateway.url)
@@ -230,7 +230,7 @@ async def test_top_refreshes_in_a_terminal(serving):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "expected"),
     [
         (["top", "--at", "http://127.0.0.1:1"], 2, "requires an access token: set ACTGENT_TOKEN"),
         (
@@ -246,9 +246,9 @@ async def test_top_refreshes_in_a_terminal(serving):
         (["watch", "s1", "--at", "none.db"], 2, "no such file"),
     ],
 )
-async def test_mistakes_are_one_line(arguments, code, words):
+async def test_mistakes_are_one_line(arguments, code, expected):
     """A mistake is one line."""
-    assert words in await run(*arguments, code=code)
+    assert expected in await run(*arguments, code=code)
 
 
 async def test_unreachable_server_is_named(serving):
@@ -332,4 +332,4 @@ async def test_lost_server_is_reported_once(serving, tmp_path):
     finally:
         process.kill()
         await process.wait()
-    assert [told.count(words) for words in ("reconnecting", "answers again")] == [1, 1]
+    assert [told.count(expected) for expected in ("reconnecting", "answers again")] == [1, 1]

@@ -21,10 +21,8 @@ async def ada(served):
     """Yield a client of ada, with a session of two messages."""
     async with served.client() as client:
         await client.put("/v1/sessions/s1", json={"agent": "clerk"})
-        for words in ("one", "two"):
-            await client.post(
-                "/v1/sessions/s1/messages", json={"input": words}, headers={"prefer": "wait=20"}
-            )
+        for text in ("one", "two"):
+            await client.post("/v1/sessions/s1/messages", json={"input": text}, headers={"prefer": "wait=20"})
         yield client
 
 
@@ -81,8 +79,8 @@ async def test_fork_resumes_an_open_turn(ada):
         made = await ada.post("/v1/sessions/s1/fork", json={"at": at, "session_id": f"s1-{at}"})
         assert made.status_code == 201, made.text
         events = await ada.get(f"/v1/sessions/s1-{at}/events", headers={"accept": "application/json"})
-        said = [each["data"] for each in events.json()["items"] if each["event"] == "message"][-1]
-        path = f"/v1/sessions/s1-{at}/runs/{said['message_id']}"
+        texts = [each["data"] for each in events.json()["items"] if each["event"] == "message"][-1]
+        path = f"/v1/sessions/s1-{at}/runs/{texts['message_id']}"
         outcome = (await ada.get(path, headers={"prefer": "wait=20"})).json()["outcome"]
         assert outcome["text"] == f"you said: {'one' if at < 7 else 'two'}"
     assert (await ada.get("/v1/sessions/s1")).json()["records"] == 11
@@ -90,8 +88,8 @@ async def test_fork_resumes_an_open_turn(ada):
 
 async def test_reading_a_session_does_not_start_its_turn(serving):
     """A session with a suspended turn is shown as waiting by each GET, and is not loaded. A POST starts the turn."""
-    asked = []
-    llm = ScriptedLLM(lambda chat: asked.append(chat) or "yes")
+    requests = []
+    llm = ScriptedLLM(lambda chat: requests.append(chat) or "yes")
     async with (
         serving(agents=[BareAgent(name="clerk", llm=llm)]) as served,
         served.client() as ada,
@@ -116,12 +114,12 @@ async def test_reading_a_session_does_not_start_its_turn(serving):
         shown = (await reader.get("/v1/sessions/s2")).json()
         assert (shown["status"], [each["text"] for each in shown["waiting"]]) == ("waiting", ["one"])
         assert shown["turn"] == {"message_id": shown["waiting"][0]["message_id"]}
-        assert len(asked) == 1
-        said = await ada.post(
+        assert len(requests) == 1
+        response = await ada.post(
             "/v1/sessions/s2/messages", json={"input": "two"}, headers={"prefer": "wait=20"}
         )
-        assert said.json()["status"] == "answered"
-        assert len(asked) == 3
+        assert response.json()["status"] == "answered"
+        assert len(requests) == 3
         assert (await reader.get("/v1/sessions/s2")).json()["status"] == "idle"
 
 
@@ -150,13 +148,13 @@ async def test_long_session_is_exported_page_by_page(serving, tmp_path, monkeypa
     async with serving() as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         for number in range(60):
-            said = {"input": f"{number} \N{SNOWMAN} " + "x" * 2000}
-            await ada.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=20"})
-        journal, asked = served.runtime.journal, []
+            body = {"input": f"{number} \N{SNOWMAN} " + "x" * 2000}
+            await ada.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
+        journal, requests = served.runtime.journal, []
         read = journal.read
 
         async def noted(*arguments, limit, **more):
-            asked.append(limit)
+            requests.append(limit)
             return await read(*arguments, limit=limit, **more)
 
         async def load(*_, **__):
@@ -172,7 +170,7 @@ async def test_long_session_is_exported_page_by_page(serving, tmp_path, monkeypa
     (exported,) = load_sessions(file)
     assert exported.records == records
     assert len(records) > 200
-    assert (max(asked), len(asked)) == (200, 4)
+    assert (max(requests), len(requests)) == (200, 4)
     assert int(answer.headers["content-length"]) == len(answer.content)
 
 
@@ -181,17 +179,15 @@ async def test_model_request_of_a_record_is_rebuilt(serving):
     agents = [BareAgent("clerk", llm=ScriptedLLM(["one", "two"]), tools=[look], system_prompt="Be kind.")]
     async with serving(agents=agents) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-        for words in ("first", "second"):
-            said = {"input": words}
-            await ada.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=20"})
+        for text in ("first", "second"):
+            body = {"input": text}
+            await ada.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
         last = (await ada.get("/v1/sessions/s1")).json()["records"]
         found = [(await ada.get(f"/v1/sessions/s1/at/{n}/request")).json() for n in range(1, last + 1)]
         assert (await ada.get("/v1/sessions/s1/at/99/request")).status_code == 404
     early, late = found[0]["request"], found[5]["request"]
-    words = [
-        [part["text"] for each in shown["messages"] for part in each["parts"]] for shown in (early, late)
-    ]
-    assert words == [["first"], ["first", "one", "second"]]
+    text = [[part["text"] for each in shown["messages"] for part in each["parts"]] for shown in (early, late)]
+    assert text == [["first"], ["first", "one", "second"]]
     assert ("Be kind." in early["system"], early["tools"][0]["name"], early["is_same_prompt"]) == (
         True,
         "look",
@@ -243,8 +239,8 @@ async def test_first_difference_has_both_sides(serving, tmp_path):
         async with serving(journal=url, agents=[agent]) as served, served.client() as ada:
             if prompt == "Be kind.":
                 await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-                said = {"input": "hello"}
-                await ada.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=20"})
+                body = {"input": "hello"}
+                await ada.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
             found = (await ada.post("/v1/sessions/s1/compare", json={})).json()["difference"]
             early = (await ada.post("/v1/sessions/s1/compare", json={"at": 2})).json()["difference"]
     assert (found["step"], found["recorded"][:24]) == (4, "system prompt and tools ")

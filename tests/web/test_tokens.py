@@ -53,7 +53,7 @@ async def test_changed_token_file_is_reloaded(tmp_path, autojump_clock):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "answer"),
     [
         (ROW.replace("name", "nmae"), "did you mean 'name'"),
         (ROW.replace('owner = "ada"\n', ""), "token 1 must have the key owner"),
@@ -66,11 +66,11 @@ async def test_changed_token_file_is_reloaded(tmp_path, autojump_clock):
         ("[[", "is not valid TOML"),
     ],
 )
-def test_invalid_token_file_is_rejected(tmp_path, text, said):
+def test_invalid_token_file_is_rejected(tmp_path, text, answer):
     """Each mistake is named with its token and the remedy."""
     file = tmp_path / "tokens.toml"
     file.write_text(text)
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=answer):
         read_tokens(file)
 
 

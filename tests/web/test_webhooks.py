@@ -22,11 +22,11 @@ LOCAL = ["127.0.0.1"]
 def check_signature(headers, body, secrets):
     """Verify a signature as the specification requires of receivers."""
     signed = b".".join((headers["webhook-id"].encode(), headers["webhook-timestamp"].encode(), body))
-    given = [each.removeprefix("v1,") for each in headers["webhook-signature"].split(" ")]
+    values = [each.removeprefix("v1,") for each in headers["webhook-signature"].split(" ")]
     for secret in secrets:
         key = base64.b64decode(secret.removeprefix("whsec_"))
         expected = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
-        assert expected in given
+        assert expected in values
     assert abs(int(headers["webhook-timestamp"]) - time.time()) < 300
 
 
@@ -51,10 +51,10 @@ async def told(serving, receiver, *more, journal="memory:", **options):
 
 async def say(client, session, words="hello"):
     await client.put(f"/v1/sessions/{session}", json={"agent": "clerk"})
-    said = await client.post(
+    response = await client.post(
         f"/v1/sessions/{session}/messages", json={"input": words}, headers={"prefer": "wait=20"}
     )
-    assert said.status_code in (200, 202), said.text
+    assert response.status_code in (200, 202), response.text
 
 
 async def given_up(served):
@@ -87,8 +87,8 @@ async def test_events_are_sent_and_signed(serving, receiving):
     assert max(Counter(receiver.tried).values()) == 1
 
 
-async def test_failure_is_sent(serving, receiving):
-    """A failed turn is sent with its kind."""
+async def test_failed_turn_is_sent_to_webhooks(serving, receiving):
+    """The notification has the kind of the failure."""
 
     def fail(chat):
         raise ValueError("secret words")
@@ -103,7 +103,7 @@ async def test_failure_is_sent(serving, receiving):
     assert "secret words" not in json.dumps(data)
 
 
-async def test_arguments_that_few_libraries_encode_are_sent(serving, receiving):
+async def test_large_integers_and_surrogates_are_sent(serving, receiving):
     """Receivers, lists and streams get an integer of more than 64 bits and an unpaired surrogate."""
 
     @tool(approval=True)
@@ -294,10 +294,10 @@ async def test_client_sets_the_receiver_of_its_session(serving, receiving):
             other = {"agent": "clerk", "notify": {"url": receiver.url + "/other"}}
             assert (await ada.put("/v1/sessions/mine", json=other)).status_code == 409
             await say(ada, "theirs")
-            said = await ada.post(
+            response = await ada.post(
                 "/v1/sessions/mine/messages", json={"input": "x"}, headers={"prefer": "wait=20"}
             )
-            assert said.status_code == 200
+            assert response.status_code == 200
             await ada.post("/v1/sessions/mine/close", json={})
             await until(lambda: receiver.got)
     assert [(body["type"], body["data"]["session_id"]) for body in receiver.bodies()] == [("reply", "mine")]
@@ -508,7 +508,7 @@ async def test_child_sessions_send_only_approvals(serving, receiving):
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "expected"),
     [
         (lambda: Webhook("example.com", secrets=[SECRET]), "must be a URL such as"),
         (lambda: Webhook("https://a:b@example.com", secrets=[SECRET]), "must not contain a user name"),
@@ -521,9 +521,9 @@ async def test_child_sessions_send_only_approvals(serving, receiving):
         (lambda: Webhook(None, secrets=[SECRET], allow=["a:70000/x"]), "HOST:PORT/PATH"),
     ],
 )
-def test_invalid_webhook_is_rejected(make, words):
+def test_invalid_webhook_is_rejected(make, expected):
     """The constructor raises the error."""
-    with pytest.raises(ConfigurationError, match=words):
+    with pytest.raises(ConfigurationError, match=expected):
         make()
 
 

@@ -46,8 +46,8 @@ def typed(kind, content):
     return json.dumps({"messageType": kind, "content": content})
 
 
-def text(words):
-    return typed("DIRECT_RESPONSE", words)
+def text(content):
+    return typed("DIRECT_RESPONSE", content)
 
 
 FILE = File(media_type="text/plain", data=b"tck", name="output.txt")
@@ -82,12 +82,12 @@ async def answer(chat):
     if results:
         more = "history message" in results[-1].text
         return ToolCall("ask", {}) if more else text("Hello from TCK")
-    words = "".join(part.text for part in chat.messages[-1].parts)  # the id comes from `on_query`
-    if "tck-reject-task" in words:
+    content = "".join(part.text for part in chat.messages[-1].parts)  # the id comes from `on_query`
+    if "tck-reject-task" in content:
         raise Refusal("rejected")
-    if "test-resubscribe-message-id" in words:
+    if "test-resubscribe-message-id" in content:
         await trio.sleep(OPEN_SECONDS)
-    found = next((ANSWERS[each] for each in ANSWERS if each in words), text("Hello"))
+    found = next((ANSWERS[each] for each in ANSWERS if each in content), text("Hello"))
     return ModelResponse(parts=(found if not isinstance(found, str) else Text(found),))
 
 

@@ -55,7 +55,7 @@ def failures(results):
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason=MISSING)
 
 
-async def test_the_server_conforms(tmp_path):
+async def test_a2a_server_conforms_to_the_kit(tmp_path):
     """All tests pass except the contradictory one, for which the server returns the error of the description."""
     async with serve_fixture() as url:
         results = await run_kit(tmp_path, url)

@@ -126,10 +126,10 @@ async def serve(tmp_path, stream):
     received = b""
     while not received.endswith(b"\n"):
         received += await stream.receive_some(65_536)
-    asked = json.loads(received)
+    request = json.loads(received)
     failure = ""
     try:
-        await play(asked, tmp_path / f"{asked['MCP_CONFORMANCE_SCENARIO'].replace('/', '-')}.json")
+        await play(request, tmp_path / f"{request['MCP_CONFORMANCE_SCENARIO'].replace('/', '-')}.json")
     except Exception as error:  # noqa: BLE001 - the suite judges the requests; in some scenarios login must fail
         failure = "\n".join(map(repr, leaves(error)))
     try:
@@ -141,7 +141,7 @@ async def serve(tmp_path, stream):
 
 @pytest.mark.skipif(not SUITE.is_dir(), reason=MISSING)
 @pytest.mark.parametrize(("revision", "count"), [("2025-11-25", 18), ("2026-07-28", 32)])
-async def test_the_client_conforms(tmp_path, revision, count):
+async def test_mcp_client_conforms_to_the_suite(tmp_path, revision, count):
     """Each required scenario of the suite passes."""
     if (node := find_node()) is None:
         pytest.skip("the suite needs Node 22 or later")

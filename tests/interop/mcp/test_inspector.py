@@ -85,7 +85,7 @@ async def inspecting(home):
         yield run
 
 
-async def test_methods_over_http(tmp_path):
+async def test_inspector_calls_methods_over_http(tmp_path):
     calls = [
         ("tools/list", "--strict"),
         ("tools/call", "--tool-name", "add", "--tool-arg", "a=1", "b=2"),
@@ -112,7 +112,7 @@ async def test_methods_over_http(tmp_path):
     assert page["contents"] == [{"uri": "docs://start", "mimeType": "text/markdown", "text": "# start"}]
 
 
-async def test_tools_of_the_command(tmp_path):
+async def test_inspector_calls_tools_of_the_command(tmp_path):
     (tmp_path / "agents.py").write_text(AGENTS, encoding="utf-8")
     command = [ACTGENT, "mcp", "serve", "agents.py", "--tools"]
     call = ["--method", "tools/call", "--tool-name", "add", "--tool-arg", "a=1", "b=2"]

@@ -16,7 +16,7 @@ from .fixture_server import serve_fixture
 
 @pytest.mark.skipif(not SUITE.is_dir(), reason=MISSING)
 @pytest.mark.parametrize(("revision", "count"), [("2025-11-25", 30), ("2026-07-28", 37)])
-async def test_the_server_conforms(tmp_path, revision, count):
+async def test_mcp_server_conforms_to_the_suite(tmp_path, revision, count):
     """Each required scenario of the suite passes."""
     if (node := find_node()) is None:
         pytest.skip("the suite needs Node 22 or later")

@@ -79,10 +79,10 @@ def clerk(chat):
     last = chat.messages[-1]
     results = [part for part in last.parts if type(part).__name__ == "ToolResult"]
     if not results:
-        said = "".join(part.text for part in last.parts if type(part).__name__ == "Text")
-        if "credit" in said:
+        text = "".join(part.text for part in last.parts if type(part).__name__ == "Text")
+        if "credit" in text:
             return ToolCall("credit", {"number": 4711, "amount": 600.0})
-        return ToolCall("find_invoice", {"number": 4711}) if "4711" in said else f"I have read: {said}"
+        return ToolCall("find_invoice", {"number": 4711}) if "4711" in text else f"I have read: {text}"
     if results[0].tool_name == "find_invoice":
         return ToolCall("note", {"text": "4711 counts four pallets"})
     return "The invoice counts four pallets.\nYou say that two have come: shall I write a credit note?"

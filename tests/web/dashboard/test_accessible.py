@@ -112,8 +112,8 @@ async def test_session_is_found_and_opened_by_keys(stage, screen):
     await screen.press("Escape")
     await screen.run("document.activeElement.blur()")
     await screen.press("j", "j", "k", "Enter")
-    wanted = "document.querySelector('main h1').textContent === 'invoice-4711'"
-    await screen.until(wanted)
+    expected = "document.querySelector('main h1').textContent === 'invoice-4711'"
+    await screen.until(expected)
     await screen.until("document.querySelectorAll('.turn').length === 2")
 
 

@@ -35,9 +35,12 @@ async def compared(serving, screen):
         for name in ("left", "right")
     ]
     async with serving(agents=agents) as served, served.client("root") as client:
-        for agent, session, words in (("left", "one", "weigh the box"), ("right", "two", "weigh the crate")):
+        for agent, session, expected in (
+            ("left", "one", "weigh the box"),
+            ("right", "two", "weigh the crate"),
+        ):
             await client.put(f"/v1/sessions/{session}", json={"agent": agent})
-            for content in ("hi", words):
+            for content in ("hi", expected):
                 await client.post(f"/v1/sessions/{session}/messages", json={"input": content}, headers={"prefer": "wait=20"})  # fmt: skip
         await client.put("/v1/sessions/three", json={"agent": "left"})
         await screen.open(link_of(served))

@@ -54,7 +54,7 @@ async def waiting_for_a_person(served, words="deploy"):
         await client.post("/v1/sessions/s1/messages", json={"input": words}, headers={"prefer": "wait=20"})
 
 
-async def test_approval_by_keys(serving, screen):
+async def test_key_approves_the_oldest_call(serving, screen):
     """One key approves the oldest pending call, and its turn resumes."""
     async with serving() as served:
         await waiting_for_a_person(served)
@@ -184,7 +184,7 @@ async def test_static_files_have_a_policy_and_caching(serving):
         assert (await client.post("/")).status_code == 405
 
 
-async def test_gateway_without_a_dashboard(serving):
+async def test_gateway_can_run_without_a_dashboard(serving):
     """With `dashboard=False` the gateway serves no page."""
     async with serving(dashboard=False) as served, httpx2.AsyncClient(base_url=served.gateway.url) as client:
         assert (await client.get("/")).status_code == 404

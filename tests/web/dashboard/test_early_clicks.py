@@ -1,7 +1,7 @@
 """Input before the first drawing, and responses that arrive out of order."""
 
 from .test_live import say
-from .test_search_results_are_paged import shown  # noqa: F401 - a fixture
+from .test_pages import shown  # noqa: F401 - a fixture
 
 AS_SOON_AS = """(() => {
   const seen = new MutationObserver(() => {

@@ -45,8 +45,8 @@ async def evaluated(serving, tmp_path):
         served.client() as ada,
     ):
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-        for number, words in enumerate(("Hi, I am Ada.", "2 and 2?"), 1):
-            body = {"input": words, "message_id": f"m{number}"}
+        for number, expected in enumerate(("Hi, I am Ada.", "2 and 2?"), 1):
+            body = {"input": expected, "message_id": f"m{number}"}
             await ada.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=30"})
         yield served, tmp_path
 

@@ -51,8 +51,8 @@ async def test_form_is_filled_in(serving, screen):
     async with serving(agents=[asking_agent(got)]) as served:
         async with served.client() as client:
             await client.put("/v1/sessions/s1", json={"agent": "desk"})
-            said = {"input": "book"}
-            await client.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=20"})
+            body = {"input": "book"}
+            await client.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
             (waiting,) = (await client.get("/v1/approvals")).json()["items"]
             assert (waiting["risk"], len(waiting["form"]["properties"])) == ("high", 10)
             place = f"/v1/approvals/{waiting['id']}/decision"

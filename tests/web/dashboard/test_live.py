@@ -22,8 +22,8 @@ async def make(served, session_id, words=None):
 
 async def say(served, session_id, words):
     async with served.client() as client:
-        said = {"input": words}
-        await client.post(f"/v1/sessions/{session_id}/messages", json=said, headers={"prefer": "wait=20"})
+        body = {"input": words}
+        await client.post(f"/v1/sessions/{session_id}/messages", json=body, headers={"prefer": "wait=20"})
 
 
 async def test_rows_keep_their_position(serving, screen):

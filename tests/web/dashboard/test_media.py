@@ -127,11 +127,11 @@ async def test_unsafe_media_is_not_shown(camera, screen, shown):
     )
     await screen.until("document.body.innerText.includes('This file cannot be shown.')")
     await screen.until(f"{PICTURES}.length === 1")  # the picture of the tool
-    words = await screen.run(
+    text = await screen.run(
         "[...document.querySelectorAll('main .medium figcaption .dim:first-child')].map(each => each.textContent)"
     )
-    assert any(each.startswith("<img src=x onerror=alert(1)>.html") for each in words)
-    assert len(words) == 5
+    assert any(each.startswith("<img src=x onerror=alert(1)>.html") for each in text)
+    assert len(text) == 5
     assert (
         await screen.run(
             "document.querySelectorAll('main script, main svg script, main iframe, main object').length"

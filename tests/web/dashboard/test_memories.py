@@ -67,7 +67,7 @@ async def test_memories_are_corrected_and_forgotten_by_keys(remembering, memorie
     assert await memories.export("ada") == []
 
 
-async def test_the_address_has_the_search(remembering, memories, screen):
+async def test_address_contains_the_search(remembering, memories, screen):
     """A search finds words. Its address opens the same list again, and the list continues in pages."""
     for number in range(60):
         await memories.remember(f"fact {number}", owner="ada")

@@ -60,7 +60,7 @@ async def test_budgets_are_sorted_by_remaining_share(shown):
     """Each limit has a row with a bar. The label of the bar is the used share in percent."""
     screen = await shown("budgets")
     rows = await screen.run("[...document.querySelectorAll('tbody tr')].map(each => [each.cells[1].innerText, each.querySelector('svg').getAttribute('aria-label')])")  # fmt: skip
-    shares = [int(words.split(" %")[0]) for _, words in rows]
+    shares = [int(expected.split(" %")[0]) for _, expected in rows]
     assert [name for name, _ in rows[:2]] == ["tokens", "tool calls"]
     assert (rows[1][1], shares) == ("75 % used", sorted(shares, reverse=True))
 

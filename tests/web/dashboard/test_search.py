@@ -16,7 +16,7 @@ def texts(selector):
     return f"[...document.querySelectorAll({selector!r})].map(each => each.textContent)"
 
 
-async def test_hits_mark_the_words_and_link_to_their_session(shown):
+async def test_hits_mark_matches_and_link_to_their_session(shown):
     await shown.go("#/search")
     await shown.until("document.querySelector('main form[aria-label=Search] input[name=q]')")
     await shown.fill("main form[aria-label=Search] input[name=q]", "invoi*")
@@ -29,7 +29,7 @@ async def test_hits_mark_the_words_and_link_to_their_session(shown):
     await shown.until("location.hash.startsWith('#/sessions/')")
 
 
-async def test_the_address_has_the_filters(shown):
+async def test_address_contains_the_filters(shown):
     await shown.go("#/search?q=invoice&role=user&agent=clerk")
     await shown.until("document.querySelector('.hit')")
     chosen = await shown.run(
@@ -51,8 +51,8 @@ async def test_an_invalid_query_shows_the_reason(shown):
 async def test_trends_show_a_chart_and_a_table(shown):
     await shown.go("#/trends")
     await shown.until("document.querySelector('.chart rect')")
-    words = await shown.run("document.querySelector('.chart').getAttribute('aria-label')")
-    assert words.startswith("Turns by day, from 20")
+    text = await shown.run("document.querySelector('.chart').getAttribute('aria-label')")
+    assert text.startswith("Turns by day, from 20")
     (total,) = await shown.run(
         "[...document.querySelectorAll('tfoot tr')].map(each => each.cells[2].innerText)"
     )

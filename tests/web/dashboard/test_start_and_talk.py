@@ -30,12 +30,12 @@ TEXT = "document.querySelector('main').innerText"
 
 def echo(chat):
     """Answer with the parts of the last message, and the number of messages before it."""
-    words = [
+    texts = [
         part.text if isinstance(part, Text) else f"{type(part).__name__} {part.media_type} {len(part.data)}"
         for part in chat.messages[-1].parts
         if isinstance(part, Text | Image | File)
     ]
-    return f"got {' + '.join(words)} after {len(chat.messages) - 1} messages"
+    return f"got {' + '.join(texts)} after {len(chat.messages) - 1} messages"
 
 
 def agents():
@@ -199,15 +199,15 @@ async def test_earlier_turns_load_while_scrolling(serving, screen):
         await screen.until("document.querySelector('tbody a')")
         await screen.go("#/sessions/s1?agent=clerk")
         await screen.until(f"{TEXT}.includes('question 399')")
-        begun = await screen.run("document.querySelectorAll('.turn').length")
-        assert 20 < begun < 200
+        started = await screen.run("document.querySelectorAll('.turn').length")
+        assert 20 < started < 200
         at_end = "(main => main.scrollTop + main.clientHeight > main.scrollHeight - 40)(document.querySelector('main'))"
         await screen.until(at_end)
         assert await screen.run("document.querySelector('.head h1').getBoundingClientRect().top > 0")
         first = "document.querySelector('.turn p').textContent"
         before = await screen.run(first)
         await screen.run("document.querySelector('main').scrollTop = 300")
-        await screen.until(f"document.querySelectorAll('.turn').length > {begun}")
+        await screen.until(f"document.querySelectorAll('.turn').length > {started}")
         assert await screen.run(first) != before
         for _ in range(10):
             if await screen.run("document.querySelector('button.wide') === null"):

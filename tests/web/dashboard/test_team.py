@@ -46,9 +46,9 @@ async def test_links_between_agents_are_drawn(serving, screen):
             "[...document.querySelectorAll('.team .name')].map(each => each.textContent)"
         )
         assert sorted(boxes) == ["billing", "desk", "front", "line", "packer"]
-        words = await screen.run("document.querySelector('.team').textContent")
+        content = await screen.run("document.querySelector('.team').textContent")
         for each in ("hands over to", "calls", "routes to", "runs", "weigh"):
-            assert each in words
+            assert each in content
         text = await screen.run("document.querySelector('.view ul').textContent")
         assert "desk hands over to billing as handoff_to_billing" in text
         assert await screen.run("document.querySelectorAll('.cards .panel').length") == 6

@@ -106,8 +106,8 @@ async def test_page_shows_servers_and_tools(serving, screen, axe):
         await screen.until("location.hash === '#/toolsets?name=good'")
         await screen.until("document.querySelector('main section[aria-label=good] li')")
         shown = await screen.run(TEXT)
-        for words in (IMAGE, "MCP 2025-06-18", "clerk, helper", "ServerEnded", "[hidden]"):
-            assert words in shown
+        for expected in (IMAGE, "MCP 2025-06-18", "clerk, helper", "ServerEnded", "[hidden]"):
+            assert expected in shown
         assert [each for each in SECRETS if each in shown] == []
         assert await screen.run("document.querySelectorAll('main img, main script').length") == 0
         assert "pwned" not in await screen.run("document.title")

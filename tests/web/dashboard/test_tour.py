@@ -44,5 +44,5 @@ def test_tour_page_shows_each_picture():
     )
     kept = {path.stem: path.stat().st_size for path in KEPT.iterdir()}
     assert {name for _, name in shown} == kept.keys()
-    assert all(len(words) > 20 for words, _ in shown)
+    assert all(len(text) > 20 for text, _ in shown)
     assert sum(kept.values()) < 300_000

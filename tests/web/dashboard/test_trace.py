@@ -93,14 +93,14 @@ async def test_details_show_what_was_sent_and_received(traced, screen):
     """A model call shows tokens, cost, record, and the request with settings and schemas. A tool call shows arguments and the whole result."""
     await screen.run(CLICK % "model · 1")
     await screen.until(f"{DETAIL}.includes('Input tokens')")
-    for words in ("Model", "Stop reason", "Cost", "Calls packer", '"task": "pack it"', "Calls fail"):
-        assert words in await screen.run(DETAIL), words
+    for expected in ("Model", "Stop reason", "Cost", "Calls packer", '"task": "pack it"', "Calls fail"):
+        assert expected in await screen.run(DETAIL), expected
     assert screen.asked("/request") == 0
     await screen.run(OPEN % "Request as")
     await screen.until(f"{DETAIL}.includes('Tool packer')")
     shown = await screen.run(DETAIL)
-    for words in ('"temperature": 0.25', "1. user", "pack and send", '"required": [', "Tool send"):
-        assert words in shown, words
+    for expected in ('"temperature": 0.25', "1. user", "pack and send", '"required": [', "Tool send"):
+        assert expected in shown, expected
     await screen.run(OPEN % "Answer as")
     await screen.until(f"{DETAIL}.includes('\"stop\"')")
     await screen.run(CLICK % "weigh")
@@ -170,7 +170,7 @@ async def test_each_turn_links_to_its_trace(traced, screen):
     await screen.until(f"{SPANS}.join() === 'in the inbox,model · 1'")
 
 
-async def test_trace_without_the_scope_journal(serving, screen):
+async def test_trace_without_the_scope_journal_omits_requests(serving, screen):
     """Without the scope, the trace shows spans and details, without the request and the record."""
     async with serving(agents=team()) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "lead"})

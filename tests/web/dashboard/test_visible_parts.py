@@ -33,10 +33,10 @@ class PricedLLM(ScriptedLLM):
 
 
 def payer(chat):
-    said = "".join(part.text for part in chat.messages[-1].parts if hasattr(part, "text"))
-    if "reach" in said:
+    text = "".join(part.text for part in chat.messages[-1].parts if hasattr(part, "text"))
+    if "reach" in text:
         return ToolCall("reach", {"place": "mars"})
-    return ToolCall("pay", {"amount": 7}) if "pay" in said else "It is done."
+    return ToolCall("pay", {"amount": 7}) if "pay" in text else "It is done."
 
 
 def agents():
@@ -54,8 +54,8 @@ def agents():
 async def say(served, session_id, words, name="ada"):
     async with served.client(name) as client:
         await client.put(f"/v1/sessions/{session_id}", json={"agent": "clerk", "limits": {"tokens": 10**9}})
-        said = {"json": {"input": words}, "headers": {"prefer": "wait=20"}}
-        answer = await client.post(f"/v1/sessions/{session_id}/messages", **said)
+        body = {"json": {"input": words}, "headers": {"prefer": "wait=20"}}
+        answer = await client.post(f"/v1/sessions/{session_id}/messages", **body)
         assert answer.status_code in (200, 202), answer.text
 
 
@@ -73,8 +73,8 @@ async def test_calls_approved_together_are_distinguishable(serving, screen):
         await screen.go("#/approvals")
         await screen.run("document.querySelector('section:nth-of-type(2) h2 button').click()")
         listed = await screen.until("document.querySelector('dialog .listed').innerText")
-    for words in ("north", "south", "clerk", "Is the account right?"):
-        assert words in listed
+    for expected in ("north", "south", "clerk", "Is the account right?"):
+        assert expected in listed
 
 
 @pytest.mark.parametrize("width", [390, 360])
@@ -158,8 +158,8 @@ async def test_owner_and_scopes_of_the_token_are_shown(serving, screen, name, ma
                 await screen.run("document.querySelector('main a[href^=\"#/new\"]') !== null")
             ) == may_chat
         await screen.press("n")
-        wanted = "#/new" if may_chat else "#/agents"
-        await screen.until(f"location.hash === '{wanted}' && !document.querySelector('dialog')")
+        expected = "#/new" if may_chat else "#/agents"
+        await screen.until(f"location.hash === '{expected}' && !document.querySelector('dialog')")
 
 
 async def test_journal_without_the_scope_names_it(serving, screen):

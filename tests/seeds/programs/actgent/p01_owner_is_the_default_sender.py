@@ -14,8 +14,8 @@ async def main() -> None:
         await session.chat("again")
         await session.chat("from bob", "bob")
         await session.wait_idle()
-    said = [message.sender.name for message in session.history if message.sender.kind == "user"]
-    assert said == ["ada", "ada", "bob"], said
+    messages = [message.sender.name for message in session.history if message.sender.kind == "user"]
+    assert messages == ["ada", "ada", "bob"], messages
 
 
 trio.run(main)

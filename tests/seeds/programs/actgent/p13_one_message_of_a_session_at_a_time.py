@@ -10,12 +10,12 @@ from actgent import BareAgent, ScriptedLLM
 
 
 async def main() -> None:
-    running, most = {}, {}
+    running, maximum = {}, {}
 
     async def model(chat):
         running[chat.session] = running.get(chat.session, 0) + 1
-        most[chat.session] = max(most.get(chat.session, 0), running[chat.session])
-        most["all"] = max(most.get("all", 0), sum(running.values()))
+        maximum[chat.session] = max(maximum.get(chat.session, 0), running[chat.session])
+        maximum["all"] = max(maximum.get("all", 0), sum(running.values()))
         await trio.testing.wait_all_tasks_blocked()
         running[chat.session] -= 1
         return chat.messages[-1].parts[0].text.upper()
@@ -29,7 +29,7 @@ async def main() -> None:
             for text in ("one", "two", "three"):
                 await session.chat(text)
     assert answers == {"ada": ["ONE", "TWO", "THREE"], "bob": ["ONE", "TWO", "THREE"]}
-    assert most == {"ada": 1, "bob": 1, "all": 2}, most
+    assert maximum == {"ada": 1, "bob": 1, "all": 2}, maximum
 
 
 trio.run(main)

@@ -9,10 +9,10 @@ from actgent import BareAgent, LongTermMemory, ScriptedLLM, ToolCall
 
 
 def model(chat):
-    said = str(chat.messages)
-    if "I take my tea without sugar." in said and "Done" not in said and chat.messages[-1].role == "user":
+    text = str(chat.messages)
+    if "I take my tea without sugar." in text and "Done" not in text and chat.messages[-1].role == "user":
         return ToolCall("remember", {"text": "Ada takes her tea without sugar"})
-    return "No sugar." if "without sugar" in said else "I do not know."
+    return "No sugar." if "without sugar" in text else "I do not know."
 
 
 async def main() -> None:

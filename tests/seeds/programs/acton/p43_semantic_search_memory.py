@@ -12,9 +12,9 @@ from actgent import LongTermMemory, ScriptedLLM, StepsAgent
 
 def embed(texts):
     """Two meanings, one axis each: drinks and vehicles."""
-    words = ({"tea", "sugar", "drink", "beverage"}, {"bicycle", "wheels", "ride"})
+    content = ({"tea", "sugar", "drink", "beverage"}, {"bicycle", "wheels", "ride"})
     return [
-        [float(len(set(text.lower().strip("?.").split()) & group)) + 0.01 for group in words]
+        [float(len(set(text.lower().strip("?.").split()) & group)) + 0.01 for group in content]
         for text in texts
     ]
 

@@ -10,10 +10,10 @@ from actgent import BareAgent, Modes, ScriptedLLM
 
 
 async def main() -> None:
-    asked = []
+    texts = []
 
     def model(chat):
-        asked.append(chat.messages[-1].parts[0].text)
+        texts.append(chat.messages[-1].parts[0].text)
         return "The report is written."
 
     async with BareAgent("app", llm=ScriptedLLM(model), modes=Modes()) as app:
@@ -31,7 +31,7 @@ async def main() -> None:
             await done.wait()
         await session.wait_idle()
     assert answers == ["The report is written."]
-    assert "write the report" in asked[0]
+    assert "write the report" in texts[0]
 
 
 trio.run(main)

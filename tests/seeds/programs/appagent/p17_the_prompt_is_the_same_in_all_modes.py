@@ -35,8 +35,8 @@ async def main() -> None:
         }
         assert len(requests) == 4 and len(fronts) == 1
         for earlier, later in itertools.pairwise(requests):
-            said = [message for message in earlier["messages"] if message["role"] == "assistant"]
-            assert [message["role"] for message in later["messages"]].count("assistant") == len(said) + 1
+            messages = [message for message in earlier["messages"] if message["role"] == "assistant"]
+            assert [message["role"] for message in later["messages"]].count("assistant") == len(messages) + 1
         if kind is Anthropic:
             assert "cache_control" in str(requests[0])
 

@@ -15,10 +15,10 @@ def deploy(service: str) -> str:
 
 
 async def main() -> None:
-    asked, release = trio.Event(), trio.Event()
+    requested, release = trio.Event(), trio.Event()
 
     async def slow(chat):
-        asked.set()
+        requested.set()
         await release.wait()
         return ToolCall("deploy", {"service": "shop"})
 
@@ -27,7 +27,7 @@ async def main() -> None:
         session = await app.create_session("ada", "Deploy the shop.")
         results = []
         session.on_tool_result(lambda result: results.append(result.status))
-        await asked.wait()
+        await requested.wait()
         await session.set_mode("plan", by="user")  # the turn goes on in the new mode
         release.set()
         await session.wait_idle()

@@ -18,17 +18,17 @@ async def main() -> None:
         thread = await art.ensure_session("ada", "t1")
         async with thread.observe(types=["INTENT", "PLAN"]) as socket:
             turn = (await art.process("Hello?", session=thread)).turn_id
-            told = [await socket.receive() for _ in range(2)]
+            received = [await socket.receive() for _ in range(2)]
         kept = await thread.observations()
     async with open_runtime(journal="sqlite:///agents.db") as runtime:
         art = await runtime.start(PlanAgent("guide", llm=ScriptedLLM([])))
         thread = await art.open_session("t1")
         assert await thread.observations() == kept
         assert [each.id for each in await thread.observations(types=["INTENT", "PLAN"], turn=turn)] == [
-            each.id for each in told
+            each.id for each in received
         ]
         assert await thread.observations(turn="another") == ()
-    assert [each.type for each in told] == ["INTENT", "PLAN"]
+    assert [each.type for each in received] == ["INTENT", "PLAN"]
 
 
 trio.run(main)

@@ -24,12 +24,12 @@ async def main() -> None:
         thread = await art.create_session("ada")
         async with thread.observe(types=["TOOL_EXECUTION"]) as socket:
             await art.process("How deep are they?", session=thread)
-            told = [await socket.receive() for _ in CALLS]
+            received = [await socket.receive() for _ in CALLS]
         kept = await thread.observations(types=["TOOL_EXECUTION"])
     assert [each.metadata["status"] for each in kept] == ["success", "error"]
     assert "1642" in str(kept[0].content)
     assert "KeyError" in str(kept[1].content) + str(kept[1].metadata), kept[1]
-    assert [each.id for each in told] == [each.id for each in kept]
+    assert [each.id for each in received] == [each.id for each in kept]
 
 
 trio.run(main)

@@ -40,9 +40,9 @@ async def read() -> dict:
 
 async def main() -> None:
     async with PlanAgent("guide", llm=ScriptedLLM([PLAN, "Done."]), tools=[write, fail, read]) as art:
-        heard = []
+        received = []
         thread = await art.create_session("ada")
-        thread.on_tool_result(heard.append)
+        thread.on_tool_result(received.append)
         result = await art.process("Work.", session=thread)
     assert order == list(NAMES)
     assert [(each.tool_name, each.status) for each in result.tool_results] == [
@@ -53,7 +53,7 @@ async def main() -> None:
     assert result.tool_results[0].content == "written"
     assert "no paper" in (result.tool_results[1].error or "")
     assert json.loads(result.tool_results[2].content) == {"lines": 3}
-    assert [each.tool_name for each in heard] == list(NAMES)
+    assert [each.tool_name for each in received] == list(NAMES)
 
 
 trio.run(main)

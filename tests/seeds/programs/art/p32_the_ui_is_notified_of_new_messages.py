@@ -18,18 +18,18 @@ async def main() -> None:
     async with open_runtime(journal="memory:") as runtime:
         art = await runtime.start(PlanAgent("guide", llm=ScriptedLLM([PLAN, "Hello Ada."])))
         thread = await art.create_session("ada", session_id="t1")
-        told, ended = [], False
+        received, ended = [], False
         async with thread.follow() as socket, trio.open_nursery() as nursery:
             nursery.start_soon(partial(art.process, "Hello?", session=thread))
             while not ended:
                 record = (await socket.receive()).record
                 match record:
                     case MessageAcceptedRecord():
-                        told.append(record.message.text)
+                        received.append(record.message.text)
                     case OutcomeRecord(kind="reply"):
-                        told.append(record.text)
+                        received.append(record.text)
                 ended = isinstance(record, MessageEndRecord)
-    assert told == ["Hello?", "Hello Ada."]
+    assert received == ["Hello?", "Hello Ada."]
 
 
 trio.run(main)

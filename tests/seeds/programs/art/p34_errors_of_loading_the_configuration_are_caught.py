@@ -19,14 +19,14 @@ def configure(session):
 
 
 async def main() -> None:
-    for art, words in (
+    for art, expected in (
         (PlanAgent("guide", llm=llm, deps=find_deps), "no configuration of the thread"),
         (broken, "hughe"),
     ):
         async with art:
             result = await art.process("Hello?")
         assert (result.status, result.reply) == ("error", None)
-        assert words in str(result.error)
+        assert expected in str(result.error)
     assert llm.chats == []
 
 

@@ -45,10 +45,10 @@ async def main() -> None:
         "step_1": "completed",
         "step_2": "completed",
     }
-    told = [str(each.content) for each in changes]
-    first = next(number for number, text in enumerate(told) if "step_2" in text)
-    assert "step_1" in told[0]
-    assert any("step_1" in text and "completed" in text for text in told[:first])
+    texts = [str(each.content) for each in changes]
+    first = next(number for number, text in enumerate(texts) if "step_2" in text)
+    assert "step_1" in texts[0]
+    assert any("step_1" in text and "completed" in text for text in texts[:first])
 
 
 trio.run(main)
