@@ -270,6 +270,16 @@ class _Sent:
             self.counts[key] = left
 
 
+async def _unfinished(journal: Journal, key: SessionKey) -> int:
+    """Return the number of unfinished messages of a session. Without an agent in `key`, any agent may own the session."""
+    agents = [key.agent] if key.agent else await journal.agents_with_session(key.session_id)
+    found = 0
+    for agent in agents:
+        head = journal.cached_head(agent, key.session_id) or await journal.head(agent, key.session_id)
+        found += 0 if head is None else head.unfinished
+    return found
+
+
 class OpenMessages:
     """Limits the number of unfinished messages of each token.
 
@@ -282,7 +292,10 @@ class OpenMessages:
         self._sent: dict[str, _Sent] = {}
 
     def count(self, digest: str, key: SessionKey) -> None:
-        """Count a message that a token sent to a session as unfinished, for the limit of this token."""
+        """Count a message that a token sent to a session as unfinished, for the limit of this token.
+
+        The agent in `key` may be empty if another node knows it.
+        """
         if self._most is not None:
             self._sent.setdefault(digest, _Sent()).add(key)
 
@@ -300,8 +313,7 @@ class OpenMessages:
         async with sent.recounting:
             if sent.total >= self._most:
                 for key, count in list(sent.counts.items()):
-                    head = journal.cached_head(*key) or await journal.head(*key)
-                    sent.drop(key, count if head is None else max(0, count - head.unfinished))
+                    sent.drop(key, max(0, count - await _unfinished(journal, key)))
         if sent.total >= self._most:
             raise Problem(
                 "too-many-requests",

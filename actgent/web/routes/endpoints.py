@@ -79,6 +79,16 @@ class Forwarding:
 
     None if the request needs no such id.
     """
+    sends_message: "Callable[[HTTPCall], bool] | None" = None
+    """Returns True if a request sends a message to its session. The node that relays the request then counts the message.
+
+    None if no request of the endpoint sends a message.
+    """
+
+
+def sends_always(_call: "HTTPCall") -> bool:
+    """Return True: each request of the endpoint sends a message."""
+    return True
 
 
 READS_JOURNAL = Forwarding(reads_journal=True)

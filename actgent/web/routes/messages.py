@@ -27,7 +27,7 @@ from actgent.web.problem_documents import Problem, missing
 from actgent.web.streaming.session_events import MessageProgress, find_message, find_messages_before
 from actgent.web.streaming.sse import StreamedEvents
 
-from .endpoints import JSON, READS_JOURNAL, Endpoint, Forwarding, HTTPCall
+from .endpoints import JSON, READS_JOURNAL, Endpoint, Forwarding, HTTPCall, sends_always
 from .events import STREAM_HEADERS, record_number_after, streamed_session
 from .json_serializers import message_to_json, of_rating
 from .shared_schemas import (
@@ -489,6 +489,7 @@ ENDPOINTS = (
         id_field="message_id",
         streams=True,
         streams_on_request=True,
+        forwarding=Forwarding(sends_message=sends_always),
     ),
     Endpoint(
         verb="GET",

@@ -35,6 +35,7 @@ from actgent.client.request_sender import (
 )
 from actgent.client.transport_interface import ConnectionLost
 from actgent.errors import Fenced, SessionClosed, SessionMoved
+from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import new_secret, traceparent, valid_traceparent
 from actgent.support.strict_json import encode_json
 from actgent.web.access_tokens import SCOPES
@@ -263,6 +264,7 @@ class RelayedResponse(Response):
             if is_unnamed and not await self._add_turn_id():
                 await Response(status_code=_NO_CONTENT)(scope, receive, send)
                 return
+            await self._count_message()
             request = self._build_request()
             if self._endpoint.answer is say and self._wait:
                 await self._send_and_poll(request, send)
@@ -270,6 +272,20 @@ class RelayedResponse(Response):
                 await self._relay_with_retries(request, self._wait, send)
 
         await run_until_disconnect(receive, work)
+
+    async def _count_message(self) -> None:
+        """Count the message that the request sends, because the node that answers has no limits of the token.
+
+        Raises:
+            Problem: The token has too many unfinished messages.
+        """
+        call, forwarding = self._call, self._endpoint.forwarding
+        if forwarding.sends_message is None or not forwarding.sends_message(call):
+            return
+        digest, messages = call.caller.token.digest, call.gateway.messages
+        await messages.check(digest, call.gateway.access.journal)
+        if session_id := forwarding.session_of(call):
+            messages.count(digest, SessionKey("", session_id))
 
     # --- the relayed request -------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from contextlib import asynccontextmanager
 
+import attrs
 import httpx2
 import pytest
 import trio
@@ -253,6 +254,31 @@ async def test_other_owner_cannot_reach_a_session_by_another_node(pair):
             await ada.agent("clerk").create_session(session_id=session_id)
             with pytest.raises(LookupError):
                 await bo.agent("clerk").open_session(session_id)
+
+
+async def test_relayed_messages_count_toward_the_limit_of_unfinished_messages(pair):
+    """The node that gets the requests counts the messages of its token, and reads from the journal which have ended."""
+    limits, (token, known) = attrs.evolve(LIMITS, messages=2), new_token("t", owner="ada", scopes=("chat",))
+    with trio.fail_after(PATIENCE):
+        async with (
+            open_gateway(pair.one, bind="127.0.0.1:0", tokens=[known], limits=limits) as gateway,
+            httpx2.AsyncClient(
+                base_url=gateway.url, headers={"authorization": f"Bearer {token}"}, timeout=PATIENCE
+            ) as client,
+        ):
+
+            async def say(session_id, text):
+                return await client.post(f"/v1/sessions/{session_id}/messages", json={"input": text})
+
+            ids = [pair.id_at(pair.two) for _ in range(3)]
+            for session_id in ids:
+                await client.put(f"/v1/sessions/{session_id}", json={"agent": "clerk"})
+            assert [(await say(each, "hold on")).status_code for each in ids[:2]] == [202, 202]
+            rejected = await say(ids[2], "hello")
+            assert (rejected.status_code, rejected.json()["limit"]) == (429, "messages")
+            pair.models[1].may_go.set()
+            while (await say(ids[2], "hello")).status_code == 429:  # noqa: ASYNC110 - no event signals this state
+                await trio.sleep(0.05)
 
 
 async def test_draining_node_is_not_ready(pair):
