@@ -16,11 +16,12 @@ from actgent.journal.record_types import TurnOptions
 from actgent.messages import Part, Text, ToolCall, ToolResult
 from actgent.tools.outputs.result_text import to_text
 from actgent.web.problem_documents import Problem
-from actgent.web.routes.endpoints import Endpoint, Forwarding, HTTPCall
+from actgent.web.routes.endpoints import Endpoint, Forwarding, HTTPCall, sends_always
 
 from .approval_forms import question_text
 from .request_field_parsing import (
     call_arguments,
+    content_parts,
     media_of_url,
     session_of_field,
     text_field,
@@ -241,7 +242,7 @@ def _content_of(body: Mapping[str, Any]) -> str | Sequence[Part]:
         raise Problem("invalid", "the last item of messages must have the role user")
     content = last.get("content")
     if isinstance(content, list) and content:
-        return [_part_of(each) for each in content]
+        return [_part_of(each) for each in content_parts(content)]
     return text_field(content, "content of the last message")
 
 
@@ -250,13 +251,19 @@ def _part_of(part: Any) -> Part:
         raise Problem("invalid", "a part of the content must be an object")
     if part.get("type") == "text":
         return Text(text_field(part.get("text"), "text"))
-    source = part.get("source")
-    if part.get("type") not in _MEDIA or not isinstance(source, dict):
+    source = _source_of_binary(part) if part.get("type") == "binary" else part.get("source")
+    if part.get("type") not in (*_MEDIA, "binary") or not isinstance(source, dict):
         raise Problem("invalid", "the type of a part must be text, image, audio, video or document")
     value, kind = text_field(source.get("value"), "value"), str(source.get("mimeType") or "")
     if source.get("type") == "url":
         return media_of_url(value, kind or ("image/*" if part["type"] == "image" else ""))
     return to_file(value, kind)
+
+
+def _source_of_binary(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the source of a part of the type `binary`, which AG-UI had before 1.0, in the form of the other types."""
+    kind = "data" if part.get("data") else "url"
+    return {"type": kind, "value": part.get(kind), "mimeType": part.get("mimeType")}
 
 
 def _decisions_of(body: Mapping[str, Any]) -> dict[str, Decision]:
@@ -303,7 +310,7 @@ class AGUIProtocol:
                 has_parts=True,
                 media_type="text/event-stream",
                 streams=True,
-                forwarding=Forwarding(session_of=_session_of, awaits_run=True),
+                forwarding=Forwarding(session_of=_session_of, awaits_run=True, sends_message=sends_always),
             ),
         )
 

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import filterfalse
 from typing import Any
 
 import attrs
@@ -17,18 +18,34 @@ from starlette.responses import Response
 
 from actgent.agents.session import Session, context_of
 from actgent.approvals import Approval, Approve, Decision, Reject, Respond, session_of
+from actgent.errors import ConfigurationError
 from actgent.journal.record_types import TurnOptions
-from actgent.messages import ChatMessage, Part, Text, ToolCall, ToolResult, ToolSpec, Usage, new_id
+from actgent.messages import (
+    ChatMessage,
+    File,
+    Image,
+    Medium,
+    Part,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Usage,
+    new_id,
+)
 from actgent.sessions.imported_history import ImportedMessage, LabelledMessage
 from actgent.support.strict_json import load_document
 from actgent.tools.outputs.result_text import to_text
+from actgent.tools.schemas import compile_schema
 from actgent.web.problem_documents import Problem, missing
-from actgent.web.routes.endpoints import ANY_NODE, JSON, Endpoint, Forwarding, HTTPCall
+from actgent.web.routes.endpoints import ANY_NODE, JSON, Endpoint, Forwarding, HTTPCall, sends_always
 from actgent.web.routes.shared_schemas import NUMBER
 
 from .approval_forms import question_text
 from .request_field_parsing import (
     check_types,
+    content_parts,
+    is_empty_text,
     media_of_url,
     object_of,
     session_of_field,
@@ -51,14 +68,34 @@ from .start_run import (
 )
 
 Wire = dict[str, Any]
-UNSUPPORTED = ("logprobs", "audio", "prediction", "functions", "modalities", "stop", "seed")
-"""Fields of a request that change the answer and cannot be served."""
+UNSUPPORTED: Mapping[str, str] = {
+    "functions": "use tools",
+    "conversation": "use previous_response_id",
+    "prompt": "use instructions",
+    **dict.fromkeys(
+        (
+            "logprobs",
+            "top_logprobs",
+            "logit_bias",
+            "audio",
+            "prediction",
+            "modalities",
+            "stop",
+            "seed",
+            "max_tool_calls",
+            "web_search_options",
+        ),
+        "it has no effect on an agent",
+    ),
+}
+"""Fields of a request that change the answer and cannot be served, with the reason or the alternative."""
 _TYPES: Mapping[str, Sequence[type]] = {
     "model": (str,),
     "stream": (bool,),
     "store": (bool,),
     "tools": (list,),
     "tool_choice": (str, dict),
+    "parallel_tool_calls": (bool,),
     "temperature": (float,),
     "metadata": (dict,),
     "n": (int,),
@@ -145,9 +182,8 @@ def check_supported(body: Mapping[str, Any]) -> None:
     Raises:
         Problem: The request has such a field.
     """
-    for name in UNSUPPORTED:
-        if body.get(name):
-            why = "use tools" if name == "functions" else "it has no effect on an agent"
+    for name, why in UNSUPPORTED.items():
+        if body.get(name) and not (name == "modalities" and body[name] == ["text"]):
             raise Problem("invalid", f"{name} is not supported: {why}", param=name)
     if body.get("n") not in (None, 1):
         raise Problem("invalid", "n must be 1, because an agent gives one answer", param="n")
@@ -166,7 +202,9 @@ def options_of(call: HTTPCall, agent: str, system: str, token_limit_field: str) 
     tools, hint = _tools_of(call, agent)
     system = "\n\n".join(filter(None, (system, hint)))
     schema, name = _schema_of(body)
-    temperature, tokens = body.get("temperature"), body.get(token_limit_field) or body.get("max_tokens")
+    temperature, tokens = body.get("temperature"), body.get(token_limit_field)
+    if tokens is None:
+        tokens = body.get("max_tokens")
     if temperature is not None and not (isinstance(temperature, int | float) and 0 <= temperature <= 2):  # noqa: PLR2004 - OpenAI's range
         raise Problem("invalid", "temperature must be a number from 0 to 2", param="temperature")
     if tokens is not None and not (isinstance(tokens, int) and tokens > 0):
@@ -194,19 +232,24 @@ def _tools_of(call: HTTPCall, agent: str) -> tuple[tuple[ToolSpec, ...], str]:
     given, choice = call.body.get("tools") or [], call.body.get("tool_choice") or "auto"
     tools = caller_tools(call, agent, [_function_of(each) for each in given]) if given else ()
     names = [each.name for each in tools]
+    one = f" {_ONE_CALL}" if names and call.body.get("parallel_tool_calls") is False else ""
     if choice in ("none", "auto"):
-        return () if choice == "none" else tools, ""
+        return ((), "") if choice == "none" else (tools, one.strip())
     if choice == "required" and names:
-        return tools, f"Call at least one of these tools before you answer: {', '.join(names)}."
+        return tools, f"Call at least one of these tools before you answer: {', '.join(names)}.{one}"
     if isinstance(choice, dict) and choice.get("type") == "function":
         name = choice.get("name") or object_of(choice.get("function"), "tool_choice").get("name")
         if name in names:
-            return tools, f"Call the tool {name} before you answer."
+            return tools, f"Call the tool {name} before you answer.{one}"
     raise Problem(
         "invalid",
         "tool_choice must be none, auto, required or one of the functions in tools",
         param="tool_choice",
     )
+
+
+_ONE_CALL = "Call at most one tool at a time."
+"""Instruction to the model for `parallel_tool_calls: false`."""
 
 
 def _function_of(tool: Any) -> Wire:
@@ -235,6 +278,10 @@ def _schema_of(body: Mapping[str, Any]) -> tuple[str | None, str]:
         raise Problem(
             "invalid", "the format must be text, json_object or json_schema with a schema", param=field
         )
+    try:
+        compile_schema(schema["schema"], owner=field)
+    except ConfigurationError as error:
+        raise Problem("invalid", str(error), param=field) from None
     return json.dumps(schema["schema"]), str(schema.get("name") or "answer")
 
 
@@ -248,18 +295,26 @@ def parts_of(content: Any) -> str | list[Part]:
         return text_field(content, "content")
     if not isinstance(content, list) or not content:
         raise Problem("invalid", "content must be a string or a list of parts", param="messages")
-    return [_part_of(each) for each in content]
+    return [_part_of(each) for each in content_parts(content)]
 
 
 def _part_of(part: Any) -> Part:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in ("text", "input_text", "output_text"):
         return Text(text_field(part.get("text"), "text"))
+    if kind == "refusal":
+        return Text(text_field(part.get("refusal"), "refusal"))
     if kind in ("image_url", "input_image"):
         url = part.get("image_url")
+        if part.get("file_id"):
+            raise Problem(
+                "invalid", "file_id is not supported: send the image as image_url", param="messages"
+            )
         return media_of_url(text_field(url.get("url") if isinstance(url, dict) else url, "image_url"))
     if kind in ("file", "input_file"):
         file = object_of(part.get("file"), "file") if kind == "file" else part
+        if file.get("file_id"):
+            raise Problem("invalid", "file_id is not supported: send the file as file_data", param="messages")
         data, name = file.get("file_data") or file.get("file_url"), str(file.get("filename") or "file")
         text = text_field(data, "file_data")
         if text.startswith(("data:", "http:", "https:")):
@@ -269,7 +324,10 @@ def _part_of(part: Any) -> Part:
 
 
 def _content_text(content: Any) -> str:
-    parts = parts_of(content)
+    """Return the text in the content of a message; empty if the content is null or empty."""
+    if content is None or content in ("", []):
+        return ""
+    parts = [] if isinstance(content, list) and all(map(is_empty_text, content)) else parts_of(content)
     return parts if isinstance(parts, str) else "".join(each.text for each in parts if isinstance(each, Text))
 
 
@@ -322,14 +380,14 @@ def _messages_of(items: Any, instructions: str | None) -> RequestMessages:
     system, messages = [instructions] if instructions else [], list[Wire]()
     for item in items:
         if item.get("role") in ("system", "developer"):
-            system.append(_content_text(item.get("content")))
+            system += filter(None, (_content_text(item.get("content")),))
         elif item.get("type") not in ("reasoning", "mcp_approval_request"):
             messages.append(item)
     results, decisions = dict[str, Decision](), dict[str, Decision]()
     while messages and _kind_of(messages[-1]) in ("tool", "decision"):
         item = messages.pop()
         if _kind_of(item) == "tool":
-            results[_call_id_of(item)] = Respond(_output_of(item))
+            results[_call_id_of(item)] = Respond(_text_output_of(item))
         else:
             decisions[text_field(item.get("approval_request_id"), "approval_request_id")] = _approval_of(item)
     known = RequestMessages(
@@ -349,9 +407,12 @@ def _kind_of(item: Mapping[str, Any]) -> str:
     kind = {"function_call": "call", "function_call_output": "tool", "mcp_approval_response": "decision"}
     found = kind.get(str(item.get("type"))) or item.get("role")
     if found not in ("user", "assistant", "call", "tool", "decision"):
+        item_type = "" if item.get("role") else item.get("type")
         raise Problem(
             "invalid",
-            "a message must have the role system, developer, user, assistant or tool",
+            f"items of the type {item_type!r:.100} are not supported"
+            if item_type
+            else "a message must have the role system, developer, user, assistant or tool",
             param="messages",
         )
     return str(found)
@@ -366,6 +427,23 @@ def _output_of(item: Mapping[str, Any]) -> str:
     """Return the tool result in a message or item as text; it may be empty."""
     output = item.get("output", item.get("content"))
     return output if isinstance(output, str) else _content_text(output)
+
+
+def _text_output_of(item: Mapping[str, Any]) -> str:
+    """Return the result of a waiting tool call, which must be text."""
+    if _media_of(item):
+        text = "the result of a waiting tool call must be text: send images and files in a user message"
+        raise Problem("invalid", text, param="messages")
+    return _output_of(item)
+
+
+def _media_of(item: Mapping[str, Any]) -> tuple[Medium, ...]:
+    """Return the images and files in the tool result of a message or item."""
+    output = item.get("output", item.get("content"))
+    parts = output if isinstance(output, list) else []
+    return tuple(
+        each for each in map(_part_of, filterfalse(is_empty_text, parts)) if isinstance(each, Image | File)
+    )
 
 
 def _approval_of(item: Mapping[str, Any]) -> Decision:
@@ -385,18 +463,23 @@ def _history_of(items: Sequence[Mapping[str, Any]]) -> list[ImportedMessage]:
         kind = _kind_of(item)
         if kind == "tool":
             call_id = _call_id_of(item)
-            name, content = names.get(call_id, ""), _output_of(item)
-            result = ToolResult(call_id=call_id, tool_name=name, content=content, via=HISTORY_SOURCE)
+            result = ToolResult(
+                call_id=call_id,
+                tool_name=names.get(call_id, ""),
+                content=_output_of(item),
+                media=_media_of(item),
+                via=HISTORY_SOURCE,
+            )
             found.append(ChatMessage("tool", (result,)))
-        elif kind in ("user", "assistant", "call"):
-            text = _content_text(item["content"]) if item.get("content") else ""
+        elif kind == "user":
+            given = parts_of(item["content"]) if item.get("content") else []
+            _append(found, ChatMessage("user", (Text(given),) if isinstance(given, str) else tuple(given)))
+        elif kind in ("assistant", "call"):
+            text = _content_text(item.get("content")) or _content_text(item.get("refusal"))
             calls = [_past_call(each) for each in _calls_of(item)]
             names |= {each.id: each.name for each in calls}
             parts = (*([Text(text)] if text else ()), *calls)
-            if kind == "user":
-                _append(found, ChatMessage("user", parts))
-            else:
-                _append(found, LabelledMessage("assistant", parts, HISTORY_SOURCE))
+            _append(found, LabelledMessage("assistant", parts, HISTORY_SOURCE))
     return found
 
 
@@ -494,8 +577,7 @@ async def chat_completions(call: HTTPCall) -> Response:
     elif session_id:
         session = await find_session(call, agent, to_client_id(session_id))
     else:
-        opener = call.gateway.access.known_opener(agent)
-        session = await create_session(call, opener, history=request.history)
+        session = await _new_session(call, agent, request, "messages")
     message_id = (call.idempotency_key if session_id else "") or new_id()
     run = Run(
         call=call,
@@ -512,6 +594,21 @@ async def chat_completions(call: HTTPCall) -> Response:
         encoder = ChatEncoder(base, wants_usage=wants_usage)
         return RunStream(run, encoder.encode, first=encoder.first, last=DONE)
     return _completion(base, await collect(run))
+
+
+async def _new_session(
+    call: HTTPCall, agent: str, request: RequestMessages, field: str, *, session_id: str | None = None
+) -> Session:
+    """Create a session with the earlier messages of a request, which are in `field`. None lets the server choose the id.
+
+    Raises:
+        Problem: The messages are no valid conversation, for example because a tool call has no result.
+    """
+    opener = call.gateway.access.known_opener(agent)
+    try:
+        return await create_session(call, opener, session_id=session_id, history=request.history)
+    except ConfigurationError as error:
+        raise Problem("invalid", f"{field} has no valid order: {error}", param=field) from None
 
 
 async def _find_waiting_session(
@@ -547,7 +644,10 @@ def _completion(base: Wire, events: Sequence[RunEvent]) -> Response:
     text, failed = text_of_run(events), _end_of(events)
     if failed.failed and failed.failed not in (*_FINISH, "interrupted", "stopped"):
         kind = "limit-reached" if failed.failed == "limit" else "unavailable"
-        raise Problem(kind, failed.reason or f"the agent failed: {failed.failed}", code=failed.failed)
+        problem = Problem(kind, failed.reason or f"the agent failed: {failed.failed}", code=failed.failed)
+        # OpenAI's SDKs would send the same message again, although its turn has ended.
+        problem.headers["x-should-retry"] = "false"
+        raise problem
     message: Wire = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
     finish = _FINISH.get(failed.failed or "", "stop")
     suspended = next((event for event in events if isinstance(event, RunSuspended)), None)
@@ -723,8 +823,7 @@ async def create_response(call: HTTPCall) -> Response:
     if decided:
         session = await _find_waiting_session(call, agent, request, "" if previous is None else session.id)
     elif previous is None:
-        opener = call.gateway.access.known_opener(agent)
-        session = await create_session(call, opener, session_id=new_id(), history=request.history)
+        session = await _new_session(call, agent, request, "input", session_id=new_id())
     message_id = (_id_of_key(call) if previous is not None else "") or new_id()
     run = Run(
         call=call,
@@ -854,7 +953,7 @@ def response_resource(  # noqa: PLR0917 - called with the first four bound
         "tools": [{"strict": None, "description": None, **each} for each in body.get("tools") or ()],
         "tool_choice": body.get("tool_choice") or "auto",
         "truncation": "disabled",
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
         "text": body.get("text") or {"format": {"type": "text"}},
         "top_p": 1.0,
         "presence_penalty": 0.0,
@@ -1057,7 +1156,12 @@ ENDPOINTS = (
         has_parts=True,
         headers={"X-Session-Id": "Id of the session that keeps the conversation."},
         id_field="",
-        forwarding=Forwarding(session_of=_session_of_chat, awaits_run=True, add_ids=_with_idempotency_key),
+        forwarding=Forwarding(
+            session_of=_session_of_chat,
+            awaits_run=True,
+            add_ids=_with_idempotency_key,
+            sends_message=sends_always,
+        ),
     ),
     _Row(
         verb="POST",
@@ -1068,7 +1172,10 @@ ENDPOINTS = (
         has_parts=True,
         id_field="",
         forwarding=Forwarding(
-            session_of=_session_of_response, awaits_run=True, add_ids=_with_idempotency_key
+            session_of=_session_of_response,
+            awaits_run=True,
+            add_ids=_with_idempotency_key,
+            sends_message=sends_always,
         ),
     ),
     _Row(

@@ -74,6 +74,21 @@ def text_field(value: object, name: str) -> str:
     return value
 
 
+def content_parts(content: Sequence[Any]) -> Sequence[Any]:
+    """Return the parts of a message without empty texts, which clients send next to an image.
+
+    If all parts are empty, return them unchanged.
+    """
+    return [part for part in content if not is_empty_text(part)] or content
+
+
+def is_empty_text(part: object) -> bool:
+    """Return True if a content part is an empty text."""
+    return isinstance(part, dict) and part.get("text") == "" and part.get("type") in _TEXT_TYPES
+
+
+_TEXT_TYPES = ("text", "input_text", "output_text")
+"""Types of content parts that hold a text, in OpenAI's, AG-UI's and Vercel's messages."""
 _KINDS: Mapping[type, str] = {
     str: "a string",
     bool: "true or false",

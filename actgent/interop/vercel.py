@@ -15,10 +15,17 @@ from actgent.journal.record_types import TurnOptions
 from actgent.messages import Part, Text, ToolCall, ToolResult
 from actgent.tools.outputs.result_text import to_text
 from actgent.web.problem_documents import Problem
-from actgent.web.routes.endpoints import Endpoint, Forwarding, HTTPCall
+from actgent.web.routes.endpoints import Endpoint, Forwarding, HTTPCall, sends_always
 
 from .approval_forms import question_text
-from .request_field_parsing import call_arguments, media_of_url, session_of_field, text_field, to_client_id
+from .request_field_parsing import (
+    call_arguments,
+    content_parts,
+    media_of_url,
+    session_of_field,
+    text_field,
+    to_client_id,
+)
 from .run_events import (
     AnswerDone,
     DeferredCalls,
@@ -201,7 +208,7 @@ async def send_chat(call: HTTPCall) -> Response:
         call=call,
         session=session,
         message_id="" if is_answer else to_client_id(last_id),
-        content="" if is_answer else [_part_of(each) for each in last["parts"]],
+        content="" if is_answer else _content_of(last["parts"]),
         decisions=decisions,
         results=results,
         options=TurnOptions(tools=tools) if tools else None,
@@ -211,6 +218,16 @@ async def send_chat(call: HTTPCall) -> Response:
         last_id if is_answer else f"{last_id}-answer", session, call.shows_exception_texts
     )
     return RunStream(asked, encoder.encode, first=encoder.first, last=LAST, headers=HEADERS)
+
+
+def _content_of(parts: Sequence[Any]) -> list[Part]:
+    """Convert the parts of a user's message. Parts that `convertToModelMessages` of `ai` omits are omitted."""
+    return [_part_of(each) for each in content_parts(parts) if not _is_omitted(each)]
+
+
+def _is_omitted(part: object) -> bool:
+    kind = part.get("type") if isinstance(part, dict) else None
+    return isinstance(kind, str) and (kind == "step-start" or kind.startswith("data-"))
 
 
 def _part_of(part: Any) -> Part:
@@ -303,7 +320,9 @@ class VercelProtocol:
                 streams=True,
                 answer_headers=_ANSWER_HEADERS,
                 forwarding=Forwarding(
-                    session_of=lambda call: session_of_field(call.body.get("id")), awaits_run=True
+                    session_of=lambda call: session_of_field(call.body.get("id")),
+                    awaits_run=True,
+                    sends_message=sends_always,
                 ),
             ),
             Endpoint(

@@ -6,7 +6,7 @@ Order of the checks: `Host`, `Origin` and `Sec-Fetch-Site`, the path, the token,
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import Any
 from urllib.parse import quote, unquote, unquote_to_bytes
 
@@ -358,10 +358,11 @@ class _Address:
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         is_head = scope["method"] == "HEAD"
         endpoint = self.endpoints.get("GET" if is_head else scope["method"])
-        if endpoint is None:
-            raise not_allowed(self.endpoints)
         application: Application = scope["actgent.application"]
         answer: _Answer = scope["actgent.answer"]
+        if endpoint is None:
+            answer.to_error = next(iter(self.endpoints.values())).to_error
+            raise not_allowed(self.endpoints)
         answer.route, answer.to_error = endpoint.route, endpoint.to_error
         request = HTTPRequest(scope, receive, send)
         if endpoint.scope is None:
@@ -405,8 +406,10 @@ async def _send(response: Response, scope: ASGIScope, receive: Receive, send: Se
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             raise _HeadSent
 
-    with suppress(_HeadSent):
+    try:
         await response({**scope, "state": {}}, receive, send_head)
+    except* _HeadSent:  # a response with a nursery raises it in a group
+        pass
 
 
 def not_allowed(endpoints: Mapping[str, Endpoint]) -> Problem:
@@ -438,11 +441,13 @@ NOBODY = Caller(
 
 def router_of(endpoints: Iterable[Endpoint], pages: Sequence[Path] = ()) -> Router:
     """Return a router that serves endpoints and additional pages, such as the dashboard."""
+    known = tuple(endpoints)
     addresses = [
         Path(next(iter(verbs.values())).prefix + path, _Address(verbs))
-        for path, verbs in by_path(endpoints).items()
+        for path, verbs in by_path(known).items()
     ]
-    return Router([*addresses, *pages], redirect_slashes=False, default=_answer_not_found)
+    errors = {_first_segment(each.route): each.to_error for each in reversed(known) if each.to_error}
+    return Router([*addresses, *pages], redirect_slashes=False, default=_UnknownPath(errors))
 
 
 def preflight_of(endpoints: Iterable[Endpoint]) -> Response:
@@ -472,8 +477,20 @@ def no_address() -> Problem:
     return Problem("not-found", "unknown path: GET /v1/openapi.json lists all paths")
 
 
-async def _answer_not_found(_scope: ASGIScope, _receive: Receive, _send: Send) -> None:
-    raise no_address()
+def _first_segment(path: str) -> str:
+    return path.split("/", 2)[1]
+
+
+@attrs.frozen(eq=False)
+class _UnknownPath:
+    """ASGI application for unknown paths. Clients of a protocol get the error format of the protocol."""
+
+    errors: Mapping[str, Callable[[Problem, str], Response]]
+    """Functions that convert a problem to an error response, by the first segment of the path."""
+
+    async def __call__(self, scope: ASGIScope, _receive: Receive, _send: Send) -> None:
+        scope["actgent.answer"].to_error = self.errors.get(_first_segment(scope["path"]))
+        raise no_address()
 
 
 def _cors(origin: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from actgent.runtime.agent_directory import AgentCard
 from actgent.web.access_tokens import Scope
 from actgent.web.gateway_context import GatewayContext
 from actgent.web.problem_documents import Problem, missing
-from actgent.web.routes.endpoints import ANY_NODE, JSON, Endpoint, Forwarding, HTTPCall
+from actgent.web.routes.endpoints import ANY_NODE, JSON, Endpoint, Forwarding, HTTPCall, sends_always
 
 from .errors import (
     INVALID_REQUEST,
@@ -318,9 +318,16 @@ def _make_rest_endpoint(
         streams=streams,
         to_error=rest_response,
         forwarding=Forwarding(
-            session_of=partial(session_of_rest, session_of), awaits_run=session_of is not _no_session_id
+            session_of=partial(session_of_rest, session_of),
+            awaits_run=session_of is not _no_session_id,
+            sends_message=sends_always if path.startswith("/message:") else None,
         ),
     )
+
+
+def _sends_message(call: HTTPCall) -> bool:
+    """Return True if a JSON-RPC request sends a message."""
+    return call.body.get("method") in ("SendMessage", "SendStreamingMessage")
 
 
 def _rpc(path: str, methods: Mapping[str, _Method]) -> Endpoint:
@@ -336,7 +343,9 @@ def _rpc(path: str, methods: Mapping[str, _Method]) -> Endpoint:
         has_parts=True,
         streams=True,
         to_error=envelope_response,
-        forwarding=Forwarding(session_of=partial(session_of_rpc, methods), awaits_run=True),
+        forwarding=Forwarding(
+            session_of=partial(session_of_rpc, methods), awaits_run=True, sends_message=_sends_message
+        ),
     )
 
 

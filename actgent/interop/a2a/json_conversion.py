@@ -165,7 +165,7 @@ def check_output_modes(configuration: Mapping[str, Any], modes: Sequence[str]) -
     ):
         raise A2AError(
             "CONTENT_TYPE_NOT_SUPPORTED",
-            f"{', '.join(given):.100}is not accepted: use an output mode that the agent card lists",
+            f"{', '.join(given):.100} is not accepted: use an output mode that the agent card lists",
         )
 
 

@@ -19,7 +19,8 @@ from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import new_id
 from actgent.support.strict_json import encode_json
 from actgent.web.gateway_context import GatewayContext
-from actgent.web.routes.endpoints import Endpoint, Forwarding, HTTPCall
+from actgent.web.problem_documents import Problem
+from actgent.web.routes.endpoints import JSON, Endpoint, Forwarding, HTTPCall
 from actgent.web.streaming.sse import Streamed
 
 from .agent_call import MESSAGE_ID, agent_tool_name, session_of_call
@@ -206,6 +207,22 @@ def _with_message_id(call: HTTPCall) -> HTTPCall:
     return attrs.evolve(call, body={**call.body, "params": {**params, "_meta": meta}})
 
 
+def to_rpc_error(problem: Problem, request_id: str) -> Response:
+    """Convert a problem to a JSON-RPC error without an id, for a request that the gateway rejects before the transport."""
+    code = _PARSE_ERROR if problem.kind == "malformed-request" else _INVALID_REQUEST
+    error = {
+        "code": code,
+        "message": problem.detail or problem.title,
+        "data": {"kind": problem.kind, "request": request_id},
+    }
+    status = 400 if problem.kind == "invalid" else problem.status
+    return JSON({"jsonrpc": "2.0", "id": None, "error": error}, status_code=status, headers=problem.headers)
+
+
+_PARSE_ERROR, _INVALID_REQUEST = -32700, -32600
+"""Error codes of JSON-RPC 2.0, section 5.1."""
+
+
 def _endpoint(
     verb: str, body: Mapping[str, Any] | None, statuses: Sequence[int], catalog: MCPCatalog | None
 ) -> Endpoint:
@@ -217,6 +234,7 @@ def _endpoint(
         scope="chat",
         body=body,
         has_parts=True,
+        to_error=to_rpc_error,
         statuses=statuses,
         streams=True,
         headers={
@@ -224,7 +242,12 @@ def _endpoint(
             "Mcp-Method": "Method of the request.",
             "Mcp-Name": "Name of the called tool.",
         },
-        forwarding=Forwarding(session_of=_session_of, awaits_run=True, add_ids=_with_message_id),
+        forwarding=Forwarding(
+            session_of=_session_of,
+            awaits_run=True,
+            add_ids=_with_message_id,
+            sends_message=lambda call: _agent_params(call) is not None,
+        ),
     )
 
 
