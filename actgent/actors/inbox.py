@@ -146,11 +146,11 @@ class _Urgency(FieldRepr):
     """Number of waiting URGENT messages, including those with a reserved entry that are not enqueued yet."""
     bytes: int = 0
     """Bytes of the queued URGENT messages."""
-    out: int = 0
+    running: int = 0
     """Number of sessions that process an URGENT message, except those that have lent their slot."""
-    out_of: dict[str, int] = attrs.field(factory=dict)
+    running_by_owner: dict[str, int] = attrs.field(factory=dict)
     """Number of sessions that process an URGENT message, by owner."""
-    run: int = 0
+    consecutive_turns: int = 0
     """Number of consecutive URGENT turns up to now."""
     is_flooded: bool = False
     """True if other messages had to wait because of URGENT turns."""
@@ -736,7 +736,7 @@ class PriorityInbox(Generic[M]):
             listing = self._ready.first(_FIRST_NORMAL_LEVEL)
         if listing is None:
             return None
-        if not self._urgency.out:  # without URGENT turns all claimed sessions count
+        if not self._urgency.running:  # without URGENT turns all claimed sessions count
             return listing if self._claimed < self.concurrency else None
         is_alone = self._is_alone(self._owner(listing.item))
         return listing if (self._claimed if is_alone else self._claimed_normal) < self.concurrency else None
@@ -744,11 +744,11 @@ class PriorityInbox(Generic[M]):
     @property
     def _claimed_normal(self) -> int:
         """Number of claimed sessions without an URGENT message."""
-        return self._claimed - self._urgency.out
+        return self._claimed - self._urgency.running
 
     def _is_alone(self, owner: str) -> bool:
         """Return True if no other owner competes for a slot: all ready sessions and all URGENT turns belong to this owner."""
-        is_own = self._urgency.out_of.get(owner, 0) == self._urgency.out
+        is_own = self._urgency.running_by_owner.get(owner, 0) == self._urgency.running
         return is_own and not self._ready.waits_other(owner)
 
     def _is_throttled(self, claimed: int, others: int) -> bool:
@@ -756,7 +756,7 @@ class PriorityInbox(Generic[M]):
 
         `claimed` is the number of claimed sessions, `others` the number of those whose turn is not URGENT.
         """
-        if not self._urgency.is_flooded or self._urgency.run < _MAX_URGENT_RUN:
+        if not self._urgency.is_flooded or self._urgency.consecutive_turns < _MAX_URGENT_RUN:
             return False
         is_full = claimed >= self.concurrency
         return (is_full and others > 0) or self._ready.first(_FIRST_NORMAL_LEVEL) is not None
@@ -765,10 +765,10 @@ class PriorityInbox(Generic[M]):
         """Update the length of the current series of URGENT turns, because a turn of this session begins. Other turns end it."""
         urgency = self._urgency
         if not queue.is_urgent:
-            urgency.run = 0
+            urgency.consecutive_turns = 0
             urgency.is_flooded = urgency.is_flooded or self._claimed >= self.concurrency
             return
-        urgency.run += 1
+        urgency.consecutive_turns += 1
         urgency.is_flooded = urgency.is_flooded or self._ready.waits_other(
             self._owner(queue), _FIRST_NORMAL_LEVEL
         )
@@ -780,11 +780,11 @@ class PriorityInbox(Generic[M]):
 
     def _change_urgent(self, queue: _SessionQueue[M], change: int) -> None:
         urgency, owner = self._urgency, self._owner(queue)
-        urgency.out += change
-        urgency.out_of[owner] = urgency.out_of.get(owner, 0) + change
-        if not urgency.out_of[owner]:
-            del urgency.out_of[owner]
-        if not (urgency.out or urgency.waiting):
+        urgency.running += change
+        urgency.running_by_owner[owner] = urgency.running_by_owner.get(owner, 0) + change
+        if not urgency.running_by_owner[owner]:
+            del urgency.running_by_owner[owner]
+        if not (urgency.running or urgency.waiting):
             urgency.is_flooded = False
 
     async def get(self) -> M:

@@ -121,7 +121,7 @@ class Introspection:
     membership: Membership | None
     toolsets: ToolsetManager
     agents: Directory
-    _askers = 0
+    _open_remote_queries = 0
     """Number of open `asking_elsewhere` blocks."""
 
     def _agents(self) -> Iterator[AgentActor]:
@@ -320,15 +320,15 @@ class Introspection:
     @contextmanager
     def asking_elsewhere(self) -> Iterator[None]:
         """Suppress warnings about unhandled approvals during the block, because the program shows approvals in another way."""
-        self._askers += 1
+        self._open_remote_queries += 1
         try:
             yield
         finally:
-            self._askers -= 1
+            self._open_remote_queries -= 1
 
     def asks_elsewhere(self) -> bool:
         """Return True if an `asking_elsewhere` block is open."""
-        return self._askers > 0
+        return self._open_remote_queries > 0
 
     def _agents_by_name(self) -> list[AgentActor]:
         return sorted(self._agents(), key=lambda each: each.name)

@@ -120,7 +120,7 @@ class SearchFilter(FieldRepr):
 
     @property
     def is_satisfiable(self) -> bool:
-        """False if a name in the filter cannot occur in a database, so that nothing matches."""
+        """True if a database can store the agent and owner names of the filter; otherwise no session matches."""
         return all(name is None or is_storable(name) for name in (self.agent, self.owner))
 
 

@@ -109,7 +109,7 @@ class PolicyRule(typing.Protocol):
         ...
 
     def for_nested(self, sources: str) -> "PolicyRule":
-        """Return the policy check for calls that a running call makes, which has read text of these untrusted sources."""
+        """Return the policy check for the nested calls of a tool call that has read text of the untrusted `sources`."""
         ...
 
 

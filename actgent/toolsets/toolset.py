@@ -90,7 +90,7 @@ class Toolset(abc.ABC):
         return self
 
     def tools_from(self, published: Sequence[Tool]) -> Sequence[Tool]:
-        """Return the tools of this toolset, derived from those that its source has published."""
+        """Convert the tools that the source of this toolset published to the tools that the toolset offers."""
         return published
 
     @property

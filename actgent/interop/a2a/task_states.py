@@ -68,7 +68,7 @@ class TaskState:
     """A2A parts of the status message: the questions of open approvals, or the reason of a failure."""
     _text: str = ""
     """Answer text received so far."""
-    _is_void: bool = True
+    _replaces_content: bool = True
     """True if the next text replaces the content of the task's artifact."""
     _other_parts: list[Wire] = attrs.field(factory=list)
     """Pictures, files and structured data of the answer, as A2A parts."""
@@ -121,7 +121,7 @@ class TaskState:
             case TextDelta(text=text):
                 yield self._grow(text)
             case TextDiscarded():
-                self._is_void = True
+                self._replaces_content = True
             case AnswerDone():
                 yield from self._complete(event)
             case RunApprovalDecided(approval=approval, decision=decision):
@@ -139,9 +139,9 @@ class TaskState:
         self._notes.append(self._message(f"{approval.id}-decision", "ROLE_USER", answered))
 
     def _grow(self, text: str) -> Wire:
-        is_first = self._is_void
+        is_first = self._replaces_content
         self._text = text if is_first else self._text + text
-        self._is_void = False
+        self._replaces_content = False
         return self._artifact([{"text": text}], is_first=is_first)
 
     def _complete(self, event: AnswerDone) -> Iterator[Wire]:
@@ -149,12 +149,12 @@ class TaskState:
         if not event.calls:
             self._other_parts = from_parts(event.media)
             if self._other_parts:
-                yield self._artifact(self._other_parts, is_first=self._is_void)
-                self._is_void = False
+                yield self._artifact(self._other_parts, is_first=self._replaces_content)
+                self._replaces_content = False
             return
         if event.text:
             self._notes.append(self._message(event.reply_id, "ROLE_AGENT", [{"text": event.text}]))
-        self._is_void = True
+        self._replaces_content = True
 
     def _end(self, event: RunEnded) -> Iterator[Wire]:
         note: list[Wire] = []
@@ -175,11 +175,13 @@ class TaskState:
         """
         part = {"data": data, "mediaType": "application/json"}
         self._other_parts.append(part)
-        is_replaced = not self._is_void and bool(self._text) and (is_event or _encodes(self._text, data))
-        is_first = self._is_void or is_replaced
+        is_replaced = (
+            not self._replaces_content and bool(self._text) and (is_event or _encodes(self._text, data))
+        )
+        is_first = self._replaces_content or is_replaced
         if is_replaced:
             self._text = ""
-        self._is_void = False
+        self._replaces_content = False
         return self._artifact(self._other_parts if is_replaced else [part], is_first=is_first)
 
     def _become(self, state: str, at: float, note: Sequence[Wire] = ()) -> Wire:
@@ -193,7 +195,7 @@ class TaskState:
         return found
 
     def _parts(self) -> list[Wire]:
-        if self._is_void:
+        if self._replaces_content:
             return []
         return [*([{"text": self._text}] if self._text else []), *self._other_parts]
 

@@ -268,9 +268,9 @@ class PartitionedJournal(PostgresJournal):
         self._fill_slots(connection)
 
     def _read_layout(self, connection: Connection) -> None:
-        """Read the layout of the pool, or create it.
+        """Read the layout of the pool when this process joins or reconnects. Create the layout if the pool is new.
 
-        A reconnecting process must find the generation that it used before.
+        A reconnecting process must find the same layout generation as when it joined.
 
         Raises:
             ConfigurationError: This process must not join the pool.

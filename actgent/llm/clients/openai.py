@@ -201,8 +201,8 @@ class OpenAI(Remote):
 
     def _add_signature(self, calls: list[Body]) -> list[Body]:
         """Add a placeholder signature to tool calls of another model, because Gemini 3 rejects calls without a signature."""
-        is_signed = not self.row.unsigned_calls or any("extra_content" in call for call in calls)
-        if not is_signed and re.search(self.row.unsigned_calls, self.model):
+        is_signed = not self.row.signed_call_models or any("extra_content" in call for call in calls)
+        if not is_signed and re.search(self.row.signed_call_models, self.model):
             calls[0]["extra_content"] = {"google": {"thought_signature": _FOREIGN_CALL_SIGNATURE}}
         return calls
 

@@ -53,7 +53,7 @@ class CompatibleProvider(FieldRepr):
     """
     schemas: str = "openai"
     """Name of the accepted subset of JSON Schema; see `STYLES`."""
-    unsigned_calls: str = ""
+    signed_call_models: str = ""
     """Regular expression of the models that reject tool calls without Google's signature; empty if there are none."""
 
 
@@ -78,7 +78,7 @@ COMPATIBLE: Mapping[str, CompatibleProvider] = {
         address="https://generativelanguage.googleapis.com/v1beta/openai",
         schemas="gemini",
         format_with_tools=r"gemini-([3-9]|\d\d)",
-        unsigned_calls=r"gemini-([3-9]|\d\d)",
+        signed_call_models=r"gemini-([3-9]|\d\d)",
     ),
     "azure": CompatibleProvider(
         title="Azure OpenAI",

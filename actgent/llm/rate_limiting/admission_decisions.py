@@ -41,7 +41,7 @@ class Window:
     """Average duration of a call in seconds."""
     _top: float = math.inf
     """Number of concurrent calls at the last refusal."""
-    _grown: float = 0.0
+    _seconds_in_use: float = 0.0
     """Seconds since the last refusal during which the window was in use."""
     _seen: float = -math.inf
     _started: float = -math.inf
@@ -69,8 +69,8 @@ class Window:
         if self._top == math.inf:
             self.size = min(self.limit, self.size + 1)
         else:
-            self._grown += passed
-            bend = (self._grown - self.recovery) / self.recovery
+            self._seconds_in_use += passed
+            bend = (self._seconds_in_use - self.recovery) / self.recovery
             self.size = min(self.limit, max(self.size, self._top * (1 + (1 - BETA) * bend**3)))
 
     def shrink(self, others: int, *, started: float, now: float) -> None:
@@ -84,7 +84,7 @@ class Window:
         size = max(MIN_SIZE, BETA * top)
         if size < self.size:
             self.size, self._top = size, max(MIN_SIZE, top)
-            self._grown, self._seen, self._cut = 0.0, now, now
+            self._seconds_in_use, self._seen, self._cut = 0.0, now, now
 
 
 MAX_MODELS = 100

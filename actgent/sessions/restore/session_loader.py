@@ -221,9 +221,9 @@ class _Part(FieldRepr):
     end: Mark
 
     def messages_between(self, messages: Sequence[Message], first: int, end: int) -> Sequence[Message]:
-        """Return those messages of this range whose positions are from `first` to `end - 1`.
+        """Return the messages at the positions `first` to `end - 1` of the conversation.
 
-        `messages` are all messages of the range.
+        `messages` are all messages of this range of records, whose first message has the position `begin.messages`.
         """
         return messages[max(0, first - self.begin.messages) : max(0, end - self.begin.messages)]
 
