@@ -180,3 +180,11 @@ async def link(postgres_url, nursery):
     )
     port = listeners[0].socket.getsockname()[1]
     return link, postgres_url.replace(f":{parts.port}/", f":{port}/")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def shared_url(request, tmp_path):
+    """Return the address of a journal that other processes can open."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/journal.db"
+    return request.getfixturevalue("postgres_url")

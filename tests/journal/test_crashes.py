@@ -13,14 +13,6 @@ FULL = {"sessions": 100, "messages": 2, "rounds": 5}
 SHORT = {"sessions": 5, "messages": 1, "rounds": 3}
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def shared_url(request, tmp_path):
-    """The address of a journal that other processes can open."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/journal.db"
-    return request.getfixturevalue("postgres_url")
-
-
 @pytest.fixture
 def run_crashes(lives):
     """Return a function `run_crashes(url, folder, **figures)` that runs a script and returns its report.

@@ -4,17 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-import pytest
-
 LIVES = Path(__file__).with_name("pipeline_lives.py")
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def shared_url(request, tmp_path):
-    """Return the address of a journal that other processes can open."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/journal.db"
-    return request.getfixturevalue("postgres_url")
 
 
 def test_pipeline_output_is_unchanged_by_kills_at_each_write(shared_url, tmp_path, times, lives):

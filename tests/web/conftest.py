@@ -209,3 +209,11 @@ def serving():
 async def served():
     async with open_served() as opened:
         yield opened
+
+
+@pytest.fixture
+async def ada(served):
+    """Yield a client of the owner ada with a session `s1` of the clerk."""
+    async with served.client() as client:
+        await client.put("/v1/sessions/s1", json={"agent": "clerk"})
+        yield client

@@ -8,13 +8,6 @@ import trio
 from actgent import BareAgent, File, Image, ScriptedLLM, ToolCall, tool
 
 
-@pytest.fixture
-async def ada(served):
-    async with served.client() as client:
-        await client.put("/v1/sessions/s1", json={"agent": "clerk"})
-        yield client
-
-
 async def test_message_is_accepted_and_answered(ada):
     """The response is 202 with a cursor. With `Prefer: wait` it has the outcome."""
     taken = await ada.post("/v1/sessions/s1/messages", json={"input": "hello"})

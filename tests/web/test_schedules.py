@@ -3,13 +3,6 @@
 import pytest
 
 
-@pytest.fixture
-async def ada(served):
-    async with served.client() as client:
-        await client.put("/v1/sessions/s1", json={"agent": "clerk"})
-        yield client
-
-
 async def test_schedule_is_created_once_per_key(ada):
     """The same key creates no second schedule. A schedule is listed until it is removed."""
     body = {

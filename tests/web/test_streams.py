@@ -89,13 +89,6 @@ async def pages(client, path):
     return found
 
 
-@pytest.fixture
-async def ada(served):
-    async with served.client() as client:
-        await client.put("/v1/sessions/s1", json={"agent": "clerk"})
-        yield client
-
-
 async def test_stream_has_the_events_of_a_turn(ada):
     """Message, turn, answer, reply and end arrive in order, each with number, turn and time."""
     events = Events()

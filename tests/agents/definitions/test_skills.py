@@ -31,7 +31,7 @@ async def loaded(folder, **arguments):
     return llm, results[0]
 
 
-async def test_a_skill_is_read_when_the_model_asks(folder):
+async def test_skill_is_read_at_the_request_of_the_model(folder):
     """The prompt has name and description of a skill. Only the tool result has its body."""
     llm, result = await loaded(folder, name="pdf-reading")
     assert "- pdf-reading: Read PDF files." in llm.chats[0].system

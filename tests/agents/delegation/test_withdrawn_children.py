@@ -46,7 +46,7 @@ class FailingJournal(MemoryJournal):
         await super()._roll_back(key, head, epoch)
 
 
-async def test_a_parent_is_not_closed_before_a_child_whose_creation_failed(autojump_clock):
+async def test_failed_child_creation_is_resolved_before_the_close_of_its_parent(autojump_clock):
     """No write leaves the child open below its closed parent, so that a crash cannot resume the child."""
     journal = FailingJournal()
     desk, helper = (BareAgent(name, llm=ScriptedLLM([])) for name in ("desk", "helper"))
@@ -98,7 +98,7 @@ class FullJournal(MemoryJournal):
         await super()._write(rows, heads, epoch)
 
 
-async def test_a_deleted_session_leaves_no_child_whose_creation_failed(autojump_clock):
+async def test_deleted_session_leaves_no_failed_child_creation(autojump_clock):
     """The creation is not written after the deletion, when the disk has room again."""
     journal = FullJournal()
     desk, helper = (BareAgent(name, llm=ScriptedLLM([])) for name in ("desk", "helper"))

@@ -56,7 +56,7 @@ async def test_the_context_of_a_planner_stays_trusted():
     assert (program.asked, program.paid, reply.label.is_trusted) == ([], [("bob", 0, "")], True)
 
 
-async def test_an_approved_value_is_asked_once():
+async def test_approved_value_needs_no_second_approval():
     """An approved value of a parameter needs no second approval. Another value does."""
     again = ToolCall("pay", {"to": "@r2/to", "euros": 1})
     other = ToolCall("pay", {"to": "@r1", "euros": 1})
@@ -493,7 +493,7 @@ async def mail() -> str:
 
 
 @pytest.mark.parametrize("is_outside", [False, True])
-async def test_a_result_of_a_tool_that_asks_agents_is_withheld(is_outside):
+async def test_result_of_a_tool_with_agent_calls_is_withheld(is_outside):
     """The kept result has the sources of all answers that the tool has read, and those of the tool and the session."""
     readers = [
         BareAgent(each.name, llm=ScriptedLLM([ToolCall(each.name, {}), "acme"]), tools=[each])

@@ -214,7 +214,7 @@ async def test_an_address_from_another_sender_is_no_address_of_the_owner():
     assert fetched == []
 
 
-async def test_a_refused_call_tells_the_model_why():
+async def test_rejected_call_returns_the_reason_to_the_model():
     """With `refuse` no approval is requested. The model reads the parameter, the source, and the remedy."""
     send, calls = log_of(sinks=("to",))
     call = ToolCall("send", {"to": "mallory"})
@@ -249,7 +249,7 @@ REPEATED = ToolCall("send", {"to": "bob.", "text": "y"})
     ],
     ids=["after", "before", "same answer"],
 )
-async def test_a_second_call_with_the_same_sinks_is_asked_with_the_weaker_check(script, repeated):
+async def test_second_call_with_the_same_sinks_needs_an_approval_with_the_weaker_check(script, repeated):
     """With `check="arguments"`, an instruction to repeat a call of the user needs an approval, also in the same answer."""
     send, calls = log_of(sinks=("to",))
     outcome, _ = await outcome_of([*script(repeated), "ok"], send, policy=Policy(check="arguments"))
@@ -445,7 +445,7 @@ async def test_an_open_approval_keeps_its_labels_over_a_restart():
     assert calls == [("mallory", "")]
 
 
-async def test_without_a_policy_nothing_is_asked_and_nothing_more_is_stored():
+async def test_no_policy_requests_no_approval_and_stores_no_label():
     """Without a policy no call needs an approval, and the journal has no label beyond the origins of results."""
     send, calls = log_of(sinks=("to",))
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:

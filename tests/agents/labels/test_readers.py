@@ -115,7 +115,7 @@ async def run(agent, text="go", *, owner="ada", **options):
     ],
     ids=str,
 )
-def test_readers_of_a_join_are_those_of_both(one, other, both):
+def test_joined_labels_have_the_common_readers(one, other, both):
     """Readers join by intersection, in both formats of a label."""
     assert one | other == other | one == both
     assert label_of(text_of(one), text_of(other)) == label_of(text_of(other), text_of(one)) == both

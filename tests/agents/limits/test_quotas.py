@@ -134,7 +134,7 @@ async def test_a_quota_survives_a_restart(tmp_path):
 
 
 @pytest.mark.parametrize("steps", range(1, 10))
-async def test_a_call_whose_process_dies_is_counted(mortal, steps):
+async def test_call_of_a_dying_process_is_counted(mortal, steps):
     """At least the actual calls and at most one more are counted, wherever the process dies."""
     calls = []
 

@@ -26,12 +26,6 @@ from actgent.testing import CrashingJournal
 IDLE = 100.0
 
 
-@pytest.fixture
-async def memories():
-    async with LongTermMemory() as opened:
-        yield opened
-
-
 class Reader:
     """A model that remembers each user message and replaces a shown memory with the same first word."""
 

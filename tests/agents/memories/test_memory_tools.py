@@ -19,12 +19,6 @@ from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.testing import CrashingJournal
 
 
-@pytest.fixture
-async def memories():
-    async with LongTermMemory() as opened:
-        yield opened
-
-
 def calls(*wanted):
     """Return a model that makes one call per answer and then repeats the last result."""
     left = list(wanted)
@@ -216,7 +210,7 @@ async def test_memories_stay_open_while_an_agent_uses_them():
         await memories.recall("tea", owner="user")
 
 
-async def test_an_agent_whose_memories_cannot_be_opened_does_not_start(tmp_path, autojump_clock):
+async def test_agent_does_not_start_if_its_memories_cannot_be_opened(tmp_path, autojump_clock):
     """The error names the missing folder of the memory file."""
     memories = LongTermMemory(f"sqlite:///{tmp_path}/none/memories.db")
     with pytest.raises(ConfigurationError, match=r"the folder .* does not exist"):

@@ -723,7 +723,7 @@ async def test_without_modes_there_are_none():
         assert session.mode_changes == ()
 
 
-def test_the_ready_modes_are_those_of_the_page():
+def test_predefined_modes_equal_the_specification():
     modes = Modes()
     assert [mode.name for mode in modes] == [m.name for m in (ONBOARDING, INTEGRATION, PLAN, ACT)]
     assert (modes.initial, modes.fallback) == ("onboarding", "plan")
@@ -934,7 +934,7 @@ async def test_another_agents_task_is_no_command_of_a_user(autojump_clock, wait)
             assert told.mode == mode
 
 
-async def test_the_mode_that_a_model_reads_is_the_one_that_is_asked():
+async def test_get_agent_state_returns_the_real_mode():
     """`get_agent_state` returns the real mode, although a state key `mode` has another value."""
     agent = BareAgent(
         "a", llm=ScriptedLLM([ToolCall("get_agent_state", {}), "ok"]), modes=Modes(initial="plan")

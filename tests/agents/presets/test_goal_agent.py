@@ -282,7 +282,7 @@ async def test_tools_that_fail_do_not_end_the_run():
     assert result.achieved
 
 
-async def test_a_malformed_answer_is_asked_again_with_the_error():
+async def test_malformed_answer_is_retried_with_the_error():
     """Case 8 (want): one bad and one good is a success on the second try; three bad ones are a clean stop."""
     result, llm = await run("nope", *WAY)
     assert result.achieved

@@ -215,7 +215,7 @@ async def test_a_failed_step_is_partial(plan_agent):
 
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("count", [1, 4])
-async def test_a_turn_whose_tools_all_failed_is_an_error(plan_agent, native, count):
+async def test_turn_with_only_failed_tools_is_an_error(plan_agent, native, count):
     """The answer exists nevertheless, and the error names the tools."""
     queries = [str(n) for n in range(count)]
     wish = [ToolCall("offline", {"query": query}) for query in queries]
@@ -231,7 +231,7 @@ async def test_a_turn_whose_tools_all_failed_is_an_error(plan_agent, native, cou
     assert {each.status for each in result.tool_results} == {"error"}
 
 
-async def test_an_item_whose_only_tool_failed_is_an_error(plan_agent):
+async def test_item_with_only_a_failed_tool_is_an_error(plan_agent):
     """This holds also if the model calls the item completed."""
     agent, _ = plan_agent(PLAN, ToolCall("offline", {"query": "a"}), CONTENT, "I guess 42.")
     async with agent:
@@ -618,12 +618,12 @@ async def test_agents_as_tools_are_started(make):
 
 async def test_disabled_tools_return_no_result_of_another_session():
     """The tool may keep its results, or may be added to a running agent."""
-    words = []
+    texts = []
 
     @tool(effect="pure", cache=10)
     def lookup(word: str) -> str:
         """Look a word up."""
-        words.append(word)
+        texts.append(word)
         return "known"
 
     wish = calls(("lookup", {"word": "a"}))
@@ -636,5 +636,5 @@ async def test_disabled_tools_return_no_result_of_another_session():
         bound.on_tool_result(results.append)
         for session in (free, free, bound):
             await agent.process("a?", session=session)
-    assert words == ["a"]
+    assert texts == ["a"]
     assert [result.error for result in results] == [f'Tool "lookup" is not enabled for session "{bound.id}".']

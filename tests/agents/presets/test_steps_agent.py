@@ -220,7 +220,7 @@ async def test_a_result_that_begins_with_error_is_no_failure():
     assert [result.status for result in kinds(events, ToolResult)] == ["success"]
 
 
-async def test_bad_answers_are_asked_again_and_then_fail():
+async def test_invalid_answers_are_retried_and_then_fail():
     """9: a truncated answer is never shown; the model reads it twice, and then the run fails."""
     agent, llm = make('{"final_answer": "The su', FINAL)
     async with agent:
@@ -254,7 +254,7 @@ async def test_output_is_a_declared_type(output, answer, value):
         assert (await agent.run("5 + 3?")).data == value
 
 
-async def test_output_that_does_not_fit_is_asked_again():
+async def test_invalid_output_of_steps_is_retried():
     agent, llm = make('{"final_answer": "eight"}', '{"final_answer": 8}')
     async with agent:
         assert (await agent.run("5 + 3?", output=int)).data == 8

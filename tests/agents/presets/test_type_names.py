@@ -102,7 +102,7 @@ async def test_react_runs_the_tool_of_the_named_type(types, answer):
         (react({"messageType": "Delete", "nickname": "bob"}), "'name' is missing"),
     ],
 )
-async def test_react_asks_again_if_the_type_is_not_certain(answer, reason):
+async def test_react_retries_an_ambiguous_type(answer, reason):
     """No event is emitted and no tool runs; the model reads the reason."""
     llm_answers = (answer, react("Done."))
     events, results, reply, calls = await results_of((CREATE, DELETE, WIDE), *llm_answers)
@@ -172,7 +172,7 @@ async def test_simple_rejects_content_that_names_another_type():
         ({"name": "bob"}, {"confidence": 0.9}, ["deleted bob"]),
     ],
 )
-async def test_a_member_with_two_values_is_asked_again(content, beside, runs):
+async def test_member_with_two_values_is_retried(content, beside, runs):
     """A value next to the content that differs from the one inside may be the intended one."""
     answer = json.dumps({"messageType": "Delete", "content": content, **beside})
     plain = json.dumps({"messageType": "DIRECT_RESPONSE", "content": "Done."})

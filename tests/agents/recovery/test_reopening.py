@@ -244,7 +244,7 @@ ACCEPTED = MessageAcceptedRecord(
     ],
 )
 async def test_session_with_a_missing_record_names_the_dependent_record(records, number):
-    """As with a damaged session, other sessions continue, and the start of the agent skips it."""
+    """Other sessions continue, and the start of the agent skips the session, as it skips a damaged one."""
     async with MemoryJournal().running() as journal:
         entry = Entry(session_id="s", agent="clerk", records=records)
         await journal.commit(entry, epoch=await journal.acquire())

@@ -168,7 +168,7 @@ async def test_deps_of_another_type_are_rejected():
             await agent.create_session("ada")
 
 
-async def test_a_turn_without_deps_fails_before_its_model_is_asked(listen):
+async def test_turn_without_deps_fails_before_its_model_call(listen):
     """The waiting caller gets the error, or otherwise the handlers. The model is never called."""
     async with clerk("sell") as agent:
         with pytest.raises(DepsMissing, match=r"tool 'sell' needs deps, and none are set; pass deps= to"):

@@ -53,7 +53,7 @@ class Clerk(Actor):
         return str(await self.runtime.find(self.agent).ask(payload))
 
 
-async def test_an_actor_and_an_agent_are_asked_in_the_same_way(autojump_clock):
+async def test_actors_and_agents_have_the_same_ask(autojump_clock):
     """Both are found by name, accept `tell` and `ask`, and are counted."""
     async with assert_no_leaks(), open_runtime() as runtime:
         await runtime.start(BareAgent("tutor", llm=ScriptedLLM(slow)))

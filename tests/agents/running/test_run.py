@@ -160,7 +160,7 @@ async def test_output_in_the_envelope_of_a_protocol(make, kind, envelope):
         assert (await agent.run("a", output=Point)).data == Point(1, 2)
 
 
-async def test_output_that_does_not_fit_is_asked_again(make):
+async def test_invalid_output_of_a_run_is_retried(make):
     """The model reads the position of the mistake two times; then the run ends with a parse error."""
     agent, llm = make('{"x": "one"}', '{"x": 1}', *['{"y": 1}'] * 3)
     async with agent:

@@ -269,7 +269,10 @@ class SlowToLoad(WrappedJournal):
 
 @pytest.mark.parametrize("by_handler", [False, True])
 async def test_session_opened_during_a_deletion_is_erased(autojump_clock, by_handler):
-    """Also if another session is opened. A write would make a session without a first record, which cannot be opened and blocks its id."""
+    """This holds also if another session is opened.
+
+    A write would make a session without a first record, which cannot be opened and blocks its id.
+    """
     async with MemoryJournal().running() as inner:
         async with open_runtime(journal=inner) as runtime:
             await (await (await runtime.start(agent_of(["hi"]))).create_session("ada", session_id="s")).chat(

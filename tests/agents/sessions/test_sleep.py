@@ -279,7 +279,10 @@ async def test_evicted_session_is_freed_without_the_garbage_collector(agent, run
 
 
 async def test_ended_session_has_its_ended_parent(agent):
-    """Also without a reference to the parent: a new object of the ended parent is created, and stays the same while it is referenced."""
+    """No reference to the parent is needed.
+
+    A new object of the ended parent is created, and stays the same while it is referenced.
+    """
     parent = await agent.create_session("ada", session_id="above")
     child = await agent.create_session("ada", parent=parent)
     await parent.aclose()

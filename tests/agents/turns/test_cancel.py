@@ -264,7 +264,7 @@ async def test_a_token_handler_is_never_cancelled(how):
         assert log == ["interrupted", *(["re: stop!"] if how == "urgent" else [])]
 
 
-async def test_a_turn_that_has_not_begun_can_be_interrupted():
+async def test_queued_turn_can_be_interrupted_before_its_start():
     """Directly after `chat`, before the task of the turn ran, the model is not called."""
     model = ScriptedLLM(["answer"], repeat=True)
     async with BareAgent(name="a", llm=model) as agent:

@@ -7,6 +7,7 @@ import pytest
 pytest.register_assert_rewrite("tests.cluster.nodes.schedules", "tests.cluster.nodes.client_scenarios")
 
 from .conversations import open_nodes  # noqa: E402 - assertion rewriting is registered before the import
+from .pairs import open_pair  # noqa: E402 - as above
 
 RUNS = 20 if os.environ.get("ACTGENT_SOAK") else 1
 """Number of runs of each test that kills a process."""
@@ -24,3 +25,10 @@ async def nodes(lives, open_cluster):
     """Yield a `Nodes` that starts and kills nodes of a separate cluster."""
     async with open_cluster() as cluster, open_nodes(lives, cluster) as started:
         yield started
+
+
+@pytest.fixture
+async def pair(open_cluster):
+    """Yield a `Pair` of nodes of a separate cluster."""
+    async with open_pair(open_cluster) as opened:
+        yield opened

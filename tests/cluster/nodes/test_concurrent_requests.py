@@ -16,15 +16,9 @@ from actgent import (
     Suspended,
 )
 
-from .pairs import PATIENCE, drain, open_pair
+from .pairs import PATIENCE, drain
 
 SESSIONS = 24
-
-
-@pytest.fixture
-async def pair(open_cluster):
-    async with open_pair(open_cluster) as opened:
-        yield opened
 
 
 async def hold_all(pair, client, sessions):

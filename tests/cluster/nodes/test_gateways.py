@@ -23,16 +23,10 @@ from actgent.cluster.relay_client import NodeTransport
 from actgent.web.access_tokens import new_token
 from actgent.web.server.request_relay import NodeConnectionBroken
 
-from .pairs import PATIENCE, drain, open_pair
+from .pairs import PATIENCE, drain
 
 RUN_EVENTS = ["message", "turn", "answer", "reply", "ended"]
 LIMITS = GatewayLimits(rate=100_000, burst=100_000, requests=1000, messages=10_000, grace=1)
-
-
-@pytest.fixture
-async def pair(open_cluster):
-    async with open_pair(open_cluster) as opened:
-        yield opened
 
 
 @asynccontextmanager

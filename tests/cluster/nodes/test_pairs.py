@@ -20,13 +20,7 @@ from actgent import (
 from actgent.journal.session_list_queries import SessionKey
 from actgent.runtime.sessions.answer_ratings import read_ratings
 
-from .pairs import PATIENCE, Echo, drain, make_clerk, open_pair
-
-
-@pytest.fixture
-async def pair(open_cluster):
-    async with open_pair(open_cluster) as opened:
-        yield opened
+from .pairs import PATIENCE, Echo, drain, make_clerk
 
 
 async def test_approvals_of_all_nodes_are_listed_by_each(pair):

@@ -9,7 +9,7 @@ from actgent.cluster.relay_server import RelayServer
 from actgent.web.streaming import event_broadcast
 from actgent.web.streaming.sse import FrameQueue
 
-from .pairs import PATIENCE, open_pair, wait_balanced
+from .pairs import PATIENCE, wait_balanced
 
 TURNS = 3
 
@@ -17,12 +17,6 @@ TURNS = 3
 def gateway_of_one(pair):
     """Return the address of the gateway of the pair's first node."""
     return f"http://127.0.0.1:{pair.cluster.balancer.ports[0]}"
-
-
-@pytest.fixture
-async def pair(open_cluster):
-    async with open_pair(open_cluster) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -5,13 +5,7 @@ import trio
 
 from actgent import Interrupted
 
-from .pairs import PATIENCE, drain, open_pair
-
-
-@pytest.fixture
-async def pair(open_cluster):
-    async with open_pair(open_cluster) as opened:
-        yield opened
+from .pairs import PATIENCE, drain
 
 
 async def test_interrupt_survives_the_kill_of_its_node(nodes):
