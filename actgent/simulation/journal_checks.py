@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from actgent.journal.group_commit import Head
 from actgent.journal.journal_interface import Journal, SessionSummary
-from actgent.journal.record_types import MessageAcceptedRecord, Record
+from actgent.journal.record_types import MessageAcceptedRecord, NextTimerRecord, Record
 from actgent.journal.session_list_queries import SessionKey
 from actgent.limits_and_schedules.durable_timer import first_time
 from actgent.memory.short_term_memory import ShortTermMemory
@@ -80,7 +80,10 @@ async def check_loaded(journal: Journal, context: SessionContext) -> list[str]:
 def compare_loaded(
     context: SessionContext, records: Sequence[Record], summary: SessionSummary | Head | None
 ) -> list[str]:
-    """Return the differences between an idle session in memory and its stored records and summary."""
+    """Return the differences between an idle session in memory and its stored records and summary.
+
+    Only the next time of its timers may wait for a write; then it is not compared.
+    """
     opened = owner_of(records)
     if opened is None or summary is None:
         return ["it is in memory, but the journal does not have it"]
@@ -97,11 +100,19 @@ def compare_loaded(
     replayer.result(opened)
     stored = _facts_of(restored) | {"suspended turn": summary.suspended, "next timer": summary.due}
     loaded = _facts_of(context) | _work_of(context)
+    if context.log is not None and not context.log.is_idle:
+        del loaded["next timer"]
     return [
         f"its {name} in memory is {loaded[name]}, in the journal {stored[name]}"
         for name in loaded
         if loaded[name] != stored[name]
     ]
+
+
+def has_unwritten_records(context: SessionContext) -> bool:
+    """Return True if records other than the next time of the session's timers wait for the next batch."""
+    pending = () if context.log is None else context.log._pending
+    return not all(isinstance(each, NextTimerRecord) for each in pending)
 
 
 def state_mark(context: SessionContext, head: Head) -> tuple[object, ...]:

@@ -40,6 +40,7 @@ from .journal_checks import (
     check_stored_trees,
     check_summary,
     compare_loaded,
+    has_unwritten_records,
     state_mark,
 )
 from .random_model import SLOW_SECONDS, RandomModel
@@ -418,7 +419,9 @@ class _Run:
             return
         if context.approvals is not None and context.approvals._writing:
             self.wrong(f"{context.id}: a decision is being written, but no write is in progress")
-        if context.is_busy or not context.log.is_idle or context.log._is_paused or context.log._has_stopped:
+        if context.log._is_paused or context.log._has_stopped:
+            return
+        if context.is_busy or has_unwritten_records(context):
             return
         head = self.storage.find_head(context.key)
         mark = None if head is None else state_mark(context, head)
