@@ -33,11 +33,16 @@ FaultKind = Literal[
     "concurrency",
     "handler",
     "downtime",
+    "approver",
 ]
 FAULTS: tuple[FaultKind, ...] = get_args(FaultKind)
 """Kinds of faults that a seed may have."""
 RARE_FAULTS: frozenset[FaultKind] = frozenset(["restart", "slow", "close", "erase", "limit", "fork", "full"])
 """Kinds that a third of the seeds have, because they end or slow down other work. Half of the seeds have each other kind."""
+ON_REQUEST: frozenset[FaultKind] = frozenset(["approver"])
+"""Kinds that a seed has only if the settings request them."""
+MANY = 1024
+"""Number of idle sessions in memory that no seed exceeds."""
 MAX_SESSIONS, MAX_MESSAGES = 3, 3
 LIVES = (1, 2, 3, 4, 4, 5)
 """Numbers of lives of a seed. Most deaths are in seeds with several lives."""
@@ -105,6 +110,11 @@ class SeedPlan:
     second_call: float
     """Probability of a second tool call in an answer of a model that calls a tool."""
 
+    @property
+    def evicts(self) -> bool:
+        """True if idle sessions may be evicted from memory."""
+        return self.loaded < MANY
+
     def agent_of(self, number: int, agents: Sequence[T]) -> T:
         """Return the agent of the session with this number."""
         if self.only_agent is not None:
@@ -128,7 +138,8 @@ def draw_plan(choices: Choices, settings: Settings, usual_snapshot_records: int)
     chance: dict[FaultKind, float] = {}
     for kind in FAULTS:
         options = (True, False, False) if kind in RARE_FAULTS else (True, False)
-        is_on = choices.pick(f"has {kind}", options) or kind in settings.always
+        is_drawn = kind not in ON_REQUEST and choices.pick(f"has {kind}", options)
+        is_on = is_drawn or kind in settings.always
         is_on = is_on and kind in settings.faults
         chance[kind] = choices.pick(f"chance of {kind}", _CHANCES.get(kind, _OTHER_CHANCES)) if is_on else 0.0
     if "kill" in settings.faults:
@@ -140,7 +151,7 @@ def draw_plan(choices: Choices, settings: Settings, usual_snapshot_records: int)
         sessions=sessions,
         lives=choices.pick("lives", LIVES),
         chance=chance,
-        loaded=choices.pick("loaded sessions", (1, 2, 1024)) if has_memory else 1024,
+        loaded=choices.pick("loaded sessions", (1, 2, MANY)) if has_memory else MANY,
         limits={
             f"s{number}": choices.pick("limit", (1, 2, 4))
             for number in range(sessions)

@@ -54,6 +54,8 @@ SUPERSEDED_SECONDS = 20.0
 """Time after which an urgent message has ended a suspended turn."""
 DEADLINE_SECONDS = 100.0
 """Remaining time of an approval below which some approvers decide as it expires."""
+ACTIVE_APPROVER = 0.01
+"""Factor by which active approvers wait shorter than others."""
 MAX_BACKOFF = 16
 """Maximum factor by which approvers without approvals wait longer."""
 _SHORT_SECONDS = (0, 0.0001, 0.002, 0.1)
@@ -555,7 +557,7 @@ class Callers:
         ):
             session = await agent.open_session(session_id)
             await session.wait_idle()
-            if scope.cancel_called or not self._is_alive or self.plan.loaded < self.plan.sessions:
+            if scope.cancel_called or not self._is_alive or self.plan.evicts:  # an evicted session is idle
                 return
             running = [self._deciding.get(each.id, []) for each in session.approvals]
             if running and all(len(each) == 1 and each[0] < self.world.now for each in running):
@@ -566,11 +568,14 @@ class Callers:
     async def decide_approvals(self, agent: Agent, finished: Mapping[int, trio.Event]) -> None:
         """Decide the open approvals of an agent at random times, some of them by two approvers at once."""
         choices = self.world.choices
-        if not (self._is_last or self._settles) and choices.pick("approvers are absent", _RARELY):
+        is_active, factor = bool(self._chance["approver"]), 1.0
+        if is_active:
+            factor = ACTIVE_APPROVER
+        elif not (self._is_last or self._settles) and choices.pick("approvers are absent", _RARELY):
             return
         backoff = 1
         while not all(event.is_set() for event in finished.values()):
-            await self._pause("approver delay", tuple(backoff * each for each in (0.5, 5, 60, 900)))
+            await self._pause("approver delay", tuple(factor * backoff * each for each in (0.5, 5, 60, 900)))
             decided = set(self.notes.decided)
             found: tuple[Approval, ...] = ()
             with self._ignoring_errors("approvals()"):

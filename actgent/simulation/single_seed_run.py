@@ -408,7 +408,9 @@ class _Run:
             for context in tuple(running.sessions.values()):
                 self._check_quiet_session(context)
             for head in self.storage.find_unfinished(running.name):
-                if head.session_id not in running.sessions and not head.session_id.startswith(COPY_PREFIX):
+                if head.session_id in running.sessions or head.session_id.startswith(COPY_PREFIX):
+                    continue
+                if not self.notes.era(head.session_id):  # a cancelled erasure leaves work to the next use
                     self.wrong(
                         f"{head.session_id} has unfinished work in the journal, but it is not in memory"
                     )

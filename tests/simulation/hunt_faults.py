@@ -104,19 +104,24 @@ def write_line(text: str) -> None:
     sys.stdout.flush()
 
 
-def with_program(journal: str, always: str, program: str = "WORKSHOP") -> Callable[[int], Any]:
+def with_program(
+    journal: str, always: str, program: str = "WORKSHOP", *, has_others: bool = True
+) -> Callable[[int], Any]:
     """Return the function that runs a seed. It imports the package.
 
     `always` contains the kinds of faults that each seed has, separated by commas. `program` is a name in `programs`.
+    `has_others` is False if other kinds never happen.
     """
     import programs
 
     from actgent.simulation import Settings, play
+    from actgent.simulation.fault_and_workload_plan import FAULTS
 
     path = Path(tempfile.mkdtemp(prefix="actgent-hunt-")) / "app.py"
     path.write_text(getattr(programs, program), encoding="utf-8")
     kinds = frozenset(filter(None, always.split(",")))
-    settings = Settings(program=path, journal=journal, always=kinds)  # type: ignore[arg-type]
+    faults = frozenset(FAULTS) if has_others else kinds
+    settings = Settings(program=path, journal=journal, faults=faults, always=kinds)  # type: ignore[arg-type]
     return lambda seed: play(seed, settings)
 
 
@@ -190,6 +195,7 @@ def main() -> None:
     parser.add_argument("--journal", default="memory")
     parser.add_argument("--seconds", type=float, default=600.0, help="limit of the CPU time of one fault")
     parser.add_argument("--always", default="", help="kinds of faults that each seed has, such as close,stop")
+    parser.add_argument("--only", action="store_true", help="permit no other kinds of faults than --always")
     parser.add_argument("--program", default="WORKSHOP", help="name of a program in programs.py")
     parser.add_argument("--within", help="output file of --reach: run only seeds that reach the fault")
     parser.add_argument("--reach", action="store_true")
@@ -207,7 +213,8 @@ def main() -> None:
         if options.within is not None:
             reached = json.loads(Path(options.within).read_text(encoding="utf-8"))[options.one]
             seeds = [each for each in reached if each in seeds]
-        make = partial(with_program, options.journal, options.always, options.program)
+        chosen = (options.journal, options.always, options.program)
+        make = partial(with_program, *chosen, has_others=not options.only)
         write_line(json.dumps(hunt_one(options.one, seeds, make, options.seconds)))
     else:
         given = sys.argv[1 : len(sys.argv) - len(options.words)] if options.words else sys.argv[1:]

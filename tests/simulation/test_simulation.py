@@ -38,7 +38,7 @@ from actgent.simulation.simulated_world import World
 from actgent.simulation.single_seed_run import check_program
 from actgent.tools.tool_execution import Batch
 
-from .programs import CLERK, DOUBLE_REFUND, NETWORK, PLAIN, SIMULATED_NETWORK
+from .programs import CLERK, COUNTER, DOUBLE_REFUND, NETWORK, PLAIN, SIMULATED_NETWORK
 
 SOAK = bool(os.environ.get("ACTGENT_SOAK"))
 SEEDS = {"memory": 5_000 if SOAK else 60, "sqlite": 1_000 if SOAK else 15}
@@ -143,6 +143,20 @@ def test_each_seed_can_have_chosen_kinds():
         assert attrs.evolve(after, chance=before.chance) == before
         assert {kind: after.chance[kind] for kind in others} == others
     assert not all(had)
+
+
+def test_active_approvers_decide_more(settings):
+    """The kind `approver` happens on request only. Its approvers decide more approvals before the last life."""
+
+    def count_decisions(always):
+        chosen = settings(COUNTER, faults=frozenset(["approver", "downtime"]), always=frozenset(always))
+        stories = [play(seed, chosen).story.events for seed in range(12)]
+        return sum(event.kind == "approval" and event.at < 30 for events in stories for event in events)
+
+    assert not any(
+        draw_plan(Choices(seed), Settings(program=Path()), 0).chance["approver"] for seed in range(9)
+    )
+    assert count_decisions(["approver"]) > 2 * count_decisions([])
 
 
 def test_double_refund_is_found_and_shrunk(settings):
