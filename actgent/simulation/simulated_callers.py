@@ -559,7 +559,8 @@ class Callers:
             await session.wait_idle()
             if scope.cancel_called or not self._is_alive or self.plan.evicts:  # an evicted session is idle
                 return
-            running = [self._deciding.get(each.id, []) for each in session.approvals]
+            own = [each.id for each in session.approvals if each.session_id == session_id]  # not of its tasks
+            running = [self._deciding.get(each, []) for each in own]
             if running and all(len(each) == 1 and each[0] < self.world.now for each in running):
                 self._report(f"wait_idle() of {session_id} returned while its approvals were being decided")
 
