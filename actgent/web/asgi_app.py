@@ -478,7 +478,7 @@ def no_address() -> Problem:
 
 
 def _first_segment(path: str) -> str:
-    return path.split("/", 2)[1]
+    return path.partition("/")[2].partition("/")[0]  # the target of OPTIONS * and of CONNECT has no segment
 
 
 @attrs.frozen(eq=False)
