@@ -1,8 +1,10 @@
 """Variants of requests that real clients send to the endpoints of other products' protocols."""
 
 import base64
+import json
 
 import pytest
+import trio
 
 from .test_ag_ui import asked as ag_ui_run
 from .test_vercel import asked as vercel_chat
@@ -230,3 +232,37 @@ async def test_parts_of_vercel(served, chats):
         response = await client.post("/vercel/clerk", json=body)
     assert response.status_code == 200, response.text
     assert parts_of(chats[0])[-1] == ["Image"]
+
+
+# --- connections ------------------------------------------------------------------------------------
+
+
+async def exchange(served, request):
+    """Send raw bytes, and return all that the server sends before it closes the connection."""
+    host, _, port = served.gateway.url.rpartition("/")[2].partition(":")
+    received = b""
+    async with await trio.open_tcp_stream(host, int(port)) as stream:
+        await stream.send_all(request.replace("HOST", f"{host}:{port}").encode())
+        with trio.fail_after(60):
+            async for data in stream:
+                received += data
+    return received
+
+
+@pytest.mark.parametrize(
+    ("version", "extra"), [("1.0", ""), ("1.0", "Connection: close\r\n"), ("1.1", "Connection: close\r\n")]
+)
+async def test_stream_ends_with_the_connection(served, version, extra):
+    """Clients of HTTP/1.0 know the end of a stream only by the close of the connection."""
+    body = json.dumps({"model": "clerk", "messages": [USER], "stream": True})
+    head = f"Host: HOST\r\nAuthorization: Bearer {served.tokens['ada']}\r\nContent-Type: application/json\r\n{extra}"
+    path = "/openai/v1/chat/completions"
+    request = f"POST {path} HTTP/{version}\r\n{head}Content-Length: {len(body)}\r\n\r\n{body}"
+    assert b"data: [DONE]" in await exchange(served, request)
+
+
+@pytest.mark.parametrize("line", ["OPTIONS *", "CONNECT a:443"])
+async def test_targets_without_a_path_are_unknown(served, line):
+    """The server answers with a client error, without a traceback in the log."""
+    received = await exchange(served, f"{line} HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n")
+    assert received.startswith(b"HTTP/1.1 404")

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import trio
 from hypercorn.config import Config
-from hypercorn.events import Event, RawData, Updated
+from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
@@ -180,7 +180,9 @@ class _Connection(TCPServer):
     async def protocol_send(self, event: Event) -> None:
         if isinstance(event, RawData) and event.data.startswith(b"HTTP/1.1 4"):
             event = RawData(data=_add_problem_document(event.data))
-        await super().protocol_send(event)
+        # The end of a stream cancels the task that closes the connection. A client of HTTP/1.0 would wait for the close forever.
+        with trio.CancelScope(shield=isinstance(event, Closed)):
+            await super().protocol_send(event)
         if isinstance(event, Updated) and event.idle and self.stream.is_over:
             await self.idle_task.stop()
 
