@@ -474,8 +474,8 @@ async def test_call_by_call_tool_is_a_call_of_the_tool():
     The error for an unknown name lists the known names.
     """
 
-    def call(name, **arguments):
-        return [ToolCall("call_tool", {"name": name, "arguments": arguments})]
+    def call(tool_name, **arguments):
+        return [ToolCall("call_tool", {"name": tool_name, "arguments": arguments})]
 
     llm = ScriptedLLM(
         [
