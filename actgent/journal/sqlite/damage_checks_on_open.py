@@ -38,7 +38,7 @@ def check_kind(path: Path) -> None:
         raise ConfigurationError(f"{path} is not a file: pass the path of a file for the journal")
     if path.exists() and not may_be_journal(path):
         raise ConfigurationError(
-            f"{path} is not a journal: pass the path of a journal, or of a file that does not exist yet"
+            f"{path} is not the file of a journal: pass the path of a journal, or of a file that does not exist yet"
         )
 
 

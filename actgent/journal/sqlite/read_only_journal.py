@@ -212,7 +212,7 @@ def _address(path: Path, *, has_log: bool) -> str:
 def _check_version(db: apsw.Connection, path: Path) -> None:
     version = pragma(db, "user_version")
     if not version:
-        raise ConfigurationError(f"{path} is not the file of a journal: pass the path of another file")
+        raise ConfigurationError(f"{path} is not the file of a journal: pass the path of a journal")
     if version != len(MIGRATIONS):
         raise JournalVersion(version, len(MIGRATIONS))
 
