@@ -286,7 +286,7 @@ DEFECTS = {
     ),
     "schedule fires before it is set": Defect(
         fire_schedules_being_set,
-        (" was not set, but sent a message to ",),
+        (" was not set, but sent a message to ", ": its timers in memory is "),
         PLAIN,
         frozenset(["schedule", "journal"]),
     ),
