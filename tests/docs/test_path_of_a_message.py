@@ -91,7 +91,9 @@ async def test_the_table_names_the_files_that_a_chat_passes():
 
 @pytest.mark.parametrize("path", MAX_FILES)
 async def test_a_path_passes_no_more_files_than_before(path, tmp_path, monkeypatch):
-    monkeypatch.setattr(Labelled, "was_made", False)  # results are searched for labels after the first `Labelled` of a process
+    monkeypatch.setattr(
+        Labelled, "was_made", False
+    )  # results are searched for labels after the first `Labelled` of a process
     if path == "POST with wait":
         passed = await trace_post()
     else:

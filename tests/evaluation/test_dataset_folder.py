@@ -57,7 +57,8 @@ async def test_a_session_becomes_a_case_that_eval_reads(runtime, tmp_path):
     assert [each.title for each in load_cases(path)] == ["s1", "s2"]
     assert case["case"]["session"] == {"agent": "clerk", "id": "s1"}
     other = {**case["case"], "name": "s2", "session": {"agent": "clerk", "id": "s2"}}
-    assert await folder.cases("support") == [case, {"name": "s2", "case": other}]
+    named = [(each["name"], each["case"]) for each in await folder.cases("support")]
+    assert named == [("s1", case["case"]), ("s2", other)]
     edited = path.read_text().replace("Hello Ada", "Hello")
     path.write_text(edited.rstrip("\n"))  # an editor without a newline at the end
     with pytest.raises(SessionExists):
