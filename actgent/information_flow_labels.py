@@ -187,7 +187,7 @@ def text_of_readers(names: frozenset[str]) -> str:
 
 
 def to_ifc(label: Label) -> dict[str, Any] | None:
-    """Convert a label to the member `ifc` of the field `_meta` of MCP. Return None if the label restricts nothing.
+    """Convert a label to the information-flow member `_meta.ifc` of MCP. Return None if the label restricts nothing.
 
     The member has the integrity, `trusted` or `untrusted`, and the confidentiality, `public` or a list of owner names.
     """
@@ -199,7 +199,9 @@ def to_ifc(label: Label) -> dict[str, Any] | None:
 
 
 def from_ifc(ifc: object, *, source: str, owner: str) -> Label:
-    """Convert a member `ifc` of MCP to a label. A value that is not understood restricts most.
+    """Convert the information-flow member `_meta.ifc` of MCP to a label.
+
+    A value of another form than the specified one, also None, gives an untrusted label.
 
     Args:
         ifc: The member. Its confidentiality is `public`, `private`, or a list of owner names.

@@ -123,12 +123,12 @@ class Datasets(abc.ABC):
     async def replace_case(
         self, name: str, case_name: str, version: str, case: Mapping[str, Any] | None
     ) -> DatasetCase | None:
-        """Replace a case of a dataset, or remove it. Return the new case; None if the case was removed.
+        """Replace a case of a dataset, or remove it if `case` is None. Return the new case; None if it was removed.
 
         Args:
             name: Name of the dataset.
             case_name: Name of the case, as `cases` returns it.
-            version: Version of the case, as `cases` returns it.
+            version: Version of the case that the caller has read. The call fails if the case was changed since.
             case: New content of the case; None removes the case.
 
         Raises:

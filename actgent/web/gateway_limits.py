@@ -271,7 +271,7 @@ class _Sent:
 
 
 async def _unfinished(journal: Journal, key: SessionKey) -> int:
-    """Return the number of unfinished messages of a session. Without an agent in `key`, any agent may own the session."""
+    """Return the number of unfinished messages of a session. Without an agent in `key`, add up all sessions with its id."""
     agents = [key.agent] if key.agent else await journal.agents_with_session(key.session_id)
     found = 0
     for agent in agents:

@@ -27,7 +27,7 @@ def meta_of(label: Label) -> dict[str, Any] | None:
 
 
 def call_label(meta: Mapping[str, Any] | None, owner: str) -> Label:
-    """Return the label of a client's call from the member `ifc` of its field `_meta`; a trusted label without the member.
+    """Return the label that a client has set for its call in `_meta.ifc`. Without this member, the call is trusted.
 
     Args:
         meta: Field `_meta` of the request.

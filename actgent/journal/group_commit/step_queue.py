@@ -57,7 +57,7 @@ class QueuedStep:
     async def wait(self) -> None:
         """Wait until the step is written, and raise its error.
 
-        A caller that is cancelled cannot receive the error. Then the queue retains a failed step and retries it.
+        If the caller is cancelled during the wait, it cannot receive the error. In that case, the queue retries a failed step.
         """
         if self.is_over:
             await trio.lowlevel.checkpoint()

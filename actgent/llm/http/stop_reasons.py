@@ -36,6 +36,6 @@ def stop_reason(reason: object) -> StopReason:
     for pattern, stop in _WORDS:
         if pattern.search(text):
             if stop is None:
-                raise ValueError(f"the provider aborted it with the finish_reason {reason!r}")
+                raise ValueError(f"the provider aborted the answer with the finish_reason {reason!r}")
             return stop
     return "end"

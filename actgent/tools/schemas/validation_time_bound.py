@@ -307,7 +307,7 @@ class _StartSchema:
 
     @property
     def members(self) -> Iterator[Counter[int]]:
-        """Iterate over the schemas of all members. Each is a counter of the ways that lead to a schema entry, by its number."""
+        """For each kind of member of an object or array, a counter of the paths that lead to each schema entry, by its index."""
         return iter((*self.named.values(), self.objects, self.arrays))
 
 

@@ -77,7 +77,7 @@ async def remove_dataset_case(call: HTTPCall) -> Response:
 
 
 async def _change_case(call: HTTPCall, version: str, case: Mapping[str, Any] | None) -> Any:
-    """Replace or remove the case that the path names. Return the new case; None if it was removed."""
+    """Replace the case that the URL names, or remove it if `case` is None. Return the new case; None if it was removed."""
     try:
         return await _datasets_of(call).replace_case(call.path["d"], call.path["case"], version, case)
     except LookupError:

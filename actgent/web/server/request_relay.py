@@ -274,7 +274,7 @@ class RelayedResponse(Response):
         await run_until_disconnect(receive, work)
 
     async def _count_message(self) -> None:
-        """Count the message that the request sends, because the node that answers has no limits of the token.
+        """Count the message of the request toward the limit of the access token. The node that answers does not count it.
 
         Raises:
             Problem: The token has too many unfinished messages.
