@@ -18,7 +18,7 @@ SOAKED := tests/journal tests/mutation \
 	tests/agents/properties/test_named_types.py \
 	tests/agents/properties/test_session_record_writer.py \
 	tests/agents/turns/test_double_texting.py tests/cluster/nodes tests/cluster/test_takeover.py \
-	tests/agents/labels/test_paths.py tests/agents/labels/test_random_programs.py \
+	tests/agents/labels/test_paths.py tests/agents/labels/test_random_programs.py tests/agents/labels/test_shown_values.py \
 	tests/memory/longterm tests/memory/test_histories.py tests/simulation
 
 # The targets of `make check`, two at a time and the longest first. Each version of Python has its own cache of types.
@@ -95,6 +95,7 @@ bench: $(INSTALLED) ## measure speed and memory against plain trio; ARGS="--only
 	$(BIN)/python tests/bench/external_tools.py
 	$(BIN)/python tests/bench/transport.py
 	$(BIN)/python tests/bench/clustered.py
+	$(BIN)/python tests/bench/relayed.py
 	$(BIN)/python tests/bench $(ARGS)
 
 material: $(INSTALLED) ## run benchmarks on public material in a local folder; downloads nothing; MATERIAL=/folder ARGS="--only bfcl --quick --write-docs"

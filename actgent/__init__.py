@@ -1,4 +1,4 @@
-"""LLM agents as actors on trio: the names that programs use, each loaded when it is first asked for."""
+"""LLM agents as actors on trio: the names that programs use, each loaded at its first use. docs/help/glossary.md has the terms."""
 
 import gc
 import importlib
@@ -129,7 +129,7 @@ _NAMES = {
     "agents.pipelines.pipeline": ("Pipeline",),
     "agents.pipelines.pipeline_step": ("PipelineStep",),
     "agents.plan_agent": ("PlanAgent",),
-    "agents.teams.remote_pool_agent": ("PoolAgent",),
+    "agents.teams.cluster_pool_agent_proxy": ("PoolAgent",),
     "agents.keyword_argument_types": ("AgentOptions", "RunOptions"),
     "agents.bare_agent": ("BareAgent",),
     "agents.builtin_agents": ("ReActAgent", "RouterAgent", "SimpleAgent"),
@@ -146,7 +146,8 @@ _NAMES = {
     "journal.journal_interface": ("SessionSummary",),
     "session_index.search_and_trend_queries": ("SearchFilter", "SearchHit", "SearchPage", "Trend", "Trends"),
     "runtime.agent_directory": ("AgentCard",),
-    "protocols.goal": ("CustomAction", "detect_action_loop"),
+    "protocols.goal.goal_decision_parsing": ("CustomAction",),
+    "protocols.goal.goal_progress": ("detect_action_loop",),
     "protocols.conversation_rendering": ("conversation_text", "tool_documentation"),
     "state.session_state": ("Store",),
     "agents.goal": ("GoalAgent", "GoalResult", "run_agent", "run_agent_sync"),
@@ -154,7 +155,7 @@ _NAMES = {
     "limits_and_schedules.quotas": ("Quotas",),
     "limits_and_schedules.schedule": ("Schedule",),
     "modes.mode": ("Mode",),
-    "modes.mode_enforcement": ("Modes",),
+    "modes.tool_permissions_by_mode": ("Modes",),
     "runtime.session_erasure": ("Retention",),
     "runtime.runtime": ("Runtime", "open_runtime"),
     "agents.model_tools.memory_consolidation": ("Consolidation",),
@@ -189,14 +190,10 @@ _NAMES = {
     "portal.asyncio_client": ("AsyncPortalClient",),
     "portal.portal_streams": ("AsyncPortalStream", "PortalStream"),
     "memory.memory_interface": ("Memory", "ModelView"),
-    "memory.history_processors.semantic_compression": (
-        "RelevanceFilter",
-        "SemanticCompression",
-        "TimeDecay",
-    ),
-    "memory.longterm": (
+    "memory.history_processors.semantic_compression": ("RelevanceFilter", "SemanticCompression", "TimeDecay"),
+    "memory.longterm.long_term_memory": ("LongTermMemory",),
+    "memory.longterm.memory_records": (
         "Association",
-        "LongTermMemory",
         "MemoryFilter",
         "MemoryMatch",
         "MemoryOwnerPage",
@@ -226,12 +223,12 @@ _NAMES = {
     "protocols.prompt_rendering": ("PromptManager",),
     "structured_output.extract_json": ("extract_only",),
     "tools.tool_interface": ("Tool", "ToolContext", "ToolHooks"),
-    "tools.outputs.enveloped_tool": ("EnvelopedTool",),
+    "tools.outputs.json_result_envelope": ("EnvelopedTool",),
     "tools.function_tool": ("FunctionTool", "tool"),
     "tools.tool_registry": ("ToolRegistry",),
     "toolsets.tool_discovery": ("Discovery", "discover"),
     "toolsets.http.api_credentials": ("APIKey", "Basic", "Bearer", "Credentials"),
-    "toolsets.http.connection_guard": ("Guard",),
+    "toolsets.http.internal_address_blocking": ("Guard",),
     "toolsets.http.http_tool": ("HTTPTool", "api_tool"),
     "toolsets.mcp.server_config_file": ("mcp_servers",),
     "toolsets.mcp.server_toolset": ("MCPServer",),

@@ -2,19 +2,10 @@
 
 __version__: str
 
-from .actors.inbox import (
-    PriorityInbox as PriorityInbox,
-)
-from .agents.agent import (
-    Agent as Agent,
-)
-from .agents.agent_builder import (
-    AgentBuilder as AgentBuilder,
-    SchemaBuilder as SchemaBuilder,
-)
-from .agents.bare_agent import (
-    BareAgent as BareAgent,
-)
+from .actors.inbox import PriorityInbox as PriorityInbox
+from .agents.agent import Agent as Agent
+from .agents.agent_builder import AgentBuilder as AgentBuilder, SchemaBuilder as SchemaBuilder
+from .agents.bare_agent import BareAgent as BareAgent
 from .agents.builtin_agents import (
     ReActAgent as ReActAgent,
     RouterAgent as RouterAgent,
@@ -26,40 +17,17 @@ from .agents.goal import (
     run_agent as run_agent,
     run_agent_sync as run_agent_sync,
 )
-from .agents.keyword_argument_types import (
-    AgentOptions as AgentOptions,
-    RunOptions as RunOptions,
-)
-from .agents.model_tools.database_query_tool import (
-    database_tool as database_tool,
-)
-from .agents.model_tools.memory_consolidation import (
-    Consolidation as Consolidation,
-)
-from .agents.model_tools.schedule_tools import (
-    scheduling_tools as scheduling_tools,
-)
-from .agents.pipelines.pipeline import (
-    Pipeline as Pipeline,
-)
-from .agents.pipelines.pipeline_results import (
-    PipelineResult as PipelineResult,
-)
-from .agents.pipelines.pipeline_step import (
-    PipelineStep as PipelineStep,
-)
-from .agents.pipelines.step_conditions import (
-    When as When,
-)
-from .agents.plan_agent import (
-    PlanAgent as PlanAgent,
-)
-from .agents.session import (
-    Session as Session,
-)
-from .agents.steps.steps_agent import (
-    StepsAgent as StepsAgent,
-)
+from .agents.keyword_argument_types import AgentOptions as AgentOptions, RunOptions as RunOptions
+from .agents.model_tools.database_query_tool import database_tool as database_tool
+from .agents.model_tools.memory_consolidation import Consolidation as Consolidation
+from .agents.model_tools.schedule_tools import scheduling_tools as scheduling_tools
+from .agents.pipelines.pipeline import Pipeline as Pipeline
+from .agents.pipelines.pipeline_results import PipelineResult as PipelineResult
+from .agents.pipelines.pipeline_step import PipelineStep as PipelineStep
+from .agents.pipelines.step_conditions import When as When
+from .agents.plan_agent import PlanAgent as PlanAgent
+from .agents.session import Session as Session
+from .agents.steps.steps_agent import StepsAgent as StepsAgent
 from .agents.steps.stream_events import (
     FinalEvent as FinalEvent,
     PlanEvent as PlanEvent,
@@ -74,16 +42,9 @@ from .agents.steps.streamed_run_state import (
     StepState as StepState,
     ToolExecution as ToolExecution,
 )
-from .agents.teams.agents_as_tools import (
-    delegation_tools as delegation_tools,
-)
-from .agents.teams.handoff import (
-    hand_back as hand_back,
-    handoff as handoff,
-)
-from .agents.teams.remote_pool_agent import (
-    PoolAgent as PoolAgent,
-)
+from .agents.teams.agents_as_tools import delegation_tools as delegation_tools
+from .agents.teams.cluster_pool_agent_proxy import PoolAgent as PoolAgent
+from .agents.teams.handoff import hand_back as hand_back, handoff as handoff
 from .approvals import (
     Approval as Approval,
     ApprovalRequest as ApprovalRequest,
@@ -92,29 +53,13 @@ from .approvals import (
     Reject as Reject,
     Respond as Respond,
 )
-from .client.agent_server_client import (
-    Client as Client,
-    connect as connect,
-)
-from .client.remote_agent import (
-    RemoteAgent as RemoteAgent,
-)
-from .client.remote_memory import (
-    RemoteLongTermMemory as RemoteLongTermMemory,
-)
-from .client.remote_session import (
-    RemoteSession as RemoteSession,
-)
-from .database.database import (
-    Database as Database,
-)
-from .definitions.agent_folder import (
-    AgentFolder as AgentFolder,
-    read_folder as read_folder,
-)
-from .definitions.agent_generator import (
-    AgentGenerator as AgentGenerator,
-)
+from .client.agent_server_client import Client as Client, connect as connect
+from .client.remote_agent import RemoteAgent as RemoteAgent
+from .client.remote_memory import RemoteLongTermMemory as RemoteLongTermMemory
+from .client.remote_session import RemoteSession as RemoteSession
+from .database.database import Database as Database
+from .definitions.agent_folder import AgentFolder as AgentFolder, read_folder as read_folder
+from .definitions.agent_generator import AgentGenerator as AgentGenerator
 from .errors import (
     ActgentError as ActgentError,
     ActorFailed as ActorFailed,
@@ -206,53 +151,25 @@ from .errors import (
     WouldDeadlock as WouldDeadlock,
     WrongOwner as WrongOwner,
 )
-from .information_flow_labels import (
-    Label as Label,
-    Labelled as Labelled,
-    Policy as Policy,
-)
-from .journal.journal_interface import (
-    SessionSummary as SessionSummary,
-)
-from .limits_and_schedules.limits import (
-    Limits as Limits,
-)
-from .limits_and_schedules.quotas import (
-    Quotas as Quotas,
-)
-from .limits_and_schedules.schedule import (
-    Schedule as Schedule,
-)
-from .llm.clients.anthropic import (
-    Anthropic as Anthropic,
-)
-from .llm.clients.openai import (
-    OpenAI as OpenAI,
-)
-from .llm.clients.openai_responses import (
-    OpenAIResponses as OpenAIResponses,
-)
-from .llm.fallback_model import (
-    FallbackModel as FallbackModel,
-)
+from .information_flow_labels import Label as Label, Labelled as Labelled, Policy as Policy
+from .journal.journal_interface import SessionSummary as SessionSummary
+from .limits_and_schedules.limits import Limits as Limits
+from .limits_and_schedules.quotas import Quotas as Quotas
+from .limits_and_schedules.schedule import Schedule as Schedule
+from .llm.clients.anthropic import Anthropic as Anthropic
+from .llm.clients.openai import OpenAI as OpenAI
+from .llm.clients.openai_responses import OpenAIResponses as OpenAIResponses
+from .llm.fallback_model import FallbackModel as FallbackModel
 from .llm.model_interface import (
     LLM as LLM,
     ModelRequest as ModelRequest,
     ModelResponse as ModelResponse,
     ResponseFormat as ResponseFormat,
 )
-from .llm.model_resolution import (
-    register_provider as register_provider,
-)
-from .llm.rate_limiting import (
-    RateLimiter as RateLimiter,
-)
-from .llm.retry_policy import (
-    Retry as Retry,
-)
-from .llm.scripted_model import (
-    ScriptedLLM as ScriptedLLM,
-)
+from .llm.model_resolution import register_provider as register_provider
+from .llm.rate_limiting import RateLimiter as RateLimiter
+from .llm.retry_policy import Retry as Retry
+from .llm.scripted_model import ScriptedLLM as ScriptedLLM
 from .llm.wrapper_models import (
     CachedModel as CachedModel,
     RateLimitedModel as RateLimitedModel,
@@ -263,31 +180,20 @@ from .memory.history_processors.semantic_compression import (
     SemanticCompression as SemanticCompression,
     TimeDecay as TimeDecay,
 )
-from .memory.history_processors.truncation import (
-    Truncation as Truncation,
-)
-from .memory.longterm import (
+from .memory.history_processors.truncation import Truncation as Truncation
+from .memory.longterm.long_term_memory import LongTermMemory as LongTermMemory
+from .memory.longterm.memory_records import (
     Association as Association,
-    LongTermMemory as LongTermMemory,
     MemoryFilter as MemoryFilter,
     MemoryMatch as MemoryMatch,
     MemoryOwnerPage as MemoryOwnerPage,
     MemoryPage as MemoryPage,
     MemoryRecord as MemoryRecord,
 )
-from .memory.memory_interface import (
-    Memory as Memory,
-    ModelView as ModelView,
-)
-from .memory.short_term_memory import (
-    ShortTermMemory as ShortTermMemory,
-)
-from .memory.sliding_window import (
-    SlidingWindow as SlidingWindow,
-)
-from .memory.summarizing_memory import (
-    SummarizingMemory as SummarizingMemory,
-)
+from .memory.memory_interface import Memory as Memory, ModelView as ModelView
+from .memory.short_term_memory import ShortTermMemory as ShortTermMemory
+from .memory.sliding_window import SlidingWindow as SlidingWindow
+from .memory.summarizing_memory import SummarizingMemory as SummarizingMemory
 from .messages import (
     CallProgress as CallProgress,
     ChatMessage as ChatMessage,
@@ -309,46 +215,25 @@ from .messages import (
     ToolSpec as ToolSpec,
     Usage as Usage,
 )
-from .modes.mode import (
-    Mode as Mode,
-)
-from .modes.mode_enforcement import (
-    Modes as Modes,
-)
-from .portal.asyncio_client import (
-    AsyncPortalClient as AsyncPortalClient,
-)
+from .modes.mode import Mode as Mode
+from .modes.tool_permissions_by_mode import Modes as Modes
+from .portal.asyncio_client import AsyncPortalClient as AsyncPortalClient
 from .portal.asyncio_portal import (
     AsyncPortal as AsyncPortal,
     AsyncPortalAgent as AsyncPortalAgent,
     AsyncPortalSession as AsyncPortalSession,
 )
-from .portal.portal_context_manager import (
-    open_portal as open_portal,
-)
-from .portal.portal_streams import (
-    AsyncPortalStream as AsyncPortalStream,
-    PortalStream as PortalStream,
-)
-from .portal.sync_client import (
-    PortalClient as PortalClient,
-)
-from .portal.sync_portal import (
-    Portal as Portal,
-    PortalAgent as PortalAgent,
-    PortalSession as PortalSession,
-)
+from .portal.portal_context_manager import open_portal as open_portal
+from .portal.portal_streams import AsyncPortalStream as AsyncPortalStream, PortalStream as PortalStream
+from .portal.sync_client import PortalClient as PortalClient
+from .portal.sync_portal import Portal as Portal, PortalAgent as PortalAgent, PortalSession as PortalSession
 from .protocols.conversation_rendering import (
     conversation_text as conversation_text,
     tool_documentation as tool_documentation,
 )
-from .protocols.goal import (
-    CustomAction as CustomAction,
-    detect_action_loop as detect_action_loop,
-)
-from .protocols.prompt_rendering import (
-    PromptManager as PromptManager,
-)
+from .protocols.goal.goal_decision_parsing import CustomAction as CustomAction
+from .protocols.goal.goal_progress import detect_action_loop as detect_action_loop
+from .protocols.prompt_rendering import PromptManager as PromptManager
 from .protocols.protocol_interface import (
     CallTools as CallTools,
     ClassificationType as ClassificationType,
@@ -365,16 +250,9 @@ from .protocols.protocol_interface import (
     TurnView as TurnView,
     UpdateState as UpdateState,
 )
-from .runtime.agent_directory import (
-    AgentCard as AgentCard,
-)
-from .runtime.runtime import (
-    Runtime as Runtime,
-    open_runtime as open_runtime,
-)
-from .runtime.session_erasure import (
-    Retention as Retention,
-)
+from .runtime.agent_directory import AgentCard as AgentCard
+from .runtime.runtime import Runtime as Runtime, open_runtime as open_runtime
+from .runtime.session_erasure import Retention as Retention
 from .session_index.search_and_trend_queries import (
     SearchFilter as SearchFilter,
     SearchHit as SearchHit,
@@ -383,74 +261,33 @@ from .session_index.search_and_trend_queries import (
     Trends as Trends,
 )
 from .state.session_state import Store as Store
-from .structured_output.extract_json import (
-    extract_only as extract_only,
-)
-from .tools.function_tool import (
-    FunctionTool as FunctionTool,
-    tool as tool,
-)
-from .tools.outputs.enveloped_tool import (
-    EnvelopedTool as EnvelopedTool,
-)
-from .tools.tool_interface import (
-    Tool as Tool,
-    ToolContext as ToolContext,
-    ToolHooks as ToolHooks,
-)
-from .tools.tool_registry import (
-    ToolRegistry as ToolRegistry,
-)
+from .structured_output.extract_json import extract_only as extract_only
+from .tools.function_tool import FunctionTool as FunctionTool, tool as tool
+from .tools.outputs.json_result_envelope import EnvelopedTool as EnvelopedTool
+from .tools.tool_interface import Tool as Tool, ToolContext as ToolContext, ToolHooks as ToolHooks
+from .tools.tool_registry import ToolRegistry as ToolRegistry
 from .toolsets.http.api_credentials import (
     APIKey as APIKey,
     Basic as Basic,
     Bearer as Bearer,
     Credentials as Credentials,
 )
-from .toolsets.http.connection_guard import (
-    Guard as Guard,
-)
-from .toolsets.http.http_tool import (
-    HTTPTool as HTTPTool,
-    api_tool as api_tool,
-)
-from .toolsets.mcp.server_config_file import (
-    mcp_servers as mcp_servers,
-)
-from .toolsets.mcp.server_toolset import (
-    MCPServer as MCPServer,
-)
-from .toolsets.openapi.toolset import (
-    OpenAPI as OpenAPI,
-)
-from .toolsets.tool_discovery import (
-    Discovery as Discovery,
-    discover as discover,
-)
+from .toolsets.http.http_tool import HTTPTool as HTTPTool, api_tool as api_tool
+from .toolsets.http.internal_address_blocking import Guard as Guard
+from .toolsets.mcp.server_config_file import mcp_servers as mcp_servers
+from .toolsets.mcp.server_toolset import MCPServer as MCPServer
+from .toolsets.openapi.toolset import OpenAPI as OpenAPI
+from .toolsets.tool_discovery import Discovery as Discovery, discover as discover
 from .toolsets.toolset import (
     Deferred as Deferred,
     StaticToolset as StaticToolset,
     Toolset as Toolset,
     open_toolset as open_toolset,
 )
-from .turns.agent_core import (
-    AgentCore as AgentCore,
-)
-from .web.access_tokens import (
-    AccessToken as AccessToken,
-)
-from .web.gateway import (
-    open_gateway as open_gateway,
-)
-from .web.gateway_interface import (
-    Gateway as Gateway,
-)
-from .web.gateway_limits import (
-    GatewayLimits as GatewayLimits,
-)
-from .web.webhooks.signatures import (
-    new_webhook_secret as new_webhook_secret,
-)
-from .web.webhooks.webhook import (
-    Webhook as Webhook,
-)
+from .turns.agent_core import AgentCore as AgentCore
+from .web.access_tokens import AccessToken as AccessToken
+from .web.gateway import open_gateway as open_gateway
+from .web.gateway_interface import Gateway as Gateway
+from .web.gateway_limits import GatewayLimits as GatewayLimits
+from .web.webhooks.signatures import new_webhook_secret as new_webhook_secret
+from .web.webhooks.webhook import Webhook as Webhook

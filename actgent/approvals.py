@@ -17,8 +17,9 @@ import attrs
 from actgent.errors import ConfigurationError, nearest
 from actgent.forms import Field, to_form
 from actgent.information_flow_labels import Label, label_of
-from actgent.support.field_repr import FieldRepr
-from actgent.support.serializable import Serializable
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.dict_serialization import Serializable
+from actgent.support.unknown_name_hints import lists_arguments
 
 
 def _text(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
@@ -56,6 +57,7 @@ def _to_form(form: Mapping[str, Any] | Field | Iterable[Field] | None) -> Mappin
     return to_form(form)
 
 
+@lists_arguments
 @attrs.frozen(repr=False)
 class ApprovalRequest(FieldRepr):
     """Result of an approval rule: the tool call needs an approval. It contains the question for the approver.
@@ -97,7 +99,7 @@ class Approval(Serializable):
     form: Mapping[str, Any] | None = attrs.field(default=None, hash=False)
     """JSON Schema of the content that the approver fills in; None if a yes or no is enough."""
     again: bool = True
-    """True if an approved call runs (again); False if the decision itself becomes the result of the call."""
+    """True if the tool runs after the approval. False if the decision itself becomes the result of the call."""
     created_at: float = attrs.field(factory=time.time)
     """Unix time of the request in seconds."""
     risk: str = ""
@@ -109,7 +111,9 @@ class Approval(Serializable):
     state: str = attrs.field(default="", repr=False)
     """Private state that the tool passed to `ApprovalRequired` for its next run; empty if none. Clients do not receive this field."""
     for_caller: bool = False
-    """True if the caller of the turn runs the tool: it decides by `Respond` with the result, or by `Reject`."""
+    """True if the client that sent the turn's message runs the tool.
+    The client answers by `Respond` with the result, or by `Reject`.
+    """
     sources: Mapping[str, str] | None = attrs.field(default=None, hash=False)
     """Untrusted sources of each checked parameter, separated by commas; None if the call violates no policy."""
 

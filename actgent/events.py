@@ -15,7 +15,7 @@ import trio
 
 from actgent.errors import ConfigurationError
 from actgent.messages import Priority, ToolStatus, Usage
-from actgent.support.serializable import Serializable
+from actgent.support.dict_serialization import Serializable
 from actgent.support.tracing_interface import Tracing
 
 
@@ -322,6 +322,16 @@ class ApprovalDecided(SessionObservation):
 
 
 @attrs.frozen(kw_only=True, repr=False)
+class SourceLifted(SessionObservation):
+    """Event: a person removed an untrusted source from the label of the session."""
+
+    source: str
+    """Name of the removed source."""
+    by: str
+    """Name of the person."""
+
+
+@attrs.frozen(kw_only=True, repr=False)
 class TurnEnded(SessionObservation):
     """Event: a turn ended, with an answer or a failure."""
 
@@ -381,8 +391,8 @@ class ToolFailed(SessionObservation):
     tool_name: str
     """Name of the tool."""
     raised: str
-    """Class name of the exception in the tool's code whose text is in `error_text`; empty if the text is of actgent or of a
-    `ToolError`.
+    """Class name of the exception that the tool's code raised and whose message is `error_text`.
+    Empty if actgent or a `ToolError` wrote the text.
     """
     error_text: str
     """Error text of the tool call (`ToolResult.error`); empty if the runtime redacts texts."""

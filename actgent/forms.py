@@ -16,19 +16,10 @@ from typing import Any, Literal, get_args
 import attrs
 
 from actgent.errors import ConfigurationError, nearest
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 FieldKind = Literal[
-    "boolean",
-    "text",
-    "select",
-    "multiselect",
-    "number",
-    "date",
-    "datetime",
-    "file",
-    "confirm",
-    "custom",
+    "boolean", "text", "select", "multiselect", "number", "date", "datetime", "file", "confirm", "custom"
 ]
 """Kind of a field, which determines the input control.
 
@@ -69,12 +60,11 @@ class Field(FieldRepr):
     options: Sequence[str] = attrs.field(default=(), converter=tuple, kw_only=True)
     """Values to choose from, for the kinds `select` and `multiselect`."""
     minimum: float | None = attrs.field(default=None, kw_only=True)
-    """Minimum: of a number its value, of a text its length in characters, of a `multiselect` the number of chosen options.
-
-    None has no minimum.
+    """Minimum value of a number, minimum length of a text in characters, or minimum number of chosen options of a `multiselect`.
+    None sets no minimum.
     """
     maximum: float | None = attrs.field(default=None, kw_only=True)
-    """Maximum, like `minimum`; of a file its size in bytes (default 1,000,000). None has no maximum."""
+    """Maximum, in the unit of `minimum`; for a file its size in bytes (default 1,000,000). None sets no maximum."""
     default: Any = attrs.field(default=None, kw_only=True)
     """Initial value; None leaves the field empty."""
     schema: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)

@@ -13,14 +13,14 @@ from urllib.parse import quote, unquote
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.support.field_repr import FieldRepr
-from actgent.support.misuse_hints import hints_for_policies
-from actgent.support.untrusted_text import (
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.common_mistake_hints import hints_for_policies
+from actgent.support.untrusted_text_delimiters import (
     MAX_SOURCES,
     OTHERS,
     READERS,
     join_origins,
-    neutral,
+    replace_special_tokens,
     split_readers,
 )
 
@@ -35,7 +35,12 @@ def _to_sources(value: Iterable[str]) -> frozenset[str]:
         raise ConfigurationError(f"sources= must be a set of names, not {value!r:.200}")
     names = frozenset(value)
     for name in names:
-        if not name.strip() or "," in name or len(name) > MAX_SOURCE_CHARS or neutral(name) != name:
+        if (
+            not name.strip()
+            or "," in name
+            or len(name) > MAX_SOURCE_CHARS
+            or replace_special_tokens(name) != name
+        ):
             raise ConfigurationError(
                 f"the name of a source must have 1 to {MAX_SOURCE_CHARS} printable characters and no comma, not {name!r:.200}"
             )
@@ -69,7 +74,9 @@ class Label(FieldRepr):
     A label has at most 8 sources. A label with more sources has the one source `*`.
     """
     readers: frozenset[str] | None = attrs.field(default=None, converter=_to_readers)
-    """Names of the owners that may read the value; None allows all owners. The join has only the common readers of both."""
+    """Names of the owners that may read the value; None allows all owners.
+    If two labels are combined, only owners that may read both values remain.
+    """
 
     def __or__(self, other: Self) -> Self:
         if other.sources <= self.sources and (other.readers is None or other.readers == self.readers):
@@ -100,7 +107,7 @@ TRUSTED = Label()
 
 @attrs.frozen(repr=False, init=False)
 class Labelled:
-    """Value in the result of a tool, with a label of its own: `Labelled(mail.text, Label({"mail:bob"}))`.
+    """Value in the result of a tool, with a separate label: `Labelled(mail.text, Label({"mail:bob"}))`.
 
     A tool returns it as its result, or inside of lists and dicts at any depth. The rest of the result has the label of the
     tool. A label can only restrict: a value of an untrusted tool is always untrusted.
@@ -110,12 +117,12 @@ class Labelled:
     """
 
     value: Any
-    """The value. Its text shows neither in `repr()` nor in `str()`, so that no other conversion loses the label."""
+    """The value. `repr()` and `str()` hide it, so that a program cannot lose the label by converting the object to text."""
     label: Label
     """Untrusted sources and readers of the value."""
 
     was_made: ClassVar[bool] = False
-    """True if the process has made an instance. Otherwise results are not searched."""
+    """False if this process has never created a `Labelled`. Then tool results are not searched for labelled values."""
 
     def __init__(self, value: object, label: Label) -> None:
         Labelled.was_made = True
@@ -143,9 +150,10 @@ def without_labels(value: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def label_of(*texts: str) -> Label:
-    """Parse labels from texts in the format of the journal, and return the label of a value made from all of them.
+    """Return the label of a value that was made from several values.
 
-    An empty text is the label of a trusted value.
+    The arguments are the labels of these values in the text format of the journal. An empty text is the label of a trusted
+    value.
     """
     text, restriction = split_readers(functools.reduce(join_origins, texts, ""))
     readers = None
@@ -153,7 +161,10 @@ def label_of(*texts: str) -> Label:
         readers = frozenset(map(unquote, filter(None, restriction.removeprefix(READERS).split("|"))))
     names = text.split(", ") if text else []
     found = frozenset(
-        filter(None, (neutral(name).replace(",", " ").strip()[:MAX_SOURCE_CHARS] for name in names))
+        filter(
+            None,
+            (replace_special_tokens(name).replace(",", " ").strip()[:MAX_SOURCE_CHARS] for name in names),
+        )
     )
     if OTHERS in found or len(found) < bool(names):  # a source without a usable name is still untrusted
         return Label(frozenset((ANY_SOURCE,)), readers)
@@ -184,6 +195,16 @@ def text_of_readers(names: frozenset[str]) -> str:
     `names` are the owners that may read the value.
     """
     return READERS + "|".join(sorted(quote(name, safe=" @:/+") for name in names))
+
+
+def without_source(text: str, source: str) -> str:
+    """Remove an untrusted source from a label. The label is a text in the journal's format; its readers do not change.
+
+    A label with too many sources has the source `*` in place of their names. If `source` is `*`, remove all sources.
+    """
+    names, restriction = split_readers(text)
+    kept = [name for name in names.split(", ") if name and source not in label_of(name).sources]
+    return ", ".join([*(() if source == ANY_SOURCE else kept), *filter(None, (restriction,))])
 
 
 def to_ifc(label: Label) -> dict[str, Any] | None:
@@ -220,7 +241,7 @@ def from_ifc(ifc: object, *, source: str, owner: str) -> Label:
 
 def source_name(kind: str, name: str) -> str:
     """Return the name of a sender as a source, such as `user:bob`."""
-    return f"{kind}:{' '.join(neutral(name).replace(',', ' ').split())}"[:MAX_SOURCE_CHARS]
+    return f"{kind}:{' '.join(replace_special_tokens(name).replace(',', ' ').split())}"[:MAX_SOURCE_CHARS]
 
 
 Untrusted = Literal["show", "isolate"]
@@ -238,19 +259,36 @@ class Policy(FieldRepr):
     """
 
     untrusted: Untrusted = "show"
-    """`show`: the model reads untrusted results. `isolate`: it gets references to them, and the tool `extract`."""
+    """`show`: the model reads tool results with untrusted text.
+    `isolate`: the model gets references to such results instead, and the tool `extract` to ask questions about them.
+    """
     check: Check = "context"
-    """Condition of a violation.
-
-    `context`: the conversation contains untrusted text. `arguments`: in addition, a value of a sink does not occur in trusted
-    text, or a `once` tool already ran with these values. `arguments` asks less often, but an attacker can combine the
-    user's own values, such as a receiver, with another text.
+    """Condition under which a tool call violates the policy. `context`: the conversation contains untrusted text.
+    `arguments`: in addition, an argument that needs a trusted value (`Tool.sinks`) does not occur in trusted text. A repeated
+    call of a tool with `effect="once"` with equal arguments also violates the policy. `arguments` needs fewer approvals, but an attacker can
+    combine the user's own values, such as a receiver, with another text.
     """
     violation: Violation = "ask"
-    """`ask`: a call with a violation waits for an approval. `refuse`: the call ends with an error that names the sources."""
+    """`ask`: a call that violates the policy waits for an approval.
+    `refuse`: such a call ends with an error that names the untrusted sources.
+    """
+    bits: int = 0
+    """Information that the model may read from withheld results in each turn, in bits. Only used with `isolate`.
+
+    The model reads an answer of `extract` if the answer is a boolean or an enumeration, and the budget covers the number of
+    possible answers. A boolean needs 1 bit. With 0, the model reads no answer.
+    """
 
     def __attrs_post_init__(self) -> None:
         for name, kind in (("untrusted", Untrusted), ("check", Check), ("violation", Violation)):
             if getattr(self, name) not in get_args(kind):
                 known = " or ".join(map(repr, get_args(kind)))
                 raise ConfigurationError(f"Policy({name}=) must be {known}, not {getattr(self, name)!r:.100}")
+        if type(self.bits) is not int or self.bits < 0:
+            raise ConfigurationError(
+                f"Policy(bits=) must be a whole number of at least 0, not {self.bits!r:.100}"
+            )
+        if self.bits and self.untrusted != "isolate":
+            raise ConfigurationError(
+                "Policy(bits=) needs untrusted='isolate': with 'show', the model reads all untrusted text"
+            )

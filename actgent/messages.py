@@ -24,9 +24,8 @@ from actgent.errors import ConfigurationError, SessionClosed, meant, nearest
 from actgent.errors.end_user_messages import sentence_for
 from actgent.errors.text_escaping import shown
 from actgent.information_flow_labels import Label, label_of
-from actgent.support.fast_init import EXACT, fast_constructor, fast_init
-from actgent.support.field_repr import FieldRepr
-from actgent.support.misuse_hints import (
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.common_mistake_hints import (
     hints_for_failures,
     hints_for_media,
     hints_for_messages,
@@ -36,8 +35,9 @@ from actgent.support.misuse_hints import (
     hints_for_tool_calls,
     hints_for_usage,
 )
-from actgent.support.serializable import Serializable
-from actgent.support.untrusted_text import between_marks
+from actgent.support.dict_serialization import Serializable
+from actgent.support.fast_attrs_constructors import DERIVED, EXACT, fast_constructor, fast_init
+from actgent.support.untrusted_text_delimiters import delimiter_of_result, enclose_in_delimiters
 
 # --- identifiers -------------------------------------------------------------------------
 
@@ -318,21 +318,42 @@ class ToolCall(Serializable):
     False if the model wrote the call as text: the result is then sent as user text.
     """
     mapped: bool = False
-    """True if the call was created from a validated instruction that is mapped to a tool."""
+    """True if the model did not request the call: it answered with an instruction (answer type) that is mapped to the tool."""
 
 
 ToolStatus = Literal["success", "error", "cancelled", "outcome_unknown"]
 """Status of a tool result."""
 
 
+class LabelFromSources:
+    """Base class of values whose label is the sources in their fields `origin` and `via`."""
+
+    __slots__ = ()
+
+    origin: str
+    via: str
+
+    @property
+    def label(self) -> Label:
+        """Label of the value: the sources in `origin` and `via`."""
+        return label_of(self.origin, self.via)
+
+
+def _mark_of(fields: Mapping[str, Any]) -> str:
+    """Return the delimiter of a tool result from its stored fields."""
+    if not (origin := fields.get("origin")):
+        return ""
+    return delimiter_of_result(fields["call_id"], origin, fields.get("error"), fields.get("content", ""))
+
+
 @hints_for_results
 @fast_init
 @attrs.frozen(kw_only=True, repr=False)
-class ToolResult(Serializable):
+class ToolResult(LabelFromSources, Serializable):
     """Result of one tool call. Each call has exactly one result."""
 
     id: str = ""
-    """Id of the result for handlers. A repeated delivery has the same id."""
+    """Id of the result. If the result is delivered again, for example after a restart, it has the same id."""
     call_id: str
     """Id of the tool call (`ToolCall.id`)."""
     tool_name: str
@@ -347,23 +368,24 @@ class ToolResult(Serializable):
     """True for a call of the provider's tool API; False if the model wrote the call as text."""
     origin: str = ""
     """Name of the toolset or tool that fetched untrusted external text; empty if the program's own tool wrote the text."""
-    mark: str = ""
-    """Random delimiter around untrusted text for the model, which the text does not contain; empty for trusted text."""
+    mark: str = attrs.field(default="", metadata={DERIVED: _mark_of})
+    """Delimiter around untrusted text for the model, which the text does not contain; empty for trusted text.
+    It is a digest of the other fields, so the journal does not store it.
+    """
     media: tuple[Medium, ...] = ()
     """Images and files that the tool returned; `content` names each. A model receives those that its API supports."""
     raised: str = ""
-    """Class name of the exception in the tool's code whose text `error` contains; empty if the text is of actgent or of a
-    `ToolError`.
+    """Class name of the exception that the tool's code raised and whose message is `error`.
+    Empty if actgent or a `ToolError` wrote the text.
     """
     via: str = ""
     """Names of untrusted sources that influenced the result although it does not repeat their text, such as those of a called
     agent; empty if none.
     """
-
-    @property
-    def label(self) -> Label:
-        """Label of the result: the sources in `origin` and `via`."""
-        return label_of(self.origin, self.via)
+    started_at: float = attrs.field(default=0.0, eq=False, repr=False)
+    """Unix time in seconds at which the tool started; 0 if it did not run to its end."""
+    ended_at: float = attrs.field(default=0.0, eq=False, repr=False)
+    """Unix time in seconds at which the tool ended; 0 if it did not run to its end."""
 
     @property
     def text(self) -> str:
@@ -377,7 +399,7 @@ class ToolResult(Serializable):
         """Return a text of this result, enclosed in delimiters if the result is untrusted."""
         if not self.mark:
             return words
-        return between_marks(words, self.origin, self.mark)
+        return enclose_in_delimiters(words, self.origin, self.mark)
 
 
 make_result = fast_constructor(ToolResult)
@@ -399,6 +421,22 @@ Content = str | Part | Sequence[str | Part]
 """Content of a message: a text, a part, or a sequence of texts and parts."""
 _NOT_FROM_USERS = (ToolCall, ToolResult, Thinking)
 """Part classes that only models and tools create. Providers reject them in other messages."""
+
+
+class TextFromParts:
+    """Base class of values with message parts, whose text is that of the parts."""
+
+    __slots__ = ()
+
+    parts: tuple[Part, ...]
+
+    @property
+    def text(self) -> str:
+        """Concatenation of all text parts."""
+        parts = self.parts
+        if len(parts) == 1 and isinstance(parts[0], Text):
+            return parts[0].text
+        return "".join(part.text for part in parts if isinstance(part, Text))
 
 
 def to_parts(content: Content) -> tuple[Part, ...]:
@@ -608,7 +646,7 @@ def _to_sender(value: Sender | str) -> Sender:
 @hints_for_messages
 @fast_init
 @attrs.frozen(kw_only=True, repr=False)
-class Message(Serializable):
+class Message(TextFromParts, Serializable):
     """One message of a session: user input, an answer of the model, tool results, or a timer's message."""
 
     id: str = attrs.field(factory=new_id)
@@ -645,9 +683,8 @@ class Message(Serializable):
     metadata: Mapping[str, Any] = attrs.field(default=NO_METADATA, hash=False)
     """Data of the sender for programs. It is stored with the message and never shown to a model."""
     text_calls: tuple[ToolCall, ...] = ()
-    """Tool calls, written as text by the model, whose results this message contains.
-
-    Native calls are parts of the answer instead.
+    """Tool calls that the model wrote as text, because it did not use the tool API. This message has their results.
+    A call through the tool API is a part of the model's answer instead.
     """
     origin: str = ""
     """Names of the untrusted sources (tools, toolsets) whose text the message may repeat, such as `page, memories`; empty if
@@ -665,14 +702,6 @@ class Message(Serializable):
         return label_of(
             self.origin, self.via, *(text for each in results for text in (each.origin, each.via))
         )
-
-    @property
-    def text(self) -> str:
-        """Concatenation of all text parts."""
-        parts = self.parts
-        if len(parts) == 1 and isinstance(parts[0], Text):
-            return parts[0].text
-        return "".join(part.text for part in parts if isinstance(part, Text))
 
     @property
     def is_note(self) -> bool:
@@ -752,11 +781,11 @@ _NO_DATA: Any = None
 @hints_for_replies
 @fast_init
 @attrs.frozen(kw_only=True, repr=False)
-class Reply(Serializable, Generic[DataT_co]):
+class Reply(LabelFromSources, Serializable, Generic[DataT_co]):
     """Answer of an agent to a user; `str(reply)` is its text."""
 
     id: str = ""
-    """Id of the outcome. A repeated delivery has the same id."""
+    """Id of the reply. If the reply is delivered again, for example after a restart, it has the same id."""
     text: str
     """Text of the answer."""
     data: DataT_co = attrs.field(default=_NO_DATA)
@@ -774,11 +803,6 @@ class Reply(Serializable, Generic[DataT_co]):
     via: str = ""
     """Names of untrusted sources that influenced the answer although it does not repeat their text; empty if none."""
 
-    @property
-    def label(self) -> Label:
-        """Label of the answer: the sources in `origin` and `via`."""
-        return label_of(self.origin, self.via)
-
     def __str__(self) -> str:
         return self.text
 
@@ -791,36 +815,31 @@ class Refuse(FieldRepr):
     """Return value of a guard function (see `Agent.guard`) that rejects a message or an answer."""
 
     reason: str
-    """Reason for the sender of the message; it becomes part of the error and of the journal."""
+    """Reason why the message is refused. The sender receives it as the text of the error, and the journal stores it."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Event(Serializable):
+class Event(LabelFromSources, Serializable):
     """Structured result of an instruction, for event handlers."""
 
     id: str = ""
-    """Id of the outcome. A repeated delivery has the same id."""
+    """Id of the event. If the event is delivered again, for example after a restart, it has the same id."""
     name: str
-    """Name of the instruction."""
+    """Name of the instruction (answer type) that the model chose."""
     data: Any = None
-    """Data that the model gave for the instruction, decoded from JSON."""
+    """Content of the model's answer for the instruction, decoded from JSON."""
     origin: str = ""
     """Tools and toolsets whose untrusted text the data may repeat, such as `page, memories`; empty if none."""
     via: str = ""
     """Names of untrusted sources that influenced the event although it does not repeat their text; empty if none."""
 
-    @property
-    def label(self) -> Label:
-        """Label of the event: the sources in `origin` and `via`."""
-        return label_of(self.origin, self.via)
-
 
 @attrs.frozen(kw_only=True, repr=False)
-class Route(Serializable):
+class Route(LabelFromSources, Serializable):
     """Request of a model to pass the conversation to another agent or department."""
 
     id: str = ""
-    """Id of the outcome. A repeated delivery has the same id."""
+    """Id of the routing. If it is delivered again, for example after a restart, it has the same id."""
     action: str
     """Target of the routing, as the model wrote it."""
     data: Any = None
@@ -830,11 +849,6 @@ class Route(Serializable):
     via: str = ""
     """Names of untrusted sources that influenced the route although it does not repeat their text; empty if none."""
 
-    @property
-    def label(self) -> Label:
-        """Label of the route: the sources in `origin` and `via`."""
-        return label_of(self.origin, self.via)
-
 
 @hints_for_failures
 @fast_init
@@ -843,10 +857,10 @@ class Failure(Serializable):
     """Outcome of a message that ended without an answer, or of a handler that raised an exception."""
 
     id: str = ""
-    """Id of the outcome. A repeated delivery has the same id."""
+    """Id of the failure. If the failure is delivered again, for example after a restart, it has the same id."""
     kind: str
     """Kind of the failure: `parse`, `model`, `limit`, `context`, `handler`, `refusal`, `filter`, `length`, `empty`,
-    `interrupted`, `deadline`, `stopped`, `guard`, `journal`, `moved`, `deps`, `pool` or `internal`.
+    `interrupted`, `suspended`, `deadline`, `stopped`, `guard`, `journal`, `moved`, `deps`, `pool` or `internal`.
     """
     error: Exception
     """Exception that caused the failure."""
@@ -860,7 +874,7 @@ class Failure(Serializable):
 
     @property
     def user_message(self) -> str:
-        """Sentence for end users, without technical details, chosen by the provider's HTTP status or the kind."""
+        """Sentence about the failure for end users, without technical details. The HTTP status of the provider, or else `kind`, decides."""
         return sentence_for(self.kind, self.error)
 
     @property

@@ -54,10 +54,7 @@ SCRIPT = [
 AT_THE_LIMIT = [
     BAIKAL,
     act(
-        "evaluate",
-        achieved=False,
-        answer="Baikal is 1642 m deep.",
-        missing_items=["the depth of Tanganyika"],
+        "evaluate", achieved=False, answer="Baikal is 1642 m deep.", missing_items=["the depth of Tanganyika"]
     ),
 ]
 

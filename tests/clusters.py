@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from actgent import AccessToken, GatewayLimits, connect, open_gateway, open_runtime
-from actgent.support.trio_batches_and_nursery import plain_nursery
+from actgent.support.plain_nursery import plain_nursery
 from actgent.web.access_tokens import token_digest
 
 DATABASE = "postgresql://postgres@127.0.0.1:5432/test"

@@ -170,7 +170,7 @@ def open_cluster():
 
 
 @pytest.fixture(scope="session")
-def lives():
+def process_server():
     """Yield a server with `run` and `popen` as in `subprocess`. It forks processes that have imported actgent: see `fork_server.py`."""
     spec = importlib.util.spec_from_file_location("fork_server", HERE / "fork_server.py")
     module = importlib.util.module_from_spec(spec)
@@ -180,9 +180,9 @@ def lives():
 
 
 @pytest.fixture(scope="session")
-def commands(lives):
-    """Return the server `lives`, for commands `["actgent", ...]`."""
-    return lives
+def commands(process_server):
+    """Return the process server, for commands `["actgent", ...]`."""
+    return process_server
 
 
 # --- a provider for programs that call trio.run themselves --------------------------------
@@ -257,3 +257,11 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.section("skipped tests")
     for reason, count in sorted(reasons.items()):
         terminalreporter.line(f"{count:5}  {reason}")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def shared_url(request, tmp_path):
+    """Return the address of a journal that other processes can open."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/journal.db"
+    return request.getfixturevalue("postgres_url")

@@ -238,7 +238,7 @@ def serve(control):
 
 THIRD_PARTY = ("cattrs", "cyclopts.help", "encodings.idna", "genai_prices", "hypercorn.trio", "jinja2", "logging.config", "rich.markdown", "wsgiref.handlers")  # fmt: skip
 """Modules that actgent imports inside functions."""
-LEFT_OUT = ("__main__", ".pytest_plugin", "._anthropic_sdk")
+LEFT_OUT = ("__main__", ".pytest_plugin", "._anthropic_sdk_import")
 """Ends of names that are not imported: commands print a warning where pytest is loaded, and few tests use 60 MB of Anthropic's SDK."""
 
 

@@ -318,7 +318,7 @@ def test_unwritable_file_is_named(commands, tmp_path):
 
 
 @pytest.fixture
-def loopback_url(lives):
+def loopback_url(process_server):
     """Yield the address of a provider in a separate process that answers every request with two words, or with one umlaut."""
     code = (
         "import trio\nfrom actgent.testing import open_provider\n"
@@ -328,7 +328,7 @@ def loopback_url(lives):
         "        await trio.sleep_forever()\n"
         "trio.run(main)\n"
     )
-    with lives.popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    with process_server.popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process.stdout.readline().strip()
         finally:
@@ -857,10 +857,7 @@ def test_file_without_an_agent_is_an_error(code, place, expected, tmp_path):
             "no such file or folder: hi; expected a Python file that defines an agent",
         ),
         (("chat", "hi", "--model", "openai:gpt-5.2"), "to send a single word as a message, write `-m WORD`"),
-        (
-            ("chat", "team.py", "how", "are"),
-            "unexpected argument 'are': quote text that has spaces",
-        ),
+        (("chat", "team.py", "how", "are"), "unexpected argument 'are': quote text that has spaces"),
         (
             ("serve", "team.py", "--port", "80"),
             "Unknown option: --port. Set the listening address of a server with --bind HOST:PORT. See",

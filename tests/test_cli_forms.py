@@ -7,7 +7,7 @@ import trio
 
 from actgent import ApprovalRequest, BareAgent, ScriptedLLM, ToolCall, ToolContext, tool
 from actgent.cli.console.form_input import fill_form
-from actgent.cli.console.message_exchange import answer
+from actgent.cli.console.terminal_message_exchange import answer
 from actgent.cli.terminal_io import Terminal
 from actgent.forms import Field, fields_of, to_form
 

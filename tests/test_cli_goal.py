@@ -189,7 +189,7 @@ def test_models_of_the_environment(folder, capsys, monkeypatch):
         ({"out.json": "{"}, ("--output", "out.json"), "out.json:1: the file must be JSON"),
         ({}, ("--output", "out.json"), "out.json cannot be read"),
         ({}, (), "no model is configured"),
-        ({}, ("--model", "acne:x"), "names an unknown provider"),
+        ({}, ("--model", "acne:x"), "'acne:x' names an unknown provider: choose one of openai, "),
         ({}, ("--max-iterations", "0"), "max-iterations"),
     ],
 )

@@ -35,14 +35,16 @@ from actgent.journal.record_types import (
     ApprovalDecisionRecord,
     ApprovalRequestRecord,
     MessageAcceptedRecord,
+    MessageAppendedRecord,
     NextTimerRecord,
     SessionCreatedRecord,
+    SourceLiftRecord,
     SuspensionRecord,
     TaskOutcomeRecord,
     UsageRecord,
 )
 from actgent.journal.sqlite.schema import MIGRATIONS
-from actgent.messages import Message
+from actgent.messages import Message, Text
 from actgent.testing import open_provider
 
 AGENT = '''
@@ -125,6 +127,34 @@ def test_inspect_shows_times_and_suspensions(folder):
     steps = good("inspect", folder / "a.db", "s2", "--steps")
     assert "NextTimer: at 1970-01-02 00:00:00" in steps
     assert "Suspension: m waits for w1, w2" in steps
+
+
+def test_inspect_shows_labels_and_lifts(folder):
+    """The label follows each record that changes it, also a lift, which is part of the transcript."""
+
+    async def lift():
+        async with open_journal(f"sqlite:///{folder}/a.db") as journal:
+            labelled = Message(
+                id="m9", session_id="s2", sender=Sender("bob"), parts=(Text("Pay."),), via="mail:bob"
+            )
+            records = (
+                MessageAcceptedRecord(message=labelled),
+                MessageAppendedRecord(message_id="m9"),
+                SourceLiftRecord(source="mail:bob", by="ada", reason="a colleague", at=0.0),
+            )
+            entry = Entry(session_id="s2", agent="clerk", records=records)
+            await journal.commit(entry, epoch=await journal.acquire())
+
+    trio.run(lift)
+    shown = good("inspect", folder / "a.db", "s2", "--labels").splitlines()[-4:]
+    assert [line.split("  ")[-1] for line in shown] == [
+        "bob: Pay.",
+        "label: mail:bob",
+        "lifted: mail:bob by ada, 1970-01-01 00:00:00: a colleague",
+        "label: trusted",
+    ]
+    assert "label" not in good("inspect", folder / "a.db", "s2")
+    assert "SourceLift: mail:bob by ada" in good("inspect", folder / "a.db", "s2", "--steps")
 
 
 def test_inspect_lists_sessions_and_prints_transcripts(folder):

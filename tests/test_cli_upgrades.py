@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.cli.journals import upgrade_check
+from actgent.cli.journals import resume_after_upgrade_check
 from actgent.cli.main import main
 
 NEW = '''
@@ -95,8 +95,8 @@ def test_sessions_of_other_agents_are_counted(tmp_path, new, capsys):
 
 def test_report_is_bounded(tmp_path, new, capsys, monkeypatch):
     """The first affected sessions are named, and all are counted."""
-    monkeypatch.setattr(upgrade_check, "MAX_SHOWN", 5)
-    monkeypatch.setattr(upgrade_check, "PROGRESS_INTERVAL", 10)
+    monkeypatch.setattr(resume_after_upgrade_check, "MAX_SHOWN", 5)
+    monkeypatch.setattr(resume_after_upgrade_check, "PROGRESS_INTERVAL", 10)
     path = tmp_path / "agents.db"
     trio.run(lambda: leave(path, calls=20, waiting=20))
     assert check(new, "--journal", path) == 1

@@ -202,11 +202,7 @@ def test_every_example_is_tested():
 def run_cluster(**places):
     """Run the cluster example as a process that can be killed together with its children."""
     pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(EXAMPLES.parent),
-        "ACTGENT_JOURNAL": DATABASE,
-    }
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "ACTGENT_JOURNAL": DATABASE}
     command = [sys.executable, EXAMPLES / "cluster"]
     return subprocess.run(
         command, env={**environment, **places}, capture_output=True, text=True, timeout=600, check=False

@@ -26,7 +26,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.agents.teams.remote_pool_agent import PoolAgent
+from actgent.agents.teams.cluster_pool_agent_proxy import PoolAgent
 from actgent.toolsets.builtin.folder_file_tools import file_tools
 from actgent.toolsets.builtin.python_sandbox_tool import python_tool
 from actgent.toolsets.builtin.shell_tool import process_tool

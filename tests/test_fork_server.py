@@ -13,7 +13,7 @@ REAL = subprocess.Popen
 @pytest.fixture(params=["real", "forked"])
 def start(request):
     """Return a function that starts Python code in a real interpreter or in a forked process: `start(code, *arguments, **options)`."""
-    popen = REAL if request.param == "real" else request.getfixturevalue("lives").popen
+    popen = REAL if request.param == "real" else request.getfixturevalue("process_server").popen
 
     def run(code, *arguments, **options):
         return popen([sys.executable, "-c", code, *arguments], **options)
@@ -131,7 +131,7 @@ def test_forked_process_has_arguments_folder_and_environment(start, tmp_path):
     assert out == f"{['-c', 'a b']} {tmp_path} {environment} __main__ {['0', '1', '2', '3']}\n"
 
 
-def test_script_imports_modules_of_its_folder(lives, tmp_path):
+def test_script_imports_modules_of_its_folder(process_server, tmp_path):
     """The script is `__main__`, can import a module of its folder, and can fork."""
     (tmp_path / "beside.py").write_text("ANSWER = 42")
     (tmp_path / "script.py").write_text(
@@ -139,26 +139,28 @@ def test_script_imports_modules_of_its_folder(lives, tmp_path):
         "if not os.fork(): os._exit(beside.ANSWER)\n"
         "if __name__ == '__main__': print(os.waitstatus_to_exitcode(os.wait()[1]), sys.argv)"
     )
-    for run in (subprocess.run, lives.run):
+    for run in (subprocess.run, process_server.run):
         done = run([sys.executable, tmp_path / "script.py", "x"], capture_output=True, text=True, check=True)
         assert done.stdout == f"42 {[str(tmp_path / 'script.py'), 'x']}\n"
 
 
-def test_forked_processes_have_separate_randomness(lives):
+def test_forked_processes_have_separate_randomness(process_server):
     """Each process has different random numbers, ids and orders of trio's tasks."""
     code = "import random, uuid, trio; print(random.random(), uuid.uuid4(), trio._core._run._r.random())"
     output = {
-        lives.run([sys.executable, "-c", code], capture_output=True, text=True).stdout for _ in range(3)
+        process_server.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+        for _ in range(3)
     }
     words = [word for line in output for word in line.split()]
     assert len(set(words)) == 9
 
 
-def test_forked_processes_are_children_of_the_server(lives):
+def test_forked_processes_are_children_of_the_server(process_server):
     """The forked processes are other processes, and children of the server."""
     code = "import os; print(os.getpid(), os.getppid())"
     first, second = (
-        lives.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() for _ in "ab"
+        process_server.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split()
+        for _ in "ab"
     )
     assert len({str(os.getpid()), first[0], second[0], first[1]}) == 4
     assert first[1] == second[1]

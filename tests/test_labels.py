@@ -8,7 +8,7 @@ import trio.testing
 
 from actgent import ConfigurationError, Label, Policy
 from actgent.information_flow_labels import TRUSTED, label_of, source_name, text_of
-from actgent.tools.untrusted_call_sources import reading_text_of, sources_of_text
+from actgent.tools.untrusted_sources_of_call import reading_text_of, sources_of_text
 
 LABELS = [TRUSTED, Label({"web"}), Label({"mail"}), Label({"web", "mail"}), Label({"*"})]
 

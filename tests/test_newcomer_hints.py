@@ -38,7 +38,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.protocols.goal.decision_parsing import CustomAction
+from actgent.protocols.goal.goal_decision_parsing import CustomAction
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_unknown_runtime_argument_raises_a_hint(options, expected):
 def test_positional_agents_of_a_runtime_raise_a_hint():
     """A runtime has no positional arguments, and the error names `runtime.start(agent)`."""
     for make in (open_runtime, open_portal):
-        with pytest.raises(TypeError, match=r"inside of its block await runtime\.start\(agent\)"):
+        with pytest.raises(TypeError, match=r"Start agents inside the block: await runtime\.start\(agent\)"):
             make(clerk())
 
 
@@ -310,10 +310,7 @@ async def test_setting_state_attributes_raises_a_hint():
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [
-        (({"x": 1},), "write list(changes.items())"),
-        (("x", 1), "dispatch(('x', value))"),
-    ],
+    [(({"x": 1},), "write list(changes.items())"), (("x", 1), "dispatch(('x', value))")],
 )
 async def test_invalid_state_action_is_rejected(value, expected):
     """Cases: a mapping, and a tuple that is no pair."""
@@ -540,10 +537,13 @@ async def test_argument_of_another_framework_raises_a_hint(method, word, advice)
     assert advice in str(caught.value)
 
 
-async def test_an_argument_without_a_close_name_gets_no_suggestion():
+async def test_an_argument_without_a_close_name_gets_the_list_of_arguments():
     """A wrong suggestion is worse than no suggestion: `stream=` is not `threads=`."""
     async with clerk() as agent:
-        with pytest.raises(TypeError, match=r"^Agent.run\(\) has no argument 'grammar'$"):
+        with pytest.raises(
+            TypeError,
+            match=r"^Agent.run\(\) has no argument 'grammar': its arguments are content=, session=, ",
+        ):
             await agent.run("hi", grammar="x")
     with pytest.raises(TypeError) as caught:
         tool(stream=True)(len)

@@ -25,6 +25,7 @@ from actgent import (
     Failure,
     File,
     GoalAgent,
+    Guard,
     Image,
     InvalidFolder,
     JournalFailed,
@@ -35,8 +36,12 @@ from actgent import (
     NotRunning,
     OpenAI,
     ParseError,
+    PipelineStep,
     PlanAgent,
+    Policy,
+    PoolAgent,
     ProviderUnavailable,
+    RateLimitedModel,
     ReActAgent,
     Reply,
     RouterAgent,
@@ -54,6 +59,7 @@ from actgent import (
     ToolError,
     ToolHooks,
     ToolResult,
+    Webhook,
     open_runtime,
     run_agent,
     tool,
@@ -503,13 +509,7 @@ class Shelf:
 
 
 @pytest.mark.parametrize(
-    ("handler", "count"),
-    [
-        (lambda: None, "no"),
-        (Shelf().none, "no"),
-        (Shelf().three, "3"),
-        (Shelf(), "no"),
-    ],
+    ("handler", "count"), [(lambda: None, "no"), (Shelf().none, "no"), (Shelf().three, "3"), (Shelf(), "no")]
 )
 async def test_handler_with_a_wrong_signature_is_rejected(handler, count):
     """The call that attaches the handler raises the error, before the first answer."""
@@ -683,6 +683,52 @@ def test_agent_argument_of_another_library_raises_a_hint(made, options, expected
     with pytest.raises(TypeError) as caught:
         made("clerk", **options)
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("made", "options", "expected"),
+    [
+        (Webhook, {"secret": "s"}, "Webhook() has no argument 'secret': did you mean secrets=?"),
+        (RateLimitedModel, {"rate": 5}, "did you mean rate_limiter=?"),
+        (RateLimitedModel, {"per_minute": 5}, "its arguments are llm=, rate_limiter="),
+        (PipelineStep, {"prompt": "x"}, "PipelineStep() has no argument 'prompt'"),
+        (PoolAgent, {"size": 3}, "max_concurrent_sessions="),
+        (Guard, {"hosts": []}, "Guard() has no argument 'hosts'"),
+    ],
+)
+def test_unknown_argument_of_a_class_names_the_known_arguments(made, options, expected):
+    """The error for an unknown argument names the most similar argument of the class, or lists all of them."""
+    with pytest.raises(TypeError) as caught:
+        made(**options)
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"every": 60}, "write cron=, e.g. cron='*/5 * * * *'"),
+        ({"delay": 60}, "write after=, a number of seconds"),
+        ({"when": "noon"}, "write at=, a datetime with a time zone"),
+        ({"prioritty": "HIGH"}, "did you mean priority=?"),
+    ],
+)
+async def test_unknown_argument_of_a_schedule_raises_a_hint(options, expected):
+    """The error for an unknown argument of `session.schedule` names the right one, and no schedule is set."""
+    async with agent_with() as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(TypeError) as caught:
+            await session.schedule("Water the plants.", **options)
+        assert expected in str(caught.value)
+        assert not session.schedules
+
+
+async def test_unknown_argument_of_a_run_that_belongs_to_the_agent_raises_a_hint():
+    """A policy is an option of the agent, and a budget is a limit."""
+    async with agent_with() as agent:
+        with pytest.raises(TypeError, match=r"it belongs to the agent: write Agent\(name, policy=...\)"):
+            await agent.run("x", policy=Policy())
+        with pytest.raises(TypeError, match=r"write limits=Limits\(cost=...\)"):
+            await agent.run("x", budget=5)
 
 
 def test_inner_type_error_is_unchanged():

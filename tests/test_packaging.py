@@ -210,13 +210,21 @@ def test_files_of_the_public_host_can_be_read(name):
 
 
 LOADED = {
-    "": ["actgent.journal.sqlite", "actgent.testing.provider"],
-    "cli": ["actgent.cli.main", "actgent.cli.commands.agents", "actgent.cli.console.line_editor"],
+    "": ["actgent.journal.sqlite", "actgent.testing.provider", "actgent.definitions.agent_folder"],
+    "cli": [
+        "actgent.cli.main",
+        "actgent.cli.commands.agents",
+        "actgent.cli.console.line_editor",
+        "actgent.cli.demos.demo",
+        "actgent.cli.eval_command",
+        "actgent.cli.simulate_command",
+        "actgent.cli.ci_command",
+    ],
     "cluster": ["actgent.cluster.cluster_member", "actgent.cluster.cluster_node"],
     "encryption": ["actgent.journal.encryption"],
     "mcp": ["actgent.toolsets.mcp.server_connection"],
     "otel": ["actgent.observe"],
-    "postgres": ["actgent.journal.postgres"],
+    "postgres": ["actgent.journal.postgres.journal"],
     "web": ["actgent.web.gateway_setup"],
 }
 """Modules that a user of each extra imports. The key "" is the installation without extras."""

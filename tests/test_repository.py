@@ -208,7 +208,7 @@ FACE = [
 
 FAMILIES = {
     "llm": "clients.openai clients.openai_responses clients.anthropic scripted_model fallback_model wrapper_models",
-    "protocols": " ".join(place.partition(":")[0].rpartition(".")[2] for place in PROTOCOLS.values()),
+    "protocols": " ".join(place.split(".")[2].partition(":")[0] for place in PROTOCOLS.values()),
 }
 """Modules that can replace each other, by family."""
 
@@ -340,7 +340,7 @@ def private_imports(source: str) -> set[str]:
         ("import importlib\nimportlib.import_module('openai._models')", {"openai._models"}),
         ("from openai import __version__\nfrom concurrent.futures import _base", set()),
         (
-            "from ._openai_sdk import make_sdk\nfrom actgent.llm.clients._openai_sdk import make_sdk",
+            "from ._openai_sdk_import import make_sdk\nfrom actgent.llm.clients._openai_sdk_import import make_sdk",
             set(),
         ),
     ],
@@ -540,8 +540,8 @@ SAID = (
     "events",
     "actors.dead_letters",
     "actors.supervision",
-    "agents.goal.goal_run_metrics",
-    "agents.goal.run_agent_functions",
+    "agents.goal.goal_result",
+    "agents.goal.goal_run_in_one_call",
     "agents.single_turn_run",
     "agents.steps.streamed_run_state",
     "agents.steps.stream_events",
@@ -551,9 +551,9 @@ SAID = (
     "evaluation.cases_and_results",
     "evaluation.evaluation_report",
     "journal.journal_interface",
-    "journal.record_feed_backlog",
+    "journal.record_feed_readers",
     "journal.session_list_queries",
-    "journal.transfer.export_file",
+    "journal.transfer",
     "llm.model_interface",
     "llm.retry_policy",
     "llm.model_settings",
@@ -562,7 +562,7 @@ SAID = (
     "memory.sliding_window",
     "modes.mode_changes",
     "modes.mode",
-    "modes.change_notice_interface",
+    "modes.system_notice_interface",
     "protocols.protocol_interface",
     "protocols.plan.todo_list",
     "protocols.prompt_layers",

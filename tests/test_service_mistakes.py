@@ -145,16 +145,16 @@ def look(day: str) -> str:
         (lambda: ShortTermMemory(max_tokens="8k"), "ShortTermMemory(max_tokens=...) must be a whole number"),
         (lambda: ShortTermMemory(max_tokens=0), "at least 1, not 0"),
         (lambda: SummarizingMemory(keep="all"), "SummarizingMemory(keep=...) must be a whole number"),
-        (
-            lambda: Retry(attempts="3"),
-            "Retry(attempts=...) must be a whole number of at least 1, not '3'",
-        ),
+        (lambda: Retry(attempts="3"), "Retry(attempts=...) must be a whole number of at least 1, not '3'"),
         (lambda: Retry(first_delay="1s"), "Retry(first_delay=...) must be a number of at least 0"),
         (
             lambda: RateLimiter(requests_per_minute="60"),
             "(requests_per_minute=...) must be a number above 0, not '60'",
         ),
-        (lambda: RateLimiter(burst="10%"), "(burst=...) must be a share above 0 and up to 1, not '10%'"),
+        (
+            lambda: RateLimiter(burst="10%"),
+            "(burst=...) must be a fraction of the limit above 0 and up to 1, not '10%'",
+        ),
         (
             lambda: RateLimiter(age_step="1s"),
             "(age_step=..., max_pause=...) must be numbers of seconds of at least 0",
@@ -207,14 +207,8 @@ def test_service_arguments_of_other_frameworks_raise_a_hint(made, expected):
     [
         (lambda agent: agent.run("x", timeout="5s"), "timeout= must be a number of seconds of at least 0"),
         (lambda agent: agent.run("x", timeout=timedelta(seconds=5)), "not datetime.timedelta"),
-        (
-            lambda agent: agent.run("x", session="s"),
-            "write session=await agent.open_session(session_id)",
-        ),
-        (
-            lambda agent: agent.create_session("ada", history="hello"),
-            "history= must be a list of messages",
-        ),
+        (lambda agent: agent.run("x", session="s"), "write session=await agent.open_session(session_id)"),
+        (lambda agent: agent.create_session("ada", history="hello"), "history= must be a list of messages"),
         (lambda agent: agent.create_session("ada", history=[{"role": "usr"}]), "history[0]"),
         (lambda agent: agent.create_session("ada", tags="x"), "tags= must be a list of"),
         (lambda agent: agent.create_session("ada", metadata={"n": 5}), "the invalid value '5' of n"),

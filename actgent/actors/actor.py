@@ -149,7 +149,7 @@ class ActorContext:
         return self._groups.node(entry[1], self.inbox)
 
     def run_in(self, cell: Cell) -> None:
-        """Set the cell, which is the object that starts, restarts and stops this actor."""
+        """Set the `Cell` that starts, restarts and stops this actor."""
         self._cell = cell
 
     def stop(self) -> None:
@@ -228,7 +228,7 @@ class ActorContext:
     async def _serve_concurrently(self, actor: "Actor") -> None:
         """Process up to `concurrency` messages concurrently, until a failure.
 
-        The first failure cancels the other messages. They are tried again after the restart.
+        The first failure cancels the processing of the other messages. These messages are processed again after the restart.
         """
         async with trio.open_nursery() as nursery:
             for envelope in tuple(self._taken.values()):
@@ -322,7 +322,7 @@ class Actor:
     async def stopped(self) -> None:
         """Release resources of this object. The system calls it after the last message, also after a failure.
 
-        It is cancelled after one second. Its exceptions are only logged.
+        The call is cancelled after one second. Its exceptions are only logged.
         """
 
 

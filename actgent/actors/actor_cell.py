@@ -1,8 +1,8 @@
 """`Cell`: the supervised run of one actor, with start, restart, escalation and stop.
 
-A cell runs a *body* repeatedly until the actor is stopped; each run is one *incarnation*. The body decides how messages are
-dispatched: a plain actor handles one message at a time, or several concurrently; an agent schedules the sessions of its
-inbox. The cell is the same for both.
+A cell runs a *body* repeatedly until the actor is stopped; each run is one *incarnation*. The body dispatches the
+messages: the body of a plain actor handles one message at a time, or several concurrently. The body of an agent schedules the
+sessions of its inbox. The cell is the same for both.
 
     event                              incarnation   next
     the body returns, as it has no     ends          the task of the cell ends; `wake` starts the next one
@@ -30,7 +30,7 @@ import trio
 from actgent.errors import ActorFailed, ConfigurationError
 from actgent.errors.text_escaping import counted
 from actgent.events import ActorRestarted, ActorStarted, ActorStopped, DeadLettered, EventStream
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import convert_user_error
 
@@ -181,9 +181,10 @@ class UnusedActor(typing.Protocol):
 
 @attrs.define(eq=False, repr=False)
 class UnusedCell(FieldRepr):
-    """Placeholder of an actor that was started and not used yet. It has a name in the system, and no task or inbox.
+    """Placeholder of an actor that was started and not used yet. The placeholder has a name in the system, but no task or inbox.
 
-    The first use replaces it by a `Cell`. That cell runs in the context variables of the start, not in those of its first user.
+    The first use replaces the placeholder by a `Cell`. The cell runs with the context variables of the task that started the
+    actor, not with those of the task that uses it first.
     """
 
     actor: UnusedActor
@@ -214,7 +215,7 @@ class UnusedCell(FieldRepr):
         self.start().stop()
 
     def drain(self) -> None:
-        """Note that the system block is ending. An actor whose first use is later gets only its grace time."""
+        """Note that the system block is ending. If the actor is used later, it has only its grace time to process messages."""
         self.is_draining = True
 
     async def finish(self) -> None:
@@ -346,13 +347,13 @@ class Cell:
         self._siblings.context.dead_letter(letter, caller_knows=caller_knows)
 
     def drain(self) -> None:
-        """Notify the message loop of the actor that the system block is ending."""
+        """Notify the message loop of the actor that the block of the actor system is ending."""
         self.body.drain()
 
     def restart_at(self, time: float) -> None:
-        """Cancel the current incarnation, and start the next one not before `time`, in seconds of trio's clock.
+        """Cancel the running actor object, and start a new one not before `time`, in seconds of trio's clock.
 
-        If the actor is stopping or has no task, nothing is restarted.
+        Nothing is restarted if the actor is stopping or has no task.
         """
         self._restart_at = max(self._restart_at, time)
         if not self.is_stopping and self._incarnation is not None:
@@ -404,14 +405,14 @@ class Cell:
                 return self.is_stopping or self._ends_without_work
 
     async def _pause(self) -> None:
-        """Wait until the next incarnation may start, or the actor is stopped."""
+        """Wait until the actor may be restarted, or until it is stopped."""
         await trio.lowlevel.checkpoint_if_cancelled()
         with trio.CancelScope() as self._scope:
             while trio.current_time() < self._restart_at:  # noqa: ASYNC110 - a sibling may postpone it during the sleep
                 await trio.sleep_until(self._restart_at)
 
     async def _run_incarnation(self) -> bool:
-        """Run the actor until its next failure or stop. Return False if its message loop returned for lack of work."""
+        """Run one actor object until it fails or stops. Return False if its message loop returned because it had no more work."""
         self._has_work = False
         with trio.CancelScope() as scope:
             self._scope = self._incarnation = scope

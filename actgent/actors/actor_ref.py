@@ -11,14 +11,14 @@ import trio
 
 from actgent.errors import ActorFailed, DeadlineExceeded, InboxFull
 from actgent.messages import Priority
-from actgent.support.fast_init import fast_constructor
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.fast_attrs_constructors import fast_constructor
 
 from .dead_letters import DeadLetter
 from .deadline_timer import Timer
 from .inbox import PriorityInbox
 from .message_groups import MessageGroups
-from .wait_graph import WaitNode, refuse_cycle, waiting
+from .wait_graph import WaitNode, reject_cycle, waiting
 
 
 class Promise:
@@ -39,7 +39,7 @@ class Promise:
 
     @trio.lowlevel.enable_ki_protection  # an interrupt in between would wake a task that does not wait
     async def wait(self) -> Any:
-        """Wait for the result; return its value or raise its error."""
+        """Wait until the actor has processed the message. Return the value that the actor returned, or raise its error."""
         if self._outcome is None:
             self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abandon)
@@ -207,7 +207,7 @@ class ActorRef(Address):
             return await self._ask(envelope, promise, deadline)
         target = self._groups.node(group, self._inbox)
         try:
-            refuse_cycle(waiter, target)
+            reject_cycle(waiter, target)
             with waiting(waiter, target):
                 return await self._ask(envelope, promise, deadline)
         finally:

@@ -1,10 +1,11 @@
 """Backpressure of an inbox: the tasks that wait for room, and the order in which they are admitted.
 
-A sender that finds no room waits in a queue of the bound that is reached. The bound of its session comes first, then the
-bound of the whole inbox; a sender that waits for the inbox keeps a slot of its session. The bounds of the inbox also count
-bytes: a large message at the head of a queue waits for its bytes, and the senders after it wait with it. Senders are admitted
-in the order in which the inbox dispatches messages: by owner, priority level and key. The task that frees a slot admits the
-next sender first and then wakes the sender's task. So no wake-up is lost, and no later sender overtakes.
+A bound is a maximum number of messages or bytes. A sender that finds no room waits in the queue of the bound that is reached.
+The bound of the session is checked first, then the bound of the whole inbox. A sender that waits for the inbox already counts
+against the bound of its session. The bounds of the inbox also count bytes. If a large message is at the head of a queue, the
+senders after it wait until the large message has room. Senders are admitted in the order in which the inbox dispatches
+messages: by owner, priority level and key. The task that frees a slot admits the next sender first and then wakes the sender's
+task. So no wake-up is lost, and no later sender overtakes.
 """
 
 import enum
@@ -15,8 +16,8 @@ import attrs
 import trio
 
 from actgent.messages import Priority
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.fair_queue import FairQueue, QueueEntry
-from actgent.support.field_repr import FieldRepr
 
 
 class InboxItem(typing.Protocol):
@@ -62,11 +63,13 @@ class WaitingSender(FieldRepr, Generic[M]):
     entry: InboxEntry[M]
     task: trio.lowlevel.Task
     reserves: bool = False
-    """True if the sender only reserves room in the inbox, and enqueues its message later."""
+    """True if the sender only reserves space in the inbox now, and enqueues its message later."""
     bound: Bound = None
-    """Capacity for which the sender waits: session or bytes; None for the number of messages in the whole inbox."""
+    """Limit that is reached, so that the sender waits: the limit of one session, or the limit of all bytes.
+    None for the limit on messages in the whole inbox.
+    """
     ticket: "QueueEntry[WaitingSender[M]] | None" = None
-    """Entry of the sender in the queue for that capacity; None while the sender is not queued."""
+    """Position of the sender in the queue of senders that wait for the same limit; None while the sender is not queued."""
 
 
 class BoundedInbox(typing.Protocol[M]):
@@ -124,9 +127,9 @@ class WaitingSenders(Generic[M]):
 
     @trio.lowlevel.enable_ki_protection
     def open(self, bound: Bound) -> None:
-        """Admit waiting senders in order, because room became free at the capacity `bound`, until it is used up again.
+        """Admit waiting senders in order, because the capacity `bound` has free space, until it is full again.
 
-        A sender that then lacks room at another capacity waits there.
+        If an admitted sender also needs another capacity that is full, the sender moves to the queue of this other capacity.
         """
         while (queue := self.queues.get(bound)) is not None:
             ticket = queue.first()

@@ -13,7 +13,7 @@ import attrs
 
 from actgent.errors import DeadLetterGone
 from actgent.messages import Priority, new_id
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 DEAD_LETTERS = 1000
 """Maximum number of stored dead letters; older letters are dropped."""

@@ -1,8 +1,9 @@
 """A timer: one task that watches many deadlines.
 
 Entering and leaving a cancel scope with a deadline costs several microseconds, a call of `Timer.call_at` less than one. Most
-timers never fire, since the answer arrives in time. Cancelled entries at the end of the heap are removed at once, which are
-most of them, since equal timeouts end in the order in which they began. The others stay until the heap has doubled.
+timers never fire, since the answer arrives in time. Cancelled entries at the end of the heap are removed at once. Most cancelled
+entries are at the end, because entries with equal timeouts are in the order in which they were added. Other cancelled entries
+stay until the heap has doubled.
 """
 
 import heapq
@@ -17,7 +18,7 @@ MIN_COMPACT_ENTRIES = 1000
 
 
 class TimerHandle:
-    """A scheduled call, which can be cancelled."""
+    """A scheduled call of a function, which can be cancelled."""
 
     __slots__ = ("_heap", "fn")
 

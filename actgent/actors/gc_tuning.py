@@ -2,7 +2,7 @@
 
 With the default thresholds the collector runs after every 700 new objects and scans all live objects again. With 10,000 live
 sessions that takes half of the CPU time. While a runtime is open, the collector runs less often. Reference counting frees
-almost all objects without it.
+almost all objects without the collector.
 
 Objects that exist when the first runtime is opened are frozen: imports leave about 80,000 of them, and each full collection
 would scan them.

@@ -53,9 +53,9 @@ import trio
 from actgent.errors import ConfigurationError, InboxFull, MessageTooLarge, UsageError
 from actgent.errors.text_escaping import shown
 from actgent.messages import Priority
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.fair_queue import FairQueue, QueueEntry
-from actgent.support.fast_init import fast_constructor
-from actgent.support.field_repr import FieldRepr
+from actgent.support.fast_attrs_constructors import fast_constructor
 
 from .backpressure import (
     LEVELS,
@@ -119,9 +119,11 @@ class _SessionQueue(FieldRepr, Generic[M]):
     state: _State = _WAITING
     waiting: list[InboxEntry[M]] = attrs.field(factory=list)
     urgent: int = 0
-    """Number of waiting URGENT messages, including those with a reserved entry that are not enqueued yet."""
+    """Number of waiting URGENT messages. It includes messages that have a reserved place and are not enqueued yet."""
     non_urgent: int = 0
-    """Number of other waiting messages, including those that only have a reserved entry or wait for room in the whole inbox."""
+    """Number of waiting messages with other priorities.
+    It includes messages that have a reserved place, and messages that wait because the inbox is full.
+    """
     followups: deque[M] | None = None
     is_urgent: bool = False
     """True if the message that the session is processing is URGENT."""
@@ -143,11 +145,13 @@ class _Urgency(FieldRepr):
     """Counters of URGENT messages and turns."""
 
     waiting: int = 0
-    """Number of waiting URGENT messages, including those with a reserved entry that are not enqueued yet."""
+    """Number of waiting URGENT messages. It includes messages that have a reserved place and are not enqueued yet."""
     bytes: int = 0
     """Bytes of the queued URGENT messages."""
     running: int = 0
-    """Number of sessions that process an URGENT message, except those that have lent their slot."""
+    """Number of sessions that process an URGENT message.
+    It excludes sessions that wait for another agent and have lent their concurrency slot.
+    """
     running_by_owner: dict[str, int] = attrs.field(factory=dict)
     """Number of sessions that process an URGENT message, by owner."""
     consecutive_turns: int = 0
@@ -321,7 +325,7 @@ class PriorityInbox(Generic[M]):
             InboxFull: A bound is reached.
         """
         if not self.try_put(message, now=trio.current_time() if now is None else now, first=first):
-            raise self.refusal(message)
+            raise self.full_error(message)
 
     def waiting(self, session_id: str) -> list[M]:
         """Return the waiting messages of a session, unordered."""
@@ -339,7 +343,7 @@ class PriorityInbox(Generic[M]):
             InboxFull: A bound is reached.
         """
         if self.is_full(message):
-            raise self.refusal(message)
+            raise self.full_error(message)
 
     def check_size(self, message: M) -> None:
         """Check that a message is not too large for this inbox when the inbox is empty.
@@ -351,8 +355,8 @@ class PriorityInbox(Generic[M]):
         if size > self.message_bytes:
             raise MessageTooLarge(self.name, size, self.message_bytes)
 
-    def refusal(self, message: M) -> InboxFull:
-        """Return the `InboxFull` error for a message that finds no room. It names the capacity that is used up."""
+    def full_error(self, message: M) -> InboxFull:
+        """Return the `InboxFull` error for a message that finds no room. The error names the capacity that is used up."""
         bound = self.reached_bound(message)
         return self._full((message.session_id, False) if bound is UNBOUNDED else bound)
 
@@ -424,9 +428,9 @@ class PriorityInbox(Generic[M]):
         self._push(self._queues[entry[2].session_id], entry)
 
     def claim_reserved(self, entry: InboxEntry[M]) -> bool:
-        """Claim the session of a message with a reserved entry, so that its turn can start, without the queue.
+        """Claim the session of a message that has a reserved entry, so that its turn can start without the queue.
 
-        Return False if another message precedes it.
+        Return False if another message comes first.
         """
         queue = self._queues[entry[2].session_id]
         if (
@@ -446,7 +450,7 @@ class PriorityInbox(Generic[M]):
         return True
 
     def cancel_reservation(self, entry: InboxEntry[M]) -> None:
-        """Cancel the reservation of an entry, so that other messages can use the room."""
+        """Cancel the reservation of an entry, so that other messages can use its place in the inbox."""
         queue = self._queues[entry[2].session_id]
         self._reserved -= 1
         self._free(queue, entry)
@@ -488,9 +492,10 @@ class PriorityInbox(Generic[M]):
             await trio.lowlevel.cancel_shielded_checkpoint()
 
     def restore(self, message: M, *, now: float, first: bool = False) -> InboxEntry[M]:
-        """Enqueue a message without checking bounds, because its entry was granted earlier, e.g. before a restart.
+        """Enqueue a message after a restart without checking capacities, because the message had a place before the restart.
 
-        Return the entry. `now` is the arrival time, by which messages are ordered.
+        Return the entry. Messages are ordered by their arrival time `now`. `first=True` puts the message before all other
+        messages of its session except URGENT ones.
         """
         entry = self._make_entry(message, now, first=first)
         self._push(self._count(entry), entry)
@@ -524,7 +529,7 @@ class PriorityInbox(Generic[M]):
         queue.followups.append(message)
 
     def reached_bound(self, message: M) -> "Bound | Unbounded":
-        """Return the capacity for which a message lacks room; `UNBOUNDED` if there is room."""
+        """Return the full capacity because of which a message cannot be enqueued; `UNBOUNDED` if the message can be enqueued."""
         queue = self._queues.get(message.session_id)
         if message.priority == _URGENT:
             if queue is not None and queue.urgent >= self.urgent_capacity:
@@ -615,9 +620,9 @@ class PriorityInbox(Generic[M]):
         self._parked += 1
 
     def _list(self, queue: _SessionQueue[M]) -> None:
-        """Add a session to the sessions that can be dispatched, sorted by its first message, and wake a task in `get`.
+        """Add a session to the sessions that can be dispatched, sorted by its first message, and wake a task that waits in `get`.
 
-        An earlier entry of the session is replaced; its owner keeps the place in the rotation.
+        An earlier entry of the session is replaced. The position of its owner in the round robin does not change.
         """
         before = queue.listing
         queue.listing = self._add(self._ready, queue, queue.waiting[0], queue)
@@ -762,7 +767,10 @@ class PriorityInbox(Generic[M]):
         return (is_full and others > 0) or self._ready.first(_FIRST_NORMAL_LEVEL) is not None
 
     def _begin(self, queue: _SessionQueue[M]) -> None:
-        """Update the length of the current series of URGENT turns, because a turn of this session begins. Other turns end it."""
+        """Update the length of the current series of URGENT turns, because a turn of this session begins.
+
+        A turn without an URGENT message ends the series.
+        """
         urgency = self._urgency
         if not queue.is_urgent:
             urgency.consecutive_turns = 0
@@ -805,7 +813,7 @@ class PriorityInbox(Generic[M]):
         return message
 
     async def yield_in_series(self) -> None:
-        """Let other tasks run in a series of messages, as `get` does: at each 16th message, or a millisecond after they last ran."""
+        """Let other tasks run if many messages are processed in a row: at each 16th message, or a millisecond after they last ran."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._get_batch.is_full(trio.current_time()):
             await trio.lowlevel.checkpoint()

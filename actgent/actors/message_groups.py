@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 from .inbox import PriorityInbox
 from .wait_graph import WaitNode
@@ -37,9 +37,9 @@ class MessageGroups(FieldRepr):
     line_of: LineOf | None = None
     """Function that returns the group of a payload; None puts each message into a group alone."""
     actor_node: WaitNode = attrs.field(init=False)
-    """Node of the whole actor in the graph of waits."""
+    """Node of the whole actor in the wait-for graph, which detects deadlocks."""
     _nodes: dict[str, WaitNode] = attrs.field(init=False, factory=dict)
-    """Nodes in the graph of waits, by group, for groups that wait or are awaited."""
+    """Nodes in the graph of waits, by message group. Only groups that wait, or that another task waits for, have a node."""
     _serial: "itertools.count[int]" = attrs.field(init=False, factory=itertools.count)
 
     def __attrs_post_init__(self) -> None:
@@ -58,7 +58,7 @@ class MessageGroups(FieldRepr):
         return self.concurrency > 1
 
     def group_of(self, payload: Any) -> str:
-        """Return the group of a payload.
+        """Return the name of the group whose messages are processed in order with a payload.
 
         Raises:
             ConfigurationError: `line_of` returned a value that is not a string.

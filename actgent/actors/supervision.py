@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import attrs
 
 from actgent.errors import ConfigurationError, nearest
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 Strategy = typing.Literal["one_for_one", "one_for_all"]
 
@@ -37,8 +37,10 @@ class Supervision(FieldRepr):
     deliveries: int = 3
     """Number of failed attempts to process a message after which it becomes a dead letter."""
     escalate: bool = False
-    """False: an actor that fails too often stops, with `one_for_all` also its siblings. Its queued messages become dead letters,
-    and all other actors keep running. True: the parent of the actor fails, at the top the whole system or runtime."""
+    """False: an actor that fails too often stops, with `one_for_all` also its siblings.
+    Its queued messages become dead letters. All other actors keep running. True: the failure is passed to the parent of
+    the actor. An actor without a parent passes it to the whole system or runtime.
+    """
 
     def __attrs_post_init__(self) -> None:
         if self.strategy not in typing.get_args(Strategy):

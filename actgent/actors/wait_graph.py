@@ -1,11 +1,11 @@
-"""The wait graph: which sessions and actors wait for each other. A wait that would close a cycle is refused.
+"""The wait graph: which sessions and actors wait for each other. A wait that would close a cycle is rejected.
 
 A turn ends when all waits of its tools and handlers have ended, and a session starts its next message when its turn has
 ended. So waiting for a session includes all waits of that session, and a cycle would wait for ever. The edges of parallel
 tools all count, since the turn needs each result.
 
 A new edge closes a cycle if a path leads from the target back to the waiter. The search alternates between both ends and
-stops when one end has no more edges. That is nearly always at once: a new session waits for no other session, and few
+stops when one end has no more edges. Nearly all searches stop at once: a new session waits for no other session, and few
 sessions wait for the caller.
 """
 
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import attrs
 
 from actgent.errors import DeadlockDetected
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 
 @attrs.define(eq=False, repr=False)
@@ -48,7 +48,7 @@ class CycleSearch(FieldRepr):
 
 @contextmanager
 def waiting(waiter: WaitNode, target: WaitNode) -> Iterator[None]:
-    """Record for the block that `waiter` waits for `target`. Call `refuse_cycle` first.
+    """Record for the block that `waiter` waits for `target`. Call `reject_cycle` first.
 
     The first wait of a node releases its concurrency slot, and the end of its last wait acquires the slot
     again.
@@ -126,7 +126,7 @@ def _path_from_start(node: WaitNode | None, reached_from: dict[WaitNode, WaitNod
     return path
 
 
-def refuse_cycle(waiter: WaitNode, target: WaitNode) -> None:
+def reject_cycle(waiter: WaitNode, target: WaitNode) -> None:
     """Check that a wait of `waiter` for `target` would not be a deadlock.
 
     Raises:

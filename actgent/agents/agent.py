@@ -26,8 +26,8 @@ from actgent.errors import (
     UsageError,
 )
 from actgent.information_flow_labels import Policy
-from actgent.journal.session_annotations import NO_ANNOTATIONS, new_annotations
-from actgent.limits_and_schedules.argument_checks import (
+from actgent.journal.session_tags_and_metadata import NO_ANNOTATIONS, new_annotations
+from actgent.limits_and_schedules.id_and_number_validation import (
     at_least_one,
     check_flag,
     check_id,
@@ -54,8 +54,7 @@ from actgent.messages import (
     check_busy_rule,
     message_parts,
 )
-from actgent.modes.mode_enforcement import Modes
-from actgent.modes.modes_prompt import prompt_of
+from actgent.modes.tool_permissions_by_mode import Modes
 from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.prompt_layers import Prompt, SystemPrompt, to_layer
 from actgent.protocols.prompt_rendering import PromptManager
@@ -69,22 +68,22 @@ from actgent.protocols.protocol_interface import (
 )
 from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.approval_decisions import list_approvals
+from actgent.runtime.resumption_during_startup import wait_started
 from actgent.runtime.runtime import Host, Runtime, open_runtime
 from actgent.runtime.sessions.new_session import OnSession
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.sessions.session_recovery import recover
-from actgent.runtime.start_phase import wait_started
 from actgent.runtime.waits_between_sessions import take_sources_of_sessions
 from actgent.sessions.imported_history import ImportedMessage
-from actgent.sessions.pending.turn_delivery_channel import TurnReader, TurnStream
 from actgent.sessions.pending.turn_future import CallOptions
+from actgent.sessions.pending.turn_output_stream import TurnReader, TurnStream
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.sessions.session_handlers import Handler, check_called
 from actgent.state.reducers import Reducer
 from actgent.support import span_names
-from actgent.support.misuse_hints import OF_NEW_SESSIONS, OF_RUNS, OF_STREAMS, hints_for_agents
-from actgent.support.name_hints import async_block, unknown_argument
+from actgent.support.common_mistake_hints import OF_NEW_SESSIONS, OF_RUNS, OF_STREAMS, hints_for_agents
 from actgent.support.safe_logging import logger_of
+from actgent.support.unknown_name_hints import async_block, unknown_argument
 from actgent.tools.outputs.oversized_results import offer_read_result
 from actgent.tools.tool_adapters import ToolProtocol
 from actgent.tools.tool_interface import DepsT, Tool, unwrap_tool
@@ -95,11 +94,12 @@ from actgent.toolsets.toolset import Toolset, static_tools
 from actgent.turns.agent_core import AgentCore
 from actgent.turns.calls.approval_requests import NeedsPerson
 from actgent.turns.calls.tool_calls import Access
-from actgent.turns.content_guards import GuardedKind, Guards
 from actgent.turns.failure_logging import FailureLogger
+from actgent.turns.message_and_answer_guards import GuardedKind, Guards
 from actgent.turns.turn_hooks import Hooks
 
-from .argument_checks import (
+from .agent_construction import AgentDeps, AgentModels, build_actor, build_core, build_opener
+from .agent_constructor_validation import (
     AgentBounds,
     check_arguments,
     check_call_rule,
@@ -114,26 +114,20 @@ from .argument_checks import (
     own_templates,
     types_of,
 )
-from .assembly import AgentDeps, AgentModels, build_actor, build_core, build_opener
 from .keyword_argument_types import AgentOptions, FormT, MessageOptions, ProcessOptions, RunOptions
 from .model_tools import long_term_memory_parts, with_database, with_extract
-from .runs import (
-    STREAM_CAPACITY,
-    RewrittenMessage,
-    RunDefaults,
-    RunRequest,
+from .runs.await_reply import resume, send_and_wait
+from .runs.first_message_rewriting import RewrittenMessage, rewrite_message
+from .runs.run_request import RunDefaults, RunRequest
+from .runs.runs_on_other_cluster_nodes import (
     convert_reply,
     moved_error,
-    open_resumed_stream,
-    open_stream,
     remote_agent,
     remote_outcome,
-    resume,
-    rewrite_message,
     run_remotely,
-    send_and_wait,
     stream_remotely,
 )
+from .runs.streamed_runs import STREAM_CAPACITY, open_resumed_stream, open_stream
 from .session import DeliveryHandler, Session, SessionHandler, context_of, session_of_context
 from .single_turn_run import ProcessResult, process_turn
 from .teams import AgentRef, AgentTool, HandoffTool, limited
@@ -189,8 +183,8 @@ class Agent(Generic[DataT_co, DepsT]):
             shows the whole conversation up to 180,000 tokens.
         long_term_memory: Long-term memories of owners, across sessions. The model gets the tools `remember`, `recall` and `forget`,
             and each session sees the memories of its owner.
-        recall_before_answer: Add memories that match the user's message to the model call, without adding them to the history:
-            True for at most 1,000 tokens, or the maximum number of tokens.
+        recall_before_answer: Add memories that match the user's message to the model call, but not to the history. True adds at
+            most 1,000 tokens; a number sets another maximum of tokens.
         database: Tables of the agent, open while the agent runs. Tools use them as `ToolContext.database`.
         modes: Modes with their tools, and the rules for switching; None allows all tools at any time.
         approval: Function of (call, tool, context) that returns True or an `ApprovalRequest` if an approver must decide on the call. Tools
@@ -199,8 +193,8 @@ class Agent(Generic[DataT_co, DepsT]):
             the runtime, if it has one.
         max_concurrent_sessions: Maximum number of sessions that are processed at the same time.
         max_urgent_sessions: Maximum number of additional sessions that are processed for URGENT messages.
-        on_busy: Treatment of a message for a busy session: `queue` (wait), `collect` (answer it together with other waiting
-            messages), `interrupt` (stop the running turn and go next) or `reject` (raise `SessionBusy`).
+        on_busy: Treatment of a message for a busy session. `queue`: the message waits. `collect`: one turn answers all waiting
+            messages. `interrupt`: the running turn stops, and the message is next. `reject`: `SessionBusy` is raised.
         inbox_capacity: Maximum number of waiting messages.
         session_inbox_capacity: Maximum number of waiting messages of one session.
         urgent_inbox_capacity: Maximum number of waiting URGENT messages of one session.
@@ -385,13 +379,11 @@ class Agent(Generic[DataT_co, DepsT]):
         Raises:
             ConfigurationError: A template is invalid, or does not fit the profile.
         """
-        of_modes = (
-            prompt_of(self.modes, self.tools) if self.modes is not None and system_prompt is None else ""
-        )
+        modes = None if system_prompt is not None else self.modes
         system = SystemPrompt(
             PromptManager(self.protocol, self.profile),
             replacement=system_prompt,
-            mode_text=of_modes,
+            mode_text="" if modes is None else modes.system_prompt(self.tools.list()),
             layer=None if prompt is None else to_layer(prompt),
         )
         prompts = PromptManager(
@@ -406,7 +398,7 @@ class Agent(Generic[DataT_co, DepsT]):
 
     @property
     def system_prompt(self) -> str:
-        """System prompt of sessions without their own `prompt=`.
+        """System prompt of the sessions that were created without `prompt=`.
 
         If the prompt is rendered for each session, this is only the beginning that all sessions share.
         """
@@ -463,9 +455,8 @@ class Agent(Generic[DataT_co, DepsT]):
         Raises:
             NotRunning: The agent is not running.
             ActgentError: The model call of `enhance_prompt` failed; no session was created.
-            ConfigurationError: The owner is empty or contains NUL or a lone surrogate, the id is not a printable text of at
-                most 200 characters, a tag or the metadata is invalid, or the history is invalid, e.g. a tool call without its
-                result.
+            ConfigurationError: The owner is empty or contains NUL or a lone surrogate. Or the id is not a printable text of at
+                most 200 characters. Or a tag, the metadata or the history is invalid, e.g. a tool call without its result.
             SessionExists: The agent already has a session with this id. Other agents may have a session with the same id.
             WrongOwner: The parent session belongs to another owner.
             InboxFull: The inbox stayed full, so the description was not accepted.
@@ -620,7 +611,7 @@ class Agent(Generic[DataT_co, DepsT]):
         return _make_public_session(context, deps)
 
     async def receive(self, message: Message, *, enqueue_timeout: float = 30) -> str:
-        """Enqueue a message created by `Session.create_message`, and return its id. Both calls together equal one `Session.chat`.
+        """Enqueue a message created by `Session.create_message`, and return its id. `Session.chat` does both in one call.
 
         The message goes to the session in `message.session_id`. A repeated call with the same message has no effect.
 
@@ -648,7 +639,7 @@ class Agent(Generic[DataT_co, DepsT]):
 
     @property
     def model_clients(self) -> Mapping[str, LLM]:
-        """Model clients of the agent by role; `default` is the one of `llm=`. Names and settings are converted to clients."""
+        """Model clients of the agent by role. The role `default` has the client of `llm=`. Names and settings become clients."""
         return self._models.open()
 
     @property
@@ -808,9 +799,9 @@ class Agent(Generic[DataT_co, DepsT]):
     ) -> Reply:
         """Send a message and wait for the answer: the last reply of the turn.
 
-        Without `session=`, the message gets a new session, which is closed afterwards. Cancelling the call stops the turn. In a
-        turn of another session, e.g. in a tool, the call also waits while the turn is suspended for an approval; otherwise it
-        raises `Suspended`, and `resume` continues the turn.
+        Without `session=`, the message gets a new session, which is closed afterwards. Cancelling the call stops the turn. If the
+        turn is suspended for an approval, the call raises `Suspended`, and `resume` continues the turn. A call from a tool or
+        handler of another session waits for the approval instead.
 
         Args:
             content: Text, or a list of parts such as pictures and files.
@@ -830,8 +821,8 @@ class Agent(Generic[DataT_co, DepsT]):
             limits: Limits of the turn, in place of those of the agent.
             deps: Dependencies of the tools, for this turn only.
             tools: Tools that the caller runs itself, for this turn only, each a `ToolSpec` or `{"name", "description",
-                "parameters"}`. A call of one raises `Suspended`: `resume` with `{id: Respond(result)}` for each of
-                `session.caller_calls`.
+                "parameters"}`. If the model calls one, `run` raises `Suspended`. Then call `resume` with
+                `{id: Respond(result)}` for each of `session.caller_calls`.
             **unknown: Misspelt arguments, raised as an error that suggests the right name.
 
         Raises:
@@ -959,9 +950,9 @@ class Agent(Generic[DataT_co, DepsT]):
     ) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery], None]:
         """Send a message and receive the deliveries of its turn: `Token`, `ToolResult`, `Event`, `Route`, `Reply`, `Failure`, `Approval`.
 
-        The arguments are those of `run`. The stream ends if the turn is suspended for an approval; `follow` continues it. If an
-        earlier turn of the session waits for approvals, the message is not sent: the block raises `Suspended`, or, if the
-        message was queued already, the only delivery is a `Failure` of that kind.
+        The arguments are those of `run`. The stream ends if the turn is suspended for an approval; `follow` streams the rest. If
+        an earlier turn of the session waits for approvals, the message is not sent, and the block raises `Suspended`. If the
+        message was queued already, the only delivery is a `Failure` of the kind `suspended`.
 
         A slow reader slows down the model's stream. Leaving the block before the end stops the turn. After `timeout` seconds
         the turn ends with a `Failure` of the kind `deadline`, the last delivery. A repeated `message_id` receives the rest of
@@ -1000,9 +991,9 @@ class Agent(Generic[DataT_co, DepsT]):
         return TurnStream(options, reader=reader)
 
     def _changed_options(self, options: CallOptions) -> list[str]:
-        """Return the names of the options of a run that differ from the options of the agent.
+        """Return the names of the options that were passed to a run and differ from the agent's options.
 
-        A run in another process cannot use these options, because they are not sent.
+        These options cannot be sent to another process, so such a run must be in this process.
         """
         plain = self._defaults.options
         names = (field.name for field in attrs.fields(CallOptions) if field.name != "journal_form")
@@ -1093,7 +1084,7 @@ class Agent(Generic[DataT_co, DepsT]):
     async def resume(
         self, decisions: Mapping[str, Decision], *, by: Sender | str | None = None
     ) -> Reply[DataT_co]:
-        """Decide the approvals of one suspended turn, by their ids, and wait for the answer as `run` does.
+        """Decide the approvals of one suspended turn, by their ids, and wait for the reply in the same way as `run`.
 
         Other callers that wait for the turn, e.g. a tool call of another agent, receive the answer as well. Cancelling the call
         stops the turn if the turn has resumed and no other caller waits for it.
@@ -1181,7 +1172,7 @@ class Agent(Generic[DataT_co, DepsT]):
             self._dead_letter(letter)
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
-        """Return a tool for other agents that sends a task to this agent. This agent starts together with the agent that has the tool."""
+        """Return a tool with which other agents send a task to this agent. This agent starts together with such an agent."""
         default = self.profile.goal or self.profile.capabilities or self.profile.role or self.name
         return AgentTool(
             name or re.sub(r"[^a-zA-Z0-9_-]+", "_", self.name),
@@ -1200,7 +1191,7 @@ class Agent(Generic[DataT_co, DepsT]):
         self._extra_companions = (*self._extra_companions, agent)
 
     def _companions(self) -> "Iterable[Agent]":
-        """Return the agents to start together with this agent: those that its tools call, and those added by `accompany`."""
+        """Return the agents that start together with this agent: agents that its tools call, and agents added by `accompany`."""
         tools = self._initial_tools()
         called = [tool.agent for tool in tools if isinstance(tool, (AgentTool, HandoffTool))]
         return [*called, *self._extra_companions]  # type: ignore[list-item]
@@ -1215,18 +1206,21 @@ class Agent(Generic[DataT_co, DepsT]):
             offer_read_result(self.tools)
 
     def _initial_tools(self) -> Iterable[Tool]:
-        """Return the tools that the agent has before its toolsets connect. Wrapped tools are returned without their wrappers."""
+        """Return the tools that the agent has before its toolsets connect.
+
+        For a wrapped tool, return the tool inside of the wrapper.
+        """
         given = [*self.tools.list()]
         for toolset in self.toolsets:
             given += static_tools(toolset)
         return [unwrap_tool(tool) for tool in given]
 
     def _access_rules(self) -> Iterable[Access]:
-        """Return additional rules that may reject a tool call directly before the call runs; empty in this class."""
+        """Return additional rules that may reject a tool call immediately before it runs. This class has no such rules."""
         return ()
 
     async def _route(self, turn: Turn, route: Route) -> Reply | None:
-        """Let the agent that a route names answer, and return its reply. This class has no routes and returns None."""
+        """Let the agent that a route names answer, and return the reply. This class has no routes and returns None."""
         await trio.lowlevel.checkpoint()
         return None
 
@@ -1285,10 +1279,10 @@ class Agent(Generic[DataT_co, DepsT]):
         return None
 
     def _needs_actor_at_start(self, runtime: Runtime) -> bool:
-        """Return True if the actor has work before the first message, or if building it may raise.
+        """Return True if the actor must be built when the agent starts, and not at the first message.
 
-        Sessions in a journal may resume. Toolsets and databases are opened at the start. The model of a summarizing memory may
-        lack a key. The constructor of a `core_type` may fail.
+        The actor is built at the start if it has work before the first message: sessions to resume, toolsets or databases to
+        open. It is also built at the start if the construction may raise, for example because a summary model has no API key.
         """
         return (
             runtime.journal is not None
@@ -1337,7 +1331,7 @@ class Agent(Generic[DataT_co, DepsT]):
             runtime.agents.remove(self.name)
 
     def _with_companions(self) -> "list[Agent]":
-        """Return this agent and all direct and indirect companions that are not running, each once."""
+        """Return this agent and all agents that start together with it, directly or indirectly, if they are not running yet."""
         agents: dict[Agent, None] = {self: None}
         waiting = [self]
         while waiting:
@@ -1363,10 +1357,10 @@ class Agent(Generic[DataT_co, DepsT]):
         return opener
 
     async def _await_opener(self) -> SessionOpener:
-        """Return the session opener of this agent after the agent is ready to process messages.
+        """Return the session opener of this agent when the agent is ready to process messages.
 
-        A turn that was resumed from the journal waits until the program has started this agent, or the start
-        phase has ended.
+        If a turn that was resumed from the journal makes the call, the call first waits for the start of this agent. The wait
+        ends when the start phase of the program has ended.
         """
         if self._host is None:
             await wait_started(self.name)
@@ -1466,6 +1460,6 @@ def _parent_context(parent: object) -> SessionContext | None:
 
 
 def _state_check_of(declared: Any) -> Any:
-    from .state_type_checks import state_check_of  # noqa: PLC0415 - few agents declare a type of their state
+    from .session_state_type_check import state_check_of  # noqa: PLC0415 - few agents declare a type of their state
 
     return state_check_of(declared)

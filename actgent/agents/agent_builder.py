@@ -24,7 +24,7 @@ from actgent.messages import OnBusy
 from actgent.protocols import PROTOCOLS, make_protocol
 from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.direct_or_react_choice import AutoSwitching, KeywordStrategy, Strategy, UserPreference
-from actgent.protocols.goal import Goal
+from actgent.protocols.goal.goal_protocol import Goal
 from actgent.protocols.plan import Planning
 from actgent.protocols.prompt_layers import Prompt
 from actgent.protocols.protocol_interface import ClassificationType, Instruction, Protocol, types_from
@@ -33,14 +33,15 @@ from actgent.protocols.simple_protocol import Simple
 from actgent.protocols.steps_protocol import Steps
 from actgent.runtime.sessions.new_session import OnSession
 from actgent.sessions.session_handlers import Handler
-from actgent.support.misuse_hints import hints_for_builders
+from actgent.support.common_mistake_hints import hints_for_builders
+from actgent.support.unknown_name_hints import lists_arguments
 from actgent.tools.tool_adapters import ToolProtocol
 from actgent.tools.tool_interface import Tool
 from actgent.toolsets.toolset import Toolset
-from actgent.turns.content_guards import GuardedKind
+from actgent.turns.message_and_answer_guards import GuardedKind
 
 from .agent import Agent
-from .argument_checks import forms_of
+from .agent_constructor_validation import forms_of
 from .builtin_agents import RouterAgent
 from .goal import GoalAgent
 from .plan_agent import PlanAgent
@@ -65,9 +66,7 @@ DEFAULT_TYPES = (
         {"action": "<what would be done>", "consequences": "<what comes of it>"},
     ),
     ClassificationType(
-        "completion",
-        "The task is done; say what came of it.",
-        {"result": "<what came of it>"},
+        "completion", "The task is done; say what came of it.", {"result": "<what came of it>"}
     ),
     ClassificationType(
         "error",
@@ -78,6 +77,7 @@ DEFAULT_TYPES = (
 """Classification types that suit most agents: clarification, confirmation, completion, error."""
 
 
+@lists_arguments
 @attrs.frozen
 class SchemaBuilder:
     """Builder of classification types from instructions. Without instructions, it builds the default types.
@@ -86,7 +86,7 @@ class SchemaBuilder:
     """
 
     instructions: Sequence[Instruction] = attrs.field(default=(), converter=forms_of)
-    """Instructions in the order in which the model sees them."""
+    """Answer types (instructions) of the agent, in the order in which the model sees them."""
 
     def add(self, *instructions: Instruction | Mapping[str, Any] | str) -> Self:
         """Return a builder with additional instructions at the end."""
@@ -231,16 +231,22 @@ class AgentBuilder:
     # --- model, tools and limits ---------------------------------------------------------------------
 
     def llm(self, model: ModelLike | str | None = None, **settings: Any) -> Self:
-        """Set the model. The settings are those of `load_settings`; they override the environment and the folder."""
+        """Set the model of the agent.
+
+        Args:
+            model: Model or its name, such as `anthropic:claude-sonnet-5`; None leaves the model unchanged.
+            **settings: Parameters of `load_settings`, such as `temperature`. They take precedence over environment variables and
+                the settings file of an agent folder.
+        """
         given = {**self._model, **settings}
         return attrs.evolve(self, model=given if model is None else {**given, "model": model})
 
     def deps(self, deps: Any) -> Self:
-        """Set the value that tools get as `ToolContext.deps`, or an async function of the session that returns it."""
+        """Set the `deps` of the agent: the value of `ToolContext.deps`, or an async function of the session that returns this value."""
         return self._set_options(deps=deps)
 
     def tools(self, *tools: Tool | ToolProtocol | Toolset) -> Self:
-        """Add tools and toolsets that the model may call. Tools that were added earlier stay."""
+        """Add tools and toolsets to the tools that were added before. The model may call all of them."""
         return self._set_options(tools=(*self._options.get("tools", ()), *tools))
 
     def memory(self, memory: MemoryLike) -> Self:

@@ -17,7 +17,7 @@ from actgent.sessions.session_context import Turn
 from actgent.tools.tool_interface import DepsT
 
 from .agent import Agent
-from .argument_checks import check_routes, forms_of, types_of
+from .agent_constructor_validation import check_routes, forms_of, types_of
 from .keyword_argument_types import AgentOptions
 from .session import session_of_context
 
@@ -111,7 +111,7 @@ class RouterAgent(Agent[DataT_co, DepsT]):
         return [*super()._companions(), *self.routes.values()]
 
     async def _route(self, turn: Turn, route: Route) -> Reply | None:
-        """Let the agent of the route answer, and return its reply; None for an action without a route.
+        """Let the agent of a route answer, and return the reply. An action without a route gives None.
 
         The agent answers in a child session, which exists as long as this session.
         """
@@ -139,7 +139,7 @@ class RouterAgent(Agent[DataT_co, DepsT]):
 
 
 def _actions(routes: Mapping[str, Agent], described: Collection[str]) -> list[Instruction]:
-    """Return an instruction for each route that has none, so that the model knows the action.
+    """Return an instruction for each route without an instruction, so that the model knows the action of the route.
 
     `described` has the actions with an instruction or type. The description is the goal of the route's agent, else its
     capabilities or role.

@@ -10,7 +10,7 @@ from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.model_settings import LLMSettings
 from actgent.memory.memory_interface import LongTermMemoryBase, MemoryLike
 from actgent.messages import OnBusy, Priority, PriorityName, Sender
-from actgent.modes.mode_enforcement import Modes
+from actgent.modes.tool_permissions_by_mode import Modes
 from actgent.protocols.prompt_layers import Prompt
 from actgent.protocols.protocol_interface import ClassificationType, Instruction, Protocol
 from actgent.sessions.imported_history import ImportedMessage

@@ -13,7 +13,7 @@ from actgent.tools.tool_interface import DepsT, Tool, ToolContext
 from actgent.turns.calls.tool_calls import Access
 
 from .agent import Agent
-from .argument_checks import memory_of
+from .agent_constructor_validation import memory_of
 from .keyword_argument_types import AgentOptions
 from .session import Session, context_of
 
@@ -54,7 +54,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         tools: Sequence[str] | None = None,
         history: int | None = None,
     ) -> None:
-        """Configure a session, from its next model call on. Arguments that are None keep their value.
+        """Change settings of a session from its next model call on. A setting whose argument is None stays unchanged.
 
         To configure the first message of a session, call `configure` in an `on_session` function. The system prompt of a session
         is set by `create_session(prompt=)`.
@@ -106,7 +106,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         return tuple(tool.name for tool in self.tools if _is_enabled(tool, enabled))
 
     def enable_tools(self, session: Session, *names: str) -> None:
-        """Let a session call these tools as well.
+        """Permit the model of a session to call the tools `names` in addition to its other tools.
 
         Raises:
             ConfigurationError: The agent has no tool of one of these names.
@@ -165,7 +165,7 @@ def _enabled_tools(state: Mapping[str, Any]) -> Sequence[str] | None:
 
 
 def _limit_history(session: Session) -> None:
-    """Apply the `history` value of `PlanAgent.configure` to the messages that the model sees in this session."""
+    """Limit the messages that the model receives in this session to the `history` value of `PlanAgent.configure`."""
     view = context_of(session).conversation.current_view()
     if isinstance(view, LimitedView):
         view.limit = session.state.get(CONFIG, {}).get("history")

@@ -13,14 +13,14 @@ import trio
 from actgent.actors.actor import running_actor
 from actgent.approvals import Approval, Decision
 from actgent.database.database import Database
-from actgent.errors import ConfigurationError, SessionMoved, UsageError
+from actgent.errors import ConfigurationError, NotRunning, SessionMoved, UsageError
 from actgent.information_flow_labels import TRUSTED, Label, check_label, text_of
 from actgent.journal.record_types import TurnOptions
-from actgent.journal.session_annotations import changed_by
 from actgent.journal.session_list_queries import SessionKey
-from actgent.limits_and_schedules.argument_checks import check_id, check_seconds
+from actgent.journal.session_tags_and_metadata import changed_by
 from actgent.limits_and_schedules.budget import Budget, Funding
 from actgent.limits_and_schedules.clock import Clock
+from actgent.limits_and_schedules.id_and_number_validation import check_id, check_seconds
 from actgent.limits_and_schedules.schedule import Schedule, parse_schedule
 from actgent.messages import (
     CallProgress,
@@ -46,28 +46,36 @@ from actgent.messages import (
 )
 from actgent.modes.mode import Actor
 from actgent.modes.mode_changes import ModeChange, changes_in
-from actgent.modes.mode_enforcement import Modes
+from actgent.modes.tool_permissions_by_mode import Modes
 from actgent.runtime.agent_actor import AgentActor
-from actgent.runtime.approval_decisions import caller_calls, decide, open_approvals, session_holding
+from actgent.runtime.approval_decisions import (
+    caller_calls,
+    decide,
+    open_approvals,
+    session_holding,
+    sources_of_approvals,
+)
 from actgent.runtime.delegation.task_delegation import Delegation, find_tasks, has_received_result, stop_tasks
 from actgent.runtime.introspection import need_journal
 from actgent.runtime.message_admission import MessageAdmission
-from actgent.runtime.sessions.annotation_changes import Annotator
+from actgent.runtime.resumption_during_startup import wait_started
 from actgent.runtime.sessions.remote_session_interface import RemoteSessions, check_sendable
 from actgent.runtime.sessions.session_lifecycle import write_pending
 from actgent.runtime.sessions.session_tree_close import close_tree
-from actgent.runtime.start_phase import wait_started
-from actgent.runtime.subscriptions import (
+from actgent.runtime.sessions.tag_and_metadata_changes import Annotator
+from actgent.runtime.subscriptions.observation_reader import (
     ObservationFilter,
     ObservationReader,
-    SessionFollower,
-    follow_session,
     list_observations,
     list_recent,
     observe,
     observe_recent,
 )
+from actgent.runtime.subscriptions.session_follower import SessionFollower, follow_session
+from actgent.runtime.untrusted_source_removal import remove_untrusted_source
 from actgent.runtime.waits_between_sessions import (
+    add_withheld_sources,
+    notes_sources,
     releasing_slot,
     running_session,
     sources_of_caller,
@@ -94,9 +102,14 @@ from actgent.sessions.subscriptions import (
 )
 from actgent.state.handoff_state import given_back, handoff_in
 from actgent.state.session_state import Store
-from actgent.support.field_repr import FieldRepr
-from actgent.support.misuse_hints import OF_CHATS, hints_for_message_ids, hints_for_sessions
-from actgent.support.name_hints import unknown_argument
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.common_mistake_hints import (
+    OF_CHATS,
+    OF_SCHEDULES,
+    hints_for_message_ids,
+    hints_for_sessions,
+)
+from actgent.support.unknown_name_hints import unknown_argument
 from actgent.tools.tools_run_by_caller import CallerTools, check_caller_tools
 
 ENQUEUE_SECONDS = 30
@@ -157,7 +170,7 @@ class Session(Generic[DataT_co]):
         """Deps that the agent's function returned for this session; None if it was not called."""
 
     def __actgent_weak_handle__(self) -> object:
-        """Return a weak reference to this handle. The session stores it in place of the handle after the session has ended."""
+        """Return a weak reference to this `Session`, which the internal session stores after the session has ended."""
         return _WeakHandle(weakref.ref(self), self._services)
 
     def __repr__(self) -> str:
@@ -197,11 +210,17 @@ class Session(Generic[DataT_co]):
             try:
                 yield reader
             finally:
-                take_sources(self._context)
+                self._take_sources_of_records()
+
+    def _take_sources_of_records(self) -> None:
+        """Add the untrusted sources of the session's records, which include withheld results, to the calling turn."""
+        take_sources(self._context)
+        if notes_sources():
+            add_withheld_sources(self._context.withheld_sources)
 
     @property
     def _here(self) -> SessionContext:
-        """Internal context of the session, for methods that need the session in this process.
+        """Internal context of the session. Methods that need the session in this process use this context.
 
         Raises:
             SessionMoved: Another process owns the session; the context is out of date.
@@ -355,7 +374,7 @@ class Session(Generic[DataT_co]):
             handlers.drop(attached)
 
     def follow(self, *, after: int | None = 0) -> AbstractAsyncContextManager[SessionFollower]:
-        """Return an `async with` block with a receive channel of the session's records: existing records first, then new ones.
+        """Return an `async with` block that receives the records of the session: first the existing records, then new records.
 
         Each record after the number `after` is received once and in order, as `Followed` with its number. The number is the
         cursor to continue from, also in another process: `follow(after=cursor)`. None starts with the next record. Between
@@ -429,7 +448,7 @@ class Session(Generic[DataT_co]):
             JournalError: The journal cannot be read.
         """
         self._agent.runner.check_loop("session.observations()")
-        take_sources(self._context)
+        self._take_sources_of_records()
         key, observation_filter = (
             SessionKey(self.agent_name, self.id),
             ObservationFilter(types=types, turn=turn),
@@ -467,14 +486,14 @@ class Session(Generic[DataT_co]):
         session's rule. `metadata` is kept with the message for programs (`message.metadata`), and never shown to a model. A
         `priority` in an unknown word is NORMAL, with a warning in the log; a misspelt one is an error.
 
-        `tools` are tools of the caller for this turn, each a `ToolSpec` or `{"name", "description", "parameters"}`. A call of
-        one suspends the turn and is listed in `caller_calls`; `answer` it with `Respond(result)` or `Reject(reason)`.
+        `tools` are tools of the caller for this turn, each a `ToolSpec` or `{"name", "description", "parameters"}`. A call of such
+        a tool suspends the turn and is listed in `caller_calls`. `answer` the call with `Respond(result)` or `Reject(reason)`.
 
         `label` has the untrusted sources of a message that the owner has not written, such as `Label({"mail:bob"})`.
 
         Raises:
-            ConfigurationError: The message is empty, the priority is misspelt or not a priority, or a tool is invalid or has the
-                name of a tool of the agent.
+            ConfigurationError: The message is empty, the priority is misspelt or not a priority, or a tool is invalid. Or a tool
+                has the name of a tool of the agent.
             MessageTooLarge: The message has more bytes than the agent takes (`Agent(message_bytes=...)`).
             InboxFull: The inbox had no room within `enqueue_timeout` seconds.
             SessionBusy: The session is busy, and the rule is `reject`.
@@ -530,7 +549,7 @@ class Session(Generic[DataT_co]):
         on_busy: OnBusy | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Message:
-        """Return the message that `chat` would send, without sending it. Send it with `Agent.receive`.
+        """Create the message that `chat` would send, and return it without sending it. `Agent.receive` sends the message.
 
         Raises:
             ConfigurationError: The message is empty, or an argument is invalid.
@@ -538,12 +557,7 @@ class Session(Generic[DataT_co]):
         if message_id is not None:
             check_id("message_id", message_id)
         return self._context.new_message(
-            content,
-            sender,
-            priority,
-            message_id=message_id,
-            on_busy=on_busy,
-            metadata=metadata,
+            content, sender, priority, message_id=message_id, on_busy=on_busy, metadata=metadata
         )
 
     async def inject(self, delivery: Delivery[DataT_co]) -> None:
@@ -603,6 +617,7 @@ class Session(Generic[DataT_co]):
 
     async def schedule(
         self,
+        /,
         description: str,
         *,
         after: float | None = None,
@@ -612,6 +627,7 @@ class Session(Generic[DataT_co]):
         key: str | None = None,
         priority: Priority | PriorityName = Priority.NORMAL,
         metadata: Mapping[str, Any] | None = None,
+        **unknown: Never,
     ) -> Schedule:
         """Set a schedule, which sends the session the message "Running scheduled task: " with the description.
 
@@ -629,6 +645,7 @@ class Session(Generic[DataT_co]):
             key: Key of the schedule; a key that was used before sets no second schedule.
             priority: Priority of the message.
             metadata: Metadata of the message, as in `chat`.
+            **unknown: Misspelt arguments, raised as an error that suggests the right name.
 
         Raises:
             ConfigurationError: The time is invalid, more than a minute in the past, or not exactly one time was passed; or the
@@ -637,6 +654,8 @@ class Session(Generic[DataT_co]):
             LimitReached: A turn sets a schedule that fires within a minute, and the limits of that turn are used up.
             SessionClosed, NotRunning: The session cannot receive messages any more.
         """
+        if unknown:
+            raise unknown_argument(Session.schedule, unknown, OF_SCHEDULES)
         self._agent.runner.check_loop("session.schedule()")
         check_id("key", key)
         times: dict[str, Any] = {"after": after, "at": at, "cron": cron, "zone": zone}
@@ -650,14 +669,18 @@ class Session(Generic[DataT_co]):
             return made
 
     async def unschedule(self, schedule_id: str) -> bool:
-        """Remove a schedule, durable on return. Return False if the session has no schedule with this id, e.g. because it has fired.
+        """Remove a schedule durably.
+
+        Return False if the session has no schedule with this id, e.g. because it has already fired.
 
         Raises:
             JournalError: The removal could not be written, and the schedule is still set.
-            NotRunning: The agent is stopping.
+            NotRunning: The agent is stopping, or has stopped.
         """
         self._agent.runner.check_loop("session.unschedule()")
         context, was_tried = self._context, False
+        if self._agent.lifecycle.has_left:  # its next start may have loaded the schedule
+            raise NotRunning(self.agent_name)
         with suppress(SessionMoved):
             if not context.has_moved:
                 was_tried = schedule_id in {each.id for each in schedules(context)}
@@ -734,7 +757,7 @@ class Session(Generic[DataT_co]):
 
         Raises:
             ConfigurationError: The deadline, the id or the priority is invalid.
-            NotRunning: No agent with this name is running in the runtime.
+            NotRunning: No agent with this name is running in the runtime, or the agent of this session has stopped.
             LimitReached: The session has reached its limit of open tasks.
         """
         self._agent.runner.check_loop("session.delegate()")
@@ -776,7 +799,7 @@ class Session(Generic[DataT_co]):
         )
 
     async def cancel_task(self, task_id: str) -> bool:
-        """Stop a delegated task and close its session, durable on return. The session gets no message about it.
+        """Stop a delegated task and close the session of the task, durably. The delegating session gets no message about this.
 
         Returns False if the task is not running, or if its outcome was sent before it was stopped. If several agents were given
         a task with this id, all of them are stopped, with their child sessions.
@@ -802,7 +825,7 @@ class Session(Generic[DataT_co]):
 
     @property
     def handoff_agent(self) -> str:
-        """Name of the agent that answers after a handoff; empty if the session's own agent answers."""
+        """Name of the agent that answers the session after a handoff; empty if no handoff is in progress."""
         return handoff_in(self._here.seen_state).agent
 
     async def hand_back(self) -> None:
@@ -879,12 +902,44 @@ class Session(Generic[DataT_co]):
     @property
     def approvals(self) -> tuple[Approval, ...]:
         """Open approvals of the session and of its loaded child sessions, oldest first."""
-        return open_approvals(self._read_here)
+        context = self._read_here
+        if notes_sources():
+            add_withheld_sources(sources_of_approvals(context))
+        return open_approvals(context)
 
     @property
     def label(self) -> Label:
-        """Label of the next request to the model: the untrusted sources on which the conversation depends. It only grows."""
+        """Label of the next request to the model: the untrusted sources on which the conversation depends.
+
+        Only `lift` removes a source.
+        """
         return self._here.conversation.label
+
+    async def lift(self, source: str, *, by: Sender | str, reason: str = "") -> None:
+        """Remove an untrusted source from `label`, because a person trusts all text received from this source so far.
+
+        Durable on return.
+
+        The next request and the next tool calls, also of a running turn, no longer depend on the source. Earlier messages, stored
+        results and open approvals keep it. If later text of the source arrives, also from a call that already runs,
+        the label has the source again.
+
+        Args:
+            source: Name of the source, as in `label.sources`. `*` removes all sources of a label that has more than 8.
+            by: Person that trusts the source, for the journal.
+            reason: Reason of the person, for the journal; at most 2,000 characters.
+
+        Raises:
+            ConfigurationError: The label does not have the source, or `by` is empty.
+            UsageError: A turn makes the call, that is, one of its tools or handlers; or code that has read untrusted text.
+            SessionClosed, NotRunning: The session was closed, or its agent is stopping.
+            JournalError: The write failed. The label keeps the source until the session is loaded again.
+        """
+        self._agent.runner.check_loop("session.lift()")
+        try:
+            await remove_untrusted_source(self._agent, self._here, source, by=by, reason=reason)
+        except SessionMoved as moved:
+            await self._remote_session(moved).lift(source, by=by, reason=reason)
 
     @property
     def caller_calls(self) -> tuple[Approval, ...]:
@@ -895,7 +950,7 @@ class Session(Generic[DataT_co]):
         return caller_calls(self._read_here)
 
     def _remote_session(self, moved: SessionMoved, **arguments: object) -> Any:
-        """Return a proxy of this session in the process that owns it, with the same methods.
+        """Return a proxy of this session with the same methods, which calls the process that owns the session.
 
         `arguments` are the arguments of the call, which are sent to that process.
 
@@ -944,7 +999,7 @@ class Session(Generic[DataT_co]):
     @property
     def mode_changes(self) -> tuple[ModeChange, ...]:
         """The last 100 mode changes of the session, oldest first."""
-        return changes_in(self._here.seen_state)
+        return changes_in(self._read_here.seen_state)
 
     @property
     def _modes(self) -> Modes:
@@ -983,12 +1038,12 @@ class Session(Generic[DataT_co]):
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Tags of the session, sorted; `annotate` changes them."""
+        """Tags of the session, sorted. `annotate` changes the tags."""
         return self._context.annotations.tags
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """Metadata of the session for programs, by key; `annotate` changes it."""
+        """Metadata of the session for programs, by key. `annotate` changes the metadata."""
         return self._context.annotations.metadata
 
     async def annotate(
@@ -1023,7 +1078,7 @@ class Session(Generic[DataT_co]):
 
     @property
     def parent(self) -> "Session | None":
-        """Session that this session works for; None if it has no parent."""
+        """Parent session, for which this session works; None if it has no parent."""
         parent = self._context.parent
         return None if parent is None else session_of_context(parent)
 
@@ -1083,8 +1138,8 @@ class Session(Generic[DataT_co]):
     def history(self) -> tuple[Message, ...]:
         """All messages of the session, oldest first.
 
-        For a long session that was loaded from the journal, the first access reads the older messages, blocks the event loop
-        meanwhile, and keeps them in memory. Use `messages` to read a page.
+        If a long session was loaded from the journal, the first access reads the older messages and keeps them in memory. This
+        read blocks the event loop. Use `messages` to read a page.
         """
         return self._read_here.conversation.history
 
@@ -1100,12 +1155,12 @@ class Session(Generic[DataT_co]):
 
     @property
     def usage(self) -> Usage:
-        """Usage of the session's model calls; `usage.total` includes the sessions that worked for it."""
+        """Tokens and cost of the session's model calls. `usage.total` also includes the child sessions."""
         return self._here.conversation.usage
 
     @property
     def budget(self) -> Budget | None:
-        """Budget of the running turn, or of the session between turns; None if there is no limit.
+        """Budget of the running turn or, between turns, of the session; None if the session has no limits.
 
         `budget.left` has the remaining amount of each limit.
         """
@@ -1117,12 +1172,12 @@ class Session(Generic[DataT_co]):
 
     @property
     def database(self) -> Database | None:
-        """Database of the agent; None if it has none. Tools use `ToolContext.database`."""
+        """Database of the agent; None if the agent has no database. Tools read `ToolContext.database` instead."""
         return self._services.database
 
     @property
     def deps(self) -> Any:
-        """Deps that tools get as `ToolContext.deps`: those of the run, else of the session, the agent, or the parent session.
+        """Deps that tools get as `ToolContext.deps`: the first that is set of the run, the session, the agent and the parent session.
 
         None if none are set.
         """
@@ -1157,7 +1212,7 @@ class _WeakHandle(FieldRepr):
     services: SessionServices
 
     def restore(self, context: SessionContext) -> Session:
-        """Return the public handle of the session `context`: the old one if the program still uses it, else a new one."""
+        """Return the public `Session` of `context`: the existing object if the program still uses it, otherwise a new object."""
         handle = self.reference()
         if handle is None:
             handle = Session(context, None, services=self.services)
@@ -1166,7 +1221,7 @@ class _WeakHandle(FieldRepr):
 
 
 def session_of_context(context: SessionContext) -> Session:
-    """Return the public `Session` handle of an internal context; a new handle if the program dropped the last one."""
+    """Return the public `Session` of an internal context. Create a new object if the program has dropped the last one."""
     if isinstance(context.public_session, _WeakHandle):
         return context.public_session.restore(context)
     assert isinstance(context.public_session, Session)  # noqa: S101 - the assembly creates only this class
@@ -1201,7 +1256,7 @@ def _check_task(agent: object, task_id: str | None, deadline: float) -> None:
 
 
 def _parse_priority(priority: Priority | PriorityName) -> Priority | None:
-    """Parse a priority, and return it; None if it is NORMAL, the default of all calls."""
+    """Parse a priority. Return None for NORMAL, because NORMAL is the default of all calls."""
     named = Priority.named(priority)
     return None if named is Priority.NORMAL else named
 
@@ -1222,7 +1277,7 @@ async def has_task_result(session: Session, task_id: str) -> bool:
 
 
 async def has_fired(session: Session, schedule_id: str) -> bool:
-    """Return True if a schedule of the session has ended because it fired for the last time, not because it was removed.
+    """Return True if a schedule of the session has fired for the last time. Return False if the schedule was removed.
 
     Without a journal, the result is False.
 
@@ -1245,12 +1300,12 @@ async def schedule_in(session: Session, description: str, *, key: str | None, **
         schedule = parse_schedule(description, now=now, steady=steady, key=key, **times)
         is_soon = schedule.at - (steady if schedule.is_delay else now) < TREE_WINDOW_SECONDS
         find_funding = partial(_funding_of_schedule, running) if is_soon else lambda: None
-        via = sources_of_caller(context)
+        via = sources_of_caller()
         return await set_schedule(context, schedule, running.propagation.capture, find_funding, via=via)
 
 
 def _funding_of_schedule(running: AgentActor) -> Funding | None:
-    """Return the budgets of the calling turn that must also pay for the turn of its schedule; None outside of a turn.
+    """Return the budgets of the calling turn that also pay for the turns of its schedule; None outside of a turn.
 
     Raises:
         LimitReached: The limits of the calling turn are used up.

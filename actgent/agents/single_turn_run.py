@@ -25,12 +25,12 @@ from actgent.protocols.plan import Plan, plan_of
 from actgent.protocols.protocol_interface import Protocol
 from actgent.protocols.tool_call_summary import failures_of_tools, status_of_tools
 from actgent.runtime.sessions.session_opener import SessionOpener
-from actgent.sessions.pending.turn_delivery_channel import mark_reported
 from actgent.sessions.pending.turn_future import reply_of_event
-from actgent.support.field_repr import FieldRepr
-from actgent.support.serializable import Serializable
+from actgent.sessions.pending.turn_output_stream import mark_reported
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.dict_serialization import Serializable
 
-from .runs import SessionView, view_session
+from .runs.runs_on_other_cluster_nodes import SessionView, view_session
 from .session import Session
 
 Status = Literal["success", "partial", "error", "suspended"]
@@ -195,9 +195,9 @@ def _suspended_failure(session: SessionView) -> Failure:
 
 
 def _turn_of(new: Sequence[Message], reply: Reply | None, failure: Failure | None) -> Sequence[Message]:
-    """Return the messages of a turn among the messages `new`, which were added to the history during the call.
+    """Return the messages in `new` that belong to the turn of the reply or the failure.
 
-    The reply or failure identifies the turn; without either, the result is empty.
+    `new` are the messages that were added to the history during the call. Without a reply and a failure, the result is empty.
     """
     turn_id = ""
     if failure is not None:

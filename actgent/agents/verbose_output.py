@@ -13,7 +13,7 @@ from actgent.errors import ConfigurationError, ParseError
 from actgent.errors.text_escaping import shown
 from actgent.messages import Failure, Message
 from actgent.state.session_state import State
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.strict_json import loads
 from actgent.support.user_code_calls import explained_text
 
@@ -36,7 +36,7 @@ Verbose = bool | Write | TextFile
 
 
 def writer_of(verbose: object) -> Write | None:
-    """Return the function that receives the lines of the argument `verbose=`; None if `verbose` is False.
+    """Return the function that receives the output lines for the argument `verbose=`; None if `verbose` is False.
 
     Raises:
         ConfigurationError: The value is neither True nor False, a function or a file.
@@ -125,14 +125,14 @@ class Narration(FieldRepr):
         self._line(session_id, f"failed ({failure.kind}): {shown(words, MAX_VALUE_CHARS)}")
 
     def name_of(self, kind: str) -> str:
-        """Return the label that lines show for senders of this kind; the base class returns the kind.
+        """Return the name that output lines show for senders of this kind. The base class returns the kind itself.
 
         It is not called for models and tools, whose lines have fixed labels.
         """
         return kind
 
     def lines_of(self, message: Message) -> Iterator[str]:
-        """Yield the lines of a model's answer: its native tool calls, then its text, or the fields of a JSON decision."""
+        """Yield the output lines of a model answer: first its native tool calls, then its text or the fields of its JSON decision."""
         for call in message.tool_calls:
             yield f"calls {call.name} {value_line(call.arguments)}"
         if not message.text.strip():

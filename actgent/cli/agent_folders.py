@@ -16,7 +16,7 @@ from actgent.llm.scripted_model import ScriptedLLM
 
 from .agents_in_python_files import load_agents
 from .model_selection import live_models
-from .policy_warnings import policy_warnings
+from .prompt_injection_policy_warnings import policy_warnings
 from .terminal_io import Terminal
 
 

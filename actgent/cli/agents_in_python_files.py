@@ -1,8 +1,8 @@
 """Agents in Python files: defined at the top level, or made inside the program's `main()`.
 
 A program that passes `main` to `trio.run` is executed up to the first call that starts a conversation with an agent,
-such as `create_session`. The program is stopped at that call, with all resources that it has opened, and the command
-uses the agent.
+such as `create_session`. The program is held at that call: it stays there with all resources that it has opened, and the
+command uses the agent.
 """
 
 import asyncio
@@ -280,7 +280,7 @@ def _first_leaf(error: BaseException) -> BaseException:
 
 @contextmanager
 def _hold_conversations() -> Iterator[None]:
-    """Patch the conversation methods of `Agent` during the `with` block, so that a `_HeldProgram` stops at them.
+    """Patch the conversation methods of `Agent` during the `with` block, so that a `_HeldProgram` blocks when it calls one.
 
     Calls from other tasks are not affected.
     """

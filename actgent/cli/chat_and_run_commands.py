@@ -26,7 +26,9 @@ from actgent.tools.tool_interface import Tool
 from .agent_folders import is_folder, load_folder
 from .agents_in_python_files import file_not_found, load_agent, load_agents, open_program
 from .command_options import ChatOptions
-from .console import OWNER, QUIT, DeliveryView, JsonView, TextView, answer, arguments_of, attachment
+from .console.conversation_output import DeliveryView, JsonView, TextView, arguments_of
+from .console.slash_commands import QUIT, attachment
+from .console.terminal_message_exchange import OWNER, answer
 from .model_selection import live_models, open_models, open_script
 from .signal_handling import Shutdown
 from .terminal_io import Lines, Terminal
@@ -57,7 +59,7 @@ async def chat(options: ChatOptions, terminal: Terminal, shutdown: Shutdown) -> 
             return 0 if await answer(agent, session, content, terminal, view=view) else 1
         if options.json or not terminal.is_live or not sys.stdin.isatty():
             return await _answer_lines(agent, session, terminal, shutdown, view=view, attached=attached)
-        from .console import TerminalConversation  # noqa: PLC0415 - the line editor takes a tenth of a second
+        from .console.conversation import TerminalConversation  # noqa: PLC0415 - the line editor takes a tenth of a second
 
         await TerminalConversation(
             agent, session, terminal, shutdown, attached=attached, limits=options.limits
@@ -187,7 +189,7 @@ class _ResumedTurnView:
 
     view: DeliveryView
     is_on: bool = True
-    """True while the resumed turn runs. After it, the conversation shows its deliveries itself."""
+    """True while the resumed turn runs. After the turn, the conversation itself prints all deliveries."""
 
     def listen(self, session: Session) -> None:
         def show(delivery: Delivery) -> None:

@@ -57,7 +57,7 @@ async def run_ci(location: str, options: CiOptions, terminal: Terminal, shutdown
     agents = _load_agents(options)
     recordings, skipped = await _load_recordings(location, options, agents)
     for line in skipped:
-        terminal.complain(line)
+        terminal.report_error(line)
     reports: list[DecisionReport] = []
     async with AsyncExitStack() as stack:
         variants = await _make_variants(options, agents, {each.agent for each in recordings}, stack)
@@ -234,4 +234,4 @@ def _show(report: DecisionReport, terminal: Terminal, *, total: int) -> None:
         )
     terminal.line(f"{counted(report.sessions, 'session')} compared; no tool ran")
     if report.sessions < total:
-        terminal.complain(f"stopped: {report.sessions} of {total} sessions have ended")
+        terminal.report_error(f"stopped: {report.sessions} of {total} sessions have ended")

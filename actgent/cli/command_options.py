@@ -231,7 +231,7 @@ class PipelineOptions:
     journal: str | None = None
     """Journal that stores the run: a file, or postgres://HOST/DATABASE."""
     agents: str | None = None
-    """Agents that a YAML or JSON file names: a Python file, or a folder of agent folders."""
+    """Path of the agents that the pipeline file (YAML or JSON) names: a Python file, or a folder of agent folders."""
     model: str | None = None
     """Model of steps with a goal, e.g. openai:gpt-5.2."""
     limit_options: LimitOptions | None = None
@@ -270,11 +270,7 @@ class ReplayOptions:
     def chat(self) -> ChatOptions:
         """Chat options that select the agent to run and its model."""
         return ChatOptions(
-            file=self.code,
-            model=self.model,
-            base_url=self.base_url,
-            system=self.system,
-            message=self.message,
+            file=self.code, model=self.model, base_url=self.base_url, system=self.system, message=self.message
         )
 
 

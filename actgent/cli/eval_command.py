@@ -252,7 +252,7 @@ def _show(report: Report, terminal: Terminal, *, total: int) -> None:
     if len(failed) > MAX_SHOWN:
         terminal.line(f"... and {len(failed) - MAX_SHOWN} more")
     if len(report.trials) < total:
-        terminal.complain(f"stopped: {len(report.trials)} of {total} runs have ended")
+        terminal.report_error(f"stopped: {len(report.trials)} of {total} runs have ended")
 
 
 def _cells(report: Report, variant: str) -> Sequence[str]:
@@ -273,8 +273,7 @@ def _failure_reason(trial: Trial) -> str:
     if trial.error:
         return one_line(trial.error, 200)
     return one_line(
-        "; ".join(f"{each.name}: {each.reason or 'failed'}" for each in trial.results if not each.passed),
-        200,
+        "; ".join(f"{each.name}: {each.reason or 'failed'}" for each in trial.results if not each.passed), 200
     )
 
 

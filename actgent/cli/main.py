@@ -70,15 +70,15 @@ def _run_command(arguments: Sequence[str] | None) -> int:
         raise_file_limit()
         return app(arguments, exit_on_error=False, print_error=False) or 0
     except CycloptsError as error:
-        Terminal().complain(_describe_usage_error(error))
+        Terminal().report_error(_describe_usage_error(error))
         return WRONG_USE
     except ConfigurationError as error:
         for problem in error.problems if isinstance(error, InvalidFolder) else (error,):
-            Terminal().complain(problem)
+            Terminal().report_error(problem)
         return WRONG_USE
     except ActgentError as error:
         for line in (error, *getattr(error, "__notes__", ())):
-            Terminal().complain(line)
+            Terminal().report_error(line)
         return FAILED
     except KeyboardInterrupt:  # raised before trio installs its signal receiver, or after it closed
         return INTERRUPTED
@@ -108,7 +108,7 @@ def _silence_output(error: OSError) -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return BROKEN_PIPE
-    Terminal().complain(f"{error.filename}: {error.strerror}" if error.filename else error)
+    Terminal().report_error(f"{error.filename}: {error.strerror}" if error.filename else error)
     return FAILED
 
 

@@ -21,7 +21,7 @@ from actgent.errors import (
 )
 from actgent.errors.text_escaping import counted
 from actgent.messages import Part, Text
-from actgent.support.shared_files import file_change
+from actgent.support.files_shared_by_processes import file_change
 from actgent.support.strict_json import loads
 from actgent.support.user_code_calls import convert_user_error, leaves
 from actgent.tools.outputs.result_media import to_display_text
@@ -68,7 +68,7 @@ class Listing:
 async def list_servers(
     target: str, terminal: Terminal, *, json: bool = False, allow_env: Sequence[str] = ()
 ) -> int:
-    """Print all MCP servers with their tools. For a tool that the lock file withholds from agents, print the reason.
+    """Print all MCP servers with their tools. For a tool that the lock file blocks from agents, print the reason.
 
     Return the exit code: 1 if a server is not available, else 0.
     """
@@ -108,7 +108,7 @@ async def call_tool(
     if connecting.cancelled_caught:
         problem = f"{server} did not answer in time{_UNKNOWN if call_started else ''}"
     if problem:
-        terminal.complain(problem)
+        terminal.report_error(problem)
     return 1 if problem else 0
 
 
@@ -143,7 +143,7 @@ async def show_prompts(
                 await _show_prompts(each, name, values, terminal)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - the SDK wraps errors in exception groups
             failed = True
-            terminal.complain(
+            terminal.report_error(
                 f"{each.name}: {_describe_error(convert_user_error(raised, 'MCP server', each.name))}"
             )
     return 1 if failed else 0
@@ -193,7 +193,7 @@ async def log_in(
     except BaseException as raised:  # noqa: ASYNC103, BLE001 - the SDK wraps errors in exception groups
         problem = _describe_error(convert_user_error(raised, "MCP server", server))
     if problem:
-        terminal.complain(problem)
+        terminal.report_error(problem)
     return 1 if problem else 0
 
 
@@ -259,7 +259,7 @@ def _lock(path: Path, listed: Sequence[tuple[MCPServer, Listing]], terminal: Ter
     for server, listing in listed:
         before = old.of(server.name)
         if listing.problem:
-            terminal.complain(f"{server.name} keeps its locked digests: {listing.problem}")
+            terminal.report_error(f"{server.name} keeps its locked digests: {listing.problem}")
         now = before if listing.problem else (listing.digests, listing.prompt_digests)
         new[server.name], prompts[server.name] = now
         for change in _all_differences(before, now):
@@ -404,7 +404,7 @@ def _lock_state(server: MCPServer, changes: Sequence[str]) -> str:
 
 
 def _withheld_reasons(server: MCPServer, listing: Listing) -> dict[str, str]:
-    """Return the reasons why the lock file withholds tools from agents, by tool name; empty without a lock file."""
+    """Return the reasons why the lock file blocks tools from agents, by tool name; empty without a lock file."""
     if server.lock is None:
         return {}
     lock = ToolLock.read(server.lock)

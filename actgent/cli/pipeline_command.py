@@ -15,7 +15,7 @@ from actgent.errors import ConfigurationError, nearest
 from actgent.errors.text_escaping import counted
 from actgent.llm.scripted_model import ScriptedLLM
 from actgent.runtime.runtime import open_runtime
-from actgent.sessions.restore import rebuild
+from actgent.sessions.restore.session_loader import rebuild
 from actgent.tools.outputs.result_text import to_text
 
 from .agent_folders import agents_at
@@ -91,7 +91,7 @@ def check_pipeline(options: PipelineOptions, terminal: Terminal) -> int:
         pipeline = _load(options, needs_agents=False)
     except ConfigurationError as error:
         for line in str(error).splitlines():
-            terminal.complain(line)
+            terminal.report_error(line)
         return _INVALID_EXIT_CODE
     inputs = ", ".join(pipeline.inputs) or "none"
     terminal.line(

@@ -11,7 +11,7 @@ GRACE_SECONDS = 10.0
 
 
 class Shutdown:
-    """Shutdown state of a running command: the received signal, and the cancel scopes that it cancels.
+    """Shutdown state of a running command: the received signal, and the cancel scopes that the signal cancels.
 
     Args:
         notice: Function that prints one line when the first signal arrives.
@@ -35,7 +35,7 @@ class Shutdown:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Open a `with` block for a wait for new work, such as an input line or a pause.
+        """Open a `with` block in which the command waits for new work, such as an input line or a pause.
 
         The first signal cancels the block. Blocks that are opened after the signal are cancelled at once.
         """

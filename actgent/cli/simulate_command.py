@@ -14,11 +14,11 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
+from actgent.simulation.failing_run_shrinking import shrink
 from actgent.simulation.fault_and_workload_plan import FAULTS, MAX_SESSIONS, Settings
+from actgent.simulation.parallel_seed_runs import SeedResult, Totals, run_seeds, write_seed
 from actgent.simulation.run_report import render_story
-from actgent.simulation.seed_runs import SeedResult, Totals, run_seeds, write_seed
 from actgent.simulation.seeded_choices import EventKey
-from actgent.simulation.shrinking import shrink
 from actgent.simulation.simulated_storage import JournalKind
 from actgent.simulation.single_seed_run import SeedOutcome, check_program, play
 
@@ -197,7 +197,7 @@ def _replay(text: str, settings: Settings, terminal: Terminal) -> int:
             f"this run differs from the one that was reported as {text}: the program, its options or actgent changed"
         )
     for problem in outcome.problems:
-        terminal.complain(problem)
+        terminal.report_error(problem)
     return 1 if outcome.problems else 0
 
 

@@ -67,7 +67,7 @@ class Terminal:
         """Print one line of JSON unchanged: without wrapping, colour or escaping."""
         self.console.out(text, highlight=False)
 
-    def complain(self, problem: object) -> None:
+    def report_error(self, problem: object) -> None:
         """Print an error as one line on standard error, or log it."""
         if self._log is not None:
             self._log.error("%s", one_line(problem))

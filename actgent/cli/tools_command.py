@@ -56,9 +56,9 @@ async def list_tools(
         if not rows:
             terminal.notice(f"no tools in {target}")
     for name, reason in unavailable.items():
-        terminal.complain(f"tools of {name} are not available: {reason}")
+        terminal.report_error(f"tools of {name} are not available: {reason}")
     for problem in problems:
-        terminal.complain(problem)
+        terminal.report_error(problem)
     return 1 if unavailable or problems else 0
 
 

@@ -2,8 +2,10 @@
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
+import attrs
 import trio
 
 from actgent.actors.dead_letters import DeadLetter
@@ -11,15 +13,15 @@ from actgent.actors.event_loop_check import check_loop
 from actgent.approvals import Approval
 from actgent.errors import SessionNotFound, UsageError
 from actgent.errors.text_escaping import quoted
-from actgent.journal.cluster_interface import ClusterStatus
+from actgent.journal.cluster_interface import ClusterStatus, NodeStatus, PartitionStatus, PoolLayout
 from actgent.journal.journal_interface import SessionSummary
-from actgent.limits_and_schedules.argument_checks import check_seconds
-from actgent.messages import Sender
+from actgent.limits_and_schedules.id_and_number_validation import check_seconds
+from actgent.messages import Sender, ToolSpec
 from actgent.runtime.agent_directory import AgentCard
 from actgent.runtime.waits_between_sessions import ANY_SESSION, take_remote_sources
 from actgent.session_index import Group, SearchFilter, SearchPage, Trends
 from actgent.sessions.session_context import Status
-from actgent.support.name_hints import async_block
+from actgent.support.unknown_name_hints import async_block
 from actgent.toolsets.toolset_manager import ToolsetStatus
 
 from .event_subscription import ServerLink
@@ -28,10 +30,52 @@ from .json_conversion import to_approval, to_seconds
 from .remote_agent import RemoteAgent
 from .request_bodies import annotation_query
 from .request_sender import RequestSender
-from .search_conversion import search_query, to_search_page, to_trends, trends_query
-from .server_status_conversion import to_cluster_status, to_toolset_status
+from .search_json_conversion import search_query, to_search_page, to_trends, trends_query
 from .session_operations import SessionOperations, to_summary
 from .transport_interface import RemoteRequest, Transport
+
+T = TypeVar("T")
+
+
+def to_cluster_status(document: Mapping[str, Any]) -> ClusterStatus:
+    """Convert the JSON of a cluster to a `ClusterStatus`."""
+    partitions = document["partitions"]
+    return ClusterStatus(
+        layout=PoolLayout(
+            generation=document["generation"], partitions=len(partitions), writes=document["record_format"]
+        ),
+        nodes=[_from_document(NodeStatus, each, agents=tuple(each["agents"])) for each in document["nodes"]],
+        partitions=[
+            _from_document(
+                PartitionStatus, each, since=datetime.fromtimestamp(to_seconds(each["since"]), UTC)
+            )
+            for each in partitions
+        ],
+        unhosted=document["unhosted"],
+        suspects=document["suspects"],
+        dead=document["dead"],
+    )
+
+
+def to_toolset_status(document: Mapping[str, Any]) -> ToolsetStatus:
+    """Convert the JSON of a toolset to a `ToolsetStatus`."""
+    return _from_document(
+        ToolsetStatus,
+        document,
+        agents=tuple(document["agents"]),
+        tools=tuple(_from_document(ToolSpec, each) for each in document["tools"]),
+        failed_at=None if document["failed_at"] is None else to_seconds(document["failed_at"]),
+    )
+
+
+def _from_document(cls: type[T], document: Mapping[str, Any], **converted: Any) -> T:
+    """Create an object of class `cls` from the fields of a JSON document. Unknown fields of newer servers are ignored.
+
+    `converted` are fields that are already converted from JSON.
+    """
+    names = [field.name for field in attrs.fields(cls)]  # type: ignore[arg-type]  # attrs classes have no common base
+    return cls(**{name: document[name] for name in names} | converted)
+
 
 EVERYTHING = SearchFilter()
 DEFAULT_RETRY_TIMEOUT_SECONDS = 30.0
@@ -56,10 +100,9 @@ class Client(SessionOperations):
         return RemoteAgent(self._link, name)
 
     async def agents(self) -> tuple[AgentCard, ...]:
-        """Request the card (name, role, goal, capabilities) of each agent that runs on the server."""
+        """Request the card (name, role, goal, capabilities, models) of each agent that runs on the server."""
         page = await self._link.requests.send(RemoteRequest(operation="list_agents"))
-        fields = ("name", "role", "goal", "capabilities")
-        return tuple(AgentCard(**{name: each[name] for name in fields}) for each in page["items"])
+        return tuple(_from_document(AgentCard, each) for each in page["items"])
 
     async def sessions(
         self,
@@ -101,13 +144,13 @@ class Client(SessionOperations):
         requires the scope admin.
 
         Args:
-            query: Words to search for.
+            query: Words to search for; an empty text matches all messages.
             wanted: Conditions on messages and sessions.
             after: `following` of the previous page; None returns the first page.
             limit: Maximum number of hits.
 
         Raises:
-            ConfigurationError: The server has no index, or the query has no word.
+            ConfigurationError: The server has no index, or the query has text but no word.
             PermissionDenied: The token may not search for another owner.
         """
         request = RemoteRequest(operation="find_messages", query=search_query(query, wanted, after, limit))

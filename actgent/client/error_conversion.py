@@ -152,6 +152,7 @@ _MAKE_ERROR: Mapping[str, MakeError] = {
         LimitReached, refused.detail, limit=refused.fields.get("limit")
     ),
     "invalid": _text_error(ConfigurationError),
+    "source-unknown": _text_error(ConfigurationError),
     "key-reused": _text_error(ConfigurationError),
     "invalid-arguments": _text_error(InvalidArguments),
     "ambiguous": _text_error(UsageError),

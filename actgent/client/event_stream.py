@@ -1,8 +1,8 @@
 """Event stream of a session that reconnects: the events of each record are delivered exactly once, in order.
 
-The events of one record are delivered together when the last of them arrives; it carries the record number, which is the
-cursor. If the connection ends before that, the whole record is sent again. Events of partial answers and tool progress have
-no number and are delivered at once.
+The events of one record are delivered together when the last event of the record arrives. This event carries the record number,
+which is the cursor. If the connection ends before the last event, the server sends all events of the record again. Events of
+partial answers and tool progress have no number and are delivered at once.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -36,7 +36,7 @@ def is_partial(event: StreamEvent) -> bool:
 
 @attrs.define(eq=False, kw_only=True)
 class ReconnectingStream:
-    """Event stream of one session that delivers events record by record. It reconnects after a lost connection."""
+    """Event stream of one session that delivers events record by record, and reconnects after a lost connection."""
 
     transport: Transport
     request: RemoteRequest
@@ -46,7 +46,9 @@ class ReconnectingStream:
     retry_timeout: float
     """Seconds without a working connection after which `run` raises."""
     is_unnumbered: Callable[[StreamEvent], bool] = is_partial
-    """Returns True for events without a record number, which are delivered at once."""
+    """Function that returns True for an event without a record number.
+    Such an event is delivered immediately; other events are delivered when all events of their record have arrived.
+    """
     opened: trio.Event = attrs.field(factory=trio.Event)
     """Event that is set when the first bytes of the stream have arrived."""
     _buffered: list[StreamEvent] = attrs.field(factory=list)

@@ -96,7 +96,10 @@ def _to_sources(data: JSONObject) -> Mapping[str, str] | None:
 
 
 def _to_via(data: JSONObject) -> str:
-    """Return the label (untrusted sources and readers) in the JSON of a message, result, reply or event, as the journal encodes it."""
+    """Read the members `sources` and `readers` of the JSON of a message, result, reply or event.
+
+    Return them as one text, the stored form of a label in `via` fields.
+    """
     return text_of(to_label(data))
 
 
@@ -134,6 +137,8 @@ def to_result(data: JSONObject) -> ToolResult:
         content=data["content"],
         error=data["error"],
         via=_to_via(data),
+        started_at=to_seconds(data.get("started_at")),
+        ended_at=to_seconds(data.get("ended_at")),
     )
 
 
@@ -228,9 +233,9 @@ class _AnswerProgress:
     """Length and checksum of the delivered text of one partial answer."""
 
     server_attempt: int
-    """Attempt number that the server sent with the text."""
+    """Attempt number in the last text event of the server."""
     attempt: int
-    """Attempt number that handlers receive. It increases by 1 when a new text replaces the delivered text."""
+    """Attempt number that handlers receive. The number increases by 1 when a new text replaces the delivered text."""
     length: int = 0
     """Number of characters of the answer that were delivered to handlers."""
     digest: int = 0
@@ -326,7 +331,7 @@ def _to_failure(data: JSONObject) -> Failure:
     """Convert the JSON data of an `ended` event of a failed message to a `Failure`."""
     error, message_id = data["error"] or {}, data["message_id"]
     kind = data["failed"]
-    raised = failure_error(error.get("class", ""), error.get("words", ""), kind)
+    raised = failure_error(error.get("class", ""), error.get("text", ""), kind)
     return message_failure(message_id, kind, raised)
 
 

@@ -20,7 +20,7 @@ from actgent.errors import (
     SessionNotFound,
     WrongOwner,
 )
-from actgent.limits_and_schedules.argument_checks import check_id, check_seconds
+from actgent.limits_and_schedules.id_and_number_validation import check_id, check_seconds
 from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import (
     Content,
@@ -272,7 +272,7 @@ class RemoteAgent:
             return reply
         await session.take_label()
         error = outcome["error"] or {}
-        raise failure_error(error.get("class", ""), error.get("words", ""), outcome["failed"])
+        raise failure_error(error.get("class", ""), error.get("text", ""), outcome["failed"])
 
     def stream(
         self,

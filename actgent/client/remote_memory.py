@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from actgent.errors import ConfigurationError, MemoryNotFound
-from actgent.memory.longterm import (
+from actgent.memory.longterm.memory_records import (
     EVERYTHING,
     Association,
     MemoryFilter,
@@ -16,7 +16,7 @@ from actgent.messages import Sender, new_secret
 
 from .event_subscription import ServerLink
 from .json_conversion import to_seconds
-from .search_conversion import format_date
+from .search_json_conversion import format_date
 from .transport_interface import Operation, RemoteRequest
 
 _SAME = (
@@ -142,7 +142,7 @@ class RemoteLongTermMemory:
         return int(found["memories"])
 
     async def owner_page(self, *, after: str | None = None, limit: int = 100) -> MemoryOwnerPage:
-        """Return a page of the owners, each with the number of current memories. It requires the scope admin."""
+        """Return a page of the owners, each with the number of current memories. Requires the scope admin."""
         query = {"after": after, "limit": limit}
         request = RemoteRequest(operation="get_memory_owners", agent=self.agent, query=_without_none(query))
         page = await self._link.requests.send(request)

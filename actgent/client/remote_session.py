@@ -12,8 +12,8 @@ import trio
 from actgent.approvals import Approval, Decision, approval_id_of, session_of
 from actgent.errors import ApprovalMismatch, ApprovalNotFound, SessionClosed, SessionNotFound
 from actgent.information_flow_labels import ANY_SOURCE, TRUSTED, Label, check_label, text_of
-from actgent.journal.session_annotations import changed_by
-from actgent.limits_and_schedules.argument_checks import check_id, check_seconds
+from actgent.journal.session_tags_and_metadata import changed_by
+from actgent.limits_and_schedules.id_and_number_validation import check_id, check_seconds
 from actgent.limits_and_schedules.schedule import Schedule
 from actgent.messages import (
     NO_METADATA,
@@ -29,6 +29,7 @@ from actgent.messages import (
     message_parts,
     new_secret,
 )
+from actgent.runtime.untrusted_source_removal import check_called_by_person
 from actgent.runtime.waits_between_sessions import notes_sources, take_remote_sources
 from actgent.sessions.conversation import MessagePage
 from actgent.sessions.pending.delegated_tasks import TASK_DEADLINE_SECONDS
@@ -159,7 +160,7 @@ class RemoteSession(HandlerMethods):
 
         async def fill(put: PutItem[Observed]) -> None:
             async def on_record(events: Collection[StreamEvent]) -> None:
-                await self.take_label()
+                await self.take_label(has_withheld=True)
                 for event in events:
                     if event.name == "observation":
                         await put(to_observed(event.data), event.number)
@@ -180,11 +181,11 @@ class RemoteSession(HandlerMethods):
     ) -> tuple[Observed, ...]:
         """Return at most `limit` observations after record `after`, oldest first.
 
-        `types` and `turn` filter them, as for `Session.observations`.
+        `types` and `turn` filter the observations, as for `Session.observations`.
         """
         query = {**_observation_query(types, turn), "after": after, "limit": limit}
         page = await self.requests.send(self.request("get_observations", query=query))
-        await self.take_label()
+        await self.take_label(has_withheld=True)
         return tuple(to_observed(each) for each in page["items"])
 
     # --- messages, schedules and tasks ---------------------------------------------------
@@ -419,7 +420,7 @@ class RemoteSession(HandlerMethods):
     async def approvals(self) -> tuple[Approval, ...]:
         """Return the open approvals of this session and of its open child sessions, oldest first."""
         page = await self.requests.send(self.request("list_of_session"))
-        await self.take_label()
+        await self.take_label(has_withheld=True)
         return tuple(to_approval(each) for each in page["items"])
 
     async def caller_calls(self) -> tuple[Approval, ...]:
@@ -449,15 +450,37 @@ class RemoteSession(HandlerMethods):
         """
         return to_label(await self._fetch_open())
 
-    async def take_label(self) -> None:
+    async def lift(self, source: str, *, by: Sender | str | None = None, reason: str = "") -> None:
+        """Remove a source from the label of the session, because a person trusts all text that the session has received from it.
+
+        The lift is recorded as that of the token's owner. `by` has an effect only between nodes of a cluster. See `Session.lift`.
+
+        Raises:
+            ConfigurationError: The label does not have the source.
+            UsageError: A turn makes the call, that is, one of its tools or handlers; or code that has read untrusted text.
+            SessionClosed: The session was closed.
+        """
+        check_called_by_person()
+        request = self.request("post_lift", body={"source": source, "reason": reason})
+        if by is not None:
+            request = attrs.evolve(request, owner=by.name if isinstance(by, Sender) else by)
+        await self.requests.send(request, done_by=("source-unknown",))
+
+    async def take_label(self, *, has_withheld: bool = False) -> None:
         """Add the label of this session to the calling turn or tool, because it has read text of the session.
 
-        A closed session counts as having any untrusted source, because the server does not send its label.
+        The label includes the sources of withheld values that the model of the session has read (`Policy(bits=)`). A closed
+        session counts as having any untrusted source, because the server does not send its label. `has_withheld=True` also adds
+        the label of text that only records and approvals contain: results that isolation withholds (does not show to the
+        model), and approvals of child sessions.
         """
         if notes_sources():
             with suppress(SessionNotFound):  # it was erased
                 known = await self.fetch()
                 take_remote_sources(to_label(known) if "status" in known else Label({ANY_SOURCE}))
+                take_remote_sources(to_label(known.get("shown", {})))
+                if has_withheld:
+                    take_remote_sources(to_label(known.get("withheld", {})))
 
     async def usage(self) -> Usage:
         """Return the token usage and cost of the session's model calls.
@@ -503,7 +526,7 @@ class RemoteSession(HandlerMethods):
             SessionClosed: The session was closed.
         """
         known = await self._fetch_open()
-        take_remote_sources(to_label(known))
+        await self.take_label()
         return str(known["description"])
 
     async def tags(self) -> tuple[str, ...]:
@@ -550,6 +573,7 @@ class RemoteSession(HandlerMethods):
         found = tuple(to_message(self.id, each) for each in page["items"])
         for each in found:
             take_remote_sources(each.label)
+        await self.take_label()
         return MessagePage(found, page["first"], page["total"], page["last"])
 
     async def history(self) -> tuple[Message, ...]:
@@ -625,7 +649,7 @@ class RemoteSession(HandlerMethods):
         wait: float = 0,
         unless_suspended: bool = False,
     ) -> Mapping[str, Any]:
-        """Send a message, and return the JSON of its run. It has the outcome if the turn ends within `wait` seconds.
+        """Send a message, and return the JSON of its run. The JSON has the outcome if the turn ends within `wait` seconds.
 
         `unless_suspended=True` makes the server reject the message if the session waits for an approval. The other arguments
         are those of `chat`.

@@ -9,13 +9,13 @@ import attrs
 
 from actgent.approvals import Approve, Decision, Edit, Reject, Respond
 from actgent.errors import ConfigurationError
-from actgent.journal.session_annotations import (
+from actgent.journal.session_tags_and_metadata import (
     AnnotationChange,
     check_session_metadata,
     check_tags,
     new_annotations,
 )
-from actgent.limits_and_schedules.argument_checks import check_session_limits
+from actgent.limits_and_schedules.id_and_number_validation import check_session_limits
 from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import (
     Content,

@@ -64,9 +64,9 @@ class RetryBackoff:
 def minimum_pause(broken_connections: int, calm_seconds: float) -> float:
     """Return the minimum pause in seconds before the next retry of a request.
 
-    The first retry is fast, because a broken connection usually has a live server behind its address. If that retry also
-    breaks, the same process may be ending, so the last try waits until its connections are refused. It also waits while nodes
-    crash, because a node that crashes breaks the connections of all its requests.
+    The first retry is fast, because a live server usually has the address of the broken connection. If the connection of this
+    retry also breaks, the server process may be ending. So the last try waits until this process refuses connections. The last try
+    also waits while nodes crash, because a node that crashes breaks the connections of all its requests.
 
     Args:
         broken_connections: Number of connections that broke during the request.

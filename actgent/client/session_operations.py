@@ -14,7 +14,7 @@ from actgent.agents.session_replay import Difference
 from actgent.errors import ConfigurationError, ServerUnreachable, SessionExists
 from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.record_types import RatingRecord
-from actgent.journal.session_annotations import AnnotationChange, SessionAnnotations, changed_by
+from actgent.journal.session_tags_and_metadata import AnnotationChange, SessionAnnotations, changed_by
 from actgent.messages import Message, Usage, new_secret
 from actgent.runtime.introspection import SetSchedule
 

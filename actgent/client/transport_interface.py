@@ -58,6 +58,7 @@ Operation = Literal[
     "post_compare",
     "post_decision",
     "post_fork",
+    "post_lift",
     "post_session",
     "put_mode",
     "put_session",
@@ -108,15 +109,14 @@ class RemoteRequest:
     sources: str = ""
     """Untrusted sources of the request, separated by commas, in addition to those of the running turn."""
     immediate_events: AbstractSet[str] = frozenset()
-    """Names of the events that the server sends at once; empty for all events."""
+    """Names of the events that the server sends without delay. Empty if it sends all events without delay."""
     broken_connections: int = 0
     """Number of connections that broke during earlier tries of this request.
-
-    A gateway uses it to reject a message that may crash its node."""
+    If the number is high, the message may crash its cluster node, and a gateway rejects the request.
+    """
     delayed_events: AbstractSet[str] = frozenset()
-    """Names of the events that the server delays until it sends the next of the `immediate_events`. It sends no other events.
-
-    Older servers ignore this field and send all events.
+    """Names of the events that the server collects, and sends together with the next event of `immediate_events`.
+    The server omits events that are in neither set. Older servers ignore this field and send all events.
     """
 
     @property
@@ -226,7 +226,7 @@ class Transport(abc.ABC):
     async def is_up(self) -> bool:
         """Return True if a server answers now.
 
-        This is called after a connection broke, which counts against the request only if a server is up.
+        The client calls this method after a connection broke. The break counts against the request only if a server is up.
         """
         return True
 

@@ -15,12 +15,12 @@ from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import quoted
 from actgent.journal.cluster_interface import ClusterStatistics, ClusterStatus
 from actgent.journal.journal_interface import SessionSummary
-from actgent.journal.postgres import PartitionedJournal
+from actgent.journal.postgres.partitioned_journal import PartitionedJournal
 from actgent.journal.record_types import RatingRecord
-from actgent.journal.session_annotations import AnnotationChange
 from actgent.journal.session_list_queries import SessionKey
+from actgent.journal.session_tags_and_metadata import AnnotationChange
 from actgent.llm.rate_limiting import LimitLeaseClient
-from actgent.runtime.delegation.pool_tasks import PoolTasks
+from actgent.runtime.delegation.tasks_between_cluster_pools import PoolTasks
 from actgent.runtime.runtime import Runtime
 from actgent.web.access_tokens import Logins, TokenStore
 from actgent.web.gateway_setup import open_gateway_context
@@ -30,9 +30,9 @@ from actgent.web.server.request_relay import HOLD_SECONDS, Relay
 
 from .cluster_node import Node, node_name
 from .cross_pool_delegation import PoolApplication, PoolLinks
-from .operations.cluster_status import read_cluster_status
-from .operations.node_metrics import OnSeconds
+from .node_metrics import OnSeconds
 from .partition_ownership import PartitionState
+from .pool_operations import read_cluster_status
 from .relay_client import NodeTransport
 from .relay_server import RelayServer, open_relay_listeners, serve_relays
 from .unowned_partition_messages import PendingMessages
@@ -62,11 +62,11 @@ class NodeClient(Client):
     async def fork_session(
         self, head: SessionSummary, *, to: int | None, session_id: str | None
     ) -> SessionSummary:
-        """Copy a session at the node that owns the id of the copy; see `Runtime.fork`."""
+        """Copy a session on the node that owns the id of the copy; see `Runtime.fork`."""
         return await self._fork(head.session_id, head.agent, to, session_id, owner=head.owner)
 
     async def record_rating(self, key: SessionKey, rated: RatingRecord) -> bool:
-        """Record a rating at the node that owns the session; return False if the same rating exists. See `Runtime.rate`."""
+        """Record a rating on the node that owns the session. Return False if an equal rating exists; see `Runtime.rate`."""
         known = await self.ratings(key.session_id, rated.message_id, agent=key.agent)
         if any(attrs.evolve(each, at=rated.at) == rated for each in known):
             return False
@@ -74,7 +74,7 @@ class NodeClient(Client):
         return True
 
     async def change_annotations(self, key: SessionKey, change: AnnotationChange) -> None:
-        """Change the tags and metadata of a session at the node that owns the session; see `Runtime.annotate`."""
+        """Change the tags and metadata of a session on the node that owns the session; see `Runtime.annotate`."""
         await self._change_annotations(key.session_id, key.agent, change)
 
     def id_of(self, session: object) -> str | None:
@@ -113,7 +113,9 @@ class ClusterMember:
                 await pending.wait(session_id)
                 return
             raise Problem(
-                "unavailable", "the session is held back after crashes of nodes: retry the request", held=True
+                "unavailable",
+                "the cluster does not run this session now, because nodes crashed while they ran it: retry the request later",
+                is_quarantined=True,
             )
 
         def is_draining(session_id: str) -> bool:
@@ -179,13 +181,13 @@ class ClusterMember:
             return await read_cluster_status(self._url, self.node.pool)
 
     def unready_reasons(self) -> Collection[str]:
-        """Return the reasons why a load balancer should send requests to other nodes; empty if this node is ready."""
+        """Return the reasons why a load balancer should send requests to other nodes; empty if this node can serve requests."""
         if self.node.is_leaving:
             return ("the node hands over its sessions",)
         return () if self.node.directory.nodes else ("the nodes of the cluster are not known yet",)
 
     def calm_seconds(self) -> float:
-        """Return the seconds since this node started, or since it last noticed the death of a node."""
+        """Return the seconds since this node started, or since it noticed the last death of another node."""
         return trio.current_time() - self.node.directory.calm_since
 
     def observe_takeovers(self, on_seconds: OnSeconds | None) -> None:

@@ -22,16 +22,19 @@ import trio
 from actgent.errors import Fenced, JournalError
 from actgent.errors.text_escaping import counted
 from actgent.journal.cluster_interface import LEAVE_GRACE_SECONDS, ClusterStatistics
-from actgent.journal.postgres import NodeRow, PartitionedJournal, Taken
+from actgent.journal.postgres.node_table import NodeRow
+from actgent.journal.postgres.partitioned_journal import PartitionedJournal
+from actgent.journal.postgres.session_partitioning import Taken
 from actgent.runtime.runtime import Runtime
+from actgent.support.batch_queue import Batches
+from actgent.support.plain_nursery import plain_nursery
 from actgent.support.safe_logging import LogVariable, logger_of
-from actgent.support.trio_batches_and_nursery import Batches, plain_nursery
 
+from .crashing_session_quarantine import Quarantine
 from .failure_detection import ClusterView, NodeMembership
-from .operations.node_metrics import NodeMetrics
+from .node_and_partition_cache import PoolDirectory
+from .node_metrics import NodeMetrics
 from .partition_ownership import Ownership, PartitionCommand
-from .pool_directory import PoolDirectory
-from .session_quarantine import Quarantine
 
 RELEASE = importlib.metadata.version("actgent")
 BATCH_WINDOW_SECONDS = 0.003
@@ -71,11 +74,7 @@ class Node:
         self.nursery: trio.Nursery | None = None
         """Runs the node's background tasks; None while the node does not run."""
         self._membership = NodeMembership(
-            journal.nodes,
-            self._describe,
-            self._note_view,
-            self._note_pending,
-            self._correct_clock,
+            journal.nodes, self._describe, self._note_view, self._note_pending, self._correct_clock
         )
         self._runs_member = False
         self._grace = MOVE_GRACE_SECONDS
@@ -96,7 +95,7 @@ class Node:
 
     @cached_property
     def ownership(self) -> Ownership:
-        """State of each partition at this node."""
+        """State of each partition on this node; see `PartitionState`."""
         return Ownership(self.name, self.journal.count)
 
     @property
@@ -106,7 +105,7 @@ class Node:
 
     @property
     def is_leaving(self) -> bool:
-        """True if this node gives its partitions back and acquires no further ones."""
+        """True if this node releases its partitions and acquires no more partitions."""
         return self.ownership.is_leaving
 
     def statistics(self) -> ClusterStatistics:
@@ -121,7 +120,7 @@ class Node:
         )
 
     def now(self) -> float:
-        """Return the Unix time in seconds; by the database's clock if this machine's clock is off by more than 2 s."""
+        """Return the Unix time in seconds. If this machine's clock differs by more than 2 s, return the time of the database."""
         return self._membership.now()
 
     # --- lifecycle -----------------------------------------------------------------------
@@ -163,7 +162,7 @@ class Node:
             self.nursery = None
 
     async def leave(self, grace: float) -> None:
-        """Give all partitions back, each after its turns have ended or after `grace` seconds; return after the last one.
+        """Release all partitions. Each partition is released when its turns have ended, or after `grace` seconds.
 
         Turns that run longer are interrupted, and resumed by the next owner. This does not count as a death.
         """
@@ -229,7 +228,7 @@ class Node:
         return False
 
     def _note_pending(self, partition: int) -> None:
-        """Start delivery of the pending messages of a partition, if this node serves it."""
+        """If this node serves a partition, start to deliver the pending messages of the partition."""
         if partition in self.ownership.serving():
             self._start(self._deliver_pending, [partition])
 
@@ -338,7 +337,7 @@ class Node:
         self._membership.wake()
 
     def _start_drains(self, commands: Sequence[PartitionCommand]) -> None:
-        """Drain partitions: those without a running turn together, each of the others separately."""
+        """Drain (release) partitions: all partitions without a running turn together, and each other partition separately."""
         self._note_serving()
         busy = self._list_busy()
         if idle := [command for command in commands if command.partition not in busy]:
@@ -348,7 +347,7 @@ class Node:
                 self._start(self._drain, [command])
 
     def _list_busy(self) -> set[int]:
-        """Return the partitions that have a running turn at this node."""
+        """Return the numbers of the partitions that have a running turn on this node."""
         return {self.journal.partition_of(each) for each in self._runtime.list_running()}
 
     async def _drain(self, commands: Sequence[PartitionCommand]) -> None:
@@ -411,7 +410,7 @@ def find_eligible_nodes(agents: Mapping[str, Collection[str]]) -> list[str]:
 
 
 def assign_partitions(count: int, nodes: Collection[str]) -> Sequence[str]:
-    """Return the name of the owner of each partition, by partition number; empty if there are no nodes.
+    """Return the name of the owner of each partition, in the order of partition numbers; empty if there are no nodes.
 
     Each partition prefers nodes in an order computed from its number (rendezvous hashing), so few partitions move when a node
     joins or leaves. No node owns more than `count / nodes` partitions, rounded up.

@@ -26,14 +26,14 @@ from actgent.errors import (
 )
 from actgent.errors.safe_error_texts import model_error_text
 from actgent.messages import MEDIA_TAGS, PART_TAGS, Medium, Part
-from actgent.runtime.delegation.pool_tasks import PoolReport, PoolTask, PoolTasks
+from actgent.runtime.delegation.tasks_between_cluster_pools import PoolReport, PoolTask, PoolTasks
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.tagged_codec import TaggedCodec
 from actgent.web.server.relayed_request_handler import RelayApplication, SendChunk
 from actgent.web.server.request_relay import RelayedRequest
 
+from .crashing_session_quarantine import POISON_KIND
 from .relay_client import NodeTransport, open_pool_transport
-from .session_quarantine import POISON_KIND
 
 ASK, CANCEL = "ASK", "CANCEL"
 """HTTP verbs of task requests: `ASK` starts a task or waits for its report, `CANCEL` stops it."""
@@ -84,7 +84,7 @@ class PoolLinks:
         self._known: dict[str, NodeTransport] = {}
 
     async def ask(self, pool: str, task: PoolTask, *, retry_timeout: float) -> PoolReport:
-        """Run a task in another pool, and wait for its report. Retry until it is answered.
+        """Run a task in another pool, and wait for its report. Repeat the request until the other pool answers.
 
         Raises:
             NotRunning: The pool has had no node for `retry_timeout` seconds.
@@ -203,7 +203,7 @@ class PoolApplication(RelayApplication):
         try:
             task = _read(request.body or b"")
             if not isinstance(task, PoolTask):
-                raise WireError("the body of the request is not a task")
+                raise WireError("the body of the request must be a task")
             what = self.tasks.answer if request.verb == ASK else self.tasks.cancel
             report = await what(task, wait=WAIT_SECONDS)
         except Fenced:

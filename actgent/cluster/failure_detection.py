@@ -12,7 +12,7 @@ import trio
 
 from actgent.errors import JournalError
 from actgent.journal.cluster_interface import PoolLayout
-from actgent.journal.postgres import NodeRow, NodeTable, PartitionOwner, SeenNode
+from actgent.journal.postgres.node_table import NodeRow, NodeTable, PartitionOwner, SeenNode
 from actgent.support.safe_logging import LogVariable, logger_of
 
 HEARTBEAT_SECONDS = 1.0
@@ -74,7 +74,7 @@ class DeathJudge:
         self.last_beat = now
 
     def judge(self, seen: Sequence[SeenNode], now: float, own: str) -> frozenset[str]:
-        """Decide which nodes are dead: those that were suspicious at this poll and at the previous one. Return their names.
+        """Return the names of the nodes that are dead: nodes that were suspicious at this poll and at the previous poll.
 
         Args:
             seen: All nodes with their current observations.
@@ -102,7 +102,7 @@ class NodeMembership:
         on_pending: Callable[[int], object],
         on_clock: Callable[[float], object] = lambda _: None,
     ) -> None:
-        """Create a membership that has not joined yet; `run` joins.
+        """Create the membership of this node without joining the pool. `run` joins the pool.
 
         Args:
             table: Node table of the database.
@@ -125,11 +125,11 @@ class NodeMembership:
         """Seconds to add to this machine's clock; 0 if it differs by at most 2 s from the database's clock."""
 
     def now(self) -> float:
-        """Return the Unix time in seconds; by the database's clock if this machine's clock is off by more than 2 s."""
+        """Return the Unix time in seconds. If this machine's clock differs by more than 2 s, return the time of the database."""
         return time.time() + self.correction
 
     def wake(self) -> None:
-        """Trigger the next poll at once. It reads the tables again, and writes this node's row if it changed."""
+        """Start the next poll at once. The poll reads the tables again, and writes this node's row if the row has changed."""
         self._partitions_at = float("-inf")
         self._wake.set()
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 import attrs
 
-from actgent.journal.postgres import PartitionOwner
+from actgent.journal.postgres.node_table import PartitionOwner
 
 MOVING_DIVISOR = 8
 """Divisor of the partitions that a node moves to other nodes at the same time: 1/8, but at least one partition."""
@@ -60,7 +60,7 @@ class _Partition:
     is_recovered: bool = False
     """True once the deaths of the previous owner are counted. Then requests are served."""
     cut_epoch: int = 0
-    """Lost epoch whose turns are still being evicted; 0 if there is none."""
+    """Ownership epoch that this node has lost and whose turns it is still stopping; 0 if there is none."""
     misplaced_since: float | None = None
     """Monotonic time in seconds since which the partition is assigned to another node; None if it is not."""
 
@@ -74,11 +74,11 @@ class Ownership:
         self._partitions = [_Partition() for _ in range(count)]
 
     def state(self, partition: int) -> PartitionState:
-        """Return the state of the partition with this number at this node."""
+        """Return the state that the partition with this number has on this node."""
         return self._partitions[partition].state
 
     def serving(self) -> list[int]:
-        """Return the numbers of the partitions that this node serves: owned and recovered."""
+        """Return the numbers of the partitions that this node serves. It owns these partitions and has recovered them."""
         return [
             number
             for number, known in enumerate(self._partitions)
@@ -147,7 +147,7 @@ class Ownership:
         return [*todo, *map(self._start_drain, going[: self._room()])]
 
     def _room(self) -> int:
-        """Return the number of further partitions that this node may start to drain now."""
+        """Return how many more partitions this node may start to drain (release) now."""
         states = [each.state for each in self._partitions]
         if self.is_leaving:
             return len(states)
@@ -184,7 +184,7 @@ class Ownership:
         return [PartitionCommand("evict", partition, epoch)]
 
     def note_returned(self, partition: int, epoch: int) -> None:
-        """Record that the database lists a drained partition as free. The call is ignored if `epoch` is not the current one."""
+        """Record that the database lists a drained partition as free. Ignore the call if `epoch` is not the current epoch."""
         known = self._partitions[partition]
         if known.state is PartitionState.DRAINING and epoch == known.epoch:
             known.state = PartitionState.UNOWNED
@@ -192,7 +192,9 @@ class Ownership:
     # --- events of the runtime ---------------------------------------------------------------
 
     def note_recovered(self, partition: int, epoch: int) -> list[PartitionCommand]:
-        """Record that deaths are counted in a partition and delivery of pending messages has started. It is served now.
+        """Record that a partition was recovered: deaths are counted, and pending messages are delivered.
+
+        This node then serves it.
 
         Return the command to drain it if this node is leaving.
         """
@@ -203,9 +205,9 @@ class Ownership:
         return [self._start_drain(partition)] if self.is_leaving else []
 
     def note_turns_ended(self, partition: int, epoch: int) -> bool:
-        """Record that no turn of this epoch runs at this node any more, after an eviction or a drain.
+        """Record that no turn of this partition and epoch runs on this node any more, after an eviction or a drain.
 
-        Return True if the partition is drained now, and has to be returned to the database.
+        Return True if the partition is drained now, so that the caller must release it in the database.
         """
         known = self._partitions[partition]
         if epoch == known.cut_epoch:

@@ -22,29 +22,17 @@ from actgent.client.http.http_request import (
     parse_response,
     to_http,
 )
-from actgent.client.http.sse import StreamDecoder
-from actgent.client.transport_interface import (
-    ConnectionLost,
-    Events,
-    Refused,
-    RemoteRequest,
-    StreamEvent,
-    Transport,
-)
+from actgent.client.http.sse import decode_events
+from actgent.client.transport_interface import ConnectionLost, Events, Refused, RemoteRequest, Transport
 from actgent.errors import JournalError
-from actgent.journal.postgres import NodeTable
-from actgent.journal.postgres.pool_layout import read_layout
+from actgent.journal.postgres.cluster_pool_layout import read_layout
+from actgent.journal.postgres.node_table import NodeTable
 from actgent.messages import new_secret
 from actgent.support.postgres_address import split_schema
 from actgent.support.safe_logging import LogVariable, logger_of
-from actgent.web.server.request_relay import (
-    NodeConnectionBroken,
-    NoOwner,
-    RelayedAnswer,
-    RelayedRequest,
-)
+from actgent.web.server.request_relay import NodeConnectionBroken, NoOwner, RelayedAnswer, RelayedRequest
 
-from .pool_directory import Owner, PoolDirectory
+from .node_and_partition_cache import Owner, PoolDirectory
 from .relay_http_encoding import EPOCH_HEADER, MalformedMessage, MessageReader, decode_answer, encode_request
 from .relay_server import MISDIRECTED
 from .unowned_partition_messages import PendingMessages
@@ -85,7 +73,7 @@ class _Connection:
     idle_since: float = 0.0
 
     def is_usable(self) -> bool:
-        """Return True if an idle connection can be reused: it is open and not too old."""
+        """True if an idle connection can be used for another request, because it is open and not too old."""
         if trio.current_time() - self.idle_since > MAX_IDLE_SECONDS:
             return False
         return not self.stream.socket.is_readable()
@@ -111,7 +99,7 @@ class _Exchange:
     """True once the partition has another owner."""
     _scope: trio.CancelScope | None = None
     _late_until: float = 0.0
-    """Monotonic time in seconds until which the former owner may still answer."""
+    """Monotonic time in seconds until which a response of the former owner may still arrive."""
 
     def move(self, *, is_alive: bool) -> None:
         """End the exchange because the partition has another owner now. `is_alive` is True if the former owner is alive.
@@ -127,7 +115,7 @@ class _Exchange:
             self._scope.deadline = min(self._scope.deadline, self._late_until)
 
     async def send(self, request: bytes, seconds: float) -> None:
-        """Send a request, and read the head of its answer.
+        """Send a request, and read the head (status line and headers) of the response.
 
         Raises:
             ConnectionLost: The connection failed, or no head arrived within `seconds`.
@@ -145,7 +133,7 @@ class _Exchange:
             return b"".join([piece async for piece in pieces])
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the pieces of the answer's body as they arrive.
+        """Yield the pieces of the response body when they are received.
 
         Raises:
             ConnectionLost: The connection ends before the body does, or is silent for too long.
@@ -185,7 +173,7 @@ class _Exchange:
             reason = (
                 "the session has moved to another node"
                 if self.has_moved
-                else f"nothing came for {seconds:g} s"
+                else f"the node sent no data for {seconds:g} s"
             )
             raise ConnectionLost(reason, was_sent=True)
 
@@ -224,7 +212,7 @@ class NodeTransport(Transport):
         return f"<NodeTransport of {self.directory.name}>"
 
     async def run(self) -> None:
-        """End requests to nodes that no longer own the sessions, until cancelled. Close idle connections to nodes that have ended.
+        """Until cancelled, end requests to nodes that have lost the session, and close idle connections to ended nodes.
 
         At the end, close all of them.
         """
@@ -249,7 +237,7 @@ class NodeTransport(Transport):
                 )
 
     def _forget_ended_nodes(self) -> None:
-        """Close the idle connections to nodes that have ended: no request goes to their addresses any more."""
+        """Close the idle connections to nodes that have ended, because no request is sent to these nodes any more."""
         nodes = self.directory.nodes
         live = {each.address for each in nodes.values()}
         for address in self._idle.keys() - live:
@@ -282,7 +270,7 @@ class NodeTransport(Transport):
             if exchange.status == NO_CONTENT:
                 yield None
                 return
-            async with aclosing(exchange.pieces()) as pieces, aclosing(_events(pieces)) as events:
+            async with aclosing(exchange.pieces()) as pieces, aclosing(decode_events(pieces)) as events:
                 yield events
 
     @asynccontextmanager
@@ -297,7 +285,10 @@ class NodeTransport(Transport):
     async def _ask(
         self, request: RemoteRequest, http_request: HTTPRequest, seconds: float
     ) -> AsyncGenerator[_Exchange, None]:
-        """Send a request of this process, with the scope `admin`. `seconds` is the timeout for the head of the answer."""
+        """Send a request that this process makes itself, with the scope `admin`.
+
+        `seconds` limits the wait for the response head.
+        """
         relayed = RelayedRequest(
             http_request=http_request,
             session_id=_session_of(request),
@@ -330,14 +321,17 @@ class NodeTransport(Transport):
         return self.directory.is_dead(node)
 
     async def store(self, request: RelayedRequest, *, message_id: str) -> bool:
-        """Store a message for the next owner of its session. Return False if an owner exists; see `OwnerClient.store`."""
+        """Store a message for the next owner of its session.
+
+        Return False if the partition has an owner, to which the message must be sent instead; see `OwnerClient.store`.
+        """
         known = self.directory.owner_of(request.session_id)
         if self._pending is None or known.node is not None:
             return False
         return await self._pending.store(known, request, message_id)
 
     async def exchange(self, request: RelayedRequest, *, seconds: float) -> tuple[int, bytes]:
-        """Send a request to the owner of a session; return the status and body of its answer.
+        """Send a request to the owner node of a session. Return the status and the body of the response.
 
         Raises:
             NoOwner, ConnectionLost: See `relay`.
@@ -349,7 +343,9 @@ class NodeTransport(Transport):
 
     @asynccontextmanager
     async def _exchange(self, request: RelayedRequest, seconds: float) -> AsyncGenerator[_Exchange, None]:
-        """Send a request to the owner of a session, or to any node if the id is empty; yield after the answer's head.
+        """Send a request to the owner node of a session, and yield after the response head.
+
+        An empty session id allows any node.
 
         Raises:
             NoOwner: No live node owns the session.
@@ -374,7 +370,9 @@ class NodeTransport(Transport):
             self._release(exchange)
 
     async def _locate(self, session_id: str) -> Owner:
-        """Wait until a session has an owner that may be reached, and return that owner. An empty id returns any node.
+        """Wait until a session has an owner node that can be reached, and return this node.
+
+        An empty session id allows any node.
 
         Raises:
             NoOwner: The session had no such owner for `LOCATE_SECONDS`.
@@ -392,7 +390,10 @@ class NodeTransport(Transport):
         raise NoOwner
 
     def _choose_any_node(self) -> Owner:
-        """Return this node, else any node that is not leaving, as an owner without a partition. Raise `NoOwner` if there is none."""
+        """Return this node, or another node that is not leaving, as an owner without a partition.
+
+        Raise `NoOwner` without nodes.
+        """
         nodes = self.directory.nodes
         staying = [each for each in nodes.values() if not each.is_leaving]
         found = nodes.get(self.directory.name) or (staying[0] if staying else None)
@@ -503,27 +504,15 @@ async def open_pool_transport(
 
 
 def _name_of(owner: Owner) -> str:
-    """Return the name of the node in an `Owner`; empty if it has no node.
+    """Return the name of the node in an `Owner`; empty if the `Owner` has no node.
 
     Owners are compared by name, since other fields of an owner's row may change, for example when it leaves.
     """
     return "" if owner.node is None else owner.node.name
 
 
-async def _events(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[StreamEvent | None, None]:
-    """Decode the received chunks of an event stream to server-sent events.
-
-    Yield each event, and None for each received chunk to show that the connection works.
-    """
-    decoder = StreamDecoder()
-    async for piece in pieces:
-        yield None
-        for event in decoder.feed(piece):
-            yield event
-
-
 def _adapt(request: RemoteRequest) -> RemoteRequest:
-    """Change a client's request so that it follows the node protocol.
+    """Change a client's request to the format of requests between nodes.
 
     A new session gets its id here, because the id determines the node that creates it. Sending a message does not wait for
     the outcome, which is awaited by further requests.
@@ -543,7 +532,7 @@ def _session_of(request: RemoteRequest) -> str:
 
 
 def _inbox_timeout_of(request: RemoteRequest) -> float:
-    """Return the maximum seconds that the message in a request waits for room in a full inbox; 0 for other requests."""
+    """Return how many seconds the message of a request may wait for room in a full inbox; 0 for other requests."""
     return float((request.body or {}).get("deadline", 0)) if request.operation == "say" else 0.0
 
 

@@ -14,15 +14,15 @@ import trio
 
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import quoted
+from actgent.support.plain_nursery import plain_nursery
 from actgent.support.safe_logging import LogVariable, logger_of
-from actgent.support.trio_batches_and_nursery import plain_nursery
 from actgent.web.problem_documents import Problem
 from actgent.web.server.listen_addresses import is_loopback
 from actgent.web.server.relayed_request_handler import RelayApplication, has_moved
 from actgent.web.server.request_relay import RelayedRequest, WaitReleased
 
-from .operations.node_metrics import NodeMetrics
-from .pool_directory import PoolDirectory
+from .node_and_partition_cache import PoolDirectory
+from .node_metrics import NodeMetrics
 from .relay_http_encoding import (
     EPOCH_HEADER,
     MalformedMessage,
@@ -57,7 +57,7 @@ class RelayServer:
     figures: NodeMetrics
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        """Answer the requests of one connection, one after another, until it ends."""
+        """Answer the requests of one connection, one after another, until the connection ends."""
         send, receive = trio.open_memory_channel[tuple[RelayedRequest, trio.Event]](0)
         async with stream, plain_nursery() as nursery:
             nursery.start_soon(self._read, stream, send)
@@ -90,9 +90,10 @@ class RelayServer:
             gone.set()
 
     async def _answer(self, request: RelayedRequest, response: "_RelayResponse", gone: trio.Event) -> None:
-        """Answer one verified request, once this node serves its session and the session is not held back.
+        """Answer a verified request of another node. First wait until this node serves the session of the request.
 
-        If another node owns the session, answer 421.
+        If the session is quarantined after crashes, the request waits. If another node owns the session, the status is 421.
+        `gone` is set when the sender has disconnected.
         """
         session_id, http_request = request.session_id, request.http_request
         is_freeing = self.application.is_served_while_draining(http_request.verb, http_request.path)
@@ -181,7 +182,7 @@ def _last_chunks(data: bytes) -> bytes:
 async def open_relay_listeners(
     advertise: str | None,
 ) -> AsyncGenerator[tuple[str, list[trio.SocketListener]], None]:
-    """Open an `async with` block with the URL at which other nodes reach this one, and the listeners of its port.
+    """Open an `async with` block with the URL at which other nodes reach this node, and the listening sockets of its port.
 
     Args:
         advertise: Base URL, `http://HOST:PORT`; port 0 chooses a free one. None listens on a free port of 127.0.0.1.
@@ -217,7 +218,7 @@ async def serve_relays(
 
 
 def _parse_advertise(url: str) -> tuple[str, int]:
-    """Return host and port of the URL at which other nodes reach this one.
+    """Return the host and the port of the URL at which other nodes reach this node.
 
     Raises:
         ConfigurationError: The URL does not have the form `http://HOST:PORT`.

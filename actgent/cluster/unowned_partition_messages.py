@@ -18,13 +18,14 @@ import trio
 from actgent.client.http.http_request import HTTPRequest, parse_problem
 from actgent.client.request_sender import MAX_BROKEN_CONNECTIONS
 from actgent.errors import JournalError
-from actgent.journal.postgres import PartitionedJournal, PendingMessage, PendingMessageTable
+from actgent.journal.postgres.partitioned_journal import PartitionedJournal
+from actgent.journal.postgres.unowned_partition_messages import PendingMessage, PendingMessageTable
 from actgent.journal.session_list_queries import SessionKey
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.web.server.relayed_request_handler import RelayApplication, has_moved
 from actgent.web.server.request_relay import RelayedRequest
 
-from .pool_directory import Owner
+from .node_and_partition_cache import Owner
 
 Wait = Callable[[str], Awaitable[None]]
 """Function that waits until the quarantine does not hold a session back."""
@@ -77,12 +78,12 @@ class PendingMessages:
         self._wait_released: Wait
 
     def begin(self, application: RelayApplication, nursery: trio.Nursery, wait_released: Wait) -> None:
-        """Set the application that delivers messages. Call it before `deliver`.
+        """Set the application that delivers messages. Call this method before `deliver`.
 
         Args:
             application: Receives the requests.
             nursery: Runs the deliveries.
-            wait_released: Waits until a session is not held back by the quarantine.
+            wait_released: Waits until a session is not quarantined.
         """
         self._application, self._nursery, self._wait_released = application, nursery, wait_released
 
@@ -108,9 +109,9 @@ class PendingMessages:
     # --- delivery ------------------------------------------------------------------------
 
     async def deliver(self, partitions: Collection[int]) -> None:
-        """Start to deliver the pending messages of partitions, and hold back the other requests of their sessions.
+        """Start to deliver the pending messages of partitions. Newer requests of the same sessions wait in `wait` until the messages are delivered.
 
-        After this returns, the partitions may be served: requests of a held-back session wait in `wait`.
+        After this method returns, the partitions may be served.
 
         Raises:
             JournalFailed: The database does not answer.
@@ -156,7 +157,9 @@ class PendingMessages:
             self._delivering.pop(session_id).set()
 
     async def _deliver_once(self, message: PendingMessage) -> bool:
-        """Deliver a message, or dead-letter it if `MAX_BROKEN_CONNECTIONS` nodes died during its deliveries. Return False to retry later.
+        """Deliver a message, or dead-letter a message that has crashed too many nodes.
+
+        Return False if the message must be retried.
 
         Raises:
             JournalFailed: The database does not answer.
@@ -175,7 +178,7 @@ class PendingMessages:
         return is_over
 
     async def _deliver(self, message: PendingMessage) -> bool:
-        """Deliver a message to its session, or dead-letter it if the session rejects it. Return False to retry later."""
+        """Deliver a message to its session, or dead-letter a rejected message. Return False if the message must be retried."""
         request, response = decode_pending(message.request, message.session_id), _RelayResponse()
         stored = request.http_request
         body = orjson.loads(stored.body or b"{}") | {

@@ -13,6 +13,7 @@ import trio
 
 from actgent.errors import ConfigurationError, DatabaseFailed
 from actgent.errors.text_escaping import counted
+from actgent.support.unknown_name_hints import lists_arguments
 
 from .connection import DataConnection, Values
 from .migrations import read_migrations
@@ -22,16 +23,17 @@ Work = Callable[[DataConnection], Any]
 """Function that gets a connection with `execute(sql, values)` and `query(sql, values)`, and returns JSON data."""
 
 
+@lists_arguments
 class Database:
     """A database that tools and the program read and write with plain SQL; `Agent(database=...)` opens it while it runs.
 
     By default the database is next to the agent's journal: a separate file for a journal in SQLite, a separate schema for one
     in PostgreSQL. Without a journal it is deleted when the agent stops. Agents can share a database with an explicit address.
 
-    A change is durable when its call returns. Tools use `context.database`, which makes each change of a tool call once, even
-    if the call is repeated after a crash: the idempotency key of the call is written in the same transaction. This transaction
-    is separate from the journal's: the journal commits records of many sessions together, and would block all other writers
-    until then. Give tools without other effects `effect="idempotent"`, so that they are repeated after a crash.
+    A change is durable when its call returns. Tools use `context.database`. It makes each change of a tool call once, even if the
+    call is repeated after a crash, because the same transaction writes the idempotency key of the call. This transaction is
+    separate from the transactions of the journal: the journal commits records of many sessions together, and would block all
+    other writers. Give tools without other effects `effect="idempotent"`, so that they are repeated after a crash.
 
     Args:
         url: `sqlite:///FILE`, `postgres://HOST/DATABASE?schema=NAME` or `memory:`; None is next to the journal.

@@ -7,7 +7,7 @@ from pathlib import Path
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 
 @attrs.frozen(repr=False)

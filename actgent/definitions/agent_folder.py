@@ -33,7 +33,7 @@ from actgent.messages import OnBusy
 from actgent.protocols import PROTOCOLS, make_protocol
 from actgent.protocols.protocol_interface import Instruction, Profile, types_from
 
-from .front_matter import Document, dotted, split_front_matter
+from .front_matter import Document, format_path, split_front_matter
 from .skills import LoadSkill, Skill, read_notes, read_skills, skills_prompt
 from .strict_json_parsing import json_object, short_reason
 from .toolset_files import read_documents, read_servers
@@ -78,6 +78,7 @@ BRAIN_SCHEMA: Mapping[str, Any] = {
                 "untrusted": {"enum": list(get_args(Untrusted))},
                 "check": {"enum": list(get_args(Check))},
                 "violation": {"enum": list(get_args(Violation))},
+                "bits": {"type": "integer", "minimum": 0},
             },
             "additionalProperties": False,
         },
@@ -254,6 +255,9 @@ class _Reading:
             except ConfigurationError as error:
                 reason = str(error).partition(" must be ")[2].rpartition(", not ")[0]
                 self._add(BRAIN, brain.line(("limits", key)), f"must be {reason}", f"limits.{key}")
+        policy = brain.values.get("policy", {})
+        if policy.get("bits") and policy.get("untrusted") != "isolate":
+            self._add(BRAIN, brain.line(("policy", "bits")), "it needs untrusted: isolate", "policy.bits")
 
     def _agent_name(self, brain: Document) -> str:
         """Return the name of the agent: `name` in brain.md, or else the name of the folder."""
@@ -261,15 +265,18 @@ class _Reading:
         return name
 
     def _check_model(self, brain: Document) -> None:
-        """Report a model provider in brain.md that looks like a misspelt known one. Other names may be custom providers."""
+        """Report a model provider in brain.md that is a misspelt name of a known provider. Other names may be custom providers."""
         llm = brain.values.get("llm")
         place = ("llm", "model") if isinstance(llm, dict) else ("llm",)
         model = llm.get("model") if isinstance(llm, dict) else llm
         if isinstance(model, str) and (reason := model_settings.unknown_provider(model, has_address=True)):
-            self._add(BRAIN, brain.line(place), reason, dotted(place))
+            self._add(BRAIN, brain.line(place), reason, format_path(place))
         elif isinstance(model, str) and not all(map(str.strip, model.split(":", 1))):
             self._add(
-                BRAIN, brain.line(place), "expected PROVIDER:MODEL, but one of them is empty", dotted(place)
+                BRAIN,
+                brain.line(place),
+                "expected PROVIDER:MODEL, but one of them is empty",
+                format_path(place),
             )
         url = llm.get("base_url") if isinstance(llm, dict) else None
         if isinstance(url, str) and not _has_host(url):
@@ -302,7 +309,10 @@ class _Reading:
             if instruction.name.casefold() in read:
                 line = brain.line(place)
                 self._add(
-                    BRAIN, line, f"two instructions are named {shown_text(instruction.name)}", dotted(place)
+                    BRAIN,
+                    line,
+                    f"two instructions are named {shown_text(instruction.name)}",
+                    format_path(place),
                 )
             read[instruction.name.casefold()] = instruction
         return tuple(read.values())
@@ -359,7 +369,7 @@ class _Reading:
             document = split_front_matter(self.folder.read(path), name=self.folder.name_of(path))
         except Unreachable as error:
             if place:
-                self._add(BRAIN, brain.line(place), f"{shown_text(path)}: {error.reason}", dotted(place))
+                self._add(BRAIN, brain.line(place), f"{shown_text(path)}: {error.reason}", format_path(place))
             else:  # found in the folder, not listed in brain.md
                 self.problems.append(error)
             return None
@@ -468,9 +478,9 @@ class _Reading:
                 continue
             place = ("tools", index)
             if known is not None and name not in known:
-                self._add(BRAIN, brain.line(place), _unknown_tool(name, known), dotted(place))
+                self._add(BRAIN, brain.line(place), _unknown_tool(name, known), format_path(place))
             elif name in named[:index]:
-                self._add(BRAIN, brain.line(place), "the tool is listed twice", dotted(place))
+                self._add(BRAIN, brain.line(place), "the tool is listed twice", format_path(place))
         return tuple(name for name in named if isinstance(name, str))
 
     # --- problems ------------------------------------------------------------------------
@@ -485,7 +495,7 @@ class _Reading:
         errors = list(validator.iter_errors(document.values))
         for error in errors:
             for place, reason in _describe_error(error, known):
-                self._add(path, document.line(place), reason, dotted(place))
+                self._add(path, document.line(place), reason, format_path(place))
         return not errors
 
 

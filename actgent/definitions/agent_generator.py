@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from actgent.errors import ConfigurationError, ToolError
+from actgent.support.unknown_name_hints import lists_arguments
 from actgent.tools.function_tool import FunctionTool
 
 from .folder_creation import write_folder
 
 
+@lists_arguments
 class AgentGenerator(FunctionTool[..., str, Any]):
     """A tool that writes the folder of a new agent below one output folder, and nowhere else.
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from actgent.errors import ConfigurationError, InvalidFolder, nearest
 from actgent.protocols.protocol_interface import Instruction, Profile
-from actgent.support.shared_files import sync_folder, write_whole
+from actgent.support.files_shared_by_processes import sync_folder, write_whole
 
 from .agent_folder import BRAIN, AgentFolder, read_folder
 from .folder_creation import write_folder
 from .front_matter import split_front_matter
 
 INSTRUCTIONS = "instructions"
-"""Folder of the instructions of a new definition. Replacements have their own: this name with a random suffix."""
+"""Folder of the instructions of a new definition. In a replaced definition, the name of this folder has a random suffix."""
 
 
 class AgentRegistry:
@@ -29,22 +29,22 @@ class AgentRegistry:
     `AgentBuilder.from_folder(registry.path_of("clerk"), tools=[...])` creates an agent from a definition.
     """
 
-    def __init__(self, place: str | os.PathLike[str]) -> None:
-        """Open the registry in the folder `place`, which is created if it does not exist.
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open the registry in the folder `path`, which is created if it does not exist.
 
         Raises:
             ConfigurationError: The folder cannot be created.
         """
-        self.place = Path(place)
+        self._path = Path(path)
         try:
-            self.place.mkdir(parents=True, exist_ok=True)
+            self._path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigurationError(
-                f"{self.place} cannot be created as an agent registry: {error.strerror}"
+                f"{self._path} cannot be created as an agent registry: {error.strerror}"
             ) from None
 
     def __repr__(self) -> str:
-        return f"AgentRegistry({str(self.place)!r})"
+        return f"AgentRegistry({str(self._path)!r})"
 
     def save(
         self, profile: Profile, *, protocol: str = "", llm: str = "", replace: bool = False
@@ -53,8 +53,8 @@ class AgentRegistry:
 
         Invalid definitions leave the old one unchanged.
 
-        A reader sees the old or the new definition, also after a crash. A replacement keeps the files of the definition before it
-        until the next one, for programs that read them at this moment. It leaves other files in the folder as they are.
+        A reader sees the old or the new definition, also after a crash. The files of a replaced definition stay until the next
+        replacement, for programs that still read them. Other files in the folder are not changed.
 
         Args:
             profile: Profile of the agent.
@@ -69,9 +69,9 @@ class AgentRegistry:
         tools = [each.tool for each in profile.instructions if each.tool]
         if not replace or not self._has(profile.name):
             files = _files_of(profile, protocol, llm, INSTRUCTIONS)
-            return write_folder(self.place, profile.name, files, tools=tools)
+            return write_folder(self._path, profile.name, files, tools=tools)
         files = _files_of(profile, protocol, llm, f"{INSTRUCTIONS}-{secrets.token_hex(8)}")
-        with tempfile.TemporaryDirectory(prefix=".replaced-", dir=self.place) as staging:
+        with tempfile.TemporaryDirectory(prefix=".replaced-", dir=self._path) as staging:
             write_folder(staging, profile.name, files, tools=tools)  # raises if the definition is invalid
         with self._changing(profile.name) as target:
             _remove_unused_instructions(target)
@@ -127,12 +127,12 @@ class AgentRegistry:
         if not self._has(name):
             known = self.names()
             near = nearest(name, known) if known else "it is empty"
-            raise ConfigurationError(f"the registry {self.place} has no agent {name!r:.100}: {near}")
-        return self.place / name
+            raise ConfigurationError(f"the registry {self._path} has no agent {name!r:.100}: {near}")
+        return self._path / name
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all agents, sorted."""
-        return tuple(sorted(entry.name for entry in self.place.iterdir() if self._has(entry.name)))
+        return tuple(sorted(entry.name for entry in self._path.iterdir() if self._has(entry.name)))
 
     def find(self, words: str) -> tuple[str, ...]:
         """Return the names of agents whose profile contains at least one of these words, best match first.
@@ -149,17 +149,17 @@ class AgentRegistry:
         Raises:
             ConfigurationError: The name is unknown; the text suggests a similar one.
         """
-        removed = self.place / f".removed-{secrets.token_hex(8)}"
+        removed = self._path / f".removed-{secrets.token_hex(8)}"
         self.path_of(name).rename(removed)
-        sync_folder(self.place)
+        sync_folder(self._path)
         shutil.rmtree(removed)
 
     def _has(self, name: str) -> bool:
         """Return True if an agent with this name exists; False for unknown names, and for names that are paths."""
-        return Path(name).name == name and not name.startswith(".") and (self.place / name / BRAIN).is_file()
+        return Path(name).name == name and not name.startswith(".") and (self._path / name / BRAIN).is_file()
 
     def _split_name(self, name: str) -> set[str]:
-        read = self.load(name, tools=_referenced_tools(self.place / name))
+        read = self.load(name, tools=_referenced_tools(self._path / name))
         return set(re.findall(r"\w+", f"{read.name} {read.role} {read.goal} {read.capabilities}".casefold()))
 
 
@@ -175,7 +175,7 @@ def _referenced_tools(folder: Path) -> list[str]:
 def _version_of(folder: Path) -> tuple[int, int] | None:
     """Return numbers that identify the version of the definition in a folder; None if the folder has no definition.
 
-    They differ after each replacement of the definition.
+    Each replacement of the definition changes the numbers.
     """
     try:
         found = (folder / BRAIN).stat()

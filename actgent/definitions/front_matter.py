@@ -137,7 +137,7 @@ class _Builder:
             raise self._error(event, "the file must contain a single YAML document")
 
     def _error(self, event: Event, reason: str, path: Path = ()) -> InvalidFile:
-        return InvalidFile(self._name, self._line(event), reason, dotted(path))
+        return InvalidFile(self._name, self._line(event), reason, format_path(path))
 
     def _line(self, event: Event) -> int:
         mark = event.start_mark
@@ -153,7 +153,7 @@ class _Builder:
                 return self._list(path)
             case MappingStartEvent():
                 return self._object(path)
-        raise self._error(event, "a value is missing", path)
+        raise self._error(event, "a value must follow the key: write the value, or remove the key", path)
 
     def _check_allowed(self, event: Event, path: Path) -> None:
         if isinstance(event, AliasEvent) or getattr(event, "anchor", None) is not None:
@@ -197,8 +197,8 @@ class _Builder:
         return str(event.value)
 
 
-def dotted(path: Path) -> str:
-    """Return a path for error texts: `llm.temperature`. Keys that may be secrets are not quoted."""
+def format_path(path: Path) -> str:
+    """Join the keys of a setting for error texts, such as `llm.temperature`. A key that may be a secret becomes `(a key)`."""
     return ".".join(str(step) if isinstance(step, int) or _is_word(step) else "(a key)" for step in path)
 
 

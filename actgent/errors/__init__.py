@@ -406,7 +406,7 @@ class ApprovalMismatch(UsageError):
         self.approval_id = approval_id
         super().__init__(
             f"approval {quoted(approval_id)} was requested for another tool, other arguments or another session: "
-            "nothing was decided; answer what session.approvals shows"
+            "no decision was recorded; answer an approval that session.approvals lists"
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from actgent.definitions.front_matter import split_front_matter
 from actgent.errors import ConfigurationError
+from actgent.information_flow_labels import Label
 from actgent.limits_and_schedules.limits import Limits
 from actgent.support.strict_json import load_document
 
@@ -28,9 +29,11 @@ KEYS = (
     "limits",
     "timeout",
     "tags",
+    "sources",
+    "readers",
     "session",
 )
-"""Keys of a case in a file. `session` names the recorded session of the case; runs ignore it."""
+"""Keys of a case in a file. `sources` and `readers` are the label of the input. `session` names the recorded session of the case; runs ignore it."""
 _USER = ("goal", "persona", "opening", "llm", "max_turns")
 """Keys of a simulated user in a file."""
 TESTS = "tests"
@@ -140,6 +143,10 @@ def case_from(value: Any, *, location: str = "the case") -> Case:
             limits=Limits(**value["limits"]) if value.get("limits") else None,
             timeout=None if value.get("timeout") is None else float(value["timeout"]),
             tags=_texts(value.get("tags", ()), "tags"),
+            label=Label(
+                frozenset(_texts(value.get("sources", ()), "sources")),
+                None if value.get("readers") is None else frozenset(_texts(value["readers"], "readers")),
+            ),
         )
     except re.error as error:
         raise ConfigurationError(

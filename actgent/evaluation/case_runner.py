@@ -10,10 +10,12 @@ import trio
 
 from actgent.agents.agent import Agent
 from actgent.errors import ConfigurationError, Suspended
+from actgent.information_flow_labels import text_of
 from actgent.llm.custom_model_adapters import ModelLike
 from actgent.messages import NO_USAGE
 from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import describe
+from actgent.tools.untrusted_sources_of_call import reading_text_of
 
 from .cases_and_results import Case, CheckResult, Trial
 from .evaluation_report import Report
@@ -58,14 +60,14 @@ async def evaluate(
             on_trial(trial)
 
     async with AsyncExitStack() as stack:
-        bench = _Bench(await _open_judge(cases, judge, stack), trio.CapacityLimiter(concurrency), note)
+        runner = _CaseRunner(await _open_judge(cases, judge, stack), trio.CapacityLimiter(concurrency), note)
         ready = {name: await _prepare(variant, stack) for name, variant in named.items()}
         async with trio.open_nursery() as nursery:
             for run in range(1, runs + 1):
                 for case in cases:
-                    for name, opened in ready.items():
-                        await bench.slots.acquire_on_behalf_of(slot := object())
-                        nursery.start_soon(bench.run, case, name, run, opened, slot)
+                    for name, open_agent in ready.items():
+                        await runner.slots.acquire_on_behalf_of(slot := object())
+                        nursery.start_soon(runner.run, case, name, run, open_agent, slot)
     return Report.of(trials, cases, list(named))
 
 
@@ -107,11 +109,11 @@ def _name_of(variant: Variant) -> str:
     return variant.name if isinstance(variant, Agent) else getattr(variant, "__name__", "agent")
 
 
-Opened = Callable[[], Any]
+OpenAgent = Callable[[], Any]
 """Returns an async context manager with the agent of one run."""
 
 
-async def _prepare(variant: Variant, stack: AsyncExitStack) -> Opened:
+async def _prepare(variant: Variant, stack: AsyncExitStack) -> OpenAgent:
     if isinstance(variant, Agent):
         await stack.enter_async_context(variant)
         return partial(_yield_shared_agent, variant)
@@ -140,7 +142,7 @@ async def _open_judge(
 
 
 @attrs.frozen
-class _Bench:
+class _CaseRunner:
     """Runner of cases with limited concurrency."""
 
     judge: Judge | None
@@ -148,11 +150,11 @@ class _Bench:
     slots: trio.CapacityLimiter
     note: Callable[[Trial], None]
 
-    async def run(self, case: Case, variant: str, run: int, opened: Opened, slot: object) -> None:
+    async def run(self, case: Case, variant: str, run: int, open_agent: OpenAgent, slot: object) -> None:
         try:
             trial = Trial(case=case, variant=variant, run=run)
             try:
-                async with opened() as agent:
+                async with open_agent() as agent:
                     trial = await _run_inputs(agent, trial)
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code creates the agent
                 trial = attrs.evolve(trial, error=_words(convert_user_error(raised, "variant", variant)))
@@ -183,8 +185,9 @@ async def _run_inputs(agent: Agent, trial: Trial) -> Trial:
     session = await agent.create_session("evaluation", limits=case.limits)
     began, reply, error, simulation = trio.current_time(), None, "", None
     try:
-        for text in case.input:
-            reply = await agent.run(text, session=session, timeout=case.timeout)
+        with reading_text_of(text_of(case.label)):
+            for text in case.input:
+                reply = await agent.run(text, session=session, timeout=case.timeout)
         if case.user is not None:
             user = case.user if isinstance(case.user, SimulatedUser) else case.user(agent)
             simulation = await user.talk_to(agent, session, timeout=case.timeout)

@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError
+from actgent.information_flow_labels import TRUSTED, Label
 from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import NO_USAGE, Message, ToolCall, Usage
 
@@ -73,9 +74,9 @@ class Trial:
         return sum(result.score for result in self.results) / len(self.results) if self.results else 1.0
 
 
-Found = bool | float | str | CheckResult | None
+CheckReturn = bool | float | str | CheckResult | None
 """Return value of a check: a boolean, a score from 0 to 1 (0.5 passes), a `CheckResult`, or an error text. None passes."""
-Check = Callable[[Trial], Found | Awaitable[Found]]
+Check = Callable[[Trial], CheckReturn | Awaitable[CheckReturn]]
 """Function, sync or async, that checks a run. An AssertionError is a failed check."""
 
 
@@ -128,6 +129,8 @@ class Case:
     """Time limit in seconds for each answer; None sets no limit."""
     tags: tuple[str, ...] = attrs.field(default=(), converter=_tags)
     """Tags that select cases on the command line."""
+    label: Label = TRUSTED
+    """Label of the messages in `input`. A policy checks the calls of the agent as in a session with these sources."""
 
     def __attrs_post_init__(self) -> None:
         if not (self.input or self.user) or not all(map(str.strip, self.input)):

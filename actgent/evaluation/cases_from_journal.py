@@ -1,14 +1,17 @@
 """Evaluation cases made from recorded sessions: user messages as input, the recorded answer as the expected one."""
 
+import functools
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from actgent.errors import JournalDamaged, WireError
+from actgent.information_flow_labels import TRUSTED
 from actgent.journal.journal_interface import Journal
 from actgent.journal.record_types import MessageAcceptedRecord, MessageEndRecord, RatingRecord, Record
 from actgent.journal.session_list_queries import SessionFilter
 from actgent.messages import Message
-from actgent.sessions.restore import rebuild
+from actgent.sessions.restore.session_loader import rebuild
 
 PASSING_RATING = 0.5
 """Rating from which a recorded answer is expected again."""
@@ -23,7 +26,7 @@ async def cases_from_journal(
 
     Return at most `limit` cases as dictionaries, latest sessions first. None as `agent` or `session` selects all.
 
-    A rating with a corrected answer replaces the recorded answer. Sessions without an answer, with a bad rating but no
+    A case has the label (sources and readers) of all its user messages. A rating with a corrected answer replaces the recorded answer. Sessions without an answer, with a bad rating but no
     corrected answer, child sessions, and unreadable sessions are skipped.
     """
     cases: list[dict[str, Any]] = []
@@ -57,7 +60,9 @@ async def case_of_session(
         history = () if end is None else (await rebuild(records, to=end)).history
     except (JournalDamaged, WireError):
         return None
-    asked = [message.text for message in history if message.sender.kind == "user" and message.text.strip()]
+    given = [message for message in history if message.sender.kind == "user" and message.text.strip()]
+    asked = [message.text for message in given]
+    label = functools.reduce(operator.or_, (message.label for message in given), TRUSTED)
     rating, expected = _last_rating(records, message_id), expected.strip()
     if not expected and rating is not None and rating.expected:
         expected = rating.expected
@@ -77,6 +82,10 @@ async def case_of_session(
         case["judge"] += (
             f" A reviewer commented on the recorded answer: {rating.comment}" if rating.comment else ""
         )
+    if label.sources:
+        case["sources"] = sorted(label.sources)
+    if label.readers is not None:
+        case["readers"] = sorted(label.readers)
     if names := list(dict.fromkeys(call.name for message in history for call in message.tool_calls)):
         case["calls"] = names
     return case

@@ -19,7 +19,7 @@ import trio
 
 from actgent.errors import ConfigurationError, SessionExists, UsageError
 from actgent.journal.journal_interface import Journal
-from actgent.support.shared_files import file_change, write_whole
+from actgent.support.files_shared_by_processes import file_change, write_whole
 from actgent.web.gateway_interface import Datasets
 from actgent.web.json_response_types import (
     DatasetCase,
@@ -39,7 +39,7 @@ SUFFIX, HISTORY_SUFFIX = ".jsonl", ".history"
 MAX_REPORT_BYTES = 50_000_000
 """Maximum size of a report that is read, in bytes."""
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
-"""Names of datasets and evaluations. They contain no path separator and do not start with a dot."""
+"""Pattern of the names of datasets and evaluations: no path separator, and no dot at the beginning."""
 _TIME = "%Y%m%dT%H%M%S.%fZ"
 
 
@@ -240,7 +240,7 @@ def _replace(path: Path, name: str, version: str, case: Mapping[str, Any] | None
         if not versions:
             raise LookupError(name)
         if version not in versions:
-            raise UsageError(f"case {name!r:.80} was changed meanwhile: read it again")
+            raise UsageError(f"case {name!r:.80} was changed since it was read: read it again")
         line = versions[version]
         if changed and any(found["name"] == changed["name"] and number != line for number, found in known):
             raise UsageError(f"the dataset has another case with the name {changed['name']!r:.80}")

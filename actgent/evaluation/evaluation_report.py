@@ -63,7 +63,7 @@ def _percentile(values: Sequence[float], percent: float) -> float:
 
 @attrs.frozen
 class Report:
-    """Report of an evaluation: all runs."""
+    """Report of an evaluation: each run of each case with its scores, and methods that summarise them."""
 
     trials: tuple[Trial, ...]
     """All runs, ordered by case, variant and run number."""

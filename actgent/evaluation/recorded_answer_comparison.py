@@ -49,7 +49,7 @@ class DecisionVariant:
     """True if no model is called: each decision gets its recorded answer, which checks only the agent's code."""
 
     def agent_of(self, recording: Recording) -> Agent | None:
-        """Return the agent of this variant with the name of a recorded session's agent; None if it has none."""
+        """Return the agent of this variant that has the same name as the agent of a recording; None if no agent has this name."""
         return next((each for each in self.agents if each.name == recording.agent), None)
 
 
@@ -62,8 +62,8 @@ async def compare_decisions(
 ) -> DecisionReport:
     """Fork each session at each recorded model answer, ask the variants in place of the recorded model, and report the differences.
 
-    No tool runs. If an answer calls other tools than recorded, the fork continues with recorded results of the same calls. It
-    ends with the turn, or at the first call without a recorded result.
+    No tool runs. If an answer calls other tools than recorded, the fork continues with the recorded results of these calls. The
+    fork ends with the turn, or at the first call without a recorded result.
 
     Args:
         recordings: Sessions to compare. Sessions of other agents are ignored.

@@ -43,7 +43,7 @@ class ComparedDecision:
     end: ForkEnd | None = None
     """How the session continued from the new answer; None if the new answer calls no other tools than the recorded one."""
     is_asked: bool = True
-    """False if the recorded answer was used in place of a model call."""
+    """True if a model was called for the new answer. False if the recorded answer was used instead."""
     recorded_usage: Usage = NO_USAGE
     """Token usage and cost of the recorded answer."""
     usage: Usage = NO_USAGE

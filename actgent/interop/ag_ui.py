@@ -10,13 +10,13 @@ from typing import Any
 import attrs
 from starlette.responses import Response
 
-from actgent.agents.session import Session
+from actgent.agents.session import Session, context_of
 from actgent.approvals import Approval, Approve, Decision, Edit, Reject, Respond
 from actgent.journal.record_types import TurnOptions
 from actgent.messages import Part, Text, ToolCall, ToolResult
 from actgent.tools.outputs.result_text import to_text
 from actgent.web.problem_documents import Problem
-from actgent.web.routes.endpoints import Endpoint, Forwarding, HTTPCall, sends_always
+from actgent.web.routes.endpoints import Endpoint, Forwarding, HTTPCall, sends_always, streams_always
 
 from .approval_forms import question_text
 from .request_field_parsing import (
@@ -39,8 +39,9 @@ from .run_events import (
     TextDelta,
     TextDiscarded,
     tool_error_text,
+    visible_text_filter,
 )
-from .start_run import Run, RunStream, caller_tools, find_session, to_sse
+from .runs_of_protocol_requests import Run, RunStream, caller_tools, existing_session, find_session, to_sse
 
 Wire = dict[str, Any]
 _MEDIA = ("image", "audio", "video", "document")
@@ -55,6 +56,8 @@ class AGUIEncoder:
     session: Session
     shows_exception_texts: bool
     """True if the client may see texts of exceptions that user code or libraries raised."""
+    earlier_messages: Sequence[Wire] = ()
+    """Messages of the client before this run. The client receives them if it has a part of the run, and drops that part."""
     _open: str = ""
     """Id of the text message whose end was not sent yet; empty if there is none."""
     _restarts: int = 0
@@ -67,8 +70,11 @@ class AGUIEncoder:
         self._deferred = DeferredCalls(self.session)
 
     def first(self) -> bytes:
-        """Return the encoded event with which each run begins."""
-        return self._sse("RUN_STARTED", threadId=self.thread_id, runId=self.run_id, protocolVersion="1.0")
+        """Return the encoded events with which each run begins."""
+        begun = self._sse("RUN_STARTED", threadId=self.thread_id, runId=self.run_id, protocolVersion="1.0")
+        if not self.earlier_messages:
+            return begun
+        return begun + self._sse("MESSAGES_SNAPSHOT", messages=self.earlier_messages)
 
     def encode(self, event: RunEvent) -> bytes:
         """Encode an event of a run as server-sent events; empty if AG-UI has no counterpart."""
@@ -178,11 +184,13 @@ def _interrupt(approval: Approval) -> Wire:
 
 def _snapshot(session: Session) -> list[Wire]:
     """Return the user and assistant messages of a session, without tool calls, for AG-UI's messages snapshot event."""
-    return [
-        {"id": each.id, "role": each.sender.kind, "content": each.text}
+    visible_text = visible_text_filter(session)
+    texts = [
+        (each, each.text if each.sender.kind == "user" else visible_text(each.text))
         for each in session.history
-        if each.sender.kind in ("user", "assistant") and each.text
+        if each.sender.kind in ("user", "assistant")
     ]
+    return [{"id": each.id, "role": each.sender.kind, "content": text} for each, text in texts if text]
 
 
 def _session_of(call: HTTPCall) -> str:
@@ -194,6 +202,11 @@ async def start_run(call: HTTPCall) -> Response:
     body = call.body
     thread_id, run_id = text_field(body.get("threadId"), "threadId"), text_field(body.get("runId"), "runId")
     agent, offered = call.path["agent"], body.get("tools")
+    earlier = _messages_before_run(body)
+    if earlier and await _has_run(call, agent, thread_id, run_id):
+        body = {**body, "messages": earlier}
+    else:
+        earlier = []
     tools = caller_tools(call, agent, _tools_of(offered)) if offered else ()
     decisions, results = _decisions_of(body), _results_of(body)
     if decisions and not call.caller.allows("approve"):
@@ -210,8 +223,31 @@ async def start_run(call: HTTPCall) -> Response:
         results=results,
         options=TurnOptions(tools=tools) if tools else None,
     )
-    encoder = AGUIEncoder(thread_id, run_id, session, call.shows_exception_texts)
+    encoder = AGUIEncoder(thread_id, run_id, session, call.shows_exception_texts, earlier)
     return RunStream(asked, encoder.encode, first=encoder.first)
+
+
+def _messages_before_run(body: Mapping[str, Any]) -> list[Wire]:
+    """Return the client's messages up to the last user message, if other messages follow it.
+
+    A client that reconnects to a run has added the received part of the run after the user message. That part begins with a
+    message of the assistant. The list is empty if no such message follows the last user message.
+    """
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
+        return []
+    last = max((place for place, each in enumerate(messages) if each.get("role") == "user"), default=-1)
+    has_part = any(each.get("role") == "assistant" for each in messages[last + 1 :])
+    return messages[: last + 1] if has_part else []
+
+
+async def _has_run(call: HTTPCall, agent: str, thread_id: str, run_id: str) -> bool:
+    """Return True if the caller's thread has a run with this id that began with a user message."""
+    try:
+        session, _ = await existing_session(call, agent, to_client_id(thread_id))
+    except Problem:
+        return False
+    return context_of(session).has_accepted(to_client_id(run_id))
 
 
 def _tools_of(given: Any) -> list[Mapping[str, Any]]:
@@ -310,6 +346,7 @@ class AGUIProtocol:
                 has_parts=True,
                 media_type="text/event-stream",
                 streams=True,
+                is_stream=streams_always,
                 forwarding=Forwarding(session_of=_session_of, awaits_run=True, sends_message=sends_always),
             ),
         )

@@ -21,8 +21,8 @@ _APPROVAL_FORM: Mapping[str, Any] = {
 def question_text(approval: Approval) -> str:
     """Return the question of an approval; if it has none, a default question with the name of the tool.
 
-    If the call depends on untrusted text, its arguments follow, because clients show other arguments or none: an answer
-    of a model that isolates untrusted text has references in place of the values.
+    If the call depends on untrusted text, the text also has the arguments. Clients may show no arguments, or with isolation the
+    references (such as `@r3`) that the model wrote in place of untrusted values.
     """
     question = approval.question or f"Run {approval.tool_name}?"
     if not approval.sources:

@@ -8,7 +8,7 @@ messages are the history of a session that ends with the answer. A Responses req
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import filterfalse
 from typing import Any
@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from actgent.agents.session import Session, context_of
 from actgent.approvals import Approval, Approve, Decision, Reject, Respond, session_of
-from actgent.errors import ConfigurationError
+from actgent.errors import ConfigurationError, SessionExists
 from actgent.journal.record_types import TurnOptions
 from actgent.messages import (
     ChatMessage,
@@ -38,8 +38,16 @@ from actgent.support.strict_json import load_document
 from actgent.tools.outputs.result_text import to_text
 from actgent.tools.schemas import compile_schema
 from actgent.web.problem_documents import Problem, missing
-from actgent.web.routes.endpoints import ANY_NODE, JSON, Endpoint, Forwarding, HTTPCall, sends_always
-from actgent.web.routes.shared_schemas import NUMBER
+from actgent.web.routes.common_request_schemas import NUMBER
+from actgent.web.routes.endpoints import (
+    ANY_NODE,
+    JSON,
+    Endpoint,
+    Forwarding,
+    HTTPCall,
+    is_stream_requested,
+    sends_always,
+)
 
 from .approval_forms import question_text
 from .request_field_parsing import (
@@ -54,7 +62,7 @@ from .request_field_parsing import (
     to_file,
 )
 from .run_events import AnswerDone, RunEnded, RunEvent, RunSuspended, TextDelta, TextDiscarded
-from .start_run import (
+from .runs_of_protocol_requests import (
     Run,
     RunStream,
     caller_tools,
@@ -534,9 +542,9 @@ def _session_of_result(items: Any) -> str:
     return session_of(named) if isinstance(named, str) else ""
 
 
-def _with_idempotency_key(call: HTTPCall) -> HTTPCall:
-    """Return a copy of the request with an `Idempotency-Key`, if it has none."""
-    if call.header("idempotency-key"):
+def _with_idempotency_key(call: HTTPCall, session_of: Callable[[HTTPCall], str]) -> HTTPCall:
+    """Return a copy of a request to an existing session with an `Idempotency-Key`, if it has none."""
+    if call.header("idempotency-key") or not session_of(call):
         return call
     return attrs.evolve(call, headers={**call.headers, "idempotency-key": new_id()})
 
@@ -586,7 +594,7 @@ async def chat_completions(call: HTTPCall) -> Response:
         content=request.last,
         results=request.results,
         options=with_system_layer(session, options),
-        is_stateless=not session_id,
+        is_temporary=not session_id,
     )
     base = {"id": f"chatcmpl-{message_id}", "created": int(time.time()), "model": agent}
     if body.get("stream"):
@@ -607,6 +615,8 @@ async def _new_session(
     opener = call.gateway.access.known_opener(agent)
     try:
         return await create_session(call, opener, session_id=session_id, history=request.history)
+    except SessionExists:  # a request with the same `Idempotency-Key` created it
+        return await find_session(call, agent, session_id or "")
     except ConfigurationError as error:
         raise Problem("invalid", f"{field} has no valid order: {error}", param=field) from None
 
@@ -655,12 +665,7 @@ def _completion(base: Wire, events: Sequence[RunEvent]) -> Response:
         message["content"] = text or None
         message["tool_calls"] = [_tool_call(each) for each in suspended.caller_calls]
         finish = "tool_calls"
-    choice = {
-        "index": 0,
-        "message": message,
-        "logprobs": None,
-        "finish_reason": finish,
-    }
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
     document = {
         **base,
         "object": "chat.completion",
@@ -768,12 +773,7 @@ class ChatEncoder:
         last = self._chunk({}, reason)
         if self.wants_usage:
             last += to_sse(
-                {
-                    **self.base,
-                    "object": "chat.completion.chunk",
-                    "choices": [],
-                    "usage": chat_usage(usage),
-                }
+                {**self.base, "object": "chat.completion.chunk", "choices": [], "usage": chat_usage(usage)}
             )
         return last
 
@@ -790,7 +790,19 @@ def _session_of_response(call: HTTPCall) -> str:
     previous = call.body.get("previous_response_id")
     if isinstance(previous, str) and previous:
         return _parts_of_id(previous)[0]
-    return _session_of_result(call.body.get("input"))
+    return _session_of_result(call.body.get("input")) or _session_id_of_idempotency_key(call)
+
+
+def _session_id_of_idempotency_key(call: HTTPCall) -> str:
+    """Derive the id of a new session from the header `Idempotency-Key`. A retry then finds the session of the first request.
+
+    Return an empty id, so that a random one is used, if the header is missing or the request has `store: false`.
+    """
+    if call.body.get("store") is False:
+        return ""
+    key = call.header("idempotency-key")
+    text = f"{call.caller.owner}\n{key}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=16, person=b"actgent.openai").hexdigest() if key else ""
 
 
 def _session_of_path(call: HTTPCall) -> str:
@@ -823,8 +835,11 @@ async def create_response(call: HTTPCall) -> Response:
     if decided:
         session = await _find_waiting_session(call, agent, request, "" if previous is None else session.id)
     elif previous is None:
-        session = await _new_session(call, agent, request, "input", session_id=new_id())
-    message_id = (_id_of_key(call) if previous is not None else "") or new_id()
+        session = await _new_session(
+            call, agent, request, "input", session_id=_session_id_of_idempotency_key(call) or new_id()
+        )
+    is_temporary = previous is None and body.get("store") is False
+    message_id = ("" if is_temporary else _id_of_key(call)) or new_id()
     run = Run(
         call=call,
         session=session,
@@ -833,7 +848,7 @@ async def create_response(call: HTTPCall) -> Response:
         results=request.results,
         decisions=request.decisions,
         options=with_system_layer(session, options),
-        is_stateless=previous is None and body.get("store") is False,
+        is_temporary=is_temporary,
     )
     made_id = response_id(session.id, decided.partition(".")[0] + _AFTER if decided else message_id)
     resource = partial(response_resource, made_id, int(time.time()), agent, dict(body))
@@ -852,8 +867,8 @@ async def create_response(call: HTTPCall) -> Response:
 
 def _id_of_key(call: HTTPCall) -> str:
     """Derive a message id from the `Idempotency-Key`, so that a retry finds its message; empty without a key."""
-    key = call.idempotency_key
-    return hashlib.blake2b(key.encode(), digest_size=16).hexdigest() if key else ""
+    key = call.header("idempotency-key").encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(key, digest_size=16).hexdigest() if key else ""
 
 
 async def get_response(call: HTTPCall) -> Response:
@@ -1154,12 +1169,14 @@ ENDPOINTS = (
         scope="chat",
         body={"type": "object"},
         has_parts=True,
+        streams=True,
+        is_stream=is_stream_requested,
         headers={"X-Session-Id": "Id of the session that keeps the conversation."},
         id_field="",
         forwarding=Forwarding(
             session_of=_session_of_chat,
             awaits_run=True,
-            add_ids=_with_idempotency_key,
+            add_ids=partial(_with_idempotency_key, session_of=_session_of_chat),
             sends_message=sends_always,
         ),
     ),
@@ -1170,11 +1187,13 @@ ENDPOINTS = (
         scope="chat",
         body={"type": "object"},
         has_parts=True,
+        streams=True,
+        is_stream=is_stream_requested,
         id_field="",
         forwarding=Forwarding(
             session_of=_session_of_response,
             awaits_run=True,
-            add_ids=_with_idempotency_key,
+            add_ids=partial(_with_idempotency_key, session_of=_session_of_response),
             sends_message=sends_always,
         ),
     ),
@@ -1192,6 +1211,8 @@ ENDPOINTS = (
         answer=get_response,
         scope="read",
         query={"stream": {"enum": ["true", "false"]}, "starting_after": NUMBER},
+        streams=True,
+        is_stream=is_stream_requested,
         forwarding=Forwarding(session_of=_session_of_path, awaits_run=True, served_while_draining=True),
     ),
     _Row(

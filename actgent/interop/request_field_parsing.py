@@ -9,7 +9,7 @@ from typing import Any
 
 from actgent.messages import File, Image, Part, ToolCall
 from actgent.web.problem_documents import Problem
-from actgent.web.routes.shared_schemas import CLIENT_ID
+from actgent.web.routes.common_request_schemas import CLIENT_ID
 
 _CLIENT_ID = re.compile(CLIENT_ID)
 

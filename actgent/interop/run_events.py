@@ -26,7 +26,7 @@ from actgent.journal.record_types import (
     SuspensionRecord,
 )
 from actgent.messages import NO_USAGE, CallProgress, Medium, ToolCall, ToolResult, Usage
-from actgent.runtime.subscriptions import SessionFollower
+from actgent.runtime.subscriptions.session_follower import SessionFollower
 from actgent.sessions.subscriptions import FollowedItem, FollowedRecord, PartialText
 
 
@@ -60,7 +60,7 @@ class AnswerDone:
 
     reply_id: str
     text: str
-    """Complete text of the answer; empty if the answer has only tool calls."""
+    """Complete text of the answer for the user; empty if the answer has only tool calls."""
     calls: Sequence[ToolCall]
     stop: str
     """Reason why the model stopped."""
@@ -85,7 +85,7 @@ class RunToolDone:
 
 @attrs.frozen(kw_only=True)
 class RunCallerAsked:
-    """A call of a tool of the client waits for its result. Its arguments have values in place of references."""
+    """A call of a client's tool waits for its result. With isolation, the arguments have the values, not references to them."""
 
     approval: Approval
 
@@ -172,12 +172,15 @@ class RunReader:
     """Id of the message whose run is read. If empty, the run that follows the next approval decision is read."""
     open_approvals: Callable[[], Sequence[Approval]]
     """Returns the open approvals and client-executed calls of the session, and the open approvals of its child sessions."""
+    visible_text: Callable[[str], str] = str
+    """Returns the part of a complete answer that the user may read; see `visible_text_filter`."""
     is_over: bool = False
     """True after the run has ended with `RunEnded` or `RunSuspended`."""
     is_suspended: bool = False
     """True after the run has ended with `RunSuspended`."""
     is_whole: bool = False
-    """True if a suspension does not end the run when the turn has been resumed since."""
+    """False if a suspension always ends the run. True if a suspension does not end the run when the turn has resumed after it.
+    """
     continues_after_suspension: bool = False
     """True if no suspension ends the run. `RunStarted` follows `RunSuspended` when the turn resumes."""
     _turn: str = ""
@@ -246,7 +249,7 @@ class RunReader:
         if isinstance(record, SessionClosedRecord):
             return self.end("stopped", "the session was closed")
         if isinstance(record, MessageEndRecord) and record.message_id == self.message_id:
-            return self.end(record.failed, record.words)
+            return self.end(record.failed, record.error_text)
         if isinstance(record, MessageAppendedRecord):
             return self._begin(record, turn)
         if isinstance(record, ApprovalDecisionRecord) and not self.message_id:
@@ -298,11 +301,12 @@ class RunReader:
         self._stop = record.stop
         self._outcome = None
         self._media = tuple(part for part in message.parts if isinstance(part, Medium))
+        text = self.visible_text(message.text)
         return [
-            *self._complete(message.id, message.text),
+            *self._complete(message.id, text),
             AnswerDone(
                 reply_id=message.id,
-                text=message.text,
+                text=text,
                 calls=message.tool_calls,
                 stop=record.stop,
                 usage=record.usage,
@@ -334,12 +338,7 @@ class RunReader:
             return []
         events: list[RunEvent] = [TextDiscarded(reply_id=self._reply_id)] if said else []
         done = AnswerDone(
-            reply_id=record.id,
-            text=record.text,
-            calls=(),
-            stop=self._stop,
-            usage=NO_USAGE,
-            media=self._media,
+            reply_id=record.id, text=record.text, calls=(), stop=self._stop, usage=NO_USAGE, media=self._media
         )
         return [*events, TextDelta(reply_id=record.id, text=record.text), done]
 
@@ -358,6 +357,15 @@ class RunReader:
             return []
         self.is_suspended, self.is_over = True, not self.continues_after_suspension
         return [RunSuspended(approvals=approvals, at=self._at)]
+
+
+def visible_text_filter(session: Session) -> Callable[[str], str]:
+    """Return a function that selects the part of a complete answer that the user may read.
+
+    The protocol of the session's agent may put the text for the user into JSON.
+    """
+    protocol = services_of(session).running.runner.turn_lifecycle.options.protocol
+    return lambda text: protocol.partial(text) or ""
 
 
 async def read_run(
@@ -395,30 +403,31 @@ def _read_available(follower: SessionFollower, reader: RunReader, events: list[R
 
 @attrs.define
 class DeferredCalls:
-    """Calls of tools that the agent does not have. They are sent when the client may run them.
+    """Calls of tools that the agent does not have. A call is stored here until the client may run the tool.
 
-    Before that, an approver may reject such a call, and it may have references in place of values.
+    Before that time, an approver may reject the call. With isolation, the arguments of a stored call may be references, such as
+    `@r3`, in place of untrusted values.
     """
 
     session: Session
     _calls: dict[str, ToolCall] = attrs.field(factory=dict)
 
     def ready(self, calls: Iterable[ToolCall]) -> list[ToolCall]:
-        """Return the calls of the agent's own tools, and keep the others."""
+        """Return the calls of the agent's tools, and store the other calls."""
         registry = services_of(self.session).running.core.calling.registry
         self._calls |= {each.id: each for each in calls if registry.get(each.name) is None}
         return [each for each in calls if each.id not in self._calls]
 
     def get(self, call_id: str) -> ToolCall | None:
-        """Return a kept call; None if it was sent or belongs to another run."""
+        """Return a stored call; None if the call was sent or belongs to another run."""
         return self._calls.get(call_id)
 
     def take(self, call_id: str) -> ToolCall | None:
-        """Return and forget a kept call; None if it was sent or belongs to another run."""
+        """Remove and return a stored call; None if the call was sent or belongs to another run."""
         return self._calls.pop(call_id, None)
 
     def take_asked(self, approval: Approval) -> ToolCall:
-        """Return the call that the client may run now, with the values of its arguments, and forget the kept call."""
+        """Return the tool call that the client may run now, with the values of its arguments. Remove the stored call."""
         self._calls.pop(approval.call_id, None)
         return ToolCall(approval.tool_name, approval.arguments, id=approval.call_id)
 

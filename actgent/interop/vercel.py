@@ -15,7 +15,7 @@ from actgent.journal.record_types import TurnOptions
 from actgent.messages import Part, Text, ToolCall, ToolResult
 from actgent.tools.outputs.result_text import to_text
 from actgent.web.problem_documents import Problem
-from actgent.web.routes.endpoints import Endpoint, Forwarding, HTTPCall, sends_always
+from actgent.web.routes.endpoints import Endpoint, Forwarding, HTTPCall, sends_always, streams_always
 
 from .approval_forms import question_text
 from .request_field_parsing import (
@@ -39,7 +39,7 @@ from .run_events import (
     TextDiscarded,
     tool_error_text,
 )
-from .start_run import Run, RunStream, caller_tools, existing_session, find_session, to_sse
+from .runs_of_protocol_requests import Run, RunStream, caller_tools, existing_session, find_session, to_sse
 
 HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
 _ANSWER_HEADERS = {"X-Vercel-AI-UI-Message-Stream": "Version of the stream."}
@@ -106,7 +106,8 @@ class VercelEncoder:
     def _ask(self, approval: Approval) -> Iterator[dict[str, Any]]:
         """Encode the request for an approval.
 
-        The request has no member for untrusted sources, and the call may have references, so that a text precedes it.
+        If the call depends on untrusted text, a text with the question and the arguments precedes the request. The request itself
+        has no member for untrusted sources, and with isolation the call may have references in place of values.
         """
         if (call := self._deferred.get(approval.call_id)) is not None:
             yield from self._begin_call(call)
@@ -197,7 +198,7 @@ async def send_chat(call: HTTPCall) -> Response:
         raise Problem("forbidden", "an approval response requires a token with the scope `approve`")
     if last.get("role") not in ("user", "assistant") or (is_answer and not (decisions or results)):
         raise Problem(
-            "invalid", "the last message must be one of the user, or have approval responses or tool outputs"
+            "invalid", "the last message must have the role user, approval responses or tool outputs"
         )
     agent, offered = call.path["agent"], body.get("tools")
     tools = caller_tools(call, agent, _tools_of(offered)) if offered else ()
@@ -318,6 +319,7 @@ class VercelProtocol:
                 has_parts=True,
                 media_type="text/event-stream",
                 streams=True,
+                is_stream=streams_always,
                 answer_headers=_ANSWER_HEADERS,
                 forwarding=Forwarding(
                     session_of=lambda call: session_of_field(call.body.get("id")),
@@ -334,6 +336,7 @@ class VercelProtocol:
                 statuses=(200, 204),
                 media_type="text/event-stream",
                 streams=True,
+                is_stream=streams_always,
                 answer_headers=_ANSWER_HEADERS,
                 forwarding=Forwarding(
                     session_of=lambda call: session_of_field(call.path["id"]),

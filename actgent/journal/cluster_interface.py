@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from actgent.errors import ConfigurationError
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 from .journal_interface import Journal
 
@@ -133,7 +133,7 @@ class Membership(Protocol):
 
     journal: Journal
     lender: Any
-    """`LimitLeaser` that leases shares of rate limits that all processes have in common."""
+    """`LimitLeaser`: requests shares of the rate limits that all processes of the cluster have in common."""
     left: trio.Event
     """Event that is set when the node has transferred all its sessions to other nodes."""
 
@@ -168,14 +168,14 @@ class Membership(Protocol):
         """Return the seconds since this node started, or since it last noticed the death of a node."""
 
     def observe_takeovers(self, on_seconds: Callable[[str, float], object] | None) -> None:
-        """Set the callback for each takeover. It gets the reason and the duration in seconds. None removes the callback."""
+        """Set the callback for takeovers, with the reason and the duration in seconds as arguments. None removes the callback."""
 
     async def leave(self, grace: float) -> None:
         """Transfer all owned sessions to other nodes within `grace` seconds."""
 
 
 async def register_hosted_agents(membership: Membership | None, agents: Collection[str]) -> None:
-    """Register agents as hosted by this node's pool; do nothing without a cluster (`membership` is None).
+    """Register the agents as hosted by this node. Do nothing if this process is not in a cluster (`membership` is None).
 
     Raises like `Membership.host`.
     """
@@ -186,7 +186,7 @@ async def register_hosted_agents(membership: Membership | None, agents: Collecti
 def open_membership(
     journal: object, cluster: str | None, *, advertise: str | None, node: str | None
 ) -> AbstractAsyncContextManager[Membership | None]:
-    """Return a block in which this process is a member of the cluster. It receives the membership; None if `cluster` is None.
+    """Return a block in which this process is a member of a cluster. The block receives the membership; None without a cluster.
 
     Raises:
         ConfigurationError: Several processes cannot share the journal, a name or URL has another form, or the extra is

@@ -75,7 +75,7 @@ def is_sealed(body: bytes) -> bool:
 
 
 def check_readable(body: bytes | None, keys: Keys | None) -> None:
-    """Raise if a stored body is encrypted but this process has no keys, since it would write later rows unencrypted.
+    """Raise `JournalKeyError` if a stored record body is encrypted but this process has no keys.
 
     Raises:
         JournalKeyError: The body is encrypted and `keys` is None.

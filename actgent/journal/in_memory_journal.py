@@ -7,20 +7,10 @@ from collections.abc import Sequence
 import outcome
 import trio
 
-from .group_commit import (
-    Found,
-    GroupedJournal,
-    Head,
-    Page,
-    Row,
-    SnapshotRow,
-    Stored,
-    decode_page,
-    decode_rows,
-    place_snapshot,
-    read_each,
-    read_snapshot,
-)
+from .group_commit.base_journal_with_group_commit import GroupedJournal
+from .group_commit.read_batching import Found, Stored, read_each
+from .group_commit.row_format import Head, Page, Row, decode_page, decode_rows
+from .group_commit.snapshot_rows import SnapshotRow, place_snapshot, read_snapshot
 from .journal_interface import Snapshot
 from .session_list_queries import Cursor, SessionFilter, SessionKey, State
 
@@ -166,7 +156,11 @@ class MemoryJournal(GroupedJournal):
 
     async def _list_agents(self, session_ids: Sequence[str]) -> Sequence[outcome.Outcome[list[str]]]:
         await trio.lowlevel.checkpoint()
-        return [outcome.Value([key.agent for key in self._stored_heads if key.session_id == session_ids[0]])]
+        found: dict[str, list[str]] = {each: [] for each in session_ids}
+        for agent, session_id in self._stored_heads:
+            if session_id in found:
+                found[session_id].append(agent)
+        return [outcome.Value([*found[each]]) for each in session_ids]
 
     async def _list_children(self, keys: Sequence[SessionKey]) -> list[Head]:
         heads, parents = await self._list_heads(None), {*keys}
@@ -174,7 +168,7 @@ class MemoryJournal(GroupedJournal):
 
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
         await trio.lowlevel.checkpoint()
-        return []  # pages scan the heads
+        return []  # pages scan the session summaries
 
     async def update_list_order(self, keys: Sequence[SessionKey]) -> None:
         await trio.lowlevel.checkpoint()

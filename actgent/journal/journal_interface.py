@@ -13,12 +13,12 @@ import attrs
 
 from actgent.errors import ConfigurationError, Fenced, UsageError
 from actgent.messages import new_secret
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
-from .record_feed_backlog import FeedReader, Written
+from .record_feed_readers import FeedReader, Written
 from .record_types import Record
-from .session_annotations import NO_ANNOTATIONS, SessionAnnotations
 from .session_list_queries import ALL, Cursor, SessionFilter, SessionKey, State, state_of
+from .session_tags_and_metadata import NO_ANNOTATIONS, SessionAnnotations
 
 
 @attrs.define(eq=False, repr=False)
@@ -64,17 +64,18 @@ class Entry(FieldRepr):
     timeout_seconds: float | None = None
     """Timeout of `commit` in seconds; None waits without limit."""
     is_retried: bool = False
-    """True if the journal retries the step itself after `commit` failed with `JournalFull` or `JournalFailed`.
-
-    The step is written before the next step of its session.
+    """True if the journal keeps the step after `commit` failed with `JournalFull` or `JournalFailed`.
+    The journal then writes the step before the next step of its session.
     """
     is_urgent: bool = False
     """True if `enqueue_write` starts the write at once, because readers wait for the records."""
     follows: bool = False
-    """True if the session has earlier steps. If it was erased since, the step is rejected with `SessionNotFound`."""
+    """True if the session already has steps.
+    If the session was erased in the meantime, the step is rejected with `SessionNotFound`.
+    """
     creation: Creation | None = None
-    """Creation of the session. Its steps share the object until the first of them is written. None for existing
-    sessions, and for sessions that this step alone creates.
+    """Creation of a new session. All steps of the session share this object until the first of them is written.
+    None for an existing session, and for a session that consists of this step only.
     """
 
 
@@ -151,13 +152,15 @@ class SessionSummary(FieldRepr):
 class Snapshot(FieldRepr):
     """Serialized state of a session after its first `records` records.
 
-    It only shortens loading: a journal may drop it at any time.
+    A snapshot only makes loading faster. A journal may drop it at any time.
     """
 
     records: int
     """Number of records that the snapshot covers, from the first record."""
     version: int
-    """Version of the encoding of `body`. A reader that does not know the version reads the records instead."""
+    """Version of the encoding of `body`.
+    If a reader does not know the version, it restores the session from the records instead.
+    """
     body: bytes
     """State of the session in the encoding of `version`."""
 
@@ -196,6 +199,8 @@ class Journal(abc.ABC):
 
     statistics: JournalStatistics | None = None
     """Counters of the writes since the block was entered; None if the journal does not count."""
+    identity: bytes = b""
+    """Random id that the storage got when it was created. `acquire` sets it; empty if the storage has none."""
 
     @abc.abstractmethod
     async def acquire(self) -> int:
@@ -226,15 +231,15 @@ class Journal(abc.ABC):
 
     @property
     def is_relaxed(self) -> bool:
-        """True if writes are confirmed when they are queued. A crash may then lose confirmed records."""
+        """True if the journal confirms writes before the data is on disk. A crash may then lose confirmed records."""
         return False
 
     def owns(self, session_id: str) -> bool:
-        """Return True if this process may write to the session, as far as it knows."""
+        """Return True if this process may write to the session, according to the data in memory."""
         return True
 
     def have_same_owner(self, session_id: str, other_id: str) -> bool:
-        """Return True if both sessions always belong to the same owner, for example because they are in one partition."""
+        """Return True if the same process always owns both sessions, for example because they are in one partition."""
         return True
 
     def new_session_id(self) -> str:
@@ -324,12 +329,14 @@ class Journal(abc.ABC):
             ConfigurationError: The capacity is less than 1.
             UsageError: Another process writes this journal.
         """
-        raise UsageError(f"{type(self).__name__} publishes no feed: another process writes this journal")
+        raise UsageError(
+            f"{type(self).__name__} cannot publish new records, because another process writes this journal: call read() with after= to get them"
+        )
 
     def read_blocking(
         self, session_id: str, *, agent: str, after: int = 0, limit: int = 1000
     ) -> tuple[Record, ...]:
-        """Return a session's records after record number `after`, like `read`, but block the event loop meanwhile.
+        """Return a session's records after record number `after`, like `read`, but block the event loop during the read.
 
         Queued records are not included.
 
@@ -393,7 +400,7 @@ class Journal(abc.ABC):
         """Return the summaries of all sessions, or of one agent's sessions, oldest first."""
 
     async def to_erase(self, limit: int = 100) -> list[SessionKey]:
-        """Return closed sessions to be erased with their child sessions; see `SessionClosedRecord.erase`."""
+        """List closed sessions that are to be erased with their child sessions; see `SessionClosedRecord.erase`."""
         return [each.key for each in await self.sessions() if each.due < 0][:limit]
 
     async def erase_trees(
@@ -403,8 +410,8 @@ class Journal(abc.ABC):
 
         Return the erased sessions, and roots that did not exist.
 
-        A tree is not erased if one of its sessions is unfinished or suspended, has a next timer, or changed at or after
-        the Unix time `unchanged_since` in seconds.
+        A tree is not erased if one of its sessions is unfinished or suspended, or has a next timer. A tree is also not erased if
+        one of its sessions has changed at or after the Unix time `unchanged_since` in seconds.
 
         Raises:
             JournalError: The sessions could not be erased. Either all of them still exist, or none.
@@ -412,7 +419,7 @@ class Journal(abc.ABC):
         raise NotImplementedError
 
     def sibling_url(self, name: str) -> str | None:
-        """Return the URL of a separate database next to this journal, for application data called `name`; None if the journal is in memory."""
+        """Return the URL of a second database `name` next to this journal, for application data; None for a journal in memory."""
         return None
 
     async def backup(self, target: Path) -> Backup:
@@ -475,7 +482,7 @@ class Journal(abc.ABC):
 
 
 def one_of(agents: Sequence[str], session_id: str) -> SessionKey | None:
-    """Return the key of the session with this id; `agents` are the names of all agents that have a session with the id.
+    """Return the key of the session with this id. `agents` are the names of the agents that have a session with this id.
 
     None if `agents` is empty.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from actgent.errors import ConfigurationError
 
-from .group_commit import GroupedJournal
+from .group_commit.base_journal_with_group_commit import GroupedJournal
 from .journal_interface import Journal
 
 _IN_MEMORY = ":memory:"
@@ -87,7 +87,7 @@ def _without_login(url: str) -> str:
 
 
 def _suggestion(url: str) -> str:
-    """Return a hint for the error about an invalid journal URL: the valid URL that was probably meant; empty if unclear."""
+    """Return a hint with the valid URL that the user of an invalid journal URL probably meant; empty if it is unclear."""
     url = url.strip()
     scheme, colon, rest = url.partition(":")
     if _IN_MEMORY in url or url.strip("/:").lower() == "memory":
@@ -126,6 +126,7 @@ def _postgres(url: str, *, read_only: bool) -> GroupedJournal:
         raise ConfigurationError(
             "a journal in PostgreSQL requires an extra package: pip install 'actgent[postgres]'"
         )
-    from .postgres import PostgresJournal, PostgresReader  # noqa: PLC0415
+    from .postgres.journal import PostgresJournal  # noqa: PLC0415
+    from .postgres.read_only_journal import PostgresReader  # noqa: PLC0415
 
     return PostgresReader(url) if read_only else PostgresJournal(url)

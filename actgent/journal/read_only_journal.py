@@ -14,9 +14,9 @@ import trio
 
 from actgent.errors import UsageError
 
-from .group_commit import CLOSE_TIMEOUT_SECONDS, GroupedJournal
+from .group_commit.base_journal_with_group_commit import CLOSE_TIMEOUT_SECONDS, GroupedJournal
 from .journal_interface import Backup, Entry, SessionSummary, Snapshot
-from .record_feed_backlog import FeedReader
+from .record_feed_readers import FeedReader
 from .session_list_queries import ALL, NO_COUNTS, Cursor, SessionFilter, SessionKey, State
 
 
@@ -33,7 +33,7 @@ class ReadOnlyJournal(GroupedJournal):
             JournalDamaged: The journal has no owner and is damaged as a whole.
             JournalVersion: A newer actgent wrote the journal.
         """
-        self._heads.bound = 0  # the owner may have changed the heads since the last read
+        self._heads.bound = 0  # the owner may have changed the session summaries since the last read
         try:
             self._epoch = await self._acquire_storage()
             self._is_open = True
@@ -57,7 +57,9 @@ class ReadOnlyJournal(GroupedJournal):
     def feed(
         self, session: SessionKey | None = None, *, capacity: int = 1000, records: bool = True
     ) -> AbstractAsyncContextManager[FeedReader]:
-        raise UsageError("a read-only journal has no feed: call read() with after= to get new records")
+        raise UsageError(
+            "a read-only journal cannot publish new records: call read() with after= to get them"
+        )
 
     async def erase_trees(
         self, roots: Sequence[SessionKey], *, unchanged_since: float = math.inf

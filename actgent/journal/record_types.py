@@ -25,8 +25,8 @@ from actgent.messages import (
     ToolSpec,
     Usage,
 )
-from actgent.support.fast_init import fast_constructor, fast_init
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.fast_attrs_constructors import STORED_AS, fast_constructor, fast_init
 from actgent.support.tagged_codec import TaggedCodec
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -93,9 +93,8 @@ class Fitting(FieldRepr):
     tokens: int
     """Estimated tokens of the request before it was shortened."""
     room: int
-    """Target size of the request in tokens, without the answer: the free part of the context window.
-
-    After a rejection of the request by the provider: the smaller size that was tried next.
+    """Target size of the request in tokens, without the answer. First it is the free part of the context window.
+    If the provider rejected the request as too long, it is the smaller size that was tried next.
     """
     shares: tuple[float, ...] = ()
     """Fraction (0 to 1) of the messages that remained, one value for each time that old messages were dropped."""
@@ -144,10 +143,8 @@ class SessionCreatedRecord(FieldRepr):
     is_described: bool = False
     """True if the first message of the session is its task description."""
     asker: str = ""
-    """Requester outside of this process: a session of another pool (`pool/agent/id`), or `made/` and a hash of the
-    idempotency key of a client.
-
-    Empty if this process created the session for itself.
+    """Requester outside of this process. `POOL/AGENT/ID` names a session of another cluster pool.
+    `made/` and a hash stand for a client's idempotency key. Empty if this process created the session for itself.
     """
     tags: tuple[str, ...] = attrs.field(default=(), metadata=REDACTED)
     """Tags with which the session was created."""
@@ -192,8 +189,8 @@ class MessageAppendedRecord(FieldRepr):
     """True if one turn answers this message together with the previously appended message."""
     limits: Mapping[str, float] = NO_LIMITS
     """Usage limits of the turn that begins with this message."""
-    again: bool = False
-    """True if the message was appended before, and its turn now resumes after a failure of the journal."""
+    is_repeated: bool = attrs.field(default=False, metadata={STORED_AS: "again"})
+    """True if this record repeats an earlier one, because the turn of the message resumes after a failure of the journal."""
     at: float = 0.0
     """Unix time in seconds at which the turn of the message started; 0 in records of earlier versions."""
 
@@ -227,24 +224,28 @@ class AgentMessageRecord(FieldRepr):
     """
     last_call: ToolCall | None = None
     """Last tool call that the model wrote as text, if the message contains results of such calls.
-
-    No other record has this call.
+    The call is stored only here.
     """
     identical: int = 0
     """Number of consecutive calls that were identical to `last_call`."""
     called: tuple[ToolCall, ...] = ()
-    """All tool calls that the model wrote as text, if there was more than one."""
+    """All tool calls that the model wrote as text; empty if there was at most one, which is in `last_call`."""
     redacted: bool = False
     """True if the `redact=` function changed the text of the message."""
     seconds: float = 0.0
     """Duration of the model call in seconds, retries included; 0 if unknown or if the message is not an answer."""
     waited: float = 0.0
     """Seconds of `seconds` that the call waited for rate limits."""
+    failures: int = 0
+    """Number of failed attempts of the model call before the answer."""
     fitting: Fitting | None = None
     """How the request was shortened to fit into the context window; None if the request was sent in full."""
 
     def with_text_calls(self) -> Message:
-        """Return the message with `text_calls` set: calls that the model wrote as text, and whose results the message has."""
+        """Return the message of the record. In a message with tool results, set `text_calls` to the answered calls.
+
+        Only calls that the model wrote as text, instead of native tool calls, are set.
+        """
         if self.last_call is None:
             return self.message
         ids = {result.call_id for result in self.message.tool_results}
@@ -256,10 +257,7 @@ make_agent_message_record = fast_constructor(AgentMessageRecord)
 
 
 def refer(record: AgentMessageRecord) -> AgentMessageRecord:
-    """Replace the tool results of a record by references to earlier `CallFinishedRecord` records.
-
-    So each result is stored once.
-    """
+    """Replace the tool results in a record by references to earlier `CallFinishedRecord` records, so that each result is stored once."""
     ids = tuple(result.call_id for result in record.message.tool_results)
     return attrs.evolve(record, message=attrs.evolve(record.message, parts=()), results=ids)
 
@@ -292,7 +290,9 @@ class UsageRecord(FieldRepr):
     turn: str = ""
     """Id of the message whose turn is charged; empty if the usage is charged to the whole session."""
     of: str = ""
-    """Id of the model's answer that requested the counted tool calls, which are counted only once; empty without calls."""
+    """Id of the model answer that requested the tool calls in `tool_calls`. The calls of an answer are counted only once.
+    Empty if no tool calls are counted.
+    """
     model_calls: int = 0
     """Number of model calls to count."""
     tool_calls: int = 0
@@ -311,9 +311,11 @@ class DownstreamUsageRecord(FieldRepr):
     """Record: model and tool calls in other turns, of any session, that a turn of this session caused directly or indirectly."""
 
     turn: str
-    """Id of the message whose turn caused the calls."""
+    """Id of the message of this session whose turn caused the counted model and tool calls."""
     of: str = ""
-    """Id of the model's answer that requested the counted tool calls, which are counted only once; empty without calls."""
+    """Id of the model answer that requested the tool calls in `tool_calls`. The calls of an answer are counted only once.
+    Empty if no tool calls are counted.
+    """
     model_calls: int = 0
     """Number of model calls to count."""
     tool_calls: int = 0
@@ -328,7 +330,7 @@ class StateChangeRecord(FieldRepr):
     """Record: the state of the session changed."""
 
     changes: Mapping[str, Any]
-    """New values by key. For a key in `reduced`: the value that the reducer combines with the old value."""
+    """New values by key of the state. For a key in `reduced`, it is the value that the reducer combines with the old value."""
     reduced: Mapping[str, str] = NOTHING
     """Names of the built-in reducers (see `actgent.state.reducers`) that combine old and new values, by state key."""
     action: str = ""
@@ -388,8 +390,9 @@ class OutcomeRecord(FieldRepr):
     reasoning: str | None = None
     """Reasoning that the model gave for a reply, as JSON text; None without reasoning."""
     via: str = ""
-    """Untrusted sources (stored label) of the outcome if they differ from those of the answer, for example because the
-    reply contains a value that the model did not see; empty otherwise.
+    """Untrusted sources (stored label) of the outcome, if they differ from the sources of the answer; else empty.
+
+    They differ, for example, if the reply contains a value that the model did not see.
     """
 
 
@@ -454,7 +457,7 @@ class FailureRecord(FieldRepr):
     """Kind of the failure; `Failure.kind` lists the values."""
     error: str = ""
     """Class name of the exception that made the message fail."""
-    words: str = attrs.field(default="", metadata=REDACTED)
+    error_text: str = attrs.field(default="", metadata={**REDACTED, STORED_AS: "words"})
     """Text of the exception; empty for exceptions of user code."""
     fields: Mapping[str, Any] = attrs.field(default=NOTHING, metadata=REDACTED)
     """Attributes of the exception that are plain data, such as the name of a limit; empty for exceptions of user code."""
@@ -471,7 +474,7 @@ class MessageEndRecord(FieldRepr):
     """Kind of the failure; None if the message was answered."""
     error: str = ""
     """Class name of the exception; empty if the message was answered."""
-    words: str = attrs.field(default="", metadata=REDACTED)
+    error_text: str = attrs.field(default="", metadata={**REDACTED, STORED_AS: "words"})
     """Text of the exception; empty if the message was answered, and for exceptions of user code."""
 
 
@@ -508,7 +511,7 @@ class RatingRecord(FieldRepr):
 
 @attrs.frozen(kw_only=True, repr=False)
 class SessionAnnotatedRecord(FieldRepr):
-    """Record: the tags or the metadata of the session changed. It has all of them, also the unchanged ones."""
+    """Record: the tags or the metadata of the session changed. The record has all tags and metadata, also unchanged values."""
 
     tags: tuple[str, ...] = attrs.field(default=(), metadata=REDACTED)
     """All tags of the session after the change."""
@@ -575,6 +578,23 @@ class SystemPromptRecord(FieldRepr):
 
 
 @attrs.frozen(kw_only=True, repr=False)
+class SourceLiftRecord(FieldRepr):
+    """Record: a person declared the text that the session has received from one source so far as trusted.
+
+    The record removes the source from the label of the session. Later text from the source adds the source again.
+    """
+
+    source: str
+    """Name of the removed source; `*` removes all sources of a label that had too many sources to name them."""
+    by: str
+    """Name of the person that declared the text as trusted."""
+    reason: str = attrs.field(default="", metadata=REDACTED)
+    """Reason of the person; empty without a reason."""
+    at: float
+    """Unix time in seconds of the declaration."""
+
+
+@attrs.frozen(kw_only=True, repr=False)
 class ScheduleRecord(FieldRepr):
     """Record: a schedule was set. The session receives a message at a later time, once or repeatedly."""
 
@@ -631,7 +651,9 @@ class ScheduleRemovedRecord(FieldRepr):
     schedule_id: str
     """Id of the removed schedule."""
     withdrawn: bool = False
-    """True if the caller never received a confirmation of the schedule. The caller may set the same schedule again."""
+    """True if the schedule was removed because its caller never received a confirmation.
+    The caller may set the same schedule again.
+    """
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -671,6 +693,7 @@ Record = (
     | SuspensionRecord
     | ResumptionRecord
     | SystemPromptRecord
+    | SourceLiftRecord
     | ScheduleRecord
     | ScheduleFiredRecord
     | ScheduleRemovedRecord
@@ -707,6 +730,7 @@ RECORD_TAGS: Mapping[str, type] = {
     "suspended": SuspensionRecord,
     "resumed": ResumptionRecord,
     "prompted": SystemPromptRecord,
+    "lifted": SourceLiftRecord,
     "scheduled": ScheduleRecord,
     "fired": ScheduleFiredRecord,
     "unscheduled": ScheduleRemovedRecord,

@@ -7,9 +7,9 @@ from typing import Any, Literal, NamedTuple
 import attrs
 from attrs.converters import optional
 
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
-from .session_annotations import NO_SESSION_METADATA, sqlite_condition
+from .session_tags_and_metadata import NO_SESSION_METADATA, sqlite_condition
 
 State = Literal["idle", "working", "suspended", "closed"]
 STATES: tuple[State, ...] = ("idle", "working", "suspended", "closed")
@@ -58,7 +58,7 @@ class SessionKey(NamedTuple):
 
     @property
     def scope(self) -> str:
-        """Unique text for the session, at most 102 characters: `@agent/id`, or a digest if that is too long or ambiguous.
+        """Unique text for the session: `@agent/id`, or a digest if this text is ambiguous or longer than 102 characters.
 
         It is the prefix of ids that the session assigns: ids of its child sessions and idempotency keys of its tools.
         """
@@ -152,7 +152,9 @@ _LISTED = f"SELECT session_id, agent, owner, {STATE_SQL} AS state, updated_at AS
 def page_query(
     columns: Iterable[str], session_filter: SessionFilter, after: Cursor | None, limit: int
 ) -> tuple[str, list[Any]]:
-    """Build the SQL query for a page of sessions. Return its text with `?` placeholders, and the values for them.
+    """Build the SQL query for a page of sessions.
+
+    Return the SQL text with `?` placeholders, and the values for the placeholders.
 
     The page begins after the position `after`; None begins with the first session.
     """

@@ -17,14 +17,15 @@ Counts of model and tool calls have no such difference.
 import math
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 
 import attrs
 import trio
 
 from actgent.errors import LimitReached
 from actgent.journal.record_types import NO_LIMITS, AccountKey, DownstreamUsageRecord, UsageRecord
-from actgent.support.fast_init import fast_init
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.fast_attrs_constructors import fast_init
 
 ANSWER_TOKENS = 4096
 """Assumed maximum length of an answer in tokens if no setting limits it."""
@@ -98,7 +99,7 @@ class Amounts(FieldRepr):
 
     @property
     def used(self) -> dict[str, float]:
-        """The amounts that are not zero, by name."""
+        """Amounts that are not zero, such as tokens, cost in US dollars or tool calls, by field name."""
         return {name: amount for name in IN_WORDS if (amount := getattr(self, name))}
 
 
@@ -138,7 +139,7 @@ class Account(FieldRepr):
     period: str = ""
     """Period of the quota, `day` or `month`; empty if the account is no quota."""
     is_of_call: bool = False
-    """True if the limits apply to one turn, as with `run(limits=...)`."""
+    """True if the limits were set for one turn by the call that started it, as with `run(limits=...)`."""
     log: AccountLog | None = attrs.field(default=None, repr=False)
     """Writer of the session's journal records; None without a journal."""
     _calls: int = 0
@@ -148,7 +149,7 @@ class Account(FieldRepr):
     @property
     def left(self) -> Mapping[str, float]:
         """Remaining amount of each limit, without the reservations of running calls, by field name of `Limits`; at least 0."""
-        return {self.field(name): max(0, self._room(name)) for name in self.limits}
+        return {self.field(name): self.remaining(name) for name in self.limits}
 
     @property
     def is_busy(self) -> bool:
@@ -158,7 +159,7 @@ class Account(FieldRepr):
     def reached(self, name: str, *, estimated: float = 0) -> LimitReached:
         """Build the error for reaching the limit `name`. `estimated` is the minimum amount of the rejected call."""
         return LimitReached(
-            f"{IN_WORDS[name]} of a turn and all that it leads to" if self.key.tree else IN_WORDS[name],
+            f"{IN_WORDS[name]} of a turn and the turns that it causes" if self.key.tree else IN_WORDS[name],
             self.limits[name],
             field=self.field(name),
             used={name: amount for name, amount in self.spent.used.items() if self._is_reported(name)},
@@ -173,7 +174,10 @@ class Account(FieldRepr):
         )
 
     def field(self, name: str) -> str:
-        """Return the name of a limit as a field of `Limits`: with the prefix `tree_` for an account of a turn tree."""
+        """Return the name of a limit as a field of `Limits`.
+
+        The name has the prefix `tree_` if this account also counts the turns that the turn causes.
+        """
         return f"tree_{name}" if self.key.tree else name
 
     def _is_reported(self, name: str) -> bool:
@@ -205,6 +209,10 @@ class Account(FieldRepr):
             if price(prompt, answer) > dollars:
                 answer, why = _affordable(prompt, answer, price, dollars), "cost"
         return answer, why
+
+    def remaining(self, name: str) -> float:
+        """Return the remaining amount of the limit `name`, without the reservations of running calls; at least 0."""
+        return max(0, self._room(name))
 
     def _room(self, name: str, *, at_best: bool = False) -> float:
         taken: float = getattr(self.spent, name)
@@ -298,11 +306,15 @@ class Budget(FieldRepr):
     accounts: tuple[Account, ...]
     """All accounts; the account of the turn is first."""
     clocked: tuple[Account, ...] = ()
-    """Accounts that count this turn's seconds. Accounts of a turn that waits for this one count them already."""
+    """Accounts that count the seconds of this turn.
+    Other accounts are omitted: they already count the seconds of a turn that waits for this one.
+    """
     cut: LimitReached | None = None
     """Error of the limit that shortened the last answer; None if no limit shortened it."""
     _reserving: dict[int, tuple[Account, ...]] = attrs.field(factory=dict)
-    """Accounts that hold a reservation, by `id()` of the reserved amounts. Accounts that joined later hold none."""
+    """Accounts that hold a reservation, by `id()` of the reserved amounts.
+    Accounts that were added to the budget later hold no part of it.
+    """
     _since: float = math.nan
     """Time by trio's clock up to which seconds are counted; NaN while the clock is stopped."""
 
@@ -327,7 +339,7 @@ class Budget(FieldRepr):
 
     @property
     def trees(self) -> tuple[Account, ...]:
-        """Accounts of the turn trees that this turn belongs to. A tree is a turn and the work that it causes."""
+        """Accounts shared by a turn and all turns that it causes, for each such group that this turn belongs to."""
         return tuple(account for account in self.accounts if account.key.tree)
 
     def bounds(self, *names: str) -> bool:
@@ -367,7 +379,8 @@ class Budget(FieldRepr):
         self._reserving[id(amounts)] = self.accounts
         for account in reversed(self.accounts):
             account.reserve(amounts)
-            self._note(account, amounts)
+            if account.log is not None:
+                self._note(account, account.log, amounts)
 
     def settle(self, reserved: Amounts, taken: Amounts, *, now: float) -> None:
         """Replace the reservation of an ended call by its real usage `taken`, and record the difference.
@@ -395,8 +408,7 @@ class Budget(FieldRepr):
     def room(self, name: str) -> float:
         """Return the remaining amount of one limit: the minimum over all accounts; `math.inf` without a limit."""
         return min(
-            (account.left[account.field(name)] for account in self.accounts if name in account.limits),
-            default=math.inf,
+            (account.remaining(name) for account in self.accounts if name in account.limits), default=math.inf
         )
 
     def check(self, name: str, count: float) -> None:
@@ -409,14 +421,14 @@ class Budget(FieldRepr):
             account.check(name, count)
 
     async def grant(self, amounts: Amounts, *, now: float) -> None:
-        """Count amounts as used before they are granted to another process. All records are durable on return."""
+        """Count amounts as used, because another process may spend them now. On return, the journal contains these amounts."""
         self._take(amounts, now)
         for account in self.accounts:
             if account.log is not None:
                 await account.log.flush()
 
     def give_back(self, amounts: Amounts, *, now: float) -> None:
-        """Count amounts as unused that were granted to another process and not used there.
+        """Count amounts as unused that another process was allowed to spend and did not.
 
         Negative amounts count additional usage.
         """
@@ -434,8 +446,10 @@ class Budget(FieldRepr):
         bounded = [account for account in self.clocked if "seconds" in account.limits]
         if not bounded:
             return math.inf, None
-        tightest = min(bounded, key=lambda account: account.left["seconds"])
-        return now + tightest.left["seconds"], tightest
+        seconds, tightest = min(
+            ((account.remaining("seconds"), account) for account in bounded), key=itemgetter(0)
+        )
+        return now + seconds, tightest
 
     def stop_clock(self, now: float) -> None:
         """Stop counting seconds, since the turn has ended or is suspended."""
@@ -460,24 +474,24 @@ class Budget(FieldRepr):
         for account in reversed(self.accounts):
             part = timed if account in self.clocked else amounts
             account.spent += part
-            self._note(account, part if written is NOTHING else part - written, of)
+            if account.log is not None:
+                self._note(account, account.log, part if written is NOTHING else part - written, of)
 
-    def _note(self, account: Account, amounts: Amounts, of: str = "") -> None:
-        """Record amounts in an account. Accounts of other sessions write first.
+    def _note(self, account: Account, log: AccountLog, amounts: Amounts, of: str = "") -> None:
+        """Record amounts in an account.
 
-        So no session keeps an answer whose cost another session has lost.
+        The journals of other sessions are written first, so that no session keeps an answer whose cost is lost in another
+        session.
         """
-        if amounts == NOTHING or not account.record(amounts, of) or account.log is None:
-            return
-        if account.log is not self.own.log:
-            account.log.flush_soon()
+        if amounts != NOTHING and account.record(amounts, of) and log is not self.own.log:
+            log.flush_soon()
 
 
 def gather(own: Account, session: Sequence[Account], caller: Sequence[Account]) -> Budget:
-    """Build the budget of a turn from its account, the accounts of its session and those of the calling turn (`caller`).
+    """Build the budget of a turn from its own account, the accounts of its session and the accounts of the calling turn (`caller`).
 
-    Each account occurs once. Seconds are not counted in the caller's accounts, because the caller counts its
-    own time.
+    Each account occurs once. The caller's accounts do not count the seconds of this turn, because the caller counts its own
+    waiting time.
     """
     found = tuple(dict.fromkeys((own, *session, *caller)))
     return Budget(found, clocked=tuple(account for account in found if account not in caller))
@@ -492,6 +506,6 @@ class Funding(FieldRepr):
     accounts: tuple[Account, ...] = ()
     """Budget accounts of the turn that sent the message."""
     depth: int = 0
-    """Number of turns in the chain of calls above the sending turn."""
+    """Number of nested calls between agents that led to the sending turn."""
     deepest: int = 0
     """Maximum number of nested calls between agents; 0 uses the limits of the agent."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 import attrs
 import trio
 
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 from .clock import Clock
 from .schedule import Schedule

@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.support.field_repr import FieldRepr
-from actgent.support.misuse_hints import hints_for_limits
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.common_mistake_hints import hints_for_limits
 
 WEEK_SECONDS = 604_800.0
 
@@ -68,9 +68,10 @@ def _bound(default: object, check: _Count | _Amount, *, shared: str = "") -> Any
 class Limits(FieldRepr):
     """Limits of a turn, or of a whole session (`create_session(limits=...)`).
 
-    The first five limits are shared: work that other agents do for a turn also counts for the turn, and the work of child
-    sessions counts for the parent session. A session accepts only these five. A turn that reaches one of the first five, a
-    tree limit or `max_repeated_calls` ends with `Failure(kind="limit")`. An ask below `depth` is refused.
+    The first five limits are shared: work that other agents do for a turn also counts for the turn. The work of child sessions
+    also counts for the parent session. A session accepts only these five limits. A turn that reaches one of the first five limits,
+    a tree limit or `max_repeated_calls` ends with `Failure(kind="limit")`. An ask is rejected if the chain of agents that
+    ask each other would be longer than `depth`.
 
     Raises:
         ConfigurationError: A value is out of range. The text names the limit.
@@ -79,32 +80,39 @@ class Limits(FieldRepr):
     model_calls: int | None = _bound(
         None,
         _Count(1),
-        shared="Model calls that the whole conversation may take, with all that it leads to; no limit without it.",
+        shared="Maximum number of model calls of the whole conversation, including child sessions. Default: no limit.",
     )
     """Maximum number of model calls. If the protocol also has a limit (`max_iterations`), the smaller one applies.
 
     None uses the limit of the protocol or, without one, 25. Such a default applies to this turn only and is not shared."""
-    tool_calls: int | None = _bound(None, _Count(1), shared="Tool calls that it may take.")
+    tool_calls: int | None = _bound(
+        None, _Count(1), shared="Maximum number of tool calls of the whole conversation."
+    )
     """Maximum number of tool calls. The calls of one answer run all or none. None disables the limit."""
     tokens: int | None = _bound(
-        None, _Count(1), shared="Tokens, of prompts and answers together, that it may take."
+        None, _Count(1), shared="Maximum sum of prompt and answer tokens of the whole conversation."
     )
     """Maximum sum of prompt and answer tokens, cached tokens included. None disables the limit."""
     cost: float | None = _bound(
-        None, _Amount("US dollars"), shared="US dollars that it may take; the model's price has to be known."
+        None,
+        _Amount("US dollars"),
+        shared="Maximum cost of the whole conversation in US dollars. Needs a model with a known price.",
     )
     """Maximum cost of model calls in US dollars, by the prices of genai-prices or the client's `price=`. None disables it."""
     seconds: float | None = _bound(
         None,
         _Amount("seconds"),
-        shared="Seconds of work that it may take, without those in which it waits for you.",
+        shared="Maximum working time of the whole conversation in seconds, without the time in which it waits for the user.",
     )
     """Maximum working time in seconds. It includes waits for models, tools and other agents, but no suspended time."""
     tree_model_calls: int = _bound(250, _Count(1))
-    """Maximum number of model calls of the turn tree: the turn, its asks, agents as tools, delegated tasks, the turns that
-    their results start, and turns scheduled within a minute."""
+    """Maximum number of model calls of this turn and the turns that it causes.
+
+    The caused turns are: turns of asked agents, of agents used as tools, and of delegated tasks; turns that start with a task's
+    result; and turns that were scheduled to start within a minute.
+    """
     tree_tool_calls: int = _bound(1000, _Count(1))
-    """Maximum number of tool calls of the turn tree."""
+    """Maximum number of tool calls of this turn and the turns that it causes (see `tree_model_calls`)."""
     depth: int = _bound(8, _Count(1))
     """Maximum depth of a chain of agents that ask each other."""
     max_repeated_calls: int = _bound(3, _Count(1))
@@ -114,7 +122,7 @@ class Limits(FieldRepr):
     answer_calls: int = _bound(64, _Count(1))
     """Maximum number of tool calls in one answer. If there are more, no call runs and the model gets an error."""
     argument_bytes: int = _bound(1_000_000, _Count(1))
-    """Maximum size of all call arguments in one answer, in bytes of JSON. Beyond it no call runs and the model gets an error."""
+    """Maximum size of all call arguments in one answer, in bytes of JSON. If they are larger, no call runs and the model gets an error."""
     output_retries: int = _bound(2, _Count(0))
     """Maximum number of consecutive repair requests after unusable answers."""
     model_timeout: float = _bound(120.0, _Amount("seconds"))

@@ -6,8 +6,8 @@ from typing import Literal
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.support.field_repr import FieldRepr
-from actgent.support.misuse_hints import hints_for_quotas
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.common_mistake_hints import hints_for_quotas
 
 from .cron_expressions import zone_of
 from .limits import Limits

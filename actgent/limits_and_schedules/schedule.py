@@ -11,7 +11,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.messages import NO_METADATA, Priority, checked_metadata
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 from .cron_expressions import next_time, zone_of
 

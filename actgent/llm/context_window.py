@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import attrs
 
 from actgent.messages import ChatMessage, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.token_estimate import estimate_tokens
 
 from .model_interface import LLM, ModelRequest, ModelResponse
@@ -119,7 +119,7 @@ def count_unsent(llm: LLM, chat: ModelRequest, tokens: int, before: CountedReque
 
 
 def _answer_thinking_tokens(answer: ModelResponse, answer_tokens: float) -> float:
-    """Return the thinking tokens of an answer: the provider's count, or else the output tokens above those of the visible parts.
+    """Return the thinking tokens of an answer, as counted by the provider or estimated from the other output tokens.
 
     `answer_tokens` are the estimated tokens of the visible parts.
     """
@@ -142,7 +142,7 @@ def _thinking_tokens_in(chat: ModelRequest, before: CountedRequest | None) -> fl
 
 
 def _continues_turn(chat: ModelRequest) -> bool:
-    """Return True if the last message of a request that is not a tool result is the model's, so that its thinking is sent back."""
+    """Return True if the request continues the model's turn: its last message, apart from tool results, is from the model."""
     return next((each.role for each in reversed(chat.messages) if each.role != "tool"), "user") == "assistant"
 
 

@@ -188,7 +188,7 @@ class CallingModel(LLM):
 
 
 def _copy_attributes(adapter: LLM, model: object) -> None:
-    """Copy the name, limits and price of a wrapped model object to its adapter, as far as the object has them."""
+    """Copy the name, the limits and the price of a wrapped model object to its adapter. Missing attributes are skipped."""
     name = getattr(model, "name", None) or getattr(model, "__name__", None)
     adapter.name = name if isinstance(name, str) else type(model).__name__
     for each in _FORWARDED:
@@ -203,7 +203,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def _parameters_of(function: Callable[..., Any], name: str) -> frozenset[str] | None:
-    """Return the names of a function's parameters; None if it takes any keyword.
+    """Return the names of a function's parameters; None if the function accepts any keyword argument.
 
     Raises:
         ConfigurationError: The function cannot be called with one positional argument.
@@ -231,7 +231,7 @@ def _options_of(function: Callable[..., Any], name: str) -> tuple[str, ...]:
 
 
 def _options_from(chat: ModelRequest, options: Sequence[str]) -> Mapping[str, Any]:
-    """Return the settings of a request that are named in `options` and that are set, by name."""
+    """Return, by name, the settings of a request that `options` lists and that have a value."""
     return {name: value for name in options if (value := getattr(chat, name)) is not None}
 
 

@@ -17,6 +17,7 @@ from actgent.errors import (
     StreamInterrupted,
 )
 from actgent.messages import Usage
+from actgent.support.unknown_name_hints import lists_arguments
 from actgent.support.user_code_calls import convert_user_error
 
 from .custom_model_adapters import ModelLike
@@ -39,6 +40,7 @@ def is_unavailable(error: ModelError) -> bool:
     return error.retryable or isinstance(error, _UNAVAILABLE)
 
 
+@lists_arguments
 class FallbackModel(LLM):
     """A chain of models: calls the first, and after an error for which `when(error)` is True, the next.
 
@@ -101,7 +103,7 @@ class FallbackModel(LLM):
         return await self.models[0].count_tokens(chat)
 
     def price_of(self, usage: Usage) -> float | None:
-        """Return the highest price, since any of the models may answer; None if the price of one is unknown."""
+        """Return the highest price of all models in the chain, because each of them may answer; None if a price is unknown."""
         prices = [price for model in self.models if (price := model.price_of(usage)) is not None]
         return max(prices) if len(prices) == len(self.models) else None
 

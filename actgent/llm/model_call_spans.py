@@ -37,14 +37,15 @@ class ModelWork(TracedWork):
             streams: True if the answer is streamed.
             address: Host and port of the API; None if unknown.
         """
-        provider, _, asked = model.rpartition(":")
+        provider, _, asked = model.partition(":") if ":" in model else ("unknown", "", model)
         attributes: dict[str, Attribute] = {
             names.OPERATION: names.CHAT,
-            names.PROVIDER: provider or "unknown",
+            names.PROVIDER: names.PROVIDERS.get(provider, provider),
             names.REQUEST_MODEL: asked,
             names.ATTEMPT: attempt,
-            names.STREAM: streams,
         }
+        if streams:
+            attributes[names.STREAM] = True
         if address is not None:
             attributes[names.SERVER_ADDRESS], attributes[names.SERVER_PORT] = address
         if chat.temperature is not None:
@@ -85,7 +86,8 @@ class ModelWork(TracedWork):
         if self.is_shell:
             return
         usage = answer.usage
-        self.facts[names.FINISH_REASONS] = (answer.stop,)
+        finish_reason = names.FINISH_WORDS.get(answer.stop, answer.stop)
+        self.facts[names.FINISH_REASONS] = (finish_reason,)
         if answer.model:
             self.facts[names.RESPONSE_MODEL] = answer.model
         if answer.id:
@@ -101,7 +103,7 @@ class ModelWork(TracedWork):
         if usage.cost:
             self.facts[names.COST] = usage.cost
         if self.tracing.has_content:
-            message = _message(ChatMessage("assistant", answer.parts)) | {"finish_reason": answer.stop}
+            message = _message(ChatMessage("assistant", answer.parts)) | {"finish_reason": finish_reason}
             self.facts |= self.tracing.content(names.OUTPUT_MESSAGES, lambda: [message])
 
 

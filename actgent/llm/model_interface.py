@@ -16,12 +16,13 @@ from actgent.messages import (
     Priority,
     Role,
     Text,
+    TextFromParts,
     ToolCall,
     ToolSpec,
     Usage,
 )
-from actgent.support.fast_init import fast_init
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.fast_attrs_constructors import fast_init
 
 from .rate_limiter_statistics import RateLimiterProtocol
 
@@ -58,6 +59,8 @@ class CallWatch(FieldRepr):
 
     waited: float = 0.0
     """Total seconds that attempts of this call waited for the provider's rate limit."""
+    failures: int = 0
+    """Number of failed attempts of this call so far."""
 
     def wait(self, seconds: float, model: str) -> None:
         """Record that an attempt waited `seconds` for the rate limit of `model` before it was sent."""
@@ -67,7 +70,7 @@ class CallWatch(FieldRepr):
         """Observe that an attempt is about to be sent to the provider. `attempt` counts from 0 for each model."""
 
     def fail(self, model: str, attempt: int, error: Exception, retry_seconds: float | None) -> None:
-        """Observe a failed attempt.
+        """Record a failed attempt.
 
         Args:
             model: Name of the model, `provider:model`.
@@ -75,6 +78,7 @@ class CallWatch(FieldRepr):
             error: Error of the attempt.
             retry_seconds: Seconds until the next attempt; None if no attempt follows.
         """
+        self.failures += 1
 
 
 @attrs.define(kw_only=True, repr=False)
@@ -110,7 +114,7 @@ class ModelRequest(FieldRepr):
 
 @fast_init
 @attrs.frozen(kw_only=True, repr=False)
-class ModelResponse(FieldRepr):
+class ModelResponse(TextFromParts, FieldRepr):
     """Complete answer of a model, with stop reason and usage."""
 
     parts: tuple[Part, ...]
@@ -123,14 +127,6 @@ class ModelResponse(FieldRepr):
     """Model name in the provider's response; empty if the response has none."""
     id: str | None = None
     """Provider's id of the answer; None if the response has none."""
-
-    @property
-    def text(self) -> str:
-        """Text of the answer: all text parts joined without a separator."""
-        parts = self.parts
-        if len(parts) == 1 and isinstance(parts[0], Text):
-            return parts[0].text
-        return "".join(part.text for part in parts if isinstance(part, Text))
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
@@ -179,7 +175,7 @@ class LLM(abc.ABC):
         return False
 
     async def count_tokens(self, chat: ModelRequest) -> int | None:
-        """Request the number of a chat's prompt tokens from the provider; return None if it does not answer in time.
+        """Request the number of prompt tokens of `chat` from the provider; None if the provider does not answer in time.
 
         Callers use it only if an estimate cannot decide whether the request fits. The default returns None.
         """
@@ -187,7 +183,10 @@ class LLM(abc.ABC):
         return None
 
     def price_of(self, usage: Usage) -> float | None:
-        """Return the price of `usage` in US dollars, for real or planned usage; None if it is unknown."""
+        """Return the price in US dollars of used or planned tokens (`usage`); None if the price is unknown.
+
+        Budgets use the price before a call. `complete` reports the actual cost in `Usage(cost=...)`.
+        """
         return None
 
     def waited(self, session: str) -> float:
@@ -195,7 +194,7 @@ class LLM(abc.ABC):
         return 0.0
 
     def rate_limiters(self) -> Mapping[str, RateLimiterProtocol]:
-        """Return the rate limiters of this client by display name; empty if it has none."""
+        """Return the rate limiters of this client by display name; empty if the client has no rate limiter."""
         return {}
 
     async def aclose(self) -> None:

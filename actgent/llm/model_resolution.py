@@ -86,7 +86,7 @@ def register_provider(name: str, factory: Callable[..., Any], *, replace: bool =
 
 
 def known_providers() -> tuple[str, ...]:
-    """Return the names of the known providers: built-in ones first, then those of `register_provider`."""
+    """Return the names of all known providers: first the built-in providers, then the providers of `register_provider`."""
     return (*PROVIDERS, *_registered)
 
 

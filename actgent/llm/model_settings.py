@@ -17,7 +17,7 @@ from typing import Any
 
 import attrs
 
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, meant, nearest
 from actgent.llm.model_interface import LLM
 from actgent.llm.model_resolution import (
     key_variables,
@@ -26,7 +26,7 @@ from actgent.llm.model_resolution import (
     split_model,
     url_variables,
 )
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 DEFAULT_PROVIDER = "openai"
 """Provider of a model without `provider:`, since most servers implement OpenAI's API."""
@@ -99,7 +99,7 @@ class LLMSettings(FieldRepr):
     """Maximum seconds of one attempt, streaming included; None uses the client's default."""
 
     def check_model(self) -> None:
-        """Check that the provider in `model` is known. Otherwise, `provider:MODEL` would be sent to OpenAI as a model name.
+        """Raise `ConfigurationError` if the provider in `model` is unknown, so that it is not taken for a model of OpenAI.
 
         Raises:
             ConfigurationError: The provider is unknown. The text lists the known providers and the most similar one.
@@ -209,7 +209,7 @@ def _add_default_provider(model: str) -> str:
 
 
 def unknown_provider(model: str, *, has_address: bool) -> str | None:
-    """Return an error text if a model name has an unknown provider; None if it has no provider or a known one.
+    """Return an error text if a model name begins with an unknown provider; None if the provider is missing or known.
 
     `has_address` is True if a base URL is set. The server may then define model names with a colon, so only a likely
     misspelling of a provider is an error.
@@ -223,7 +223,9 @@ def unknown_provider(model: str, *, has_address: bool) -> str | None:
         provider.casefold(), known_providers(), 1, _MISSPELLING_RATIO
     ):
         return None
+    names, guess = ", ".join(known_providers()), meant(provider, known_providers())
+    choice = f"{guess} The providers are {names}" if guess else f"choose one of {names}"
     return (
-        f"the model {model!r} names an unknown provider: {nearest(provider, known_providers())} The providers are "
-        f"{', '.join(known_providers())}; write a model with a colon in its name as {DEFAULT_PROVIDER}:{model}"
+        f"the model {model!r} names an unknown provider: {choice}. "
+        f"Write a model with a colon in its name as {DEFAULT_PROVIDER}:{model}"
     )

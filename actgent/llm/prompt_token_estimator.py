@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from actgent.messages import Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 from .model_interface import ModelRequest
 

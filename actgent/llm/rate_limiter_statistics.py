@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 
 @attrs.frozen(kw_only=True, repr=False)

@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from actgent.errors import ModelError
-from actgent.support.number_checks import bounded_number, whole_number
+from actgent.support.number_field_validators import bounded_number, whole_number
 
 T = TypeVar("T")
 OnFailure = Callable[[int, ModelError, float | None], None]
@@ -50,7 +50,7 @@ class Retry:
         )
 
     def delay(self, attempt: int, error: ModelError) -> float | None:
-        """Return the pause in seconds after attempt `attempt` (0, 1, ...) failed with `error`; None if there is no retry."""
+        """Return the pause in seconds after the failed attempt number `attempt` (0, 1, ...); None if the call must not be retried."""
         if attempt + 1 >= self.attempts or not error.retryable:
             return None
         # "Equal jitter": half the pause is certain, half is spread.
@@ -94,7 +94,7 @@ class Retry:
             attempt += 1
 
     def _pause(self, attempt: int, error: ModelError, deadline: float) -> float | None:
-        """Return the seconds until the next attempt; None if no attempt is left, or if the next one would start after the deadline."""
+        """Return the seconds until the next attempt; None if no attempt is left or the next attempt would miss the deadline."""
         pause = self.delay(attempt, error)
         until = min(deadline, trio.current_effective_deadline())
         return None if pause is None or trio.current_time() + pause >= until else pause

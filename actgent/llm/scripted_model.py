@@ -10,6 +10,7 @@ import trio
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
 from actgent.messages import Part, ToolCall, to_parts
+from actgent.support.unknown_name_hints import lists_arguments
 
 from .model_interface import LLM, ModelRequest, ModelResponse, OnText
 
@@ -24,6 +25,7 @@ Scripted = (
 """One entry of a script: an answer, an exception to raise, or a sync or async function of the `ModelRequest` that returns an answer."""
 
 
+@lists_arguments
 class ScriptedLLM(LLM):
     """A model that answers calls from a list in order, or from one function. All sessions share the list.
 
@@ -46,7 +48,7 @@ class ScriptedLLM(LLM):
         name: str = "scripted",
         context_window: int | None = None,
     ) -> None:
-        """Validate the script, so that a wrong entry fails here and not in the middle of a test.
+        """Validate the script, so that a wrong entry raises an error here and not in the middle of a test.
 
         Args:
             script: List of answers, or one function that answers every call.
@@ -136,7 +138,7 @@ def _prepare(script: object) -> list[_Entry]:
 
 
 def _function(function: _Function) -> _Function:
-    """Return a function of a script after a check that it can be called with the request as its only argument.
+    """Check that a function of a script accepts the request as its only argument, and return the function.
 
     Raises:
         ConfigurationError: The function cannot be called with the request alone.

@@ -12,6 +12,7 @@ import trio
 
 from actgent.errors import ConfigurationError, ModelError, ProviderUnavailable
 from actgent.messages import NO_USAGE, Usage
+from actgent.support.unknown_name_hints import lists_arguments
 
 from .custom_model_adapters import ModelLike
 from .custom_model_errors import as_model_error, wrapped
@@ -29,7 +30,7 @@ class WrappingModel(LLM):
     traces_attempts = True
 
     def __init__(self, llm: ModelLike | str) -> None:
-        """Wrap an LLM, an object that works like one, or the model with a name such as `openai:gpt-5.2`.
+        """Wrap a model: an `LLM`, an object with the same methods, or a name such as `openai:gpt-5.2`.
 
         Raises:
             ConfigurationError: The name is not a known model, or the object is not a model.
@@ -62,6 +63,7 @@ class WrappingModel(LLM):
 # --- rate limits ------------------------------------------------------------------------
 
 
+@lists_arguments
 class RateLimitedModel(WrappingModel):
     """A model whose calls wait for a rate limiter. Clients of providers (`Remote`) need no wrapper, as they have a rate limiter."""
 
@@ -102,6 +104,7 @@ def _size(chat: ModelRequest) -> int:
 # --- retries ----------------------------------------------------------------------------
 
 
+@lists_arguments
 class RetryingModel(WrappingModel):
     """A model whose failed calls are retried with a `Retry` policy. Errors with `retryable` True and `retry_on` are retried.
 
@@ -109,11 +112,7 @@ class RetryingModel(WrappingModel):
     """
 
     def __init__(
-        self,
-        llm: ModelLike | str,
-        retry: Retry | None = None,
-        *,
-        retry_on: tuple[type[Exception], ...] = (),
+        self, llm: ModelLike | str, retry: Retry | None = None, *, retry_on: tuple[type[Exception], ...] = ()
     ) -> None:
         """Wrap a model.
 
@@ -170,6 +169,7 @@ _OURS = re.compile(r"\b[0-9a-f]{12}-[0-9a-f]{8,}\b")
 """Pattern of an id that `new_id` created, within a text."""
 
 
+@lists_arguments
 class CachedModel(WrappingModel):
     """A model that returns a stored answer if it has answered an equal request of the same owner.
 
@@ -232,13 +232,16 @@ class CachedModel(WrappingModel):
 
 
 def _mentions_id(answer: ModelResponse) -> bool:
-    """Return True if an answer contains an id that actgent assigned. Such an answer is valid only in its session, so it is not cached."""
+    """Return True if an answer contains an id that actgent assigned.
+
+    Such an answer is not cached, because other sessions cannot use it.
+    """
     texts = [answer.text, *(str(call.arguments) for call in answer.tool_calls)]
     return any(map(_OURS.search, texts))
 
 
 def _key_of(chat: ModelRequest) -> bytes | None:
-    """Return the cache key of a request: a digest of its content and its owner or session.
+    """Return the cache key of a request, which is a digest of the content and the owner or session.
 
     Return None if the request has neither an owner nor a session.
     """
@@ -254,10 +257,10 @@ def _key_of(chat: ModelRequest) -> bytes | None:
 def _normalize(value: Any, ids: dict[str, int]) -> Any:
     """Convert a value to plain JSON data in which each id is replaced by its number in the order of appearance.
 
-    `ids` has the numbers of the ids so far.
+    `ids` has the numbers of the ids so far. Fields that do not count for equality, such as the times of a tool, are left out.
     """
     if attrs.has(type(value)):
-        fields = {field.name: getattr(value, field.name) for field in attrs.fields(type(value))}
+        fields = {field.name: getattr(value, field.name) for field in attrs.fields(type(value)) if field.eq}
         numbered = {name: _number_id(id_, ids) for name, id_ in fields.items() if name in _IDS and id_}
         rest = {name: _normalize(each, ids) for name, each in fields.items() if name not in _IDS}
         return [type(value).__name__, numbered, rest]

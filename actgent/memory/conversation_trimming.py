@@ -12,7 +12,7 @@ import attrs
 
 from actgent.errors.text_escaping import counted
 from actgent.messages import ChatMessage, Part, Text, ToolCall, ToolResult
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 MAX_TEXT_CHARACTERS = 1_000
 """Maximum length of a shown text in characters. Longer call arguments are replaced as a whole."""
@@ -70,7 +70,7 @@ class TrimResult(FieldRepr):
 
 
 def starts_round(chat: Sequence[ChatMessage], index: int) -> bool:
-    """Return True if the message at `index` starts a round, so that all messages before it can be omitted.
+    """Return True if a round begins at the message `index`. A request may begin with a round and omit all messages before it.
 
     A round is a message, or an answer with the results of its calls.
     """
@@ -105,7 +105,7 @@ def trim_conversation(
     is_deep: bool = False,
     is_last_fixed: bool = True,
 ) -> TrimResult | None:
-    """Trim a conversation to about the size `target`, in the unit of `measure`; return None if trimming would free too little.
+    """Trim a conversation to about the size `target`, in units of `measure`. Return None if this would free too little.
 
     `pinned` holds the `id()` of messages that must stay; `task` holds those that began the running turn. The newest
     `PROTECTED_RESULTS` results of the running turn and their calls stay whole. With `is_deep` they are shortened and finally
@@ -224,7 +224,7 @@ class _Trimmer:
         return self.total <= self._target
 
     def _first_protected_round(self, begun: int) -> int:
-        """Return the index at which the first round with one of the running turn's newest results starts.
+        """Return the index of the first round that has one of the running turn's newest results, which must stay.
 
         If the turn has no results, return the index of the last round.
         """
@@ -285,7 +285,7 @@ def shorten_message(message: ChatMessage, limit: int) -> ChatMessage:
 
 
 def shorten(part: Part, limit: int) -> Part:
-    """Return a text or tool result with about `limit` characters at most; a result loses its pictures and files.
+    """Shorten a text or tool result to about `limit` characters. A shortened result loses its pictures and files.
 
     Short texts and other parts stay unchanged. A notice at the end gives the full length and the result's id,
     which the tool `read_result` takes.

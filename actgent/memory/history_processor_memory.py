@@ -7,13 +7,19 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.messages import ChatMessage, Message, ToolResult
-from actgent.support.number_checks import whole_number
+from actgent.support.number_field_validators import whole_number
 
+from .context_size_estimate import (
+    CHARACTERS_PER_TOKEN,
+    count_characters,
+    estimate_part_tokens,
+    length,
+    overflow,
+)
 from .conversation_trimming import Measure, deep_trim_size, trim_conversation
 from .history_slice import HistorySlice
 from .memory_interface import ManageHistory, Memory, ModelView
 from .short_term_memory import OPENING, left_out_notice, missing_from, to_chat
-from .token_budget import CHARACTERS_PER_TOKEN, count_characters, estimate_part_tokens, length, overflow
 
 
 @attrs.frozen
@@ -46,15 +52,15 @@ class ManagedView(ModelView):
     _chat: list[ChatMessage] = attrs.field(factory=list)
     """Shown messages. During a turn, the list is only appended to; the next turn replaces it."""
     _is_due: bool = False
-    """True if a new turn has begun and the function was not called for it yet."""
+    """True if a new turn has begun, and the function was not yet called for this turn."""
     _turn_start: int = 0
-    """Index after the message that began the turn. Messages follow it if the session was opened in the middle of a
-    turn.
+    """Index in `_chat` after the message that began the turn.
+    Later messages exist if the session was opened in the middle of a turn.
     """
     _pinned: tuple[ChatMessage, ...] = ()
-    """The messages to be answered and the last notice of each source. A cut never omits them."""
+    """Messages that are never omitted: the messages that the turn answers, and the last system notice of each source."""
     _front: tuple[ChatMessage, ...] = ()
-    """Messages that a cut has moved to the beginning, before the kept messages."""
+    """Pinned messages that are shown before the kept messages, because older messages around them were omitted."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         self._record.append(message)
@@ -146,7 +152,7 @@ class ManagedView(ModelView):
 
 
 def _unanswered_messages(record: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages of `record` that the model has not answered: those after its last answer."""
+    """Return the messages of `record` after the model's last answer, which the model has not answered yet."""
     place = len(record) - 1
     while place > 0 and record[place - 1].sender.kind == "user" and record[place].sender.kind == "user":
         place -= 1
@@ -154,7 +160,7 @@ def _unanswered_messages(record: Sequence[Message]) -> Sequence[Message]:
 
 
 def _last_notices(record: Sequence[Message]) -> Iterable[Message]:
-    """Return the last system notice of each source, such as modes or tools. Later notices replace earlier ones."""
+    """Return the last system notice of each source (part of actgent), such as modes or tools. It replaces earlier notices."""
     return {each.sender.name: each for each in record if each.is_note}.values()
 
 
@@ -168,7 +174,7 @@ def whole(messages: Sequence[Message]) -> Iterator[Message]:
 
 
 def _group_end(messages: Sequence[Message], place: int) -> int:
-    """Return the index after the message at `place` and after the results of its calls.
+    """Return the index after the message at `place` and, if it has tool calls, after the results of these calls.
 
     Return `place` itself if the message must be omitted: its calls lack results, or it has results without
     their call.

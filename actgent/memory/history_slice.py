@@ -57,7 +57,7 @@ class HistorySlice(Sequence[ChatMessage]):
         return HistorySlice(self._list, front=self._front, end=end, count=self._count)
 
     def with_front(self, others: Sequence[ChatMessage]) -> "HistorySlice":
-        """Return a slice with the messages `others` before those of this one."""
+        """Return a new slice that has the messages `others` before the messages of this slice."""
         return HistorySlice(self._list, front=(*others, *self._front), end=self._end, count=self._count)
 
     def __eq__(self, other: object) -> bool:

@@ -85,7 +85,7 @@ class Memory(abc.ABC):
         """Return a new view, which will select the messages of one session. `ModelView.add` adds its messages."""
 
     def restore_view(self, saved: bytes) -> ModelView | None:
-        """Return a view from the bytes of `ModelView.save`; None if they belong to another memory class or to other settings.
+        """Restore a view from the bytes of `ModelView.save`; None if another memory class or other settings wrote the bytes.
 
         Without this method and `ModelView.save`, a long session is read from its beginning when it is opened.
         """

@@ -31,13 +31,11 @@ class LimitedView(ModelView):
     limit: int | None = None
     """Maximum number of user messages and final answers before the current turn; None shows all messages of the inner memory."""
     _turn: list[tuple[int, bool]] = attrs.field(factory=list)
-    """Messages of the current turn: for each, the number of shown messages that it became, and True if it is an
-    answer.
+    """Messages of the current turn.
+    Each has two values: the number of shown messages that it became, and True if it is an answer.
     """
     _parts: list[int] = attrs.field(factory=list)
-    """Sizes of the earlier turns, two numbers per turn: shown messages before the final answer, and from the final
-    answer on.
-    """
+    """Sizes of the earlier turns as two numbers per turn: shown messages before the turn's final answer, and shown messages from the final answer on."""
     _turn_message: ChatMessage | None = None
     """The message that began the current turn."""
     _notices: list[tuple[str, ChatMessage]] = attrs.field(factory=list)
@@ -99,7 +97,7 @@ class LimitedView(ModelView):
 
 
 def _starts_without_history(chat: Sequence[ChatMessage], place: int) -> bool:
-    """Return True if the message at index `place` is a user's, so that all messages before it can be omitted.
+    """Return True if the message at index `place` is from a user, so that a request may omit all messages before it.
 
     Return False for results of tool calls, which also have the role user in some protocols.
     """

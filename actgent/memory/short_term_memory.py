@@ -7,22 +7,21 @@ import attrs
 
 from actgent.errors import text_escaping
 from actgent.errors.text_escaping import counted
-from actgent.messages import (
-    ChatMessage,
-    Message,
-    Part,
-    Role,
-    Text,
-    Thinking,
-    ToolResult,
-    make_chat_message,
-)
-from actgent.support.fast_init import fast_constructor
-from actgent.support.field_repr import FieldRepr
-from actgent.support.misuse_hints import hints_for_memories
-from actgent.support.number_checks import whole_number
-from actgent.support.untrusted_text import fence
+from actgent.messages import ChatMessage, Message, Part, Role, Text, Thinking, ToolResult, make_chat_message
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.common_mistake_hints import hints_for_memories
+from actgent.support.fast_attrs_constructors import fast_constructor
+from actgent.support.number_field_validators import whole_number
+from actgent.support.untrusted_text_delimiters import fence
 
+from .context_size_estimate import (
+    CHARACTERS_PER_TOKEN,
+    count_characters,
+    estimate_part_tokens,
+    length,
+    overflow,
+    placeholder_message,
+)
 from .conversation_trimming import (
     TEXT_RESULTS,
     Measure,
@@ -42,15 +41,7 @@ from .memory_view_serialization import (
     parts_to_plain,
     unpack,
 )
-from .notice_delimiters import neutralize, neutralize_parts, neutralize_result
-from .token_budget import (
-    CHARACTERS_PER_TOKEN,
-    count_characters,
-    estimate_part_tokens,
-    length,
-    overflow,
-    placeholder_message,
-)
+from .system_tag_escaping import neutralize, neutralize_parts, neutralize_result
 
 _CONVERSATION = "earlier messages"
 """Origin that is named for a summary of messages without an origin."""
@@ -76,13 +67,13 @@ def left_out_notice(count: int) -> ChatMessage:
 
 
 def missing_from(chat: Sequence[ChatMessage], notices: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]:
-    """Return those of `notices` that are not in `chat`, compared by identity."""
+    """Return the messages in `notices` that `chat` does not contain, compared by identity."""
     shown = set(map(id, chat))
     return tuple(notice for notice in notices if id(notice) not in shown)
 
 
 def to_chat(message: Message, *, answered: bool) -> list[ChatMessage]:
-    """Convert a message of the session to the messages that the model gets; empty if it has no content for the model.
+    """Convert a message of the session to messages for the model. Return no message if it has no content for the model.
 
     `answered` is True for the message that the model is to answer. It always gets the role user or tool, since a trailing
     assistant message would be a prefill.
@@ -116,10 +107,10 @@ def _mark_system_parts(message: Message) -> tuple[Part, ...]:
 
 
 def _sayable(message: Message) -> tuple[Part, ...]:
-    """Return the parts of an answer that may be sent back to a model; empty if nothing remains.
+    """Return the parts of an answer that later requests may contain; empty if no such part has content.
 
-    An interrupted answer keeps only its texts, since its thinking has no signature. Providers reject thinking
-    without content after it.
+    An interrupted answer keeps only its texts, since its thinking has no signature. Providers reject thinking without content
+    after it.
     """
     parts = message.parts
     if len(parts) == 1 and not message.cut:
@@ -172,7 +163,7 @@ class ShortTermMemory(FieldRepr, Memory):
     """
 
     max_tokens: int = attrs.field(default=180_000, validator=whole_number(1))
-    """Maximum tokens of the conversation and the protocol's text at its end, estimated by the rule of `token_budget.py`.
+    """Maximum tokens of the conversation and the protocol's text at its end, estimated by the rule of `context_size_estimate.py`.
     System prompt, tools and answer are not included."""
 
     def open_view(self) -> "ShortTermView":
@@ -214,11 +205,13 @@ class ShortTermView(FieldRepr, ModelView):
     _cause: tuple[ChatMessage, ...] = ()
     """Message that began the running turn, if its sender is not a user."""
     _tasks: tuple[ChatMessage, ...] = ()
-    """Messages of `_asked` and `_cause` that a cut has omitted. They are shown before the others."""
+    """Messages of `_asked` and `_cause` that are no longer in `_chat`. They are shown before the messages of `_chat`."""
     _kept_notices: tuple[ChatMessage, ...] = ()
-    """Notices that a cut has omitted. They are shown before the others."""
-    _settles: tuple[Part, ...] | None = None
-    """Parts of the newest message if its role changes from user to assistant once it is answered; else None."""
+    """System notices that are no longer in `_chat`. They are shown before the messages of `_chat`."""
+    _unanswered_own_parts: tuple[Part, ...] | None = None
+    """Parts of the newest message if the agent itself wrote it and the model has not answered it yet; else None.
+    The model first reads such a message as a user message, and after its answer as an assistant message.
+    """
 
     def save(self) -> bytes | None:
         return pack(self._state_to_save()) if type(self) is ShortTermView else None
@@ -236,7 +229,7 @@ class ShortTermView(FieldRepr, ModelView):
         places |= {id(message): len(shown) + number for number, message in enumerate(gone)}
         return (
             *(_FORM, self._budget, self._room, self._characters, self._is_too_long, self._left_out),
-            None if self._settles is None else parts_to_plain(self._settles),
+            None if self._unanswered_own_parts is None else parts_to_plain(self._unanswered_own_parts),
             *(chat_to_plain([*shown, *gone]), len(self._tasks), len(self._kept_notices), len(self._chat)),
             [[source, places[id(notice)]] for source, notice in notices.items()],
             *([places[id(message)] for message in each] for each in (self._asked, self._cause)),
@@ -257,12 +250,12 @@ class ShortTermView(FieldRepr, ModelView):
         view._notices = {source: message[place] for source, place in notices} or None
         view._asked = tuple([message[place] for place in asked])
         view._cause = tuple([message[place] for place in cause])
-        view._settles = None if settles is None else parts_from_plain(settles)
+        view._unanswered_own_parts = None if settles is None else parts_from_plain(settles)
         return view
 
     def add(self, message: Message, *, answered: bool = False) -> None:
-        if self._settles is not None:
-            self._mark_answered(self._settles)
+        if self._unanswered_own_parts is not None:
+            self._mark_answered(self._unanswered_own_parts)
         kind = message.sender.kind
         for each in to_chat(message, answered=answered):
             size = count_characters(each.parts)
@@ -280,7 +273,7 @@ class ShortTermView(FieldRepr, ModelView):
             elif answered and message.causation_id is None:
                 self._cause = (each,)
             if answered:
-                self._settles = message.parts if kind in _OWN else None
+                self._unanswered_own_parts = message.parts if kind in _OWN else None
             elif kind == "system" and message.is_note:
                 self._notices = {**(self._notices or {}), message.sender.name: each}
         if self._characters > self._room:
@@ -292,10 +285,13 @@ class ShortTermView(FieldRepr, ModelView):
         self._chat = [*self._chat[:-1], answer]
         if self._cause and self._cause[-1] is last:
             self._cause = (answer,)
-        self._settles = None
+        self._unanswered_own_parts = None
 
     def _leave_out_last(self) -> None:
-        """Replace the last round, which is too long to be shown, by a notice. Does nothing if the new message belongs to it."""
+        """Replace the last round, which is too long for a request, by a notice.
+
+        Do nothing if the new message is part of the round.
+        """
         if self._begins_round(len(self._chat) - 1):
             start = self._round_start(len(self._chat) - 1)
             gone = self._chat[start:-1]
@@ -349,7 +345,7 @@ class ShortTermView(FieldRepr, ModelView):
         return (notice, *kept, *tasks)
 
     def _shown_messages(self) -> Sequence[ChatMessage]:
-        """Return all shown messages without the notice about omitted ones."""
+        """Return the messages that the model receives, without the notice about omitted messages."""
         return (*self._tasks, *self._kept_notices, *self._chat)
 
     def _pinned(self) -> tuple[ChatMessage, ...]:
@@ -408,12 +404,12 @@ class ShortTermView(FieldRepr, ModelView):
         self._keep_pinned()
 
     def _cut(self, count: int) -> None:
-        """Omit the `count` oldest messages."""
+        """Omit the `count` oldest messages from later requests."""
         if count:
             self._apply_trim(TrimResult(self._chat[count:], count, {}))
 
     def _keep_pinned(self) -> None:
-        """Keep the messages that must stay although a cut omitted them: the tasks of the turn, and the last notices."""
+        """After a cut, keep the messages that must stay: the tasks of the turn and the last notice of each source."""
         self._tasks = missing_from(self._chat, (*self._asked, *self._cause))
         self._kept_notices = missing_from(self._chat, (self._notices or {}).values())
         self._characters = _size(self._shown_messages())

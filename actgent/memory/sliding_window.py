@@ -7,11 +7,12 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.messages import ChatMessage, Message, Part
+from actgent.support.unknown_name_hints import lists_arguments
 
+from .context_size_estimate import CHARACTERS_PER_TOKEN
 from .memory_interface import Memory
 from .memory_view_serialization import pack, unpack
 from .short_term_memory import ShortTermView
-from .token_budget import CHARACTERS_PER_TOKEN
 
 DEFAULT_TOKENS = 180_000
 """Token limit if only `turns` is set."""
@@ -27,6 +28,7 @@ def _check_at_least_one(_: object, attribute: "attrs.Attribute[Any]", value: obj
         )
 
 
+@lists_arguments
 @attrs.frozen(kw_only=True)
 class SlidingWindow(Memory):
     """Memory that shows at most the last `turns` turns, and at most `tokens` tokens.
@@ -72,7 +74,7 @@ class SlidingView(ShortTermView):
 
     _turns: int | None = attrs.field(default=None, kw_only=True)
     _turn_starts: list[ChatMessage] = attrs.field(factory=list, kw_only=True)
-    """First message of each shown turn. A cut may have omitted some of them since."""
+    """First message of each shown turn. Some of these messages may have been omitted since."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         begins = self._turns is not None and answered and message.correlation_id is None

@@ -7,14 +7,14 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.messages import ChatMessage, Message, Part, Text, ToolCall, ToolResult
-from actgent.support.misuse_hints import hints_for_memories
+from actgent.support.common_mistake_hints import hints_for_memories
 
+from .context_size_estimate import CHARACTERS_PER_TOKEN
 from .conversation_trimming import TrimResult, starts_round
 from .memory_interface import Memory
 from .memory_view_serialization import pack, unpack
-from .notice_delimiters import neutralize
 from .short_term_memory import SUMMARY, ShortTermView, to_chat
-from .token_budget import CHARACTERS_PER_TOKEN
+from .system_tag_escaping import neutralize
 
 MAX_COVERED_CHARACTERS = 400_000
 """Maximum characters of a conversation that one summary covers."""
@@ -91,19 +91,21 @@ class SummarizingView(ShortTermView):
     trigger: int = attrs.field(default=0, kw_only=True)
     """Size of the shown messages in characters above which a summary is written."""
     is_making: bool = attrs.field(default=False, kw_only=True)
-    """True while a model writes a summary."""
+    """True while a model is writing a summary."""
     ready: tuple[int, str] | None = attrs.field(default=None, kw_only=True)
     """Finished summary that the next request will show, with the number of messages that it covers; None if there is
     none.
     """
     tried: int = attrs.field(default=0, kw_only=True)
-    """Number of shown characters when the last summary failed. The next summary is tried when it has grown by a
-    quarter.
+    """Number of shown characters when writing the last summary failed.
+    The next try follows when this number has grown by a quarter.
     """
     _count: int = attrs.field(default=0, kw_only=True)
     """Number of messages of the session so far."""
     _ends: list[tuple[int, ChatMessage]] = attrs.field(factory=list, kw_only=True)
-    """Pairs of a number of recorded messages, and the last message that the model sees for them."""
+    """Possible ends of a summary.
+    Each is a pair: the number of session messages so far, and the last shown message that represents them.
+    """
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         self._count += 1
@@ -115,7 +117,7 @@ class SummarizingView(ShortTermView):
             self._ends.append((self._count, self._chat[-1]))
 
     def material(self) -> Material | None:
-        """Return the text of the messages that the next summary replaces; None if the conversation is too short for one.
+        """Return the text of the messages that the next summary will replace; None if the conversation is too short to summarize.
 
         The text also has the last summary, and messages that a cut has kept.
         """
@@ -158,7 +160,7 @@ class SummarizingView(ShortTermView):
         self._ends = [(number, self._chat[place]) for number, place in ends if place != _GONE]
 
     def _take_summary(self, message: Message) -> None:
-        """Omit the messages that the summary `message` covers, and show the summary in their place."""
+        """Omit the messages that a summary covers from later requests, and show the summary in place of them."""
         covers = int(message.causation_id or 0)
         places = [place for number, place in self._numbered() if number <= covers]
         cut = max(places, default=-1) + 1

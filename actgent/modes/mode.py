@@ -8,7 +8,8 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.messages import ToolCall
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.unknown_name_hints import lists_arguments
 from actgent.tools.callable_kinds import check_rule_function
 from actgent.tools.tool_interface import Tool, ToolContext
 
@@ -74,6 +75,7 @@ def to_actors(value: Iterable[str]) -> frozenset[Actor]:
     return actors
 
 
+@lists_arguments
 @attrs.frozen(repr=False)
 class Mode(FieldRepr):
     """One mode: its tools in addition to the universal tools, its texts, and the actors that may switch to it.
@@ -87,7 +89,9 @@ class Mode(FieldRepr):
     tools: ModeRule | tuple[Tool | str, ...] = attrs.field(default=(), converter=_to_rule)
     """Tools or tool names that the mode allows, or a function that decides each call."""
     message: str = attrs.field(default=DEFAULT_MESSAGE, kw_only=True)
-    """Notice to the conversation after a switch to the mode; may contain `{{mode}}`, `{{previous}}`, `{{by}}`, `{{reason}}`."""
+    """Text that the model reads after a switch to this mode.
+    It may contain `{{mode}}`, `{{previous}}`, `{{by}}`, `{{reason}}`.
+    """
     prompt: str = attrs.field(default="", kw_only=True)
     """Description of the mode in the system prompt, which lists all modes; empty adds no description."""
     who: frozenset[Actor] = attrs.field(default=_HUMANS, converter=to_actors, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from actgent.state.session_state import Pair
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 STATE_KEY = "_mode"
 """Key of the mode and the mark of its last change in the state, as one string, because strings are read without a copy.

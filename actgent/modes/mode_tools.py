@@ -13,7 +13,7 @@ from actgent.tools.tool_interface import Effect, Tool, ToolContext
 from actgent.tools.tool_registry import ToolRegistry
 
 from .mode_changes import changes_in
-from .mode_enforcement import SET_MODE, Modes
+from .tool_permissions_by_mode import SET_MODE, Modes
 
 OTHER = "Other..."
 
@@ -306,13 +306,13 @@ def record_test_result(  # noqa: D417 - the model does not pass the context
 def document_tool(  # noqa: D417 - the model does not pass the context
     tool_name: str, description: str, context: ToolContext, status: ToolState = "unknown", notes: str = ""
 ) -> dict[str, Any]:
-    """Record the documentation of a tool and its state.
+    """Store the purpose, state and usage notes of a tool in the session state, under `tool_documentation`.
 
     Args:
         tool_name: Name of the tool.
         description: Purpose of the tool.
-        status: State of the tool.
-        notes: Hints for its use.
+        status: State of the tool: `working`, `issues` or `unknown`.
+        notes: Hints for the use of the tool.
     """
     _put(
         context,

@@ -53,10 +53,7 @@ class Instruments:
         self._call = histogram(names.CALL_DURATION, "Duration of a model call attempt.")
         self._first_chunk = histogram(names.CALL_FIRST_CHUNK, "Time until the first token of an answer.")
         self._tokens = histogram(
-            names.TOKEN_USAGE,
-            "Tokens of a model call attempt.",
-            bounds=names.TOKEN_BOUNDS,
-            unit="{token}",
+            names.TOKEN_USAGE, "Tokens of a model call attempt.", bounds=names.TOKEN_BOUNDS, unit="{token}"
         )
         self._turn = histogram(
             names.AGENT_DURATION,

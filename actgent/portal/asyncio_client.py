@@ -46,6 +46,7 @@ class AsyncPortalRemoteSession(AsyncSessionProxy):
     annotate = AsyncioMethod(RemoteSession.annotate)
     tags = AsyncioMethod(RemoteSession.tags)
     metadata = AsyncioMethod(RemoteSession.metadata)
+    lift = AsyncioMethod(RemoteSession.lift)
     set_mode = AsyncioMethod(RemoteSession.set_mode)
     mode = AsyncioMethod(RemoteSession.mode)
     status = AsyncioMethod(RemoteSession.status)

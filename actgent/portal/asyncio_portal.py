@@ -32,7 +32,7 @@ from actgent.modes.mode_changes import ModeChange
 from actgent.runtime.runtime import Runtime
 from actgent.sessions.session_context import Status
 from actgent.sessions.session_handlers import H, Handler, HandlerKind, HandlerMethods, check_called
-from actgent.support.misuse_hints import hints_for_asyncio_agents, hints_for_asyncio_sessions
+from actgent.support.common_mistake_hints import hints_for_asyncio_agents, hints_for_asyncio_sessions
 from actgent.tools.tool_interface import DepsT
 
 from .handler_proxies import LoopContext, SessionHookProxy, blocks_turn, make_handler_proxy
@@ -96,8 +96,7 @@ class AsyncioStreamMethod(Generic[P, T]):
     """Descriptor of a proxy class for a method that opens a trio channel. A call returns a stream for `async with` and `async for`."""
 
     def __init__(
-        self,
-        method: Callable[Concatenate[Any, P], AbstractAsyncContextManager[trio.abc.ReceiveChannel[T]]],
+        self, method: Callable[Concatenate[Any, P], AbstractAsyncContextManager[trio.abc.ReceiveChannel[T]]]
     ) -> None:
         self._method = method
         self.__doc__ = method.__doc__
@@ -201,6 +200,7 @@ class AsyncPortalSession(AsyncSessionProxy, Generic[DataT_co]):
     message_trace = AsyncioMethod(Session.message_trace)
     answer = AsyncioMethod(Session.answer)
     annotate = AsyncioMethod(Session.annotate)
+    lift = AsyncioMethod(Session.lift)
     set_mode = AsyncioMethod(Session.set_mode)
     hand_back = AsyncioMethod(Session.hand_back)
     inject = AsyncioMethod(Session.inject)

@@ -38,7 +38,7 @@ def blocks_turn() -> bool:
 
 
 class HandlerContext(ABC):
-    """Interface of the place in which handlers run: an event loop or threads."""
+    """Interface for running handlers on an event loop or in threads."""
 
     @abstractmethod
     async def run(self, handler: Handler, *args: object) -> Any:
@@ -186,17 +186,8 @@ class SessionHandlerProxy(HandlerProxy):
         return await self.handler_context.run(self.handler, payload, self._wrap_session(session))
 
 
-class SessionHookProxy(HandlerProxy):
+class SessionHookProxy(SessionHandlerProxy):
     """Proxy of a hook whose only parameter is a session."""
-
-    def __init__(
-        self,
-        handler_context: HandlerContext,
-        handler: Handler,
-        wrap_session: Callable[[Session[Any]], object],
-    ) -> None:
-        super().__init__(handler_context, handler)
-        self._wrap_session = wrap_session
 
     async def __call__(self, session: Session[Any]) -> Any:  # type: ignore[override] # the handler kind fixes the arguments
         return await self.handler_context.run(self.handler, self._wrap_session(session))
@@ -208,7 +199,7 @@ def make_handler_proxy(
     """Wrap a handler for registration on trio, so that the handler is called in `handler_context`.
 
     Args:
-        handler_context: Place in which the handler runs: an event loop or threads.
+        handler_context: Runs the handler on an event loop or in threads.
         handler: Handler to wrap.
         wrap_session: Returns the session proxy that the handler receives.
 

@@ -9,7 +9,7 @@ from actgent.agents.agent import Agent
 from actgent.agents.keyword_argument_types import SessionOptions
 from actgent.sessions.session_handlers import Handler
 from actgent.tools.tool_interface import DepsT
-from actgent.turns.content_guards import GuardedKind
+from actgent.turns.message_and_answer_guards import GuardedKind
 
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -28,7 +28,7 @@ class HandlerOptions(TypedDict, total=False):
     on_exception: Handler | None
     """Handler that is called with each `Failure`."""
     on_routing: Handler | None
-    """Handler that is called with each `Route`."""
+    """Handler that is called with each `Route`: an answer in which the model chose an action of a `RouterAgent`."""
     on_token: Handler | None
     """Handler that is called with each `Token`. If it is registered, answers are streamed."""
     on_approval: Handler | None

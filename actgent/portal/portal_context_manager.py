@@ -11,13 +11,13 @@ from actgent.actors.supervision import Supervision
 from actgent.errors.text_escaping import shown
 from actgent.information_flow_labels import Policy
 from actgent.journal.journal_interface import Journal
-from actgent.journal.wrappers import Redact
+from actgent.journal.journal_wrappers import Redact
 from actgent.limits_and_schedules.quotas import Quotas
 from actgent.runtime.runtime import THREAD_GRACE_SECONDS, Durability, Runtime, open_runtime
 from actgent.runtime.session_erasure import Retention
-from actgent.support.misuse_hints import OF_RUNTIMES
-from actgent.support.name_hints import block_function
+from actgent.support.common_mistake_hints import OF_RUNTIMES
 from actgent.support.tracing_interface import Tracing
+from actgent.support.unknown_name_hints import block_function
 from actgent.tools.worker_threads import RUNTIME_THREADS
 
 from .asyncio_portal import AsyncPortal, end_async

@@ -8,7 +8,7 @@ from typing import Any, Generic, Self, TypeVar
 import trio
 
 from actgent.errors import PortalClosed
-from actgent.support.misuse_hints import hints_for_asyncio_streams, hints_for_portal_streams
+from actgent.support.common_mistake_hints import hints_for_asyncio_streams, hints_for_portal_streams
 
 from .trio_context_managers import ChannelBuffer, HeldBlock
 from .trio_thread import TrioThread

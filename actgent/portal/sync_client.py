@@ -46,6 +46,7 @@ class PortalRemoteSession(SessionProxy):
     annotate = SyncMethod(RemoteSession.annotate)
     tags = SyncMethod(RemoteSession.tags)
     metadata = SyncMethod(RemoteSession.metadata)
+    lift = SyncMethod(RemoteSession.lift)
     set_mode = SyncMethod(RemoteSession.set_mode)
     mode = SyncMethod(RemoteSession.mode)
     status = SyncMethod(RemoteSession.status)

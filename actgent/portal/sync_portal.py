@@ -31,7 +31,7 @@ from actgent.modes.mode_changes import ModeChange
 from actgent.runtime.runtime import Runtime
 from actgent.sessions.session_context import Status
 from actgent.sessions.session_handlers import H, Handler, HandlerKind, HandlerMethods, check_called
-from actgent.support.misuse_hints import hints_for_portal_agents, hints_for_portal_sessions
+from actgent.support.common_mistake_hints import hints_for_portal_agents, hints_for_portal_sessions
 from actgent.tools.tool_interface import DepsT
 
 from .handler_proxies import SessionHookProxy, ThreadContext, make_handler_proxy
@@ -88,8 +88,7 @@ class SyncStreamMethod(Generic[P, T]):
     """Descriptor of a proxy class for a method that opens a trio channel. A call returns a stream for `with` and `for`."""
 
     def __init__(
-        self,
-        method: Callable[Concatenate[Any, P], AbstractAsyncContextManager[trio.abc.ReceiveChannel[T]]],
+        self, method: Callable[Concatenate[Any, P], AbstractAsyncContextManager[trio.abc.ReceiveChannel[T]]]
     ) -> None:
         self._method = method
         self.__doc__ = method.__doc__
@@ -192,6 +191,7 @@ class PortalSession(SessionProxy, Generic[DataT_co]):
     message_trace = SyncMethod(Session.message_trace)
     answer = SyncMethod(Session.answer)
     annotate = SyncMethod(Session.annotate)
+    lift = SyncMethod(Session.lift)
     set_mode = SyncMethod(Session.set_mode)
     hand_back = SyncMethod(Session.hand_back)
     inject = SyncMethod(Session.inject)

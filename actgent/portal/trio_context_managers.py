@@ -9,8 +9,9 @@ import trio
 
 from actgent.client.remote_stream_reader import RemoteReader
 from actgent.errors import UserCodeExit
-from actgent.runtime.subscriptions import ObservationReader, SessionFollower
-from actgent.sessions.pending.turn_delivery_channel import TurnReader
+from actgent.runtime.subscriptions.observation_reader import ObservationReader
+from actgent.runtime.subscriptions.session_follower import SessionFollower
+from actgent.sessions.pending.turn_output_stream import TurnReader
 
 from .trio_thread import TrioThread
 

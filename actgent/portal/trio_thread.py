@@ -4,8 +4,8 @@ A normal exit lets the block finish accepted work, and pending calls get their r
 cancelled and raise `PortalClosed`. An exit with an exception, or the end of the program, stops the block at once. The
 thread is a daemon, so that it never keeps the interpreter alive.
 
-anyio's blocking portal is not used: on Ctrl-C it does not cancel the call, after a fork it waits forever, and the end
-of the interpreter does not stop it.
+anyio's blocking portal is not used. On Ctrl-C it does not cancel the call, and after a fork it waits forever. The end of the
+interpreter does not stop it.
 """
 
 import atexit
@@ -39,7 +39,7 @@ class PortalCall(Generic[T]):
     States; all but the first change in trio's thread:
 
         created --begin--> running --> ended     `outcome` is set, then the completion callback is called once
-           +-----cancel or refuse----> ended     the function was not called
+           +-----cancel or reject----> ended     the function was not called
     """
 
     __slots__ = ("_fn", "_notify", "_scope", "context", "outcome")
@@ -100,9 +100,9 @@ class PortalCall(Generic[T]):
         if self._scope is not None:
             self._scope.cancel()
         elif self.outcome is None:
-            self.refuse(RuntimeError("the call was cancelled before it started"))
+            self.reject(RuntimeError("the call was cancelled before it started"))
 
-    def refuse(self, error: Exception) -> None:
+    def reject(self, error: Exception) -> None:
         """End a call that has not started with an error, without calling the function."""
         if self.outcome is None:
             self._end(outcome.Error(error))
@@ -202,7 +202,7 @@ class TrioThread(Generic[T]):
 
     def _begin(self, call: PortalCall[Any]) -> None:
         if self._calls is None:
-            call.refuse(self._closed())
+            call.reject(self._closed())
             return
         if call.context.get(_current_thread) is not self:
             call.context.run(self._enter)
@@ -252,7 +252,7 @@ class TrioThread(Generic[T]):
         return call
 
     def cancel(self, call: PortalCall[Any]) -> bool:
-        """Cancel a call. It ends with its `notify`. Return False if trio, and thus the call, has already ended."""
+        """Cancel a call. Its `notify` is called when the call has ended. Return False if trio, and thus the call, has already ended."""
         try:
             self._post(PortalCall.cancel, call)
         except PortalClosed:

@@ -11,7 +11,7 @@ PROTOCOLS: dict[str, str] = {
     "router": "actgent.protocols.router_protocol:Router",
     "steps": "actgent.protocols.steps_protocol:Steps",
     "plan": "actgent.protocols.plan:Planning",
-    "goal": "actgent.protocols.goal:Goal",
+    "goal": "actgent.protocols.goal.goal_protocol:Goal",
 }
 
 

@@ -9,8 +9,8 @@ from actgent.errors import EmptyAnswer, ParseError
 from actgent.errors.text_escaping import quoted
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Event, Medium, ToolCall
+from actgent.structured_output.answer_type_schemas import schema_check
 from actgent.structured_output.extract_json import loads, unfenced, visible
-from actgent.structured_output.instruction_schemas import schema_check
 
 from .protocol_interface import (
     MESSAGE_TYPE,
@@ -70,9 +70,9 @@ def misspelled_key_reason(value: Mapping[str, Any], names: Mapping[str, str]) ->
 def parse_encoded_calls(text: str) -> CallTools | None:
     """Parse an answer text that consists only of tool calls in the provider's format; return None for any other text.
 
-    Accepted are an array of `{"id", "type": "function", "function": {"name", "arguments"}}`, an object with
-    such `tool_calls`, and calls between special tokens that the inference server failed to parse. The calls
-    must be the whole text, apart from a code fence: within prose they may be an example.
+    Accepted forms are an array of `{"id", "type": "function", "function": {"name", "arguments"}}`, and an object with this array
+    as `tool_calls`. Also accepted are calls between special tokens that the inference server failed to parse. The calls must be
+    the whole text, apart from a code fence, because calls within prose may be an example.
     """
     if text.lstrip().startswith(_CALL_TOKENS) or "</think" in text:
         marked = _parse_marked_calls(visible(text).strip())
@@ -182,7 +182,10 @@ def _parse_encoded_call(item: Any) -> ToolCall | None:
 
 
 def _decode_arguments(arguments: Any) -> Mapping[str, Any] | str:
-    """Decode the arguments of a tool call to an object. Text that is not a JSON object stays text: the call then fails."""
+    """Decode the arguments of a tool call to an object.
+
+    Text that is not a JSON object is returned unchanged: the call then fails.
+    """
     if isinstance(arguments, Mapping):
         return arguments
     if arguments is None or arguments == "":
@@ -197,26 +200,19 @@ def _decode_arguments(arguments: Any) -> Mapping[str, Any] | str:
 # --- calls in the format of a protocol ----------------------------------------------------------
 
 
-def invocation_reason(content: Any) -> str | None:
+def invocation_reason(content: Any, *envelopes: tuple[Mapping[str, Any], Collection[str]]) -> str | None:
     """Return an error text if the content of a TOOL_INVOCATION answer is neither a valid call nor a list of valid calls.
 
-    Return None if the content is valid.
+    Arguments of a call outside of the content are also an error. Return None if there is no error.
+
+    Args:
+        content: The call, or the list of calls.
+        envelopes: The objects around the content, each with the keys that the protocol defines for it.
     """
     calls = content if isinstance(content, list) else [content]
     if not calls:
         return f"{TOOL_INVOCATION} must name a tool"
-    return next(filter(None, map(_INVOCATION.reason, calls)), None)
-
-
-def stray_invocation_reason(
-    content: Any, envelope: Mapping[str, Any], envelope_keys: Collection[str]
-) -> str | None:
-    """Return an error text if arguments of a call are outside of the content of a TOOL_INVOCATION answer, else None.
-
-    `envelope` is the object around the content, and `envelope_keys` are the keys that the protocol defines for it.
-    """
-    are_bare = _INVOCATION.is_bare(content if isinstance(content, list) else [content])
-    return stray_arguments_reason(envelope, TOOL_INVOCATION, envelope_keys=envelope_keys, are_bare=are_bare)
+    return _INVOCATION.calls_reason(calls, *((TOOL_INVOCATION, *envelope) for envelope in envelopes))
 
 
 def to_call_tools(content: Any) -> CallTools:
@@ -230,7 +226,7 @@ def to_call_tools(content: Any) -> CallTools:
 
 
 def outcomes_of_type(kind: ClassificationType, data: Any, text: str | None) -> list[Outcome]:
-    """Convert an answer of the type `kind` to outcomes: a reply if it has text, else an event with its data.
+    """Convert an answer of the type `kind` to outcomes: a reply if the answer has text, otherwise an event with its data.
 
     If the type has a tool, the outcomes are the event, the reply if there is text, and the tool call.
     """
@@ -244,9 +240,9 @@ def outcomes_of_type(kind: ClassificationType, data: Any, text: str | None) -> l
 
 
 def _call_of_instruction(tool: str, kind: ClassificationType, data: Any) -> ToolCall:
-    """Make the call of the tool to which an instruction is mapped, with the data of the answer as arguments.
+    """Build the call of the tool that an instruction is mapped to. The arguments are the data of the answer.
 
-    Data that does not fit the schema is passed as text, so that the tool does not run.
+    Data that does not fit the schema becomes a string argument, which the validation of the call rejects.
     """
     if schema_mismatch_reason(kind, data) is not None:
         return ToolCall(tool, data if isinstance(data, str) else json.dumps(data), native=False, mapped=True)
@@ -267,7 +263,7 @@ def schema_mismatch_reason(kind: ClassificationType, data: Any) -> str | None:
 
 
 def type_mismatch_reason(value: dict[str, Any], kind: ClassificationType) -> str | None:
-    """Return an error text if an answer `{"messageType", "content", ...}` does not fit its type `kind`, else None.
+    """Return an error text if an answer `{"messageType", "content", ...}` does not match its type; None if it matches.
 
     Content that is only text is accepted.
     """
@@ -337,7 +333,7 @@ def stray_instruction_reason(
 
 
 def matching_data(value: dict[str, Any], kind: ClassificationType) -> Any:
-    """Return the part of a typed answer that fits the type's schema; None if no part fits.
+    """Return the part of a typed answer that matches the schema of the type; None if no part matches.
 
     The part is the answer's `content`, or all members of the answer except `messageType`.
     """
@@ -368,17 +364,17 @@ def infer_type(content: Any, kinds: Sequence[ClassificationType]) -> Classificat
 
 
 def missing_type_error(kinds: Sequence[ClassificationType]) -> ParseError:
-    """Make the error for an answer that must name its type but does not."""
+    """Return the error for an answer that does not name its type, although it must."""
     return ParseError(
         f'the answer does not name its type: write "{MESSAGE_TYPE}" with one of {known_names(kinds)}'
     )
 
 
 def _may_be(kind: ClassificationType, content: Any) -> bool:
-    """Return True if the model may have intended this type with an untyped answer that does not fit the schema.
+    """Return True if the model may have meant this type with an answer that names no type and does not match the schema.
 
-    That is so if the type has no schema, if its schema does not list all members, or if it describes a member
-    of the answer.
+    The result is True if the type has no schema, if the schema does not list all members, or if the schema describes a member of
+    the answer.
     """
     if not kind.schema or not isinstance(content, dict) or not content:
         return True
@@ -404,5 +400,5 @@ def text_in(content: Any) -> str | None:
 
 
 def type_named(kinds: Sequence[ClassificationType], name: str) -> ClassificationType | None:
-    """Return the answer type with this name; None if no type has it."""
+    """Return the answer type with this name; None if no answer type has the name."""
     return next((kind for kind in kinds if kind.name == name), None)

@@ -119,7 +119,7 @@ class UserPreference(Strategy):
 
 
 def turn_begin(view: TurnView) -> Message:
-    """Return the user's message that began the turn, so that all model calls of a turn choose the same mode."""
+    """Return the user's message that began the turn. All model calls of the turn choose the mode of this message."""
     begin = view.message.correlation_id
     if begin is None or begin == view.message.id:
         return view.message

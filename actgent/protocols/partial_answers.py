@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import attrs
 
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 SHORT_TEXT_CHARS = 4096
 """Length of text up to which `partial` reads the text again for each chunk."""
@@ -83,7 +83,7 @@ Follow = Callable[[str, str], Follower | None]
 
 
 def never_follow(_text: str, _visible: str) -> Follower | None:
-    """Return no follower, so that the protocol reads the whole partial answer at each step."""
+    """Return None, so that the protocol reads the whole partial answer again at each chunk."""
     return None
 
 
@@ -98,12 +98,10 @@ class PartialAnswer(FieldRepr):
     """Number of visible characters that were returned so far."""
     _follower: Follower | None = None
     _reads_next: bool = False
-    """True if the next chunk triggers a read of the whole text, because the shown part ended in an incomplete escape
-    sequence.
-    """
+    """True if the next chunk triggers a new read of the whole text. The shown text ended in an incomplete escape sequence."""
 
     def add(self, chunk: str) -> str:
-        """Add the next chunk of the answer, and return the new text to show; empty if there is none."""
+        """Add the next chunk of the answer, and return the new text for the user; empty if the chunk adds no text."""
         self.text.add(chunk)
         if self._follower is not None:
             new = self._follower.feed(chunk)
@@ -122,7 +120,7 @@ class PartialAnswer(FieldRepr):
         return (self._partial(self.text.whole) or "")[: self._shown]
 
     def finish(self) -> str:
-        """Return the part of the complete answer that `add` has not returned yet. Call it after the last chunk."""
+        """Return the text of the complete answer that `add` has not returned yet. Call this method after the last chunk."""
         return self._scan() if self._follower is None and self.text.is_unread else ""
 
     def _scan(self) -> str:

@@ -9,7 +9,7 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.protocols.prompt_rendering import EMPTY_SESSION_FACTS, PromptManager, render, session_names_in
 from actgent.protocols.protocol_interface import Profile
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 Mode = Literal["append", "prepend", "replace"]
 _MODES = ("append", "prepend", "replace")
@@ -36,7 +36,7 @@ class PromptLayer(FieldRepr):
 
     @property
     def is_live(self) -> bool:
-        """True if the text is rendered for each session, because it is a template that uses `session`, `state` or `memory`."""
+        """True if the text must be rendered for each session, because it uses `session`, `state` or `memory`."""
         if self.variables is None:
             return False
         return bool(session_names_in(self.text) - self.variables.keys())
@@ -57,7 +57,7 @@ class PromptLayer(FieldRepr):
         return render(self.text, profile, name="prompt layer", variables={**facts, **self.variables})
 
     def apply(self, prompt: str, profile: Profile, facts: Mapping[str, Any] = MappingProxyType({})) -> str:
-        """Return a prompt with the text of this layer before or after it, or only this text, as `mode` says."""
+        """Return a prompt with the text of this layer after it, before it, or in place of it, as `mode` says."""
         text = self.render(profile, facts)
         match self.mode:
             case "append":

@@ -14,10 +14,10 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.memory.history_slice import followed_by, preceded_by
 from actgent.memory.memory_interface import ModelView
-from actgent.memory.notice_delimiters import neutralize
+from actgent.memory.system_tag_escaping import neutralize
 from actgent.messages import ChatMessage, Sender, Text, ToolSpec
-from actgent.structured_output.instruction_schemas import is_json_schema
-from actgent.support.field_repr import FieldRepr
+from actgent.structured_output.answer_type_schemas import is_json_schema
+from actgent.support.attrs_class_repr import FieldRepr
 
 from .protocol_interface import (
     MESSAGE_TYPE,
@@ -31,14 +31,7 @@ from .protocol_interface import (
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _FILE_NAME = "<template>"  # what jinja2 calls a template that comes from a string
-_TEMPLATE_ERRORS = (
-    TypeError,
-    ValueError,
-    ArithmeticError,
-    LookupError,
-    AttributeError,
-    RecursionError,
-)
+_TEMPLATE_ERRORS = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
 
 # Parts that the system prompts of several protocols share.
 WHO = """\
@@ -152,7 +145,7 @@ EMPTY_SESSION_FACTS: Mapping[str, Any] = MappingProxyType(
 
 @functools.lru_cache(maxsize=256)
 def session_names_in(template: str) -> frozenset[str]:
-    """Return the names of `SESSION_NAMES` that a template uses. A template with such names is rendered for each session.
+    """Return the names in `SESSION_NAMES` that a template uses. If there are any, the template is rendered for each session.
 
     An invalid template uses none; its error is raised elsewhere.
     """
@@ -245,7 +238,7 @@ class PromptManager(FieldRepr):
 
     @property
     def form_template(self) -> str:
-        """Part of the protocol's template that describes the answer format; empty for a protocol without a format."""
+        """Part of the protocol's template that describes the answer format; empty if the protocol has no answer format."""
         return self.template.template.removeprefix(WHO)
 
     def with_form(self, text: str, facts: Mapping[str, Any] = MappingProxyType({})) -> str:
@@ -264,7 +257,7 @@ class PromptManager(FieldRepr):
         return self.system_prompt() if self._system is None else self._system
 
     def assistant_prompt(self, session: PromptSession, memory: ModelView | None = None) -> str:
-        """Return the text with the role `assistant` after the system prompt; empty if there is no such template.
+        """Return the text that follows the system prompt with the role `assistant`; empty without a template for this text.
 
         Raises:
             ConfigurationError: The template is invalid; the text names it and the line.
@@ -339,7 +332,7 @@ class PromptManager(FieldRepr):
         return preceded_by(messages, ChatMessage("assistant", (Text(prefix),))) if prefix else messages
 
     def fingerprint(self, system: str, tools: Sequence[ToolSpec]) -> str:
-        """Return a checksum of a system prompt and its tools, with which a replay detects that they changed."""
+        """Return a checksum of a system prompt and its tools. A replay compares checksums to detect changes."""
         if tools is not self._last_tools:
             self._last_tools = tools
             text = f"{tools!r}{self.assistant}"
@@ -347,7 +340,7 @@ class PromptManager(FieldRepr):
         return f"{zlib.crc32(system.encode('utf-8', 'surrogatepass'), self._tools_checksum):08x}"
 
     def check(self) -> None:
-        """Check the templates that are rendered only for sessions, so that errors appear when the agent is created.
+        """Render the templates that are otherwise rendered only for sessions, so that their errors appear at once.
 
         Raises:
             ConfigurationError: A template is invalid; the text names it and the line.

@@ -25,11 +25,12 @@ from actgent.messages import (
     ToolCall,
     ToolSpec,
 )
+from actgent.structured_output.answer_type_schemas import is_json_schema
 from actgent.structured_output.extract_json import extract, loads, visible
-from actgent.structured_output.instruction_schemas import is_json_schema
 from actgent.structured_output.output_type import output_of
-from actgent.support.fast_init import fast_constructor, fast_init
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.fast_attrs_constructors import fast_constructor, fast_init
+from actgent.support.unknown_name_hints import lists_arguments
 from actgent.tools import schemas
 
 from .partial_answers import PartialAnswer
@@ -70,6 +71,7 @@ def _type_schema(schema: object) -> Mapping[str, Any]:
     return read_schema(schema) or {}
 
 
+@lists_arguments
 @attrs.frozen(repr=False)
 class Instruction(FieldRepr):
     """A named type of model answer, as the developer describes it."""
@@ -87,6 +89,7 @@ class Instruction(FieldRepr):
     """
 
 
+@lists_arguments
 @attrs.frozen(repr=False)
 class ClassificationType(FieldRepr):
     """A type of model answer, as prompts and classifiers use it."""
@@ -115,7 +118,7 @@ _FIELD_BY_KEY: Mapping[str, str] = {
 
 
 def _parse_fields(value: Mapping[str, Any], label: str) -> dict[str, Any]:
-    """Parse an instruction or a type that is written as a dict, and return its fields. `label` is the beginning of error texts."""
+    """Parse an instruction or an answer type that is written as a dict, and return its fields. Error texts begin with `label`."""
     fields: dict[str, Any] = {}
     for key, content in value.items():
         field = _FIELD_BY_KEY.get(key)
@@ -167,8 +170,8 @@ def validate_types(types: Iterable[ClassificationType]) -> tuple[ClassificationT
     """Validate the classification types of one agent and return them without duplicates.
 
     Raises:
-        ConfigurationError: A name is empty, two different types have the same name (ignoring case), a schema
-            is invalid, or a schema requires the name of another type as its `messageType`.
+        ConfigurationError: A name is empty, or two different types have the same name (ignoring case). Or a schema is invalid, or
+            requires the name of another type as its `messageType`.
     """
     known: dict[str, ClassificationType] = {}
     for kind in types:
@@ -218,7 +221,7 @@ def member_names(schema: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def _check_message_type(kind: ClassificationType, known: Mapping[str, ClassificationType]) -> None:
-    """Check that the schema of a whole answer requires no `messageType` other than the name of its type."""
+    """Check that the schema of a whole answer does not require a `messageType` other than the name of its type."""
     if not describes_whole_answer(kind.schema):
         return
     if is_json_schema(kind.schema):
@@ -272,9 +275,8 @@ class TurnView(FieldRepr):
     """The message that the model call answers."""
     record: Sequence[Message]
     """Messages of the session, oldest first.
-
-    When a request is rendered, `message` is the last one, except for notes of the kind `system` after it.
-    When an answer is read, the answer is the last one.
+    While a request is rendered, the last one is `message`; only notes of the kind `system` may follow it. While an answer
+    is read, the last one is the answer.
     """
     state: Mapping[str, Any]
     """State of the session when the answer arrived.
@@ -385,9 +387,9 @@ Outcome = SendReply | Event | Route | CallTools | UpdateState | Continue | Finis
 class PromptTemplate(abc.ABC):
     """The part of a protocol that writes requests: prompt texts, and additions to each model call.
 
-    The texts are jinja2 templates of the developer, rendered by a `PromptManager`. Each text is rendered for
-    a fixed scope, so that the beginning of a prompt stays the same and provider caches hit: the system prompt
-    for an agent, the assistant prompt for a session, the user prompt for a pass.
+    The texts are jinja2 templates of the developer, rendered by a `PromptManager`. The system prompt is rendered once for an
+    agent, the assistant prompt once for a session, and the user prompt for each pass (one model call). So the beginning of the
+    requests stays the same, and the prompt cache of the provider can be used.
     """
 
     name: ClassVar[str]
@@ -424,7 +426,7 @@ class PromptTemplate(abc.ABC):
         return PLAIN_REQUEST
 
     def stage_name(self, view: TurnView) -> str | None:
-        """Return the stage of the next model call, one of `stages`; None if the protocol has no stages."""
+        """Return the stage of the next model call (one of `stages`); None if the protocol has no stages."""
         return view.stage
 
     def answer_metadata(self, view: TurnView) -> Mapping[str, Any]:
@@ -443,7 +445,7 @@ class PromptTemplate(abc.ABC):
 def _example(
     response: str | ModelResponse, types: Sequence[ClassificationType | Mapping[str, Any]]
 ) -> tuple[ModelResponse, TurnView]:
-    """Convert an example answer to a `ModelResponse`, and return it with a view of a new session that has this answer."""
+    """Convert an example answer to a `ModelResponse`. Also return a view of a new session that contains this answer."""
     answer = ModelResponse(parts=(Text(response),)) if isinstance(response, str) else response
     profile = Profile(types=validate_types(map(to_type, types)))
     return answer, _first_view(answer, profile)
@@ -461,7 +463,7 @@ class Classifier(abc.ABC):
     """The part of a protocol that reads answers: it returns their meaning as outcomes."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Restore the default `partial_answer` in a subclass that overrides only `partial`, because an inherited one ignores it."""
+        """If a subclass overrides only `partial`, restore the default `partial_answer`, because an inherited one ignores `partial`."""
         super().__init_subclass__(**options)
         if "partial" in vars(cls) and "partial_answer" not in vars(cls):
             cls.partial_answer = Classifier.partial_answer  # type: ignore[method-assign]
@@ -477,7 +479,7 @@ class Classifier(abc.ABC):
     def validate_response(
         self, response: str | ModelResponse, types: Sequence[ClassificationType | Mapping[str, Any]] = ()
     ) -> bool:
-        """Return True if this classifier can read an answer, for an agent with these types.
+        """Return True if this classifier can parse an answer of an agent with these types.
 
         `read` returns the outcomes of the answer, or raises the reason why it cannot be read.
         """
@@ -510,7 +512,7 @@ class Classifier(abc.ABC):
         )
 
     def partial(self, text: str) -> str | None:
-        """Return the part of an incomplete answer that may be shown to the user; None shows no text yet.
+        """Return the part of an incomplete answer that the user may read; None if the user may read no text yet.
 
         It is called for each chunk while the text is short, and later whenever the text has grown by 1/64.
         """
@@ -525,7 +527,7 @@ class Classifier(abc.ABC):
         return PartialAnswer(self.partial)
 
     def shortfall(self, message_type: str | None) -> str | None:
-        """Return a status such as `partial` if a turn did not fully succeed; else None, the default.
+        """Return a status such as `partial` if a turn did not fully succeed; None otherwise.
 
         The type of the turn's last reply decides. An agent that called this agent as a tool receives the
         status with the result.
@@ -568,11 +570,14 @@ class Protocol(PromptTemplate, Classifier):
 
     @property
     def halves(self) -> tuple[object, object]:
-        """Template and classifier of the protocol. A protocol written as one class is both."""
+        """The template, which writes prompts, and the classifier, which parses answers.
+
+        If the protocol is one class, both are it.
+        """
         return self, self
 
     def script(self, text: str, call: ToolCall | None = None) -> Sequence[str]:
-        """Return the model answers, one for each call, with which this protocol leads to a reply with this text.
+        """Return the model answers, one per model call, with which this protocol produces a reply with the text `text`.
 
         Tests give them to a scripted model. The default is the text alone. `call` is a tool call to include
         in protocols in which a model with tools cannot finish without calling one.
@@ -601,7 +606,7 @@ class Protocol(PromptTemplate, Classifier):
                 )
 
     def _misread(self, example: str, profile: Profile) -> str | None:
-        """Return the reason why the protocol cannot read an example answer; None if it can. No exception is raised."""
+        """Return the reason why the protocol cannot parse an example answer; None if it can. No exception is raised."""
         answer = ModelResponse(parts=(Text(example),))
         try:
             outcomes = self.read(answer, _first_view(answer, profile))
@@ -613,7 +618,7 @@ class Protocol(PromptTemplate, Classifier):
         return None if failed is None else failed.reason
 
     def with_output(self, output: Any) -> "Protocol":
-        """Return this protocol with turns that end with a value of a type, or of a JSON Schema given as a dict.
+        """Return a copy of this protocol whose turns end with a value of the type or JSON Schema `output`.
 
         A protocol with several stages overrides it if only the last stage may return the value.
 
@@ -740,7 +745,7 @@ class WithOutput(Protocol):
         return True
 
     def _add_output_value(self, reply: SendReply) -> SendReply:
-        """Return a copy of a reply with the `output=` value that it contains as its data.
+        """Return a copy of a reply. If the reply contains the `output=` value, this value is the data of the copy.
 
         Raises:
             ParseError: The reply contains no value that fits the schema; the text names the position.
@@ -767,7 +772,10 @@ class WithOutput(Protocol):
         return None if self._matching_values(value) else self.output.check(value)
 
     def _matching_values(self, value: Any) -> list[Any]:
-        """Return the value if it fits the schema, else its nested members that fit. Inner protocols wrap the value in an object."""
+        """Return the value if it matches the schema, otherwise the nested members that match.
+
+        Inner protocols add an outer object.
+        """
         if self.output.check(value) is None:
             return [value]
         members = value.values() if isinstance(value, dict) else ()

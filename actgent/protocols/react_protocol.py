@@ -30,7 +30,6 @@ from .answer_content_parsing import (
     outcomes_of_type,
     parse_encoded_calls,
     stray_instruction_reason,
-    stray_invocation_reason,
     text_in,
     to_call_tools,
     type_mismatch_reason,
@@ -145,11 +144,7 @@ def _reason(value: Any) -> str | None:
         return "primary_action: response_content is missing"
     match action.get("response_purpose"):
         case "TOOL_INVOCATION":
-            return (
-                invocation_reason(content)
-                or stray_invocation_reason(content, action, _ACTION_KEYS)
-                or stray_invocation_reason(content, value, _KEYS)
-            )
+            return invocation_reason(content, (action, _ACTION_KEYS), (value, _KEYS))
         case "DIRECT_RESPONSE":
             return None
         case purpose:
@@ -157,7 +152,7 @@ def _reason(value: Any) -> str | None:
 
 
 def _user_text(action: dict[str, Any]) -> str | None:
-    """Return the text for the user in a direct response: its description, or the text in its content; None without both."""
+    """Return the text for the user in a direct response: its description, or the text of its content; None without a text."""
     described = action.get("response_description")
     if isinstance(described, str) and described.strip():
         return described
@@ -185,7 +180,7 @@ def _act(value: dict[str, Any], kinds: Sequence[ClassificationType]) -> list[Out
 
 
 def _type_name(action: dict[str, Any]) -> str | None:
-    """Return the type name of a direct response, in the action or its content; None without a type name.
+    """Return the type name of a direct response, which is in the action or in its content; None without a type name.
 
     Raises:
         ParseError: The name is not a text, or the action and the content name different types.
@@ -264,7 +259,7 @@ def _add_reasoning(outcomes: list[Outcome], value: dict[str, Any]) -> list[Outco
 
 
 def _read_lines(text: str) -> list[Outcome]:
-    """Parse an answer with `Action` and `Final Answer` lines to outcomes; return an empty list for a text without them.
+    """Parse the `Action` and `Final Answer` lines of an answer to outcomes; an empty list for a text without these lines.
 
     An `Observation` in the answer is hallucinated, because results arrive as messages: text after it is ignored.
 
@@ -302,13 +297,13 @@ def _read_action(text: str, action: re.Match[str]) -> Outcome:
         written = written.removesuffix("```")
     call = {"name": action[1].strip("`*\"' \t\r"), "parameters": loads(unfenced(written))}
     between = _parse_labels(text[action.end() : label.start()])
-    if reason := invocation_reason(call) or stray_invocation_reason(call, between, ()):
+    if reason := invocation_reason(call, (between, ())):
         raise ParseError(reason, text)
     return to_call_tools(call)
 
 
 def _parse_labels(lines: str) -> dict[str, str]:
-    """Return the values in lines `Label: value` by label. Labels of more than two words are prose and left out."""
+    """Return the values of lines such as `Label: value`, by label. Labels of more than two words are taken for prose."""
     found = (line.partition(":") for line in lines.splitlines())
     labels = {label.strip(" \t*"): value.strip() for label, _, value in found}
     return {label: value for label, value in labels.items() if len(label.split()) <= _MAX_LABEL_WORDS}

@@ -18,7 +18,6 @@ from .answer_content_parsing import (
     matching_data,
     outcomes_of_type,
     parse_encoded_calls,
-    stray_invocation_reason,
     text_in,
     to_call_tools,
     type_mismatch_reason,
@@ -84,7 +83,7 @@ def _reason(value: Any, kinds: Sequence[ClassificationType]) -> str | None:
     if "content" not in value:
         return f"missing content of messageType {quoted(name)}"
     if name == TOOL_INVOCATION:
-        return invocation_reason(value["content"]) or stray_invocation_reason(value["content"], value, _KEYS)
+        return invocation_reason(value["content"], (value, _KEYS))
     kind = type_named(kinds, name)
     if name == DIRECT_RESPONSE and kind is None:
         return None if text_in(value["content"]) else "the content of DIRECT_RESPONSE must be text"

@@ -38,7 +38,7 @@ from .protocol_interface import (
     UpdateState,
     WithOutput,
 )
-from .text_tool_calls import CallFormat, stray_arguments_reason
+from .text_tool_calls import CallFormat
 
 DEFAULT_ITERATIONS = 10
 PLAN_KEY = "steps.plan"
@@ -282,9 +282,7 @@ def _reason(value: Any) -> str | None:
     if reason := misspelled_key_reason(value, _NAMES):
         return reason
     if calls := value.get("tool_calls"):
-        return _calls_reason(calls) or stray_arguments_reason(
-            value, "tool_calls", envelope_keys=_KEYS, are_bare=_CALL.is_bare(calls)
-        )
+        return _calls_reason(calls, value)
     if (answer := value.get("final_answer")) is not None:
         return "final_answer is empty" if isinstance(answer, str) and not answer.strip() else None
     return None if _plan(value.get("plan")) else _nothing_reason(value)
@@ -297,10 +295,11 @@ def _nothing_reason(value: Mapping[str, Any]) -> str:
     return "plan must be text, or a list of texts" if "plan" in value else "final_answer is null"
 
 
-def _calls_reason(calls: Any) -> str | None:
+def _calls_reason(calls: Any, value: Mapping[str, Any]) -> str | None:
+    """Return an error text if the calls of an answer object are invalid, else None."""
     if not isinstance(calls, list):
         return "tool_calls must be a list"
-    return next(filter(None, (_CALL.reason(call, takes_any=True) for call in calls)), None)
+    return _CALL.calls_reason(calls, ("tool_calls", value, _KEYS), takes_any=True)
 
 
 def _step(value: dict[str, Any]) -> Step:
@@ -329,7 +328,7 @@ def _thought(value: Mapping[str, Any]) -> str:
 
 
 def _call(call: Mapping[str, Any]) -> ToolCall:
-    """Convert a call in an answer to a `ToolCall`. Parameters that are not an object stay text: the call then fails."""
+    """Convert a call in an answer to a `ToolCall`. Parameters that are not an object are kept as text: the call then fails."""
     written = _CALL.read(call)
     parameters = written.arguments
     if not isinstance(parameters, dict):
@@ -341,7 +340,7 @@ def _call(call: Mapping[str, Any]) -> ToolCall:
 
 
 def grown_step(text: str) -> Step | None:
-    """Parse an incomplete answer as a step, for display only; return None until its kind is known."""
+    """Parse an incomplete answer as a step, only for display. Return None until the answer shows the kind of the step."""
     shown = visible(text)
     value = grown(shown[max(shown.find("{"), 0) :])
     if not isinstance(value, dict):
@@ -363,7 +362,7 @@ def _calls_with_name(calls: list[Any]) -> list[Mapping[str, Any]]:
 
     The name of the last call is complete once another member follows it.
     """
-    named = [call for call in calls if _CALL.reason(call, takes_any=True) is None]
+    named = [call for call in calls if _CALL.is_call(call)]
     if named and named[-1] is calls[-1] and list(named[-1])[-1] == "tool_name":
         named.pop()
     return named

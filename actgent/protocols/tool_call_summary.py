@@ -21,7 +21,7 @@ def status_of_tools(turn: Iterable[Message]) -> ToolsStatus:
 
 
 def failures_of_tools(turn: Iterable[Message]) -> tuple[ToolResult, ...]:
-    """Return the results of the failed tool calls of a turn, in order, without those after which the same tool succeeded."""
+    """Return the results of a turn's failed tool calls, in order. If the same tool succeeded later, its failure is omitted."""
     return _unrepaired([message.tool_results for message in turn if message.tool_results])
 
 

@@ -8,7 +8,7 @@ from actgent.actors.actor_cell import Cell
 from actgent.actors.actor_ref import Address
 from actgent.errors.text_escaping import counted, shown
 from actgent.limits_and_schedules.clock import Clock
-from actgent.sessions.context_propagation import Propagation
+from actgent.sessions.context_variable_propagation import Propagation
 from actgent.turns.agent_core import AgentCore
 
 from .sessions.session_lifecycle import SessionLifecycle
@@ -30,7 +30,11 @@ class AgentActor:
         on_stop: Callable[[], Awaitable[None]],
         on_left: Callable[[str], object],
     ) -> None:
-        """Args: `make_ref` returns the address of the agent; `on_stop` closes the agent's connections and shields itself from cancellation, with a time limit; `on_left` is called with the agent's name after the agent has stopped."""
+        """Create the actor of an agent.
+
+        `make_ref` returns the address of the agent. `on_stop` closes the agent's connections within a time limit, and shields itself
+        from cancellation. `on_left` is called with the agent's name after the agent has stopped.
+        """
         self.name = lifecycle.name
         self._make_ref = make_ref
         self.core = core
@@ -84,7 +88,7 @@ class AgentActor:
         self.runner.run_in(cell)
 
     def set_equipped(self) -> None:
-        """Allow the agent to serve messages, because its toolsets have connected or their connection was given up."""
+        """Allow the agent to serve messages, because its toolsets have connected or have stopped trying to connect."""
         equipped, self._equipped = self._equipped, None
         if equipped is not None:
             equipped.set()
@@ -122,7 +126,7 @@ class AgentActor:
                 self.runner.end()
 
     def prepare_restart(self) -> None:
-        """Mark the agent as failed before its restart, so that turns in progress fail and are not reported as stopped."""
+        """Mark the agent as failed before its restart, so that its running turns end with a failure and not as stopped."""
         self.runner.has_failed = True
 
     def drain(self) -> None:
@@ -152,4 +156,5 @@ class AgentActor:
             await self.lifecycle.end_remaining()  # shutdown_scope() shields, with a time limit
             await self._on_stop()
         finally:
+            self.lifecycle.has_left = True
             self._on_left(self.name)

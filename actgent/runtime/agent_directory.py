@@ -15,12 +15,13 @@ from actgent.llm.model_interface import LLM
 from actgent.memory.memory_interface import LongTermMemoryBase
 from actgent.protocols.protocol_interface import Profile
 from actgent.sessions.session_context import SessionContext
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
+from .resumption_during_startup import StartPhase
 from .sessions.session_loading import PendingOpens
 from .sessions.session_opener import SessionOpener
 from .sessions.session_table import SessionTrees
-from .start_phase import StartPhase
+from .waits_between_sessions import releasing_slot
 
 _WORD = re.compile(r"\w+")
 _STEM = 4
@@ -39,6 +40,8 @@ class AgentCard(FieldRepr):
     """Goal of the agent, from its profile."""
     capabilities: str = ""
     """Abilities of the agent, from its profile; `find_agents` searches them."""
+    models: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+    """Names of the agent's models (`provider:model`) by role; `default` is the model of `llm=`."""
 
     def count_matches(self, words: frozenset[str]) -> int:
         """Return how many of the searched `words` occur in the card's name, role, goal or capabilities."""
@@ -96,8 +99,12 @@ class Directory(Mapping[str, AgentCard]):
         """
 
     def __getitem__(self, name: str) -> AgentCard:
-        profile = self._agents[name].profile
-        return AgentCard(name=name, role=profile.role, goal=profile.goal, capabilities=profile.capabilities)
+        agent = self._agents[name]
+        profile = agent.profile
+        models = {role: llm.name or type(llm).__name__ for role, llm in agent.model_clients.items()}
+        return AgentCard(
+            name=name, role=profile.role, goal=profile.goal, capabilities=profile.capabilities, models=models
+        )
 
     def __contains__(self, name: object) -> bool:
         return name in self._agents
@@ -150,7 +157,7 @@ class Directory(Mapping[str, AgentCard]):
 
     @property
     def unused(self) -> Iterator[Listed]:
-        """Running agents that were not used since their start. They have no actor, no session and no message yet."""
+        """Running agents that were not used since their start. Such an agent has no actor, no session and no message yet."""
         return (agent for name, agent in self._agents.items() if name not in self._openers)
 
     @property
@@ -169,6 +176,20 @@ class Directory(Mapping[str, AgentCard]):
         if name not in self._agents:
             raise NotRunning(name, self._agents)
         return self._agents[name].__actgent_use__()
+
+    async def wait_restarted(self, stopped: SessionOpener) -> SessionOpener:
+        """Wait until an agent that has stopped runs again, and return its new session opener.
+
+        The calling turn releases its concurrency slot while it waits.
+
+        Args:
+            stopped: The session opener of the agent before its stop.
+        """
+        name = stopped.running.name
+        with releasing_slot():
+            while name not in self._agents or self._openers.get(name) is stopped:
+                await self.start_phase.wait_next_start()
+        return self.opener(name)
 
     @asynccontextmanager
     async def building(self, name: str, session_id: str) -> AsyncGenerator[None, None]:
@@ -215,6 +236,13 @@ class Directory(Mapping[str, AgentCard]):
         opener = self._openers.get(key.agent)
         return None if opener is None else opener.running.sessions.find_any(key.session_id)
 
+    def accepts_messages_to(self, key: SessionKey) -> bool:
+        """Return True if a session is in memory, and its agent accepts messages."""
+        if self.find_context(key) is None:
+            return False
+        runner = self._openers[key.agent].running.runner
+        return runner.accepts and not runner.is_stopping
+
     def reload_context(self, key: SessionKey) -> SessionContext | None:
         """Return the context of a session in memory.
 
@@ -230,7 +258,7 @@ class Directory(Mapping[str, AgentCard]):
 
     @property
     def openers(self) -> tuple[SessionOpener, ...]:
-        """Session openers of the agents that were used, in the order of their first use. With a journal, these are all agents."""
+        """Session openers of all agents that were used, in the order of first use. With a journal, all agents count as used."""
         return tuple(self._openers.values())
 
     @property

@@ -36,18 +36,19 @@ from actgent.journal.record_types import (
     StateChangeRecord,
     SuspensionRecord,
 )
-from actgent.limits_and_schedules.argument_checks import at_least_one
 from actgent.limits_and_schedules.durable_timer import TIMER_TOLERANCE_SECONDS
+from actgent.limits_and_schedules.id_and_number_validation import at_least_one
 from actgent.messages import Message, Sender
 from actgent.sessions.pending.approval_ledger import GUARDED, restore_ledger
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.session_record_writer import unless_written
+from actgent.support.untrusted_text_delimiters import join_origins
 from actgent.tools import schemas
 from actgent.tools.outputs.result_text import to_text
 
 from .agent_actor import AgentActor
-from .waits_between_sessions import sources_of_caller
+from .waits_between_sessions import running_session, sources_of_caller
 
 
 async def decide(
@@ -58,7 +59,7 @@ async def decide(
     *,
     by: Sender | str | None = None,
 ) -> None:
-    """Record the decision of an approval. Resume the turn if it was its last open approval.
+    """Record the decision of an approval. If no approval of the turn is open any more, resume the turn.
 
     Args:
         running: Agent of the session.
@@ -85,11 +86,11 @@ async def decide(
 
 
 def _add_sources(context: SessionContext) -> None:
-    """Add the untrusted sources of the turn or request that decides to the session, and record them before the decision.
+    """Add the untrusted sources of the deciding turn or request to the label of the session, before the decision is recorded.
 
-    The result, reason or arguments of the decision may repeat untrusted text.
+    The result, reason or arguments of the decision may repeat untrusted text. A handler of the session itself adds no sources.
     """
-    sources = sources_of_caller(context)
+    sources = "" if running_session() is context else sources_of_caller()
     if sources:
         context.conversation.add_via(sources)
         if context.log is not None:
@@ -112,7 +113,7 @@ def session_holding(context: SessionContext, asked: Approval | str) -> SessionCo
 
 
 async def expire(running: AgentActor, context: SessionContext) -> None:
-    """Reject the approvals of a session that are past their deadline and not decided yet."""
+    """Reject the undecided approvals of a session whose deadline has passed."""
     running.lifecycle.check_open(context)
     with running.lifecycle.kept(context):
         for approval in context.ledger().expired(running.clock.steady() + TIMER_TOLERANCE_SECONDS):
@@ -124,7 +125,7 @@ async def expire(running: AgentActor, context: SessionContext) -> None:
 async def _write(
     running: AgentActor, context: SessionContext, approval: Approval, decision: Decision, *, by: str
 ) -> None:
-    """Record a decision durably. Resume the turn if it was its last open approval.
+    """Record a decision durably in the journal. If no approval of the turn is open any more, resume the turn.
 
     `by` is the name of the user who decided; empty if it is unknown, or if the approval expired.
     """
@@ -169,7 +170,7 @@ async def _commit(context: SessionContext, decided: ApprovalDecisionRecord) -> N
 
 
 def _finish(running: AgentActor, context: SessionContext, approval: Approval, decision: Decision) -> None:
-    """Notify observers of a recorded decision. Resume the turn if it was its last open approval."""
+    """Notify observers of a recorded decision. If no approval of the turn is open any more, resume the turn."""
     running.core.observer.decide(context, approval, decision)
     if not context.ledger().has_open:
         running.runner.resume(context)  # also records that no approval is pending, if needed
@@ -180,9 +181,9 @@ def _finish(running: AgentActor, context: SessionContext, approval: Approval, de
 
 
 def _note_suspended(context: SessionContext) -> None:
-    """Record again that a session's turn is suspended, if the journal has a record that it resumed.
+    """Record again that the turn of a session is suspended, if the last record in the journal says that the turn has resumed.
 
-    This is needed if one decision was written while the write of another one failed.
+    This is needed if several approvals are decided together, one decision was written, and the write of another one failed.
     """
     ledger, ids = context.ledger(), tuple(each.id for each in context.ledger().undecided)
     if ids and context.suspension is not None and not ledger.is_suspended:
@@ -229,7 +230,7 @@ def _content(approval: Approval, content: object, of: str) -> str:
 
 
 def _has_fields(approval: Approval) -> bool:
-    """Return True if the approver must fill in fields of a form, so that `Approve` without values is invalid."""
+    """Return True if the approver must fill in the fields of a form. `Approve` must then contain the values of the fields."""
     members = (approval.form or {}).get("properties", {})
     return approval.again and any(
         isinstance(member, Mapping) and INPUT in member for member in members.values()
@@ -274,9 +275,15 @@ def follow(context: SessionContext, future: TurnFuture) -> Iterator[Message]:
 
 
 def open_approvals(context: SessionContext) -> tuple[Approval, ...]:
-    """Return the open approvals of a session and of its loaded descendants, except calls of the caller's own tools.
+    """Return the open approvals of a session and of its loaded descendants, except calls of the caller's own tools."""
+    ledgers = (each.approvals for each in sessions_with_approvals(context) if each.approvals is not None)
+    return tuple(each for ledger in ledgers for each in ledger.open.values() if not each.for_caller)
 
-    Descendants without open approvals are skipped in later calls, so frequent calls are cheap.
+
+def sessions_with_approvals(context: SessionContext) -> Sequence[SessionContext]:
+    """Return a session and its descendants in memory, as far as a session may have open approvals.
+
+    A descendant without open approvals is not checked again until it requests an approval, so frequent calls are cheap.
     """
     seen, rest = [], [context]
     while rest:
@@ -286,12 +293,22 @@ def open_approvals(context: SessionContext) -> tuple[Approval, ...]:
     for each in reversed(seen):
         if each.parent is not None and each.parent.children is not None and not each.may_have_approvals:
             each.parent.children.asking.pop(each.key, None)
-    ledgers = (each.approvals for each in seen if each.approvals is not None)
-    return tuple(each for ledger in ledgers for each in ledger.open.values() if not each.for_caller)
+    return seen
+
+
+def sources_of_approvals(context: SessionContext) -> str:
+    """Return the untrusted sources of a session's open approvals, as far as the session's conversation does not have these sources.
+
+    These are the sources of withheld results, and of child sessions with open approvals.
+    """
+    sources = context.withheld_sources
+    for each in sessions_with_approvals(context)[1:]:
+        sources = join_origins(sources, join_origins(each.conversation.sources, each.withheld_sources))
+    return sources
 
 
 def caller_calls(context: SessionContext) -> tuple[Approval, ...]:
-    """Return the open calls of tools that the caller executes itself; see `Session.caller_calls`."""
+    """Return the open calls of tools that the sender of the message must run itself; see `Session.caller_calls`."""
     return tuple(each for each in context.ledger().open.values() if each.for_caller)
 
 

@@ -13,8 +13,8 @@ from actgent.journal.cluster_interface import ClusterStatistics, ClusterStatus, 
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_types import Record
 from actgent.journal.session_list_queries import SessionKey
-from actgent.limits_and_schedules.argument_checks import at_least_one, check_id
 from actgent.limits_and_schedules.budget import Account
+from actgent.limits_and_schedules.id_and_number_validation import at_least_one, check_id
 from actgent.limits_and_schedules.schedule import Schedule
 from actgent.llm.model_interface import LLM
 from actgent.llm.rate_limiter_statistics import LimitLeaser, RateLimiterProtocol, RateLimiterStatistics
@@ -22,23 +22,22 @@ from actgent.session_index import Group, IndexQueries, SearchFilter, SearchPage,
 from actgent.sessions.pending.schedules import schedules, schedules_in
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.subscriptions import Observed, ObservedType
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.toolsets.toolset_manager import ToolsetManager, ToolsetStatus
 
 from .agent_actor import AgentActor
 from .agent_directory import Directory, Listed
 from .sessions.remote_session_interface import RemoteSessions
 from .sessions.session_table import SessionTable
-from .subscriptions import (
+from .subscriptions.observation_reader import (
     ObservationFilter,
     ObservationReader,
-    SessionFollower,
-    follow_session,
     list_observations,
     list_recent,
     observe,
     observe_recent,
 )
+from .subscriptions.session_follower import SessionFollower, follow_session
 from .waits_between_sessions import take_sources_of_sessions
 
 
@@ -157,7 +156,9 @@ class Introspection:
     async def schedules(
         self, *, after: SetSchedule | None = None, limit: int = 100
     ) -> tuple[SetSchedule, ...]:
-        """Return at most `limit` schedules of the agents in this process, sorted by next time; unloaded sessions are included.
+        """List at most `limit` schedules of the agents in this process, sorted by next time.
+
+        Sessions that are not loaded are included.
 
         Pass the last schedule as `after` for the next page; an empty page is the end.
 
@@ -187,13 +188,13 @@ class Introspection:
         users must set `owner` in the filter.
 
         Args:
-            query: Words to search for.
+            query: Words to search for; an empty text matches all messages.
             wanted: Conditions that the found messages and their sessions must meet.
             after: `following` of the previous page; None returns the first page.
             limit: Maximum number of hits.
 
         Raises:
-            ConfigurationError: The runtime has no index, the query has no word, the cursor is invalid, or the limit is
+            ConfigurationError: The runtime has no index, the query has text but no word, the cursor is invalid, or the limit is
                 below 1.
             JournalError: The index cannot be read.
         """
@@ -232,7 +233,7 @@ class Introspection:
     def follow(
         self, session_id: str, *, agent: str, after: int | None = 0
     ) -> AbstractAsyncContextManager[SessionFollower]:
-        """Follow the records of a session without loading it; the agent need not be running.
+        """Follow the records of a session without loading the session. The agent of the session need not be running.
 
         Partial answers are received only while the agent runs in this process. `after` is the record number after which the
         reader starts; None starts at the newest record.
@@ -256,7 +257,7 @@ class Introspection:
         turn: str | None = None,
         after: int | None = None,
     ) -> AbstractAsyncContextManager[ObservationReader]:
-        """Observe a session without loading it; the agent need not be running.
+        """Observe a session without loading the session. The agent of the session need not be running.
 
         Args:
             session_id: Id of the session.
@@ -272,11 +273,8 @@ class Introspection:
             JournalError: The journal cannot be read.
         """
         take_sources_of_sessions()
-        key, observation_filter, table = (
-            SessionKey(agent, session_id),
-            ObservationFilter(types=types, turn=turn),
-            self._table_of(agent),
-        )
+        key, observation_filter = SessionKey(agent, session_id), ObservationFilter(types=types, turn=turn)
+        table = self._table_of(agent)
         context = None if table is None else table.get(session_id)
         if context is None or table is None or (recent := context.conversation.recent) is None:
             return observe(self.journal, table, key, after=after, observation_filter=observation_filter)
@@ -300,11 +298,8 @@ class Introspection:
             JournalError: The journal cannot be read.
         """
         take_sources_of_sessions()
-        key, observation_filter, table = (
-            SessionKey(agent, session_id),
-            ObservationFilter(types=types, turn=turn),
-            self._table_of(agent),
-        )
+        key, observation_filter = SessionKey(agent, session_id), ObservationFilter(types=types, turn=turn)
+        table = self._table_of(agent)
         context = None if table is None else table.get(session_id)
         if context is not None and (recent := context.conversation.recent) is not None:
             await trio.lowlevel.checkpoint()
@@ -314,7 +309,7 @@ class Introspection:
         )
 
     def _table_of(self, agent: str) -> SessionTable | None:
-        """Return the sessions of an agent in memory; None if the agent is not running here."""
+        """Return the table of an agent's sessions in memory; None if the agent is not running in this process."""
         return next((each.sessions for each in self._agents() if each.name == agent), None)
 
     @contextmanager
@@ -351,7 +346,7 @@ def _statistics_of(running: AgentActor) -> AgentStatistics:
 
 
 def _statistics_of_unused(agent: Listed) -> AgentStatistics:
-    """Return the statistics of an agent that was not used since its start."""
+    """Return the statistics of an agent that was not used since its start, which has no sessions and no messages."""
     bounds = agent.inbox_bounds
     return AgentStatistics(
         agent=agent.name,
@@ -376,7 +371,7 @@ def _rate_limiters(models: Iterable[LLM]) -> dict[RateLimiterProtocol, str]:
 
 
 def share_limits(models: Iterable[LLM], leaser: LimitLeaser) -> None:
-    """Connect the rate limiters of model clients to shared leases, so that all processes share their declared limits."""
+    """Connect the rate limiters of model clients to `leaser`, so that all processes share the limits that the program declared."""
     for rate_limiter, name in _rate_limiters(models).items():
         rate_limiter.share(leaser, name)
 
@@ -494,16 +489,12 @@ async def fork_session(
         agents: Running agents.
         asker: Text that identifies the request for the copy, stored in the first record; empty for none.
     """
-    from actgent.journal.transfer import (  # noqa: PLC0415 - few programs fork sessions
-        ExportedSession,
-        forked,
-        write_sessions,
-    )
+    from actgent.journal.transfer import ExportedSession, build_fork, write_sessions  # noqa: PLC0415 - few programs fork sessions
 
     check_id("session_id", session_id)
     whole = ExportedSession(key.session_id, key.agent, await records_up_to(journal, key, to))
     try:
-        begun = forked(whole, session_id or journal.new_session_id(), key.agent, asker=asker)
+        begun = build_fork(whole, session_id or journal.new_session_id(), key.agent, asker=asker)
         async with agents.building(begun.agent, begun.session_id):
             await write_sessions(journal, [begun])
     except Fenced:

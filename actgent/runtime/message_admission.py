@@ -12,6 +12,7 @@ from actgent.errors import (
     ActgentError,
     Fenced,
     JournalError,
+    JournalSlow,
     NotRunning,
     SessionBusy,
     SessionMoved,
@@ -23,27 +24,23 @@ from actgent.information_flow_labels import source_name
 from actgent.journal.record_types import NOTHING, Record, TurnOptions
 from actgent.limits_and_schedules.budget import Funding
 from actgent.messages import Message, Priority, is_id_of_process
-from actgent.sessions.busy_rule_and_repeated_messages import check_busy, end_waits_as_moved, join
-from actgent.sessions.context_propagation import Propagation
+from actgent.sessions.busy_session_and_duplicate_messages import check_busy, end_waits_as_moved, join
+from actgent.sessions.context_variable_propagation import Propagation
 from actgent.sessions.conversation import RecordedMessages
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_context import QueuedMessage, SessionContext, is_inside, running_turn
 from actgent.sessions.session_record_writer import SessionLog
 from actgent.support import span_names as names
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.safe_logging import logger_of
 from actgent.support.tracing_interface import Tracing
-from actgent.support.untrusted_text import join_origins
-from actgent.tools.untrusted_call_sources import sources_of_request, text_sources
-from actgent.turns.content_guards import Guards
+from actgent.support.untrusted_text_delimiters import join_origins
+from actgent.tools.untrusted_sources_of_call import sources_of_request, text_sources
+from actgent.turns.message_and_answer_guards import Guards
 
 from .sessions.session_lifecycle import SessionLifecycle, stop_if_requested
 from .turn_runner import URGENT_CAME
-from .waits_between_sessions import (
-    running_session,
-    sources_of_caller,
-    would_wait_for_itself,
-)
+from .waits_between_sessions import running_session, sources_of_caller, would_wait_for_itself
 
 _RING_LEVELS = 3
 """Depth of nested agent calls from which call cycles are logged: a calls b, b calls a, a calls b."""
@@ -53,8 +50,8 @@ _log = logger_of(__name__)
 class MessageAdmission:
     """Admission of messages to one agent.
 
-    A message is recorded only after it has an entry in the inbox, so a message that is rejected for lack of room was never
-    recorded. After the record the message is accepted immediately, or its rejection is recorded as well.
+    A message is recorded only after it has an entry in the inbox. So a message that is rejected for lack of room was never
+    recorded. After the record is written, the message is accepted immediately, or its rejection is also recorded.
     """
 
     def __init__(
@@ -175,8 +172,10 @@ class MessageAdmission:
             if context.log is not None:
                 baggage = self._propagation.capture_storable(acceptance.variables)
                 await context.log.accept(message, *others, funding=funding, baggage=baggage)
-            _check_not_closed(context, acceptance)
+            _check_not_closed(context)
         except BaseException as error:
+            if context.closed:  # no later firing ends the message
+                acceptance.log = context.log
             self._runner.turn_lifecycle.observer.refuse(context, message, error)
             self._release_rejected(context, acceptance)
             raise
@@ -209,7 +208,7 @@ class MessageAdmission:
             raise NotRunning(runner.name)
 
     def _admit(self, context: SessionContext, message: Message) -> Message:
-        """Return the message as changed by the input guards, with the trace and the untrusted sources of its sender.
+        """Apply the input guards to a message, and return the message with the trace and the untrusted sources of the sending task.
 
         Raises:
             GuardrailTripped, HandlerFailed: An input guard rejected the message, or failed.
@@ -232,7 +231,9 @@ class MessageAdmission:
         return self._mark(context, message)
 
     def _admit_granted(self, context: SessionContext, message: Message) -> Message:
-        """Return a message that the session requested, with the trace and the untrusted sources of its sender.
+        """Return a message that the session has requested itself, with the trace and the untrusted sources of the sending task.
+
+        Input guards do not check it.
 
         Raises:
             SessionClosed, NotRunning: The session is closed, or the agent accepts no messages.
@@ -241,18 +242,18 @@ class MessageAdmission:
         return self._mark(context, message)
 
     def _mark(self, context: SessionContext, message: Message) -> Message:
-        """Return the message with the trace context of its sender, and labelled with the sender's untrusted sources."""
+        """Add the sending task's trace context and its untrusted sources to a message, and return the message."""
         if self._tracing is not None:
             message = _add_trace_context(message, self._lifecycle.name, self._tracing)
         return self._add_sender_sources(context, message)
 
     def _add_sender_sources(self, context: SessionContext, message: Message) -> Message:
-        """Return the message with the untrusted sources of its sender added.
+        """Add the untrusted sources of the sending task to a message, and return the message.
 
         These are the sources of the session whose turn sends the message. Under a policy, a sender other than the owner
         of the session is an untrusted source itself.
         """
-        sources = sources_of_caller(context)
+        sources = sources_of_caller()
         if self._labels_senders and running_session() is None:
             sources = join_origins(sources, self._source_of_sender(context, message))
         if not sources:
@@ -283,9 +284,11 @@ class MessageAdmission:
     async def _reserve_and_record(
         self, context: SessionContext, acceptance: QueuedMessage, *, is_granted: bool = False
     ) -> None:
-        """Reserve an inbox entry, record the message, and queue it. Undo all steps if one fails or is cancelled.
+        """Reserve a place in the inbox, record the message in the journal, and queue the message.
 
-        With `is_granted`, the entry is reserved above the inbox limits.
+        If a step fails, undo all steps.
+
+        With `is_granted`, the inbox limits do not apply.
         """
         self._count_sending(context, acceptance)
         try:
@@ -310,7 +313,7 @@ class MessageAdmission:
     def _count_sending(self, context: SessionContext, acceptance: QueuedMessage) -> None:
         """Add a message that is being sent to the session's pending messages.
 
-        The inbox still holds back the messages of a suspended session.
+        If the session is suspended, the inbox keeps the message until the turn has ended.
         """
         context.add_message(acceptance)
         if context.suspension is not None:  # another message may have unparked the suspended session
@@ -319,9 +322,9 @@ class MessageAdmission:
     async def _reserve(
         self, context: SessionContext, acceptance: QueuedMessage, *, is_granted: bool
     ) -> InboxEntry[Message]:
-        """Reserve an inbox entry for a message, and wait while the inbox is full. Without a wait there is no checkpoint.
+        """Reserve a place for a message in the inbox, and wait while the inbox is full.
 
-        With `is_granted`, the inbox limits do not apply.
+        If there is space, the call has no checkpoint. With `is_granted`, the inbox limits do not apply.
         """
         message, inbox = acceptance.message, self._inbox
         first = message.on_busy == "interrupt"
@@ -330,7 +333,7 @@ class MessageAdmission:
         elif (found := inbox.try_reserve(message, first=first)) is not None:
             acceptance.inbox_entry = entry = found
         elif self._would_wait_for_itself(context):
-            raise inbox.refusal(message)
+            raise inbox.full_error(message)
         else:
             began_at = trio.current_time()
             with self._lifecycle.eviction.cancelled_on_eviction(context.id):
@@ -345,19 +348,26 @@ class MessageAdmission:
     async def _write(
         self, context: SessionContext, acceptance: QueuedMessage, log: SessionLog, *, is_granted: bool
     ) -> None:
-        """Record a message durably. If the session or agent can no longer accept it, record the rejection durably before raising."""
+        """Record a message durably. If the session or agent can no longer accept it, record the rejection durably before raising.
+
+        Raises:
+            JournalSlow: The writes take longer than the deadline of the message. The rejection is written later.
+            JournalError: The message or its rejection could not be written.
+            SessionClosed, NotRunning: The session or agent no longer accepts messages.
+        """
         future, propagation = acceptance.future, self._propagation
         capture = propagation.capture_storable if is_granted else propagation.capture
         baggage = capture(acceptance.variables) if propagation.variables else NOTHING
         options = acceptance.options if future is None else future.options.journal_form
         acceptance.log = log
+        began_at = trio.current_time()
         await log.accept(acceptance.message, funding=acceptance.funding, options=options, baggage=baggage)
         try:
             self._check_reachable(context)
         except ActgentError:
             self._record_rejection(context, acceptance, log)
             acceptance.log = None
-            await log.flush()
+            await _flush_until_deadline(log, acceptance.message, began_at)
             raise
 
     def _enqueue(
@@ -381,7 +391,7 @@ class MessageAdmission:
             stop_if_requested(self._lifecycle, context, acceptance.message.id)
 
     def _belongs_to_next_owner(self, context: SessionContext, message: Message) -> bool:
-        """Return True if an accepted message must not run in this process, because its session is about to move to another one.
+        """Return True if an accepted message must not run in this process, because its session is about to move to another process.
 
         Messages to child sessions, and messages that a caller has stopped, are still processed here.
         """
@@ -395,7 +405,10 @@ class MessageAdmission:
         self._runner.start(context, acceptance)
 
     def _release_rejected(self, context: SessionContext, acceptance: QueuedMessage) -> None:
-        """Remove a message that was not accepted from inbox and session, and record the rejection if its record may exist."""
+        """Remove a rejected message from the inbox and the session.
+
+        Record the rejection if the journal may contain the message.
+        """
         if acceptance.inbox_entry is not None:
             self._inbox.cancel_reservation(acceptance.inbox_entry)
         try:
@@ -419,7 +432,9 @@ class MessageAdmission:
             self._runner.record_suspended_again(context)
 
     def _announce(self, context: SessionContext, message: Message) -> None:
-        """Publish that a message was queued, and let it interrupt or end the session's turn if it takes precedence.
+        """Publish the event that a message was queued.
+
+        If the message takes precedence, interrupt or end the turn of its session.
 
         Then start all turns that may run.
         """
@@ -439,7 +454,9 @@ class MessageAdmission:
     # --- repetitions -----------------------------------------------------------------------
 
     async def _wait_for_first(self, context: SessionContext, message: Message) -> Message:
-        """Wait until no other task is accepting a message with this id. Return the message with its remaining deadline.
+        """Wait until no other task is sending a message with the id of `message`.
+
+        Return the message with its remaining deadline.
 
         Raises:
             InboxFull: The other message got no room before the deadline of this message.
@@ -456,13 +473,13 @@ class MessageAdmission:
 
     async def _wait_settled(self, context: SessionContext, message: Message, first: QueuedMessage) -> Message:
         if first.inbox_entry is None and self._would_wait_for_itself(context):
-            raise self._inbox.refusal(message)
+            raise self._inbox.full_error(message)
         deadline = DEFAULT_WAIT_SECONDS if message.deadline is None else message.deadline
         with self._lifecycle.kept(context):
             with trio.move_on_after(deadline) as limit:
                 await first.wait_settled()
             if limit.cancelled_caught and first.inbox_entry is None:
-                raise self._inbox.refusal(message)
+                raise self._inbox.full_error(message)
             if limit.cancelled_caught:  # the message has room in the inbox; only its record is not written
                 await first.wait_settled()
         return attrs.evolve(message, deadline=max(0.0, limit.deadline - trio.current_time()))
@@ -505,7 +522,7 @@ class MessageAdmission:
             self.withdraw_impatient(context)
 
     def withdraw_impatient(self, context: SessionContext) -> None:
-        """Withdraw the messages that are queued after a suspended turn, if their callers do not accept waiting for approvals.
+        """Withdraw the queued messages whose callers do not accept that a suspended turn delays their message until an approval.
 
         Callers are notified after the withdrawal is recorded, so the next start does not run the messages.
         """
@@ -525,7 +542,7 @@ class MessageAdmission:
     def _withdraw_impatient_callers(
         self, context: SessionContext, acceptance: QueuedMessage, error: Suspended
     ) -> "list[_WithdrawnCaller]":
-        """Withdraw one message if its caller does not accept waiting for approvals. Return the callers to notify."""
+        """Withdraw one queued message if its caller does not accept to wait for approvals. Return the callers to notify."""
         future, message_id = acceptance.future, acceptance.message.id
         impatient = [guest for guest in acceptance.joined_futures if not guest.is_patient]
         withdrawn = [_WithdrawnCaller(guest, message_id, error, is_refused=False) for guest in impatient]
@@ -575,6 +592,22 @@ def _add_trace_context(message: Message, agent: str, tracing: Tracing) -> Messag
     return message if current == message.traceparent else attrs.evolve(message, traceparent=current)
 
 
+async def _flush_until_deadline(log: SessionLog, message: Message, began_at: float) -> None:
+    """Write the collected records of a session, within the deadline of a message. The deadline counts from `began_at`.
+
+    Raises:
+        JournalSlow: The write takes longer. The records are written later.
+        JournalError: The records could not be written.
+    """
+    if message.deadline is None:
+        await log.flush()
+        return
+    with trio.move_on_at(began_at + message.deadline) as limit:
+        await log.flush()
+    if limit.cancelled_caught:
+        raise JournalSlow(message.deadline)
+
+
 def _warn_of_other_content(context: SessionContext, message: Message) -> None:
     """Log a warning if a message has the id of an earlier message but other content, because that content is dropped."""
     queued, messages = context.find_message(message.id), context.conversation.messages
@@ -615,7 +648,7 @@ def _suspended_error(context: SessionContext) -> Suspended | None:
 
 
 def _check_not_suspended(context: SessionContext, message: Message, future: TurnFuture) -> None:
-    """Raise if a caller would wait for approvals without accepting it, unless its message ends the suspended turn.
+    """Raise `Suspended` if a message would wait for approvals and its caller does not accept that.
 
     Raises:
         Suspended: The caller would wait for approvals.
@@ -635,7 +668,7 @@ class _WithdrawnCaller(FieldRepr):
     message_id: str
     error: Suspended
     is_refused: bool
-    """True if the message was withdrawn from the inbox."""
+    """True if the message was removed from the inbox, so its caller gets an error."""
 
     def raise_in_caller(self, context: SessionContext) -> None:
         """Raise the error in the waiting caller; raise `SessionMoved` instead if another process owns the session."""
@@ -662,9 +695,8 @@ def _notify_callers(context: SessionContext, withdrawn: Iterable[_WithdrawnCalle
         each.raise_in_caller(context)
 
 
-def _check_not_closed(context: SessionContext, acceptance: QueuedMessage) -> None:
+def _check_not_closed(context: SessionContext) -> None:
     if context.closed:
-        acceptance.log = context.log  # the journal has the message: a retry would be a duplicate
         raise context.refusal
 
 
@@ -676,7 +708,7 @@ def _parents_of(context: SessionContext) -> Iterator[SessionContext]:
 
 
 def _was_sent(context: SessionContext, message_id: str) -> bool:
-    """Return True if the session has a message with this id: queued, running, or in its history."""
+    """Return True if a message with this id was sent to the session before: it is queued, running, or in the history."""
     turn = context.turn
     return (
         context.find_message(message_id) is not None

@@ -1,7 +1,7 @@
 """`Runtime` and `open_runtime`: a block in which agents run, with shared events, supervision, journal and threads."""
 
 import typing
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
@@ -41,24 +41,24 @@ from actgent.journal.cluster_interface import (
     register_hosted_agents,
 )
 from actgent.journal.journal_interface import Backup, Journal, SessionSummary, one_of
+from actgent.journal.journal_wrappers import AsyncCommitJournal, Redact, RedactedJournal, check_redact
 from actgent.journal.record_types import Record
 from actgent.journal.session_list_queries import Cursor, SessionKey, State
-from actgent.journal.wrappers import AsyncCommitJournal, Redact, RedactedJournal, check_redact
-from actgent.limits_and_schedules.argument_checks import at_least_one, check_known_id
 from actgent.limits_and_schedules.clock import Clock
+from actgent.limits_and_schedules.id_and_number_validation import at_least_one, check_known_id
 from actgent.limits_and_schedules.quotas import Quotas
 from actgent.messages import Sender
 from actgent.session_index import IndexQueries
 from actgent.sessions.budget_accounts import BudgetAccounts
-from actgent.sessions.context_propagation import Propagation, propagation_of
+from actgent.sessions.context_variable_propagation import Propagation, propagation_of
 from actgent.sessions.quota_accounts import QuotaAccounts
-from actgent.sessions.restore import RebuiltSession, rebuild
+from actgent.sessions.restore.session_loader import RebuiltSession, rebuild
 from actgent.sessions.session_context import SessionContext, host_of, is_inside
-from actgent.support.field_repr import FieldRepr
-from actgent.support.misuse_hints import OF_RUNTIMES, hints_for_runtimes
-from actgent.support.name_hints import async_block
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.common_mistake_hints import OF_RUNTIMES, hints_for_runtimes
 from actgent.support.safe_logging import logger_of
 from actgent.support.tracing_interface import Tracing, check_tracing
+from actgent.support.unknown_name_hints import async_block
 from actgent.tools.worker_threads import RUNTIME_THREADS, Threads
 from actgent.toolsets.toolset_manager import ToolsetManager
 from actgent.turns.event_loop_watchdog import Watch, open_watch
@@ -69,12 +69,12 @@ from .approval_decisions import list_approvals
 from .delegation.task_delegation import Delegation
 from .introspection import Introspection, fork_session, need_journal, records_up_to, share_limits
 from .session_erasure import Retention, RetentionJob
-from .sessions.annotation_changes import Annotations
 from .sessions.answer_ratings import Ratings
 from .sessions.moved_session_eviction import SessionPredicate
 from .sessions.session_listing import filter_of, page_of
 from .sessions.session_migration import SessionMigration
 from .sessions.session_tree_close import closing_in_background
+from .sessions.tag_and_metadata_changes import Annotations
 from .waits_between_sessions import find_waiter, take_sources_of_sessions
 
 Durability = typing.Literal["full", "relaxed"]
@@ -207,7 +207,9 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
 
     @asynccontextmanager
     async def starting(self) -> AsyncGenerator[None, None]:
-        """Return a block in which the program starts several agents. Their sessions in the journal resume when it exits.
+        """Return a block in which the program starts several agents.
+
+        When the block exits, the agents' sessions in the journal resume.
 
         If the block exits with an exception, the sessions do not resume before `ready` is called.
         """
@@ -220,7 +222,9 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
             await self.ready()
 
     async def ready(self) -> None:
-        """Declare that all agents are started. Calls that wait for further agents fail, and the log names the missing ones.
+        """Declare that all agents are started.
+
+        Calls that wait for an agent that is missing fail, and the log names these agents.
 
         Sessions in the journal whose agent is not running stay there, and resume when it is started.
         """
@@ -296,7 +300,10 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
         )
 
     def find(self, name: str) -> Address | None:
-        """Return the address of an agent or actor, with `tell` and `ask`; None if it is not running here."""
+        """Return the address of an agent or actor, with the methods `tell` and `ask`.
+
+        Return None if no such actor runs in this process.
+        """
         return self._system.address(name)
 
     def stop(self, name: str) -> None:
@@ -325,12 +332,14 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
 
     @property
     def failures(self) -> tuple[MessageFailed, ...]:
-        """Newest 1,000 messages that failed in this runtime, oldest first, without those that a caller stopped."""
+        """Newest 1,000 messages that failed in this runtime, oldest first. Messages that a caller stopped are omitted."""
         take_sources_of_sessions()
         return tuple(self.stream.failures)
 
     async def send_again(self, letter: DeadLetter) -> None:
-        """Redeliver a dead letter to the agent or actor with its name. The letter is removed from the list once it is accepted.
+        """Redeliver a dead letter to the agent or actor that it names.
+
+        An accepted letter is removed from the list of dead letters.
 
         If that fails or is cancelled, the letter stays in the list.
 
@@ -403,7 +412,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
     async def rebuild(
         self, session_id: str, *, agent: str | None = None, to: int | None = None
     ) -> RebuiltSession:
-        """Return a session as it was after its record `to`, or after the last, without calling models or tools.
+        """Rebuild a session as it was after its record number `to` (None: its last record), without calling models or tools.
 
         Raises:
             ConfigurationError: The runtime has no journal, the record does not exist, or several agents have a session with
@@ -431,14 +440,9 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
         return key, await records_up_to(journal, key, to)
 
     async def fork(
-        self,
-        session_id: str,
-        *,
-        agent: str | None = None,
-        to: int | None = None,
-        new_id: str | None = None,
+        self, session_id: str, *, agent: str | None = None, to: int | None = None, new_id: str | None = None
     ) -> SessionSummary:
-        """Write a copy of a session, as it was after its record `to`.
+        """Copy a session as it was after its record number `to` into a new session of the journal.
 
         The copy has no schedules, and draws on the budget of the original. A turn that is open at the record resumes when
         `agent.open_session` opens the copy.
@@ -477,7 +481,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
         return await need_journal(self.journal).backup(Path(path))
 
     async def delete_session(self, session_id: str, *, agent: str | None = None) -> None:
-        """Close a session and its children, and erase all their records from the journal. They cannot be restored.
+        """Close a session and its children, and erase all their records from the journal. Erased sessions cannot be restored.
 
         An unknown session is ignored. `agent` is required if several agents have a session with this id.
 
@@ -494,25 +498,30 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
         await self._close_before_erasure(key)
         if (journal := self.journal) is None:
             return
-        erased: dict[SessionKey, None] = {}
-        left = [key, *await _find_descendants(journal, [key], [key])]
+        left = [key]
         while left:
-            for each in reversed(
-                left
-            ):  # the root is erased last: after a crash the next erasure finds the children by it
-                await self._erase(journal, each)
-            erased |= dict.fromkeys(left)
-            left = await _find_descendants(journal, [*erased], erased)  # sessions created during the erasure
+            if below := await self._erase(journal, left[-1]):
+                left += below
+            else:
+                left.pop()
 
-    async def _erase(self, journal: Journal, key: SessionKey) -> None:
-        """Close a session and erase it while no task can open it."""
-        is_gone = False
-        while not is_gone:
+    async def _erase(self, journal: Journal, key: SessionKey) -> list[SessionKey]:
+        """Close and erase a session that no task can open at this time.
+
+        If the session has children, return them and erase nothing.
+
+        Thus a session is erased after its children. After a crash, the next erasure finds the children by their parent.
+        """
+        while True:
             await self._close_before_erasure(key)
             async with self.agents.erasing(key) as is_gone:
-                if is_gone:
+                if not is_gone:
+                    continue
+                below = [each.key for each in await journal.children_of([key])]
+                if not below:
                     self.accounts.forget(key)
                     await journal.delete(key.session_id, agent=key.agent)
+                return below
 
     async def _close_before_erasure(self, key: SessionKey) -> None:
         """Close a session and its descendants in memory, and drop their unwritten records.
@@ -576,7 +585,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
             await self._sweeper.finish()
 
     def note_ended(self, key: SessionKey) -> None:
-        """Schedule the erasure of a session that served one request and has ended from the journal."""
+        """Schedule the erasure of an ended session from the journal. The session has served a single request."""
         if self._sweeper is not None:
             self._sweeper.schedule(key)
 
@@ -607,30 +616,17 @@ class Host(FieldRepr):
         self._system.host(running, grace=grace)
 
     def run_at_first_use(self, agent: UnusedActor, *, grace: float) -> None:
-        """Register an agent that `use` builds and runs when it is first used. `grace` is that of `run`."""
+        """Register an agent without building its actor. `use` builds the actor and runs it with `grace` as in `run`."""
         self._system.host_unused(agent, grace=grace)
 
     def use(self, name: str) -> None:
-        """Build and run the registered agent with this name, because it is used for the first time."""
+        """Build and run the actor of the registered agent `name`, which is used for the first time."""
         self._system.use(name)
 
 
 async def _recover(agents: Sequence[Startable]) -> None:
     for agent in agents:
         await agent.__actgent_recover__()
-
-
-async def _find_descendants(
-    journal: Journal, keys: Sequence[SessionKey], excluded: Collection[SessionKey]
-) -> list[SessionKey]:
-    """Return the keys of all descendants of the sessions `keys` in the journal, except those in `excluded`."""
-    found: dict[SessionKey, None] = {}
-    waiting = keys
-    while waiting:
-        below = [child.key for child in await journal.children_of(waiting)]
-        waiting = [child for child in below if child not in excluded and child not in found]
-        found |= dict.fromkeys(waiting)
-    return [*found]
 
 
 def _check_startable(agent: object) -> None:
@@ -781,8 +777,8 @@ async def open_runtime(
 
     Args:
         journal: Address of a journal, or an open one; None keeps sessions in memory only.
-        durability: "relaxed" does not wait for the disk: a crash loses about the last 50 ms of accepted messages and
-            answers, but no tool runs twice because of it.
+        durability: "relaxed" does not wait for the disk. A crash then loses about the last 50 ms of accepted messages and
+            answers. No tool runs twice because of this loss.
         redact: Function that gets each text before it is recorded, and returns the text to record; see
             docs/durability.md.
         context: Context variables that the journal stores with each message; their values must be plain data. Resumed

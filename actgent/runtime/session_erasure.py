@@ -1,8 +1,8 @@
 """Erasure of sessions from the journal: one-request sessions after their end, and old sessions by `Retention`.
 
-A session is erased together with all its descendants, in one transaction, and never while a turn, approval, task or
-schedule in that tree is pending. The storage checks that again in the transaction. A session in memory is frozen during
-the erasure: openers wait, state changes are held back, and messages are rejected as by a closed session.
+A session is erased together with all its descendants (its tree) in one transaction. A tree is not erased while a turn, approval,
+task or schedule in the tree is pending. The storage checks this condition again in the transaction. A session in memory is
+frozen during the erasure: openers and state changes wait, and messages are rejected as by a closed session.
 """
 
 import logging
@@ -20,8 +20,8 @@ from actgent.journal.session_list_queries import SessionFilter, SessionKey, Stat
 from actgent.limits_and_schedules.clock import Clock
 from actgent.sessions.budget_accounts import BudgetAccounts
 from actgent.sessions.session_context import SessionContext
-from actgent.support.field_repr import FieldRepr
-from actgent.support.misuse_hints import hints_for_retention
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.common_mistake_hints import hints_for_retention
 
 from .agent_actor import AgentActor
 from .agent_directory import Directory
@@ -97,7 +97,7 @@ class RetentionJob(FieldRepr):
         self._arrived.set()
 
     def drop_moved(self, has_moved: Callable[[str], bool]) -> None:
-        """Remove sessions that other processes own now from the list of sessions to erase.
+        """Remove the sessions that other processes own now from the list of sessions to erase.
 
         `has_moved` returns True for the id of such a session.
         """
@@ -218,7 +218,10 @@ class RetentionJob(FieldRepr):
     def _freeze_tree(
         self, tree: Collection[SessionKey], held: dict[SessionKey, Held | None], still: ExitStack
     ) -> bool:
-        """Freeze the sessions of a tree until `still` is closed, and add them to `held`. Return False if one is in use."""
+        """Freeze all sessions of a tree until `still` is closed, and add them to `held`. A frozen session accepts no messages.
+
+        Return False if one is in use.
+        """
         for key in tree:
             if key in held:
                 continue
@@ -266,7 +269,10 @@ class RetentionJob(FieldRepr):
 
 
 def _hold(opener: SessionOpener, key: SessionKey, still: ExitStack) -> Held | None:
-    """Freeze a session in memory until `still` is closed. Return its agent and context; None if it is not in memory."""
+    """Freeze a session in memory until `still` is closed. A frozen session accepts no messages and writes no records.
+
+    Return its agent and context; None if it is not in memory.
+    """
     context = opener.running.sessions.find_any(key.session_id)
     if context is None:
         return None
@@ -285,7 +291,7 @@ def _forget(held: Iterable[Held | None]) -> None:
 
 @contextmanager
 def _frozen(running: AgentActor, context: SessionContext) -> Iterator[None]:
-    """Close an idle session for the block, so that it rejects messages and holds back records while it may be erased.
+    """Close an idle session during the block. The session rejects messages and holds back records while it may be erased.
 
     After the block it accepts messages again, unless it was erased or moved.
     """

@@ -1,7 +1,7 @@
 """Actions of the timers of an agent's sessions, by timer class.
 
 A schedule that fires sends a message to its session. The message and the record of the firing are written together, and the
-message id derives from schedule and time, so the message is neither lost nor duplicated. Times that were missed while the
+message id is derived from schedule and time. So the message is neither lost nor duplicated. Times that were missed while the
 process was down fire at the start. A cron schedule that missed several times fires once. A schedule is skipped while its
 last message is unfinished.
 """
@@ -122,7 +122,7 @@ def _message(session_id: str, timer: ScheduleTimer) -> Message:
 
 
 async def _funding(running: AgentActor, timer: ScheduleTimer) -> Funding | None:
-    """Return the budgets that pay for a schedule's turn; None if only the budget of the session itself pays."""
+    """Return the budgets that pay for a schedule's turn, in addition to the session's budget; None if there are no others."""
     if not timer.account_keys:
         return None
     accounts = timer.accounts or await running.runner.turn_lifecycle.accounts.find_all(timer.account_keys)
@@ -130,7 +130,7 @@ async def _funding(running: AgentActor, timer: ScheduleTimer) -> Funding | None:
 
 
 def _variables(running: AgentActor, timer: ScheduleTimer) -> Context:
-    """Return the context variables for the scheduled message: those of the task that set the schedule, or the stored ones."""
+    """Return the context variables for a scheduled message: those of the task that created the schedule, or the stored variables."""
     if timer.variables is not None:
         return timer.variables.copy()
     return running.propagation.restore(timer.baggage, timer.traceparent)

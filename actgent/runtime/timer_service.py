@@ -99,18 +99,18 @@ class TimerService:
         self._make_handlers = make_handlers
 
     def begin(self) -> None:
-        """Start to fire timers."""
+        """Start to fire the timers of the agent's sessions when they are due."""
         self._is_on = True
         self._start_workers()
         self._arm()
 
     def end(self) -> None:
-        """Stop firing timers; sessions that workers are processing finish."""
+        """Stop firing timers. Workers finish the sessions that they are processing."""
         self._is_on = False
         self._disarm()
 
     def load(self, times: Iterable[tuple[str, float]]) -> None:
-        """Add sessions to the timer index, with the Unix times in seconds of their next timers, as the journal lists them."""
+        """Add sessions to the timer index. Each item of `times` is a session id and the Unix time in seconds of its next timer."""
         self.index.load(times)
         self._arm()
 
@@ -149,7 +149,10 @@ class TimerService:
     # --- workers -----------------------------------------------------------------------------
 
     def _start_workers(self) -> None:
-        """Start workers for the queue, limited by `WORKERS` and the room in the inbox; at least one if the queue is not empty."""
+        """Start workers for the queue of due sessions.
+
+        The maximum number is `WORKERS`, or less if the inbox has less room. If the queue is not empty, at least one worker runs.
+        """
         if self._is_on:
             wanted = min(len(self._queue), WORKERS - self._workers, self._room)
             for _ in range(wanted or int(not self._workers and bool(self._queue))):

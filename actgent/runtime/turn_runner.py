@@ -15,12 +15,12 @@ from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.deadline_timer import Timer
 from actgent.actors.event_loop_check import check_loop
 from actgent.actors.inbox import InboxEntry, PriorityInbox
-from actgent.actors.reusable_tasks import Workers
+from actgent.actors.trio_task_pool import Workers
 from actgent.errors import ActorFailed, Interrupted, NotRunning, SessionMoved
 from actgent.journal.record_types import ResumptionRecord, SuspensionRecord
 from actgent.messages import Failure, Message, Priority
-from actgent.sessions.busy_rule_and_repeated_messages import is_collected
-from actgent.sessions.context_propagation import run_with
+from actgent.sessions.busy_session_and_duplicate_messages import end_waits_as_stopped, is_collected
+from actgent.sessions.context_variable_propagation import run_with
 from actgent.sessions.pending.delegated_tasks import TASK_TIMER
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_context import (
@@ -32,7 +32,7 @@ from actgent.sessions.session_context import (
     is_inside,
     running_turn,
 )
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.tools.pausable_time_limits import time_limits
 from actgent.turns.agent_core import AgentCore
@@ -177,8 +177,8 @@ class TurnRunner:
     def _give_up_task(self, idle_workers: int) -> bool:
         """End the nursery if it has only `idle_workers` idle workers, and no message or turn waits. Return True if it ends.
 
-        From now on the agent is dormant: `pump` and `start_soon` wake it. Most agents of a large program are idle, and a task
-        with its scopes takes 8 KB.
+        The agent is then dormant: `pump` and `start_soon` start its nursery again. Most agents of a large program are idle,
+        and a task with its scopes takes 8 KB.
         """
         nursery, workers = self._nursery, self._workers
         if nursery is None or workers is None or self.has_failed or self._is_cut_off:
@@ -198,12 +198,12 @@ class TurnRunner:
         await self._became_dormant.wait()
 
     def retire(self) -> None:
-        """End the task of an idle agent, since its system block is ending. This costs less than a cancellation."""
+        """End the task of an idle agent, because the block of the runtime is ending. This costs less than a cancellation."""
         if self._workers is not None:
             self._give_up_task(self._workers.idle_count)
 
     def _wake(self) -> None:
-        """Start the task of a dormant agent; it calls `begin`."""
+        """Start the task of the agent again after it had ended for lack of work. The task calls `begin`."""
         if self.is_dormant and self._cell is not None:
             self._cell.wake()
 
@@ -226,12 +226,12 @@ class TurnRunner:
 
     @property
     def is_running(self) -> bool:
-        """True from the start or restart of the agent until its end, also while it is dormant."""
+        """True from the start of the agent until its end, even if it has no task because it has no work."""
         return self._thread is not None
 
     @property
     def is_stopping(self) -> bool:
-        """True if the agent is stopping in this process; known one checkpoint after its cancellation."""
+        """True if the agent is stopping in this process. A cancelled agent reports True from its next checkpoint on."""
         cell = self._cell
         return (cell is not None and cell.is_stopping) or (self._is_cut_off and not self.has_failed)
 
@@ -314,7 +314,7 @@ class TurnRunner:
             self._workers.start_with(turn.variables, turn)
 
     def try_claim(self, message: Message) -> bool:
-        """Claim (reserve) the session of a message, so that `start` can run its turn without the queue.
+        """Claim (reserve) the session of a message, so that `start` can run the message's turn without queueing the message.
 
         Return False if the message must be queued, or if the agent runs no turns now.
         """
@@ -333,7 +333,7 @@ class TurnRunner:
         self._workers.start_with(acceptance.variables, turn)
 
     def _collect(self, message: Message) -> tuple[Message, ...]:
-        """Return a claimed message and the queued messages that its turn also answers; empty if the turn answers only it."""
+        """Return a claimed message and all queued messages that the same turn answers; empty if the turn answers only this message."""
         if not is_collected(message):
             return ()
         return (message, *self.inbox.take_next_messages(message.session_id, is_collected))
@@ -419,7 +419,7 @@ class TurnRunner:
                 await self.turn_lifecycle.fail_turn(turn, error)
 
     async def _yield_to_callers(self) -> None:
-        """Run a few checkpoints, so that the answered caller can send its next message before other owners get the slot."""
+        """Let other tasks run for a few checkpoints, so that the answered caller can send its next message before the slot is reused."""
         self._settling += 1
         try:
             for _ in range(REPLY_CHECKPOINTS):
@@ -443,7 +443,7 @@ class TurnRunner:
     def _release(self, context: SessionContext) -> None:
         """Release the session of a finished turn in the inbox, and unload the session if it is finished."""
         self.inbox.release(context.id)
-        if context.tree is not None:
+        if context.tree is not None and not self.is_stopping:  # the next start may resume the turn
             self._drop_unclaimed(context)
         if context.closed or context.is_transient:
             self._unload(context)
@@ -461,10 +461,10 @@ class TurnRunner:
                 child.turn.interrupt("the caller is gone")
 
     async def _abandon_turn(self, turn: Turn) -> None:
-        """End or keep a turn whose task was cancelled, depending on the cause of the cancellation.
+        """End or keep a turn whose task was cancelled.
 
-        If the session moved, its turn ends here. If the agent failed, the turn ends after the restart. If the
-        agent stops, the turn ends as stopped, and no further turn starts.
+        If the session moved to another process, the turn ends in this one. If the agent failed, the turn ends after the
+        agent's restart. If the agent stops, the turn ends as stopped, and no further turn starts.
         """
         context = turn.session
         if context.turn is not turn:
@@ -481,7 +481,7 @@ class TurnRunner:
         await self._stop_turn(turn)
 
     def cancel_moved_turn(self, turn: Turn) -> None:
-        """Cancel the task of a turn that another process continues. A turn that waits to resume ends directly."""
+        """Cancel the task of a turn that another process continues. If the turn only waits to resume, end it directly."""
         context = turn.session
         if any(each is turn for each in self._held_up):
             self._held_up = [each for each in self._held_up if each is not turn]
@@ -499,9 +499,9 @@ class TurnRunner:
         self.pump()
 
     async def notify_moved(self, context: SessionContext) -> None:
-        """Deliver a failure of the kind `moved` to the handlers that are still attached to a session that moved.
+        """Notify the handlers of a session that it has moved to another process, with a `Failure` of the kind `moved`.
 
-        Without an exception handler, a warning is logged.
+        If no exception handler is attached, a warning is logged.
         """
         moved = SessionMoved(self.name, context.id)
         failure = Failure(id=f"{context.id}/moved", kind="moved", error=moved, message_id="")
@@ -524,7 +524,10 @@ class TurnRunner:
         return bool(self._held_up) or any(each.suspension is not None for each in self.sessions.values())
 
     async def stop_suspended(self) -> None:
-        """End the turns that are queued to resume; without a journal, also the suspended turns. Otherwise the next start resumes these."""
+        """End the turns that are queued to resume, and without a journal also the suspended turns.
+
+        With a journal, suspended turns resume at the next start.
+        """
         for turn in self._held_up:
             await run_with(turn.variables, self._stop_turn(turn))
         for context in [each for each in self.sessions.values() if each.suspension is not None]:
@@ -535,6 +538,8 @@ class TurnRunner:
             else:
                 if self.inbox.is_parked(context.id):
                     self.inbox.unpark(context.id)
+                if context.suspension is not None:
+                    end_waits_as_stopped(context, context.suspension)
                 leave_to_next_start(context)
 
     def dead_letter_all(self, context: SessionContext, messages: Sequence[Message]) -> None:
@@ -556,7 +561,7 @@ class TurnRunner:
         self._on_suspended(context)
 
     def _suspend(self, turn: Turn) -> None:
-        """Suspend a turn: its task ends, its slot is released, and the messages of its session wait."""
+        """Suspend a turn: end its task, release its slot, and let the other messages of its session wait."""
         context = turn.session
         self.turn_lifecycle.suspend_turn(turn)
         self.inbox.park(context.id)
@@ -580,12 +585,13 @@ class TurnRunner:
             self.sessions.mark_idle(context)
 
     def resume(self, context: SessionContext, error: Exception | None = None) -> None:
-        """Resume a suspended turn after its approvals were decided; with `error`, the turn ends with that error.
+        """Resume a suspended turn after its approvals were decided. If `error` is given, the turn ends with this error.
 
         Paused time limits continue. Does nothing if no turn is suspended, or if the agent has stopped.
         """
         suspension = context.suspension
         if suspension is None or context.is_left:
+            context.wake_idle_waiters()  # a decision that was recorded during the stop has ended
             return
         self.inbox.unpark(context.id)
         turn = self.turn_lifecycle.continue_turn(context, suspension)
@@ -600,7 +606,7 @@ class TurnRunner:
         self.pump()
 
     def restore(self, context: SessionContext, message: Message) -> None:
-        """Restore a turn that was suspended before a restart, still waiting for its approvals."""
+        """Restore a turn that was suspended before a restart and still waits for approvals."""
         joined = () if context.checkpoint is None else context.checkpoint.joined
         context.suspension = Suspension(message, messages=1 + len(joined))
         self.inbox.park(context.id)
@@ -608,10 +614,11 @@ class TurnRunner:
             context.task.future.hold()
 
     def resume_if_superseded(self, context: SessionContext) -> None:
-        """End a suspended turn if its session is closed, or if a newer message takes precedence over it."""
+        """End a suspended turn if its session is closed, its caller is gone, or a newer message takes precedence over it."""
         if context.suspension is None:
             return
-        reason = "the caller is gone" if context.closed else ""
+        is_left = context.task is not None and context.task.future.abandoned
+        reason = "the caller is gone" if context.closed or is_left else ""
         if reason := reason or self.superseded_by(context.suspension.message):
             self.resume(context, Interrupted(reason))
         elif context.log is not None and self.inbox.has_first(context.id):
@@ -619,7 +626,7 @@ class TurnRunner:
             context.log.flush_soon()
 
     def record_suspended_again(self, context: SessionContext) -> None:
-        """Record again that a turn is suspended, after a record that the journal's index counts as its end."""
+        """Record again that a turn is suspended, because the journal's index counts the previous record as the end of the turn."""
         ids, log = tuple(each.id for each in context.ledger().undecided), context.log
         if (
             log is not None and context.suspension is not None and ids
@@ -627,10 +634,7 @@ class TurnRunner:
             log.add(SuspensionRecord(message_id=context.suspension.message.id, ids=ids))
 
     def superseded_by(self, message: Message) -> str:
-        """Return why the suspended turn of `message` must end instead of being resumed, as text for its error.
-
-        The text is empty if the turn may resume.
-        """
+        """Return the error text why the suspended turn of `message` must end and not resume; empty if the turn may resume."""
         if self.inbox.has_urgent(message.session_id):
             return URGENT_CAME
         is_urgent = message.priority is Priority.URGENT

@@ -5,16 +5,18 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from weakref import WeakValueDictionary
 
 from actgent.actors.actor import running_actor, waiting_actor
-from actgent.actors.wait_graph import WaitNode, find_cycle, refuse_cycle, waiting
+from actgent.actors.wait_graph import WaitNode, find_cycle, reject_cycle, waiting
 from actgent.information_flow_labels import TRUSTED, Label, text_of
-from actgent.sessions.session_context import SessionContext, Turn, TurnHost, is_inside, running_turn
-from actgent.support.untrusted_text import join_origins
-from actgent.tools.untrusted_call_sources import (
-    running_call,
-    sources_of_text,
-    sources_outside_of_turns,
-    text_sources,
+from actgent.sessions.session_context import (
+    SessionContext,
+    Turn,
+    TurnHost,
+    is_inside,
+    running_turn,
+    sources_of_turn,
 )
+from actgent.support.untrusted_text_delimiters import join_origins
+from actgent.tools.untrusted_sources_of_call import running_call, sources_outside_of_turns
 
 
 class _RemoteNode(WaitNode):
@@ -37,27 +39,32 @@ def running_session() -> SessionContext | None:
     return context if isinstance(context, SessionContext) and context.turn is turn else None
 
 
-def sources_of_caller(target: SessionContext | None = None) -> str:
-    """Return the untrusted sources that may influence a message from the calling turn to session `target`.
+def sources_of_caller() -> str:
+    """Return the untrusted sources that may influence a message from the calling turn to a session.
 
-    None as `target` means a new session. Outside of turns, the sources of the incoming request are returned. For a
-    message to the calling session itself, only sources that it does not have yet are returned.
+    Outside of turns, the sources of the incoming request are returned.
     """
     caller = running_session()
-    if caller is None:
+    if caller is None or caller.turn is None:
         return sources_outside_of_turns()
-    running = running_call.get()
-    from_arguments = running.argument_sources if running is not None and running.owner is caller else ""
-    if text_sources.get() is not None:
-        from_arguments = join_origins(from_arguments, sources_of_text())
-    return from_arguments if caller is target else join_origins(caller.conversation.sources, from_arguments)
+    return sources_of_turn(caller.turn)
 
 
 def take_sources(target: SessionContext) -> None:
-    """Add the untrusted sources of session `target` to the caller, because the caller has read its answer."""
+    """Add the untrusted sources of the session `target` to the calling turn, because the turn has read the answer of `target`."""
     caller = running_session()
     if caller is not target:
-        note_sources(caller, join_origins(target.conversation.sources, target.conversation.revealed))
+        revealed = join_origins(target.conversation.revealed, target.shown_sources)
+        note_sources(caller, join_origins(target.conversation.sources, revealed))
+
+
+def add_withheld_sources(sources: str) -> None:
+    """Mark the calling turn as influenced by untrusted sources whose text isolation hides from the model.
+
+    The calling program can still react to the hidden text. `sources` has the names of the sources, separated as in `Message.origin`.
+    """
+    if sources:
+        note_sources(running_session(), sources)
 
 
 def take_remote_sources(label: Label) -> None:
@@ -67,9 +74,9 @@ def take_remote_sources(label: Label) -> None:
 
 
 def take_sources_of_sessions() -> None:
-    """Add the source `sessions` to the caller, because it reads texts of several sessions or of a session that is not loaded.
+    """Add the source `sessions` to the calling turn, because the turn reads texts of sessions whose label is not known.
 
-    The readers of these texts are unknown, so that no owner may read what depends on them.
+    The permitted readers of these texts are unknown. Therefore no owner may read values that depend on them.
     """
     take_remote_sources(ANY_SESSION)
 
@@ -80,9 +87,9 @@ def notes_sources() -> bool:
 
 
 def note_sources(context: SessionContext | None, sources: str) -> None:
-    """Add untrusted sources to a session, or to its running call if the session withholds results.
+    """Add untrusted sources to the label of a session, or to its running tool call if the session withholds untrusted results.
 
-    If `context` is None, they are added to the running call of a tool that has no session. Other tasks collect none.
+    If `context` is None, they are added to the running call of a tool that has no session; other tasks ignore them.
     """
     running = running_call.get()
     if running is not None and running.owner is context:
@@ -146,7 +153,7 @@ def _recording_actor_wait(waiter: WaitNode, target: SessionContext) -> Iterator[
     Raises:
         DeadlockDetected: The session waits for the actor, directly or indirectly.
     """
-    refuse_cycle(waiter, _node_of(target))
+    reject_cycle(waiter, _node_of(target))
     try:
         with waiting(waiter, _node_of(target)):
             yield
@@ -169,7 +176,7 @@ def recording_remote_wait(target: SessionContext, waiter: SessionContext | str) 
         node: WaitNode = _remote_nodes.setdefault(waiter, _RemoteNode(waiter))
     else:
         node = _node_of(waiter)
-    refuse_cycle(node, _node_of(target))
+    reject_cycle(node, _node_of(target))
     try:
         with waiting(node, _node_of(target)):
             yield
@@ -180,7 +187,7 @@ def recording_remote_wait(target: SessionContext, waiter: SessionContext | str) 
 
 
 def names_of_waiters(context: SessionContext, *, prefix: str) -> tuple[str, ...]:
-    """Return the names of a session and of all sessions that wait for it; `prefix` is added to names of this process."""
+    """Return the names of a session and of all sessions that wait for it. Names of this process begin with `prefix`."""
     names, seen, unseen = [f"{prefix}{context.agent}/{context.id}"], set[WaitNode](), [context.wait_node]
     while unseen:
         node = unseen.pop()
@@ -193,7 +200,7 @@ def names_of_waiters(context: SessionContext, *, prefix: str) -> tuple[str, ...]
 
 
 def find_waiter() -> WaitNode | None:
-    """Return the node of the calling session in the wait graph, or else of the calling actor; None for other callers."""
+    """Return the wait-graph node of the calling session or, outside of a session, of the calling actor; None for other callers."""
     context = running_session()
     return waiting_actor() if context is None else _node_of(context)
 
@@ -213,7 +220,7 @@ def check_cycle(waiter: SessionContext, target: SessionContext) -> None:
         DeadlockDetected: `target` waits for `waiter`, directly or indirectly.
     """
     if waiter is target or (waiter.wait_node is not None and target.wait_node is not None):
-        refuse_cycle(_node_of(waiter), _node_of(target))
+        reject_cycle(_node_of(waiter), _node_of(target))
 
 
 def _node_of(context: SessionContext) -> WaitNode:

@@ -6,12 +6,4 @@ from the journal.
 
 from .search_and_trend_queries import Group, IndexQueries, SearchFilter, SearchHit, SearchPage, Trend, Trends
 
-__all__ = [
-    "Group",
-    "IndexQueries",
-    "SearchFilter",
-    "SearchHit",
-    "SearchPage",
-    "Trend",
-    "Trends",
-]
+__all__ = ["Group", "IndexQueries", "SearchFilter", "SearchHit", "SearchPage", "Trend", "Trends"]

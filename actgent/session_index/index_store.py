@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import attrs
 
-from actgent.journal.record_feed_backlog import Written
-from actgent.journal.session_annotations import Condition, encode_annotations
+from actgent.journal.record_feed_readers import Written
 from actgent.journal.session_list_queries import SessionKey
+from actgent.journal.session_tags_and_metadata import Condition, encode_annotations
 from actgent.support.sql_connection_interface import Row, SQLConnection
 
 from .record_indexing import (
@@ -38,7 +38,7 @@ from .search_and_trend_queries import (
     parse_query,
 )
 
-VERSION = 2
+VERSION = 3
 """Version of the tables. An index of another version is built again."""
 MAX_WORD_CHARS = 100
 """Length to which an indexed word is cut, in characters."""
@@ -54,6 +54,7 @@ MICROSECONDS = 1_000_000
 _LAST_ID = 1 << 62
 
 TABLES = """
+    CREATE TABLE journals (identity TEXT NOT NULL);
     CREATE TABLE indexed_sessions (
         number {serial}, agent TEXT {binary} NOT NULL, session_id TEXT {binary} NOT NULL, owner TEXT {binary} NOT NULL,
         created_at {real} NOT NULL, updated_at {real} NOT NULL, state TEXT NOT NULL, records {integer} NOT NULL,
@@ -93,9 +94,7 @@ _ADD_DURATIONS = (
 )
 ALL_OWNERS, EACH_OWNER, WHOLE_OWNER = 0, 1, 2
 """Levels of sums: of all owners by day, agent and model; of each owner by the same; of each owner by day only."""
-HIT_COLUMNS = (
-    "m.id, m.message_id, m.role, m.text, s.agent, s.session_id, s.owner, s.cost, s.seconds, s.turns, s.errors"
-)
+HIT_COLUMNS = "m.id, m.record, m.message_id, m.role, m.text, s.agent, s.session_id, s.owner, s.cost, s.seconds, s.turns, s.errors"
 
 
 @attrs.frozen(kw_only=True)
@@ -104,7 +103,7 @@ class WordQuery:
 
     terms: Sequence[Term]
     names: Sequence[str]
-    """Scope words for the agent, owner and role of a message. The message must have all of them."""
+    """Indexed terms for agent, owner and role that a message must have."""
     sessions: Sequence[int] = ()
     """Numbers of the sessions of which one must match; empty if all sessions match."""
     first: int = 0
@@ -126,6 +125,19 @@ class IndexStore(SQLConnection):
         self._tokenizer = apsw.Connection(":memory:").fts5_tokenizer("unicode61", ["remove_diacritics", "2"])
 
     # --- the database ------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def create_tables(self) -> None:
+        """Create empty tables. Existing tables of the index are removed first."""
+
+    def bind_to_journal(self, identity: bytes) -> None:
+        """Assign the index to the journal with this identity. An index of another journal loses its content first."""
+        name = identity.hex()
+        found = self.run("SELECT identity FROM journals")
+        if found and found != [(name,)]:
+            self.create_tables()
+        if found != [(name,)]:
+            self.run("INSERT INTO journals VALUES (?)", (name,))
 
     @abc.abstractmethod
     def add_messages(self, rows: Sequence[tuple[int, int, IndexedText, str]]) -> None:
@@ -154,7 +166,7 @@ class IndexStore(SQLConnection):
         """Remove what an erasure has left in files."""
 
     def tokenize(self, text: str) -> list[str]:
-        """Return the words of a text, in the form that `word_normalization.spaced` gives them."""
+        """Return the words of a text, in the form that `word_normalization.separate_words` gives them."""
         found = self._tokenizer(text.encode(), self._tokenize_as, None, include_offsets=False)
         return [word[:MAX_WORD_CHARS] for together in found for word in cast(tuple[str, ...], together)]
 
@@ -265,7 +277,7 @@ class IndexStore(SQLConnection):
         """Return the newest messages that match a query and a filter.
 
         Raises:
-            ConfigurationError: The query has no word, or too many.
+            ConfigurationError: The query has text but no word, or too many words.
         """
         terms = parse_query(text, self.tokenize)
         query = _word_query(terms, wanted, before, self.annotation_condition(wanted))
@@ -291,7 +303,7 @@ class IndexStore(SQLConnection):
         return [number for (number,) in self.run(sql, [*values, MAX_NAMED_SESSIONS + 1])]
 
     def _scan(self, query: WordQuery, limit: int) -> SearchPage:
-        """Return the matches of a query whose sessions meet its conditions.
+        """Return the matches of a query in sessions that meet the query's conditions on sessions.
 
         The matching messages are checked newest first, at most `MAX_SCANNED_MESSAGES` of them.
         """
@@ -313,13 +325,14 @@ class IndexStore(SQLConnection):
         return SearchPage(hits=hits, following=None if following is None else str(following))
 
     def _to_hit(self, row: Row, terms: Sequence[Term]) -> SearchHit:
-        number, message_id, role, text, agent, session_id, owner, cost, seconds, turns, errors = row
+        number, record, message_id, role, text, agent, session_id, owner, cost, seconds, turns, errors = row
         snippet, marks = cut_snippet(text, terms, self.tokenize)
         return SearchHit(
             agent=agent,
             session_id=session_id,
             owner=owner,
             message_id=message_id,
+            record=record,
             role=role,
             at=number / MICROSECONDS,
             snippet=snippet,
@@ -406,7 +419,7 @@ def _name_of(group: Group, value: Any) -> str:
 
 
 def _steps_after(records: int, steps: Sequence[Written]) -> list[Written]:
-    """Return the steps after record number `records`. If a step has earlier records too, these are removed from it."""
+    """Return the steps (groups of records) with records after number `records`. Earlier records are removed from them."""
     found: list[Written] = []
     for step in steps:
         if step.first > records:

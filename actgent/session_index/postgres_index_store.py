@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 import psycopg
 
 from actgent.errors import JournalFailed
-from actgent.journal.record_feed_backlog import Written
-from actgent.journal.session_annotations import Condition, postgres_condition
+from actgent.journal.record_feed_readers import Written
 from actgent.journal.session_list_queries import SessionKey
+from actgent.journal.session_tags_and_metadata import Condition, postgres_condition
 from actgent.support.postgres_address import connection_failure
 from actgent.support.postgres_connection import DIALECT, PostgresConnection
 from actgent.support.sql_connection_interface import Row
-from actgent.support.word_normalization import spaced
+from actgent.support.word_normalization import separate_words
 
 from .index_store import HIT_COLUMNS, SCAN_MESSAGES, TABLES, VERSION, IndexStore, WordQuery
 from .record_indexing import IndexedText, SessionFacts
@@ -23,16 +23,17 @@ ANALYZE_ROWS = 10_000
 """Number of added messages after which `ANALYZE` runs. It runs again each time the number has doubled."""
 _MESSAGES = """
     CREATE TABLE messages (
-        id bigint PRIMARY KEY, session bigint NOT NULL, message_id text NOT NULL, role text NOT NULL, text text NOT NULL,
-        words tsvector NOT NULL
+        id bigint PRIMARY KEY, session bigint NOT NULL, record bigint NOT NULL, message_id text NOT NULL,
+        role text NOT NULL, text text NOT NULL, words tsvector NOT NULL
     );
     CREATE INDEX messages_by_session ON messages (session);
     CREATE INDEX messages_by_word ON messages USING gin (words) WITH (fastupdate = off);
     CREATE TABLE versions (version integer NOT NULL);
 """
-_TABLE_NAMES = ("indexed_sessions", "daily", "durations", "messages", "versions")
+_TABLE_NAMES = ("journals", "indexed_sessions", "daily", "durations", "messages", "versions")
 _INSERT = (
-    "INSERT INTO messages SELECT * FROM unnest(?::bigint[], ?::bigint[], ?::text[], ?::text[], ?::text[], ?::tsvector[]) "
+    "INSERT INTO messages SELECT * FROM "
+    "unnest(?::bigint[], ?::bigint[], ?::bigint[], ?::text[], ?::text[], ?::text[], ?::tsvector[]) "
     "ON CONFLICT DO NOTHING RETURNING id"
 )
 
@@ -66,6 +67,9 @@ class PostgresIndexStore(PostgresConnection, IndexStore):
             raise JournalFailed(
                 "the session index does not exist or has another version: start the agents of the journal once with index=True"
             )
+        self.create_tables()
+
+    def create_tables(self) -> None:
         self.script(f"DROP TABLE IF EXISTS {', '.join(_TABLE_NAMES)}")
         self.script(TABLES.format(**DIALECT) + _MESSAGES)
         self.run("INSERT INTO versions VALUES (?)", (VERSION,))
@@ -86,7 +90,15 @@ class PostgresIndexStore(PostgresConnection, IndexStore):
             waiting.append((last, *rest))  # type: ignore[arg-type]
         while waiting:
             columns = [
-                (number, session, text.message_id, text.role, text.text, self._vector(text.text, scope))
+                (
+                    number,
+                    session,
+                    text.record,
+                    text.message_id,
+                    text.role,
+                    text.text,
+                    self._vector(text.text, scope),
+                )
                 for number, session, text, scope in waiting
             ]
             inserted = {
@@ -101,7 +113,7 @@ class PostgresIndexStore(PostgresConnection, IndexStore):
         Words contain no quotes or backslashes.
         """
         places: dict[str, list[str]] = {}
-        for place, word in enumerate(self.tokenize(spaced(text)), 1):
+        for place, word in enumerate(self.tokenize(separate_words(text)), 1):
             places.setdefault(f"w{word}", []).append(str(place))
         words = [f"'{word}':{','.join(at[:256])}" for word, at in places.items()]
         return " ".join([*words, *(f"'{word}'" for word in scope.split())])
@@ -118,7 +130,7 @@ class PostgresIndexStore(PostgresConnection, IndexStore):
 
         First the newest messages are searched. If fewer than `limit` of them match, the word index is searched.
         """
-        begin = self._window_begin(query)
+        begin = self._window_begin(query) if _match(query) else query.first
         rows = self._select(query, max(begin, query.first), limit, by_word=False)
         if len(rows) == limit or begin <= query.first:
             return rows
@@ -134,27 +146,37 @@ class PostgresIndexStore(PostgresConnection, IndexStore):
     def _select(self, query: WordQuery, first: int, limit: int, *, by_word: bool) -> list[Row]:
         conditions = "".join(f" AND {each}" for each in query.conditions)
         values = [value for given in query.conditions.values() for value in given]
+        matched, match_values = _match_condition(query)
         source = "messages"
         if by_word:  # the planner would read the messages in order of their ids instead
-            source = "(SELECT * FROM messages WHERE words @@ ?::tsquery AND id >= ? AND id < ? OFFSET 0)"
+            source = f"(SELECT * FROM messages WHERE {matched}id >= ? AND id < ? OFFSET 0)"  # noqa: S608 - as below
         sql = (
             f"SELECT {HIT_COLUMNS} FROM {source} AS m JOIN indexed_sessions AS s ON s.number = m.session "  # noqa: S608 - names of our own
-            f"WHERE m.words @@ ?::tsquery AND m.id >= ? AND m.id < ?{conditions} ORDER BY m.id DESC LIMIT ?"
+            f"WHERE {matched}m.id >= ? AND m.id < ?{conditions} ORDER BY m.id DESC LIMIT ?"
         )
-        given = [_match(query), first, query.before]
+        given = [*match_values, first, query.before]
         return self.run(sql, [*(given if by_word else []), *given, *values, limit])
 
     def scan_end(self, query: WordQuery) -> int | None:
+        matched, match_values = _match_condition(query)
         rows = self.run(
-            "SELECT id FROM messages WHERE words @@ ?::tsquery AND id >= ? AND id < ? ORDER BY id DESC "
-            "LIMIT 1 OFFSET ?",
-            [_match(query), query.first, query.before, SCAN_MESSAGES - 1],
+            f"SELECT id FROM messages WHERE {matched}id >= ? AND id < ? ORDER BY id DESC LIMIT 1 OFFSET ?",  # noqa: S608 - names of our own
+            [*match_values, query.first, query.before, SCAN_MESSAGES - 1],
         )
         return rows[0][0] if rows else None
 
 
+def _match_condition(query: WordQuery) -> tuple[str, list[str]]:
+    """Return the SQL condition for the words of a query, with ` AND ` at its end, and its values.
+
+    The condition is empty if all messages match.
+    """
+    match = _match(query)
+    return ("words @@ ?::tsquery AND ", [match]) if match else ("", [])
+
+
 def _match(query: WordQuery) -> str:
-    """Convert a query to the syntax of PostgreSQL's type tsquery. Words contain no quotes."""
+    """Convert a query to the syntax of PostgreSQL's type tsquery; empty if all messages match. Words contain no quotes."""
     parts = [f"'{name}'" for name in query.names]
     for term in query.terms:
         words = [f"'w{word}'" for word in term.words]

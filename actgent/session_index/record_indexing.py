@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from actgent.journal.record_feed_backlog import Written
+from actgent.journal.record_feed_readers import Written
 from actgent.journal.record_types import (
     NOT_KEPT,
     REFUSED,
@@ -20,8 +20,8 @@ from actgent.journal.record_types import (
     MessageEndRecord,
     Record,
 )
-from actgent.journal.session_annotations import NO_ANNOTATIONS, SessionAnnotations
 from actgent.journal.session_list_queries import State
+from actgent.journal.session_tags_and_metadata import NO_ANNOTATIONS, SessionAnnotations
 from actgent.messages import Message, ToolResult
 
 from .search_and_trend_queries import BUCKET_RATIO
@@ -70,6 +70,8 @@ class IndexedText:
     """The text of a message that is added to the index."""
 
     at: float
+    record: int
+    """Number of the journal record that has the message."""
     message_id: str
     role: str
     text: str
@@ -90,7 +92,7 @@ class IndexProgress:
     calls: list[str] = attrs.field(factory=list)
     """Ids of the counted tool calls of the running turn. A result may be in two records, and is counted once."""
     figures: dict[str, float] = attrs.field(factory=dict)
-    """Sums over the whole session: those named in `FIGURES`, and `seconds`, the duration of all turns."""
+    """Totals of the session so far: those named in `FIGURES`, and `seconds`, the duration of all turns."""
 
 
 @attrs.define
@@ -103,12 +105,15 @@ class Tally:
     sums: dict[SumKey, Counter[str]] = attrs.field(factory=dict)
     durations: Counter[tuple[SumKey, int]] = attrs.field(factory=Counter)
     """Number of turns by key (day, agent, owner and model) and bucket of the duration."""
+    _number: int = 0
+    """Number of the record that is being added."""
 
     def add(self, steps: Iterable[Written]) -> None:
         """Add the next steps of the session. Their first record follows the records in the index."""
         for step in steps:
             at = step.at or self.facts.updated_at
-            for record in step.records:
+            for number, record in enumerate(step.records, step.first):
+                self._number = number
                 self._add(record, at)
             self.progress.records = step.last
 
@@ -129,7 +134,7 @@ class Tally:
 
     def _add_text(self, message: Message, role: str, at: float) -> None:
         if text := indexable_text(message.text):
-            self.texts.append(IndexedText(at, message.id, role, text))
+            self.texts.append(IndexedText(at, self._number, message.id, role, text))
 
     def _add_answer(self, record: AgentMessageRecord, at: float) -> None:
         message, usage = record.message, record.usage

@@ -8,10 +8,11 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import quoted
-from actgent.journal.session_annotations import NO_SESSION_METADATA, check_session_metadata, check_tags
 from actgent.journal.session_list_queries import State, is_storable
-from actgent.support.field_repr import FieldRepr
-from actgent.support.word_normalization import spaced
+from actgent.journal.session_tags_and_metadata import NO_SESSION_METADATA, check_session_metadata, check_tags
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.unknown_name_hints import lists_arguments
+from actgent.support.word_normalization import separate_words
 
 MAX_QUERY_CHARS = 500
 """Maximum length of a query, in characters."""
@@ -42,26 +43,27 @@ class Term(FieldRepr):
 def parse_query(text: str, tokenize: Callable[[str], Sequence[str]]) -> tuple[Term, ...]:
     """Parse the text of a query to its terms.
 
-    Syntax: `word`, `"a phrase"`, `begin*` and `-excluded`. A message matches if it has all terms that are not excluded.
+    Syntax: `word`, `"a phrase"`, `begin*` and `-excluded`. A message matches if it has all terms that are not excluded. An
+    empty text has no terms, so that all messages match.
 
     Raises:
-        ConfigurationError: The query is too long, has no word to search for, or a prefix is too short.
+        ConfigurationError: The query is too long, has text but no word, or a prefix is too short.
     """
     if len(text) > MAX_QUERY_CHARS:
         raise ConfigurationError(f"a search query must be a string of at most {MAX_QUERY_CHARS} characters")
     found: list[Term] = []
     for sign, phrase, word in _TERM.findall(text):
         given = phrase or word
-        if words := tokenize(spaced(given)):
+        if words := tokenize(separate_words(given)):
             is_prefix = word.endswith("*")
             if is_prefix and len(words[-1]) < MIN_PREFIX_CHARS:
                 raise ConfigurationError(
                     f"the prefix {quoted(word, 60)} is too short: write at least {MIN_PREFIX_CHARS} characters before the *"
                 )
             found.append(Term(words, is_prefix=is_prefix, is_excluded=bool(sign)))
-    if all(term.is_excluded for term in found):
+    if text.strip() and not found:
         raise ConfigurationError(
-            f"the search query {quoted(text, 60)} has no word: write at least one word to search for"
+            f"the search query {quoted(text, 60)} has no word: write at least one word, or leave the query empty"
         )
     if len(found) > MAX_TERMS:
         raise ConfigurationError(
@@ -74,6 +76,7 @@ def _check_tags(tags: Iterable[str]) -> tuple[str, ...]:
     return check_tags("tags", tags)
 
 
+@lists_arguments
 @attrs.frozen(kw_only=True, repr=False)
 class SearchFilter(FieldRepr):
     """Filter of a search. A message must match all fields that are set; None in a field matches all messages."""
@@ -136,6 +139,8 @@ class SearchHit(FieldRepr):
     """Name of the owner of the root session of the session's tree."""
     message_id: str
     """Id of the found message."""
+    record: int
+    """Number of the journal record that has the message."""
     role: str
     """`assistant` for an answer, `user` for all other messages."""
     at: float
@@ -243,7 +248,7 @@ def _places(
     for match in _WORD.finditer(text):
         if found and match.start() > found[0][0] + SNIPPET_CHARS:
             break
-        words = tokenize(spaced(match[0]))
+        words = tokenize(separate_words(match[0]))
         if any(word in wanted or (begins and word.startswith(begins)) for word in words):
             found.append(match.span())
     return found

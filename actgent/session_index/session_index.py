@@ -21,10 +21,10 @@ from actgent.errors import (
 )
 from actgent.journal.encryption import current_keys
 from actgent.journal.journal_interface import Journal, SessionSummary
-from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
+from actgent.journal.journal_wrappers import WrappedJournal
+from actgent.journal.record_feed_readers import Erased, FeedReader, Written
 from actgent.journal.session_list_queries import SessionFilter, SessionKey, is_internal, is_storable
-from actgent.journal.wrappers import WrappedJournal
-from actgent.limits_and_schedules.argument_checks import at_least_one
+from actgent.limits_and_schedules.id_and_number_validation import at_least_one
 from actgent.support.safe_logging import logger_of
 from actgent.support.sql_connection_interface import ThreadedStore
 
@@ -48,7 +48,7 @@ RETRY_SECONDS = 30.0
 """Seconds until the index is compared with the journal again after an error."""
 FEED_STEPS = 20_000
 """Maximum number of steps that wait for the index; if more arrive, the journal is read instead."""
-PAGE = 500
+PAGE_SIZE = 500
 MAX_CURSOR_CHARS = 18
 """Maximum length of a cursor, in digits."""
 MAX_LIMIT = 500
@@ -106,8 +106,10 @@ class SessionIndex:
     ) -> SearchPage:
         """Return the newest messages that match a query and a filter. `after` is the cursor of the previous page.
 
+        An empty query matches all messages.
+
         Raises:
-            ConfigurationError: The query has no word, the cursor is invalid, or the limit is below 1.
+            ConfigurationError: The query has text but no word, the cursor is invalid, or the limit is below 1.
             JournalError: The index cannot be read.
         """
         limit = min(at_least_one("limit", limit), MAX_LIMIT)
@@ -225,7 +227,9 @@ class SessionIndex:
         """
         known = await self._writer.run(self._writer.store.known_sessions)
         after = None
-        while page := await self._journal.page(SessionFilter(oldest_first=True), after=after, limit=PAGE):
+        while page := await self._journal.page(
+            SessionFilter(oldest_first=True), after=after, limit=PAGE_SIZE
+        ):
             for head in page:
                 if not is_internal(head) and known.pop(head.key, None) != (
                     head.records,
@@ -235,8 +239,8 @@ class SessionIndex:
                     self._waiting.setdefault(head.key, [])
             after = page[-1].cursor
         missing = [key for key in known if await self._journal.head(*key) is None]
-        for at in range(0, len(missing), PAGE):
-            await self.erase(missing[at : at + PAGE])
+        for at in range(0, len(missing), PAGE_SIZE):
+            await self.erase(missing[at : at + PAGE_SIZE])
 
     async def _add_waiting(self) -> None:
         while self._waiting:
@@ -341,7 +345,8 @@ class IndexedJournal(WrappedJournal):
 async def open_index(journal: Journal, *, read_only: bool = False) -> AsyncGenerator[SessionIndex, None]:
     """Open the index of a journal for the block. It is next to the journal: in a file, or in a database schema.
 
-    With `read_only`, another process fills the index.
+    With `read_only`, another process fills the index. Otherwise the journal must be acquired. An index of another journal, such
+    as a removed journal at the same place, is emptied and built again.
 
     Raises:
         ConfigurationError: The journal is encrypted, or shared by a cluster. With `read_only`: there is no index.
@@ -363,8 +368,11 @@ async def open_index(journal: Journal, *, read_only: bool = False) -> AsyncGener
         if place is not None:
             reader = await _Connection.open("session index search", open_store)
         index = SessionIndex(journal, writer, reader)
+        if not read_only:
+            await writer.run(writer.store.bind_to_journal, journal.identity)
     except BaseException:
-        writer.end()
+        for each in {writer, reader}:
+            each.end()
         raise
     try:
         yield index

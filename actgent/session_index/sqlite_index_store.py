@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import apsw
 
 from actgent.errors import JournalError, JournalFailed, JournalFull
-from actgent.journal.session_annotations import Condition, sqlite_condition
+from actgent.journal.session_tags_and_metadata import Condition, sqlite_condition
 from actgent.support.sql_connection_interface import Row
 from actgent.support.sqlite_connection import DIALECT, SQLiteConnection
-from actgent.support.word_normalization import spaced
+from actgent.support.word_normalization import separate_words
 
 from .index_store import HIT_COLUMNS, SCAN_MESSAGES, TABLES, VERSION, IndexStore, WordQuery
 from .record_indexing import IndexedText
@@ -18,7 +18,8 @@ CACHE_KIB = 32_768
 """Maximum size of the page cache of a connection in KiB."""
 _MESSAGES = """
     CREATE TABLE messages (
-        id INTEGER PRIMARY KEY, session INTEGER NOT NULL, message_id TEXT NOT NULL, role TEXT NOT NULL, text TEXT NOT NULL
+        id INTEGER PRIMARY KEY, session INTEGER NOT NULL, record INTEGER NOT NULL, message_id TEXT NOT NULL,
+        role TEXT NOT NULL, text TEXT NOT NULL
     );
     CREATE INDEX messages_by_session ON messages (session);
     CREATE VIRTUAL TABLE words USING fts5(
@@ -63,10 +64,9 @@ class SQLiteIndexStore(SQLiteConnection, IndexStore):
             return
         self._enable_log("synchronous=NORMAL", "secure_delete=ON")
         if version != VERSION:
-            self._create()
+            self.create_tables()
 
-    def _create(self) -> None:
-        """Create the tables of the index. Tables of another version are removed first."""
+    def create_tables(self) -> None:
         with self.transaction():
             names = self.run(
                 "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'words_%'"
@@ -81,19 +81,21 @@ class SQLiteIndexStore(SQLiteConnection, IndexStore):
         words, last = [], -1
         for wanted, session, text, scope in rows:
             last = self._insert(max(wanted, last + 1), session, text)
-            words.append((last, spaced(text.text), scope))
+            words.append((last, separate_words(text.text), scope))
         self.run_many(_ADD_WORDS, words)
 
     def _insert(self, number: int, session: int, text: IndexedText) -> int:
         """Insert a message under the first free id from `number`, and return the id."""
-        sql = "INSERT INTO messages VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING id"
-        while not self.run(sql, (number, session, text.message_id, text.role, text.text)):
+        sql = "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING id"
+        while not self.run(sql, (number, session, text.record, text.message_id, text.role, text.text)):
             number += 1
         return number
 
     def remove_messages(self, session: int, scope_of: Mapping[str, str]) -> None:
         rows = self.run("SELECT id, role, text FROM messages WHERE session = ? ORDER BY id", (session,))
-        self.run_many(_REMOVE_WORDS, [(number, spaced(text), scope_of[role]) for number, role, text in rows])
+        self.run_many(
+            _REMOVE_WORDS, [(number, separate_words(text), scope_of[role]) for number, role, text in rows]
+        )
         self.run("DELETE FROM messages WHERE session = ?", (session,))
 
     def finish_erasure(self) -> None:
@@ -127,7 +129,8 @@ def _match(query: WordQuery) -> str:
     """Convert a query to the syntax of SQLite's full-text index (FTS5). Words contain no quotes."""
     needed = [_phrase(each.words, is_prefix=each.is_prefix) for each in query.terms if not each.is_excluded]
     excluded = [_phrase(each.words, is_prefix=each.is_prefix) for each in query.terms if each.is_excluded]
-    parts = [f"text : ({' AND '.join(needed)})", *(f'scope : "{name}"' for name in query.names)]
+    parts = [f"text : ({' AND '.join(needed)})"] if needed else ["scope : (ruser OR rassistant)"]
+    parts += [f'scope : "{name}"' for name in query.names]
     if query.sessions:
         parts.append(f"scope : ({' OR '.join(f's{number}' for number in query.sessions)})")
     text = " AND ".join(f"({part})" for part in parts)

@@ -1,4 +1,7 @@
-"""Budget accounts of sessions, turns and owners: find and open them."""
+"""Budget accounts: counters of the tokens, cost, time and calls that a session, turn or owner has used of its limits.
+
+Functions of this module find the accounts on which a turn draws, and load their counts from the journal.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,10 +22,10 @@ from actgent.journal.record_types import (
 from actgent.journal.session_list_queries import QUOTA_AGENT, SessionKey
 from actgent.limits_and_schedules.budget import NOTHING, Account, Amounts, Budget, Funding, gather, spent_in
 from actgent.messages import Message
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 from .quota_accounts import QuotaAccounts
-from .restore import RestoredSession
+from .restore.record_replayer import RestoredSession
 from .session_context import SessionContext, Turn
 from .session_record_writer import SessionLog
 
@@ -46,7 +49,9 @@ class BudgetAccounts(FieldRepr):
         log: SessionLog | None,
         spent: Amounts = NOTHING,
     ) -> Account:
-        """Return the account with this key. If it does not exist, create it with these limits and the usage `spent` so far.
+        """Return the budget account with this key.
+
+        If it does not exist, create it with `limits` and the amounts used so far (`spent`).
 
         Without a journal, each call creates an account, because no other session looks it up. An account that was created
         before its session was loaded receives the session's log, which records its usage.
@@ -84,7 +89,7 @@ class BudgetAccounts(FieldRepr):
     def open_session(
         self, context: SessionContext, agent: str, limits: Mapping[str, float], *, spent: Amounts = NOTHING
     ) -> None:
-        """Set the accounts of a session: its own, if the session has limits, and those of its parent sessions.
+        """Set the budget accounts of a session: the account of its own limits, if it has limits, and those of its parent sessions.
 
         `spent` is the usage of the session so far.
         """
@@ -139,7 +144,9 @@ class BudgetAccounts(FieldRepr):
     # --- turns -----------------------------------------------------------------------------
 
     def begin(self, turn: Turn, agent: str, *, fundings: Sequence[Funding | None]) -> None:
-        """Set the budget of a turn that starts or resumes, if any limit applies. A resumed turn keeps its usage so far.
+        """Set the budget of a turn that starts or resumes, if a limit applies.
+
+        A resumed turn keeps the amounts that it has used.
 
         Args:
             turn: The turn; its `budget`, `depth` and `deepest` (maximum depth) are set.
@@ -203,10 +210,11 @@ class BudgetAccounts(FieldRepr):
     def fund_caused_turn(self, turn: Turn, agent: str) -> Funding:
         """Return the budget sources for a message that a turn of `agent` sends without waiting, such as a task or a schedule.
 
-        The turn that answers the message counts for the same tree of turns, at the same depth.
+        The turn that answers the message is charged to the accounts of the sending turn and counts as one of the turns that it
+        caused.
 
         Raises:
-            LimitReached: The tree of turns has no model call left.
+            LimitReached: The turn and the turns that it causes have no model call left.
         """
         trees = self._with_tree_account(turn, agent).trees
         for tree in trees:
@@ -214,10 +222,10 @@ class BudgetAccounts(FieldRepr):
         return Funding(accounts=trees, depth=turn.depth, deepest=_max_child_depth(turn))
 
     def _with_tree_account(self, turn: Turn, agent: str) -> Budget:
-        """Return the budget of a turn that starts other turns, including an account for its tree of turns.
+        """Return the budget of a turn, including the account that the turn shares with the turns that it starts.
 
-        The tree account is created if no existing tree account has limits as tight. A turn that starts no other
-        turns needs none, because its own limits are tighter.
+        The shared account is created unless an existing shared account has limits that are at least as tight. A turn
+        that starts no other turns needs none, because its own limits are tighter.
         """
         limits = {"model_calls": turn.limits.tree_model_calls, "tool_calls": turn.limits.tree_tool_calls}
         budget = turn.budget or Budget(())
@@ -240,9 +248,10 @@ class BudgetAccounts(FieldRepr):
 
 
 def funding_of_result(child: SessionContext) -> Funding | None:
-    """Return the budget sources for the turn that the result of a child's task starts; None if no limit applies.
+    """Return the budget sources for the turn that starts when a child session has completed its task.
 
-    They are the accounts of the tree of turns to which the delegating turn belongs.
+    These are the accounts of the turn that delegated the task, and of the turns that caused that turn. None if no limit
+    applies.
     """
     turn = child.turn
     if turn is None or turn.budget is None:
@@ -253,7 +262,7 @@ def funding_of_result(child: SessionContext) -> Funding | None:
 
 
 def _max_child_depth(turn: Turn) -> int:
-    """Return the maximum depth that the turns started by this turn may have.
+    """Return the maximum depth of nested agent calls for the turns that this turn starts.
 
     It is the lowest limit set by this turn or by the turns that started it.
     """
@@ -261,7 +270,7 @@ def _max_child_depth(turn: Turn) -> int:
 
 
 def too_deep(deepest: int, agent: str, session_id: str) -> LimitReached:
-    """Return the error for a call that exceeds `deepest`, the maximum depth of agents that ask agents."""
+    """Return the error for a call that exceeds the maximum depth `deepest` of nested agent calls."""
     return LimitReached(
         "levels of agents that ask agents",
         deepest,

@@ -13,15 +13,15 @@ import attrs
 import trio
 
 from actgent.errors import ConfigurationError
-from actgent.information_flow_labels import Label, label_of
+from actgent.information_flow_labels import Label, label_of, without_source
 from actgent.journal.record_types import AgentMessageRecord
-from actgent.limits_and_schedules.argument_checks import at_least_one
+from actgent.limits_and_schedules.id_and_number_validation import at_least_one
 from actgent.memory.memory_interface import ModelView
 from actgent.messages import NO_USAGE, Message, Part, Text, ToolCall, ToolResult, ToolSpec, Usage, new_id
-from actgent.support.field_repr import FieldRepr
-from actgent.support.untrusted_text import join_origins
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.untrusted_text_delimiters import join_origins
 
-from .in_memory_records import Entry, RecentRecords
+from .recent_records_without_journal import Entry, RecentRecords
 
 MAX_DESCRIPTION_CHARS = 2000
 """Maximum length of a session's description in characters. The first message has the complete text."""
@@ -172,9 +172,11 @@ class SessionConversation(FieldRepr):
     calling session; empty if there are none.
     """
     unrecorded: str = ""
-    """Names of untrusted sources, from answers of other sessions, that no record of this session names yet; empty if none."""
+    """Names of untrusted sources that came with answers of other sessions, and that no record of this session contains yet; empty if none."""
     revealed: str = ""
-    """Names of untrusted sources whose withheld text was put into answers in this process, unseen by the model."""
+    """Names of the untrusted sources of values that this process put into answers in place of references.
+    The model did not see these values.
+    """
     last_message: Message | None = None
     """Last message that is not a notice; None if there is none."""
     last_answer: AgentMessageRecord | None = None
@@ -183,13 +185,13 @@ class SessionConversation(FieldRepr):
     """
     _call_ids: set[str] | None = None
     _notices: dict[str, str] | None = None
-    """Mark of the last notice (system message) from each source; None without notices. See `notices`."""
+    """Key of the last system notice from each source; None without notices. See `notices`."""
     _history: tuple[Message, ...] = ()
     """Cached result of `history`."""
     recent: RecentRecords | None = None
     """Newest records of the session, for observations; None if a journal stores the session."""
     _unseen: Message | None = None
-    """Last answer, if it is not in the memory view yet; else None. Many last answers are never shown to a model."""
+    """Last answer, if it was not added to the memory view yet; else None. It is added only if the model is called again."""
 
     def describe(self, message: Message) -> None:
         """Set the description of the session to the beginning of a message's text."""
@@ -204,7 +206,7 @@ class SessionConversation(FieldRepr):
         self.unwritten = usage if self.unwritten is None else self.unwritten + usage
 
     def take_unwritten(self) -> Usage:
-        """Return the token usage of child sessions that no record contains yet, and reset it.
+        """Return and reset the token usage of child sessions that is not in a journal record yet.
 
         The caller must record it.
         """
@@ -214,7 +216,9 @@ class SessionConversation(FieldRepr):
         return taken
 
     def append(self, message: Message, *, answered: bool = False) -> None:
-        """Append a message to the history and the memory view, and add its untrusted sources to those of the conversation.
+        """Append a message to the history and the memory view.
+
+        Add the untrusted sources of the message to the conversation's label.
 
         An answer is added to the view together with the next message. `answered` is True if the current turn answers this
         message, or has answered it.
@@ -254,17 +258,29 @@ class SessionConversation(FieldRepr):
         self.origin = join_origins(self.origin, origin)
 
     def add_revealed_sources(self, sources: str) -> None:
-        """Add the untrusted sources of withheld values that a reply has revealed to its receiver, but not to the model."""
+        """Add the untrusted sources of withheld values that a reply contains.
+
+        The user has read these values, the model has not.
+        """
         self.revealed = join_origins(self.revealed, sources)
 
     def add_via(self, sources: str) -> None:
-        """Add names of untrusted sources that influence the conversation although it does not contain their text."""
+        """Add untrusted sources that influence the conversation, although the conversation does not contain their text."""
         self.via = join_origins(self.via, sources)
 
     def add_unrecorded_via(self, sources: str) -> None:
-        """Add the names of untrusted sources in an answer of another session. The next record of a state change must name them."""
+        """Add the untrusted sources of another session's answer. The next record of a state change must contain these sources."""
         self.add_via(sources)
         self.unrecorded = join_origins(self.unrecorded, sources)
+
+    def remove_source(self, source: str) -> None:
+        """Remove an untrusted source from the label of the conversation, because a person trusts the text of this source so far.
+
+        Messages keep the source. If another message with the source is appended, the label gets the source again.
+        """
+        self.origin = without_source(self.origin, source)
+        self.via = without_source(self.via, source)
+        self.unrecorded = without_source(self.unrecorded, source)
 
     @property
     def sources(self) -> str:
@@ -273,11 +289,14 @@ class SessionConversation(FieldRepr):
 
     @property
     def label(self) -> Label:
-        """Label of the next request to the model. Sources are only added to it, never removed."""
+        """Label (the set of untrusted sources) of the next request to the model.
+
+        Only `remove_source` removes a source from the label.
+        """
         return label_of(self.origin, self.via)
 
     def add_origins(self, messages: Iterable[Message]) -> None:
-        """Add the sources of untrusted text in these messages to those of the conversation."""
+        """Add the sources of untrusted text in messages to the sources of the conversation."""
         for message in messages:
             if message.origin:
                 self.add_origin(message.origin)
@@ -291,7 +310,7 @@ class SessionConversation(FieldRepr):
                         self.add_via(part.via)
 
     def current_view(self) -> ModelView:
-        """Return the memory view, which selects the messages that the model sees, after adding the newest answer to it."""
+        """Add the newest answer to the memory view, and return the view, which selects the messages for the model."""
         if self._unseen is not None:
             self._show(self._unseen)
         return self._view
@@ -342,7 +361,7 @@ class SessionConversation(FieldRepr):
         self._notices = dict(notices) or None
 
     def last_notice(self, source: str) -> str | None:
-        """Return the mark of the last notice from the source; None if the source has sent no notice."""
+        """Return the mark of the last notice (system message) from the part of actgent named `source`; None without a notice."""
         return None if self._notices is None else self._notices.get(source)
 
     def reserve_call_ids(self, ids: Iterable[str]) -> None:

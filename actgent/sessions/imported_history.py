@@ -22,8 +22,8 @@ from actgent.messages import (
     new_id,
     to_parts,
 )
-from actgent.support.field_repr import FieldRepr
-from actgent.support.untrusted_text import join_origins
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.untrusted_text_delimiters import join_origins
 
 from .session_context import SessionContext
 
@@ -187,7 +187,7 @@ class _CallPairing(FieldRepr):
         self._messages.append(attrs.evolve(message, parts=tuple(map(self._check_unique_call, message.parts))))
 
     def close(self) -> tuple[ChatMessage, ...]:
-        """Return all added messages.
+        """Check that each tool call has a result, and return all messages that were added.
 
         Raises:
             ConfigurationError: The history ends with tool calls that have no results.

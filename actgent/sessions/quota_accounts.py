@@ -12,11 +12,11 @@ import attrs
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_types import AccountKey, NextTimerRecord, SessionCreatedRecord, UsageRecord
 from actgent.journal.session_list_queries import QUOTA_AGENT, SessionFilter
-from actgent.limits_and_schedules.argument_checks import MAX_ID_CHARS
 from actgent.limits_and_schedules.budget import NOTHING, Account, Amounts, spent_in
+from actgent.limits_and_schedules.id_and_number_validation import MAX_ID_CHARS
 from actgent.limits_and_schedules.quotas import Period, Quotas, Unit
 from actgent.messages import Sender
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 from .session_record_writer import SessionLog
 
@@ -68,7 +68,7 @@ class QuotaAccounts(FieldRepr):
         return tuple([self._account(period, name, owner) for period in self._current_periods()])
 
     def find(self, key: AccountKey) -> Account | None:
-        """Return the account with this key; None if the account's period is over or has no limits any more."""
+        """Return the quota account with this key; None if the account's period is over or the quota has no limits any more."""
         period_name, _, name = key.session_id.partition(" ")
         for period in self._current_periods():
             if period.name == period_name:

@@ -13,6 +13,7 @@ Each session has one table of queued messages by message id. An entry is removed
 the message ends without a turn, or when it is rejected.
 """
 
+import functools
 import itertools
 import math
 import typing
@@ -55,9 +56,9 @@ from actgent.journal.record_types import (
     SystemPromptRecord,
     TurnOptions,
 )
-from actgent.journal.session_annotations import NO_ANNOTATIONS, SessionAnnotations
 from actgent.journal.session_list_queries import SessionKey
-from actgent.journal.state_patches import StatePatcher
+from actgent.journal.session_state_patches import StatePatcher
+from actgent.journal.session_tags_and_metadata import NO_ANNOTATIONS, SessionAnnotations
 from actgent.limits_and_schedules.budget import Account, Budget, Funding
 from actgent.limits_and_schedules.durable_timer import (
     DueIndex,
@@ -88,21 +89,26 @@ from actgent.messages import (
 )
 from actgent.protocols.partial_answers import PartialAnswer
 from actgent.state.reducers import Reducer
-from actgent.state.session_state import StateCheck, StateRecord, Store
-from actgent.support.fast_init import fast_constructor
-from actgent.support.field_repr import FieldRepr
-from actgent.support.untrusted_text import join_origins
+from actgent.state.session_state import SHOWN, WITHHELD, StateCheck, StateRecord, Store
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.fast_attrs_constructors import fast_constructor
+from actgent.support.untrusted_text_delimiters import join_origins
 from actgent.tools.tool_execution import Batch
-from actgent.tools.untrusted_call_sources import running_call, sources_of_text, sources_outside_of_turns
+from actgent.tools.untrusted_sources_of_call import (
+    running_call,
+    sources_of_text,
+    sources_outside_of_turns,
+    text_sources,
+)
 
 from .conversation import SessionConversation
+from .parent_and_child_sessions import Children, SessionTree
 from .pending.approval_ledger import APPROVAL_TIMER, ApprovalDeadline, ApprovalLedger, PendingCalls
 from .pending.delegated_tasks import Task
 from .pending.turn_checkpoint import TurnCheckpoint, TurnProgress
 from .pending.turn_future import CallOptions, Outcome, TurnFuture
 from .session_handlers import Handlers
 from .session_record_writer import SessionLog
-from .session_relations import Children, SessionTree
 
 _NO_STATE: Mapping[str, Any] = MappingProxyType({})
 Status = Literal["idle", "working", "suspended", "closed"]
@@ -123,7 +129,9 @@ class MessageEnding(FieldRepr):
     ended: trio.Event = attrs.field(factory=trio.Event)
     """Event that is set after handlers and callers of the messages have received the failure."""
     error: Exception | None = None
-    """Error that ends the messages, or the journal's error if the failure could not be written; None before `recorded`."""
+    """Exception with which the messages fail. If the failure could not be written, it is the journal's error.
+    None before `recorded` is set.
+    """
 
 
 class QueuedMessage:
@@ -141,7 +149,7 @@ class QueuedMessage:
     inbox_entry: InboxEntry[Message] | None = None
     """Entry of the message in the agent's inbox, reserved or occupied; None before the reservation."""
     log: SessionLog | None = None
-    """Session log that may have recorded the message; None without a journal."""
+    """Log of the session, which shows whether the message was already recorded; None without a journal."""
     is_accepted: bool = False
     """True if the inbox and the journal have accepted the message."""
     settled: trio.Event | None = None
@@ -149,7 +157,7 @@ class QueuedMessage:
     joined_futures: tuple[TurnFuture, ...] = ()
     """Futures of callers that sent a message with the same id."""
     ending: MessageEnding | None = None
-    """Ending of the message without a turn; None unless the message is being ended."""
+    """Failure that is being recorded and delivered for the message, which gets no turn; None for other messages."""
     failed: FailureRecord | None = None
     """Recorded failure of the message that its handlers may not have received yet; None if the message has not
     failed.
@@ -238,7 +246,7 @@ class Turn:
     joined: tuple[Message, ...] = ()
     """Earlier messages that this turn answers together with `message`."""
     limits: Limits = DEFAULT_LIMITS
-    """Limits of the turn."""
+    """Maximum model calls, tool calls, tokens, cost and working time of the turn."""
     reported: int = 0
     """Number of messages of the history, from the oldest, that `on_message` handlers have received."""
     host: TurnHost | None = None
@@ -246,8 +254,8 @@ class Turn:
     checkpoint: TurnCheckpoint | None = None
     """Progress of the turn before a restart; None for a new turn."""
     lent_slots: int = 0
-    """Number of tools and handlers of the turn that wait for other turns. Each lends its concurrency slot to another
-    turn.
+    """Number of tools and handlers of the turn that wait for other turns.
+    Each has released its concurrency slot for another turn.
     """
     batch: Batch | None = None
     """Tool calls that the turn is running; None if there are none."""
@@ -278,7 +286,7 @@ class Turn:
     time_limit_at: float = math.inf
     """Time at which the turn's time limit ends, in seconds of trio's clock; infinite without a limit."""
     is_cut: bool = False
-    """True if the agent failed during the turn. The next task of the turn then only ends it."""
+    """True if the agent failed during the turn. After its restart, the agent ends the turn without resuming its work."""
     ended: trio.Event | None = None
     """Event that is set at the end of the turn; None if no task waits for the end."""
     error: Exception | None = None
@@ -292,7 +300,7 @@ class Turn:
     is_recorded: bool = False
     """True if the failure is in the journal as the outcome of the turn's messages."""
     blame: str = "internal"
-    """Failure kind of the turn for exceptions whose class does not determine the kind."""
+    """Failure kind for exceptions whose class does not determine the kind."""
     answer_id: str = ""
     """Id of the message in the history that holds the turn's current answer."""
     answer_metadata: Mapping[str, Any] = NO_METADATA
@@ -308,14 +316,13 @@ class Turn:
     growth: PartialAnswer | None = None
     """Received part of the streamed answer, which is recorded if the turn is interrupted; None if no answer is being received."""
     gate: trio.Event | None = None
-    """Event that is set when the running guards have accepted the turn. Until then no part of an answer is shown or recorded.
-
-    None if no guard runs.
+    """Event that is set when the running guards have accepted the turn.
+    Before that, no part of an answer is shown or recorded. None if no guard runs.
     """
     has_journal_readers_only: bool = False
     """True if no handler or caller in this process receives the answer, so it is only read from the journal."""
     aside: str = ""
-    """Text that `on_query` functions add to the next model call, without adding it to the history."""
+    """Text for the next model call only, added by `on_query` functions. It is not added to the history."""
     fitting: Fitting | None = None
     """How the last model request was shortened to fit the context window; None if it was sent in full."""
 
@@ -343,7 +350,7 @@ class Turn:
             self.state = "exposed"
 
     def cover(self) -> None:
-        """From now until `expose`, protect the turn's task from cancellation, for steps that must complete, such as writes."""
+        """Protect the task of the turn from cancellation until `expose` is called, for steps that must complete, such as writes."""
         if self.state == "exposed":
             self.state = "running"
 
@@ -358,7 +365,7 @@ class Turn:
         self._move("resume")
 
     def stop_with(self, error: Exception) -> None:
-        """Stop the turn with an error: at once if cancellation is allowed, otherwise after its current step."""
+        """Stop the turn with an error. If the current step is protected from cancellation, the turn stops after this step."""
         if self.stop is None:
             self.stop = error
         was_exposed = self.state == "exposed"
@@ -424,7 +431,7 @@ class Turn:
         listener.detach()
 
     def leave(self, listener: TurnFuture) -> None:
-        """Remove the future of a caller that stops waiting, and stop the turn if no other caller waits for its outcome.
+        """Remove a caller that stops waiting for the turn. If no other caller waits for the outcome, stop the turn.
 
         A caller that repeated the id of an earlier message never stops the turn. A caller that joined a suspended turn does
         not stop the turn while it is suspended.
@@ -444,7 +451,7 @@ class Turn:
 
     @property
     def is_ending(self) -> bool:
-        """True if the turn will not resume: it was stopped, or its agent failed and restarts without it."""
+        """True if the turn will not resume, because it was stopped or its agent has failed."""
         return self.stop is not None or (self.host is not None and self.host.has_failed)
 
     def check(self) -> None:
@@ -497,6 +504,8 @@ class SessionHost(typing.Protocol):
     def is_stopping(self) -> bool: ...
     @property
     def has_ended(self) -> bool: ...
+    @property
+    def has_left(self) -> bool: ...
     @property
     def is_durable(self) -> bool: ...
     def kept(self, context: "SessionContext") -> "AbstractContextManager[SessionContext]": ...
@@ -560,8 +569,8 @@ class SessionContext:
     has_moved: bool = False
     """True if another process owns the session, or is about to own it."""
     is_left: bool = False
-    """True if the agent is stopping and its next start resumes the session. Outcomes in this process are then not
-    final.
+    """True if the agent is stopping and the session resumes at the agent's next start.
+    Outcomes in this process are then not final.
     """
     is_forwarded: bool = False
     """True if queued messages were passed to another process, so this process must not close the session."""
@@ -589,7 +598,7 @@ class SessionContext:
     _timers: SessionTimers | None = None
     _state: Store | None = None
     seen_state: Mapping[str, Any] = _NO_STATE
-    """State of the session for reading: the state store, or an empty mapping as long as the session has no store."""
+    """Read-only session state: the state store, or an empty mapping if the session has no store yet."""
     annotations: SessionAnnotations = NO_ANNOTATIONS
     """Tags and metadata of the session."""
 
@@ -599,7 +608,7 @@ class SessionContext:
 
     @property
     def status(self) -> Status:
-        """Current status of the session."""
+        """Current status of the session: `idle`, `working`, `suspended` or `closed`."""
         if self.closed:
             return "closed"
         if self.suspension is not None:
@@ -608,12 +617,12 @@ class SessionContext:
 
     @property
     def refusal(self) -> SessionClosed | SessionMoved:
-        """Error to raise for calls on the closed session."""
+        """Error for calls on this context: `SessionMoved` if another process owns the session, else `SessionClosed`."""
         return SessionMoved(self.agent, self.id) if self.has_moved else SessionClosed(self.id)
 
     @property
     def answered_ids(self) -> tuple[str, ...]:
-        """Ids of the messages that the running or suspended turn answers. The first id is that of the turn."""
+        """Ids of the messages that the running or suspended turn answers. The first id is also the id of the turn."""
         turn = self.turn
         if turn is None:
             return () if self.suspension is None else (self.suspension.message.id,)
@@ -635,7 +644,7 @@ class SessionContext:
 
     @property
     def scope(self) -> str:
-        """Prefix for ids that are derived from this session. It is unique for the session."""
+        """Prefix of all ids that are derived from this session. No other session has this prefix."""
         return self.id if self.is_former else self.key.scope
 
     @property
@@ -651,6 +660,26 @@ class SessionContext:
                 reducers=self.reducers, check=self.state_check, write=_writer_for(self)
             )
         return self._state
+
+    @property
+    def state_values(self) -> Mapping[str, Any]:
+        """Values of the session's state, including internal values that programs cannot read.
+
+        The caller must not change the mapping.
+        """
+        return _NO_STATE if self._state is None else self._state.shared_values
+
+    @property
+    def withheld_sources(self) -> str:
+        """Untrusted sources of the tool results that isolation withholds (does not show to the model); empty if there are none."""
+        kept = (value["sources"] for key, value in self.state_values.items() if key.startswith(WITHHELD))
+        return functools.reduce(join_origins, kept, "")
+
+    @property
+    def shown_sources(self) -> str:
+        """Untrusted sources of the values of withheld results that the model has read under `Policy(bits=)`; empty if there are none."""
+        sources: str = self.state_values.get(SHOWN, {}).get("ever", "")
+        return sources
 
     @property
     def has_state(self) -> bool:
@@ -731,7 +760,7 @@ class SessionContext:
     # --- ids that were given by callers ---------------------------------------------------
 
     def has_accepted(self, message_id: str) -> bool:
-        """Return True if a message with this id was accepted before, so that a new message with the id is a repetition.
+        """True if the session has accepted a message with this id before, so that a new message with this id is a repetition.
 
         Only the newest ids are remembered.
         """
@@ -747,7 +776,7 @@ class SessionContext:
         self._accepted = dict.fromkeys(ids) or None
 
     def add_accepted_id(self, message_id: str) -> None:
-        """Remember the id of an accepted message, so that a second message with this id is a repetition."""
+        """Store the id of an accepted message, so that a second message with the same id counts as a repetition."""
         if self._accepted is None:
             self._accepted = {}
         self._accepted[message_id] = None
@@ -755,14 +784,14 @@ class SessionContext:
             del self._accepted[next(iter(self._accepted))]
 
     def release_accepted_id(self, message_id: str) -> None:
-        """Forget an accepted id. A message with this id can then be accepted again, e.g. after a failed write."""
+        """Remove an id from the accepted ids, e.g. after a failed write, so that a message with this id can be accepted again."""
         if self._accepted is not None:
             self._accepted.pop(message_id, None)
 
     # --- messages that were stopped before they were in -----------------------------------
 
     def cancel_on_arrival(self, message_id: str, reason: str) -> bool:
-        """Note that the message with this id is cancelled, before it arrives or while it is queued.
+        """Cancel the message with this id, which has not arrived yet or is queued.
 
         Return True if the cancellation is new; False if the message has ended or was cancelled before. Above the maximum
         number of noted cancellations, the oldest is dropped.
@@ -790,7 +819,7 @@ class SessionContext:
     # --- messages -------------------------------------------------------------------------
 
     def add_message(self, acceptance: QueuedMessage) -> None:
-        """Add a message that is being sent to the table of queued messages, and count it as pending."""
+        """Add a message to the table of queued messages while it is being sent. The message then counts as pending."""
         self.pending += 1
         self.restore_message(acceptance)
 
@@ -801,7 +830,7 @@ class SessionContext:
         self.acceptances[acceptance.message.id] = acceptance
 
     def forget_message(self, message_id: str, *, is_refused: bool) -> None:
-        """Remove a queued message whose records show that it ended before the restart.
+        """Remove a queued message that ended before the restart according to the journal.
 
         If it was rejected (`is_refused`), its id can be used again.
         """
@@ -812,12 +841,12 @@ class SessionContext:
             self.release_accepted_id(message_id)
 
     def find_message(self, message_id: str) -> QueuedMessage | None:
-        """Return the queued message with this id; None if there is none."""
+        """Return the queued message with this id; None if no message with this id is queued."""
         return None if self.acceptances is None else self.acceptances.get(message_id)
 
     @property
     def waiting_messages(self) -> Iterator[Message]:
-        """Accepted messages that wait for their turn, in the order in which they were sent."""
+        """Accepted messages whose turn has not started, in the order in which they were sent."""
         return (each.message for each in (self.acceptances or {}).values() if each.is_accepted)
 
     def remove_rejected(self, acceptance: QueuedMessage) -> None:
@@ -827,7 +856,7 @@ class SessionContext:
         acceptance.mark_done()
 
     def take_message(self, message: Message) -> QueuedMessage:
-        """Remove and return the queue entry of a message whose turn starts, or that ends without a turn."""
+        """Remove and return the queue entry of a message whose turn starts, or which ends without a turn."""
         assert self.acceptances is not None  # noqa: S101 - each message in the inbox has an acceptance
         acceptance = self.acceptances.pop(message.id)
         if not self.acceptances:
@@ -836,7 +865,7 @@ class SessionContext:
 
     @property
     def should_close(self) -> bool:
-        """True if the session served a single request and has no pending message, so that it should be closed.
+        """True if the session must be closed, because it has served its single request and has no pending message.
 
         A session whose messages were passed to another process stays open.
         """
@@ -862,7 +891,9 @@ class SessionContext:
         metadata: Mapping[str, Any] | None = None,
         via: str = "",
     ) -> Message:
-        """Create a message to this session, without sending it. None as sender is the owner of the session, as a user.
+        """Create a message to this session without sending the message.
+
+        If `sender` is None, the sender is the owner of the session.
 
         `deadline` is the maximum time in seconds to wait for room in the inbox. `via` names the untrusted sources of the
         sender.
@@ -943,7 +974,7 @@ class SessionContext:
         self.report_next_timer()
 
     def drop_timer(self, timer_id: str) -> None:
-        """Cancel the timer with this id; an unknown id is ignored. The change is written with the session's next records."""
+        """Cancel the timer with this id. An unknown id is ignored. The next records of the session contain the change."""
         if self._timers is not None and self._timers.due.pop(timer_id, None) is not None:
             self.report_next_timer()
 
@@ -979,17 +1010,17 @@ class SessionContext:
 
     @property
     def task(self) -> Task | None:
-        """Task that the session works on for its parent; None without a task."""
+        """Task that the session executes for its parent session; None if the session executes no task."""
         return None if self.tree is None else self.tree.task
 
     @property
     def accounts(self) -> tuple[Account, ...]:
-        """Budget accounts of the session's own limits and of its parents' limits."""
+        """Budget accounts that limit the session: those of its own limits and of its parents' limits."""
         return () if self.tree is None else self.tree.accounts
 
     @property
     def wait_node(self) -> WaitNode | None:
-        """Node of the session in the graph of sessions that wait for each other; None if the session takes part in no wait."""
+        """Node of the session in the wait graph (the graph of sessions that wait for each other); None if it is in no wait."""
         return None if self.tree is None else self.tree.wait_node
 
     @property
@@ -1023,7 +1054,7 @@ class SessionContext:
 
     @property
     def reports_due(self) -> int:
-        """Number of tasks that this session delegated and whose outcome it has not received."""
+        """Number of delegated tasks whose outcome this session has not received yet."""
         return len(self.children.reporting) if self.children else 0
 
     def remove_child(self, child: "SessionContext") -> None:
@@ -1043,12 +1074,12 @@ class SessionContext:
 
     @property
     def may_have_approvals(self) -> bool:
-        """True if this session has an open approval, or a descendant may have one."""
+        """True if this session has an open approval, or if one of its descendants may have an open approval."""
         waits = self.approvals is not None and self.approvals.has_open
         return waits or bool(self.children and self.children.asking)
 
     def mark_approvals_open(self) -> None:
-        """Mark this session in its direct and indirect parents, because it or a descendant may have open approvals."""
+        """Mark this session in its direct and indirect parents, so that their searches for open approvals visit this session."""
         child, parent = self, self.parent
         while (
             parent is not None
@@ -1061,7 +1092,7 @@ class SessionContext:
 
     @property
     def _is_deciding(self) -> bool:
-        """True if approvals are open and decisions about all of them are being written, so that the turn resumes soon."""
+        """True if the decisions of all open approvals are being written, so that the turn will resume soon."""
         return self.approvals is not None and self.approvals.is_deciding
 
     def wake_idle_waiters(self) -> None:
@@ -1070,7 +1101,7 @@ class SessionContext:
             self._idle.unpark_all()
 
     def check_not_inside(self, call: str) -> None:
-        """Check that the current task may wait for this session, i.e. is not part of its turn.
+        """Raise `WouldDeadlock` if the current task is part of a turn of this session, because it would wait for itself.
 
         `call` is the name of the public method for the error.
 
@@ -1103,6 +1134,20 @@ class SessionContext:
             raise SessionMoved(self.agent, self.id)
 
 
+def _rejects_record(context: SessionContext, record: StateRecord) -> bool:
+    """Return True if a durable session must not record anything, because its agent has stopped.
+
+    The next start of the agent loads the session again, and does not see changes of this object.
+
+    Raises:
+        NotRunning: The record changes the state.
+    """
+    is_outdated = context.log is not None and context.host is not None and context.host.has_left
+    if is_outdated and type(record) is StateChangeRecord:
+        raise NotRunning(context.agent)
+    return is_outdated
+
+
 def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
     """Return the function with which the state store of a session records its changes.
 
@@ -1112,7 +1157,7 @@ def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
 
     def write(record: StateRecord) -> None:
         found = reference()
-        if found is None:
+        if found is None or _rejects_record(found, record):
             return
         running = running_call.get()
         if running is not None and running.owner is found and type(record) is StateChangeRecord:
@@ -1132,7 +1177,7 @@ def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
 
 
 def _sources_of_writer(context: SessionContext, record: StateChangeRecord) -> str:
-    """Return the names of untrusted sources that the record of a state change must contain, because no other record does yet.
+    """Return the untrusted sources that the record of a state change must contain, because no earlier record contains them.
 
     These are the sources of answers and running calls in the session's own turn. If a turn of another session makes the
     change, its sources are returned, and also added to this session.
@@ -1148,21 +1193,30 @@ def _sources_of_writer(context: SessionContext, record: StateChangeRecord) -> st
         and batch.isolation is not None
         and all(key.startswith("_") for key in record.changes)
     ):
-        return ""  # the withheld results themselves
+        return ""  # the hidden results themselves
     sources, context.conversation.unrecorded = context.conversation.unrecorded, ""
     return sources if batch is None else join_origins(sources, batch.running_sources())
 
 
 def _sources_of_other_turn(turn: Turn | None) -> str:
-    """Return the names of the untrusted sources of a turn that changes another session.
+    """Return the untrusted sources of a turn that changes the state of another session.
 
     Outside of a turn, they are the sources of the current request.
     """
     if turn is None or not is_inside(turn):
         return sources_outside_of_turns()
+    return sources_of_turn(turn)
+
+
+def sources_of_turn(turn: Turn) -> str:
+    """Return the untrusted sources of all texts that the current task of a turn may have read."""
     running = running_call.get()
     given = running.argument_sources if running is not None and running.owner is turn.session else ""
-    return join_origins(turn.session.conversation.sources, join_origins(given, sources_of_text()))
+    if text_sources.get() is not None:
+        given = join_origins(given, sources_of_text())
+    if turn.batch is not None:
+        given = join_origins(given, turn.batch.unrecorded_sources())
+    return join_origins(turn.session.conversation.sources, given)
 
 
 def host_of(context: SessionContext) -> SessionHost:

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeVar
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.support.fast_init import fast_constructor
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.fast_attrs_constructors import fast_constructor
 from actgent.tools.callable_kinds import GENERATOR_REJECTED, YIELDS, code_yields, is_generator_function
 
 HandlerKind = Literal[
@@ -82,7 +82,7 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
         self.drop([attached for attached in each if attached.handler == handler])
 
     def drop(self, registrations: list[HandlerRegistration]) -> None:
-        """Remove registrations that `add` returned. A running dispatch does not call their handlers any more."""
+        """Remove the registrations that `add` returned. A dispatch that is running no longer calls these handlers."""
         for attached in registrations:
             attached.handler, attached.takes_session = _ignore, False
         for kind, group in tuple(self.items()):
@@ -92,13 +92,13 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
                 del self[kind]
 
     def mark_agent_handlers(self) -> None:
-        """Mark all current handlers as registered by `Agent.on_session` functions, so that `from_program` omits them."""
+        """Mark all current handlers as handlers of `Agent.on_session` functions. `from_program` omits marked handlers."""
         for group in self.values():
             for attached in group:
                 attached.is_from_program = False
 
     def from_program(self) -> "Handlers | None":
-        """Return a copy with only the handlers that the program registered on the session; None if there are none."""
+        """Return a copy with only the handlers that the program attached to the session; None if there are no such handlers."""
         found = {
             kind: tuple(attached for attached in group if attached.is_from_program)
             for kind, group in self.items()
@@ -112,7 +112,7 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
         return bool(self) and not self.keys().isdisjoint(kinds)
 
     def note_missed(self, kind: HandlerKind) -> None:
-        """Note that a delivery of this kind was dropped, because no handler of this kind was registered so far."""
+        """Store that a delivery of this kind was dropped, because no handler of this kind was registered."""
         self._missed |= _BITS.get(kind, 0) & ~self._had
 
     def pop_missed(self, kind: HandlerKind) -> bool:
@@ -244,7 +244,7 @@ def _takes_session(handler: Handler, taken: int, required: int) -> bool:
 
 
 def _check_parameter_order(handler: Handler) -> None:
-    """Check that a handler does not have its two parameters in the wrong order.
+    """Raise `ConfigurationError` if the two parameters of a handler are in the wrong order.
 
     Raises:
         ConfigurationError: The first of the two parameters is named `session`, and the second is not.
@@ -279,7 +279,7 @@ def _inspected(handler: Handler) -> bool:
 
 
 def to_awaitable(result: object) -> Awaitable[object] | None:
-    """Return the result of a handler if it is an awaitable, as from an async handler; None for other results.
+    """Return the result of a handler if it must be awaited, as the result of an async handler; None for other results.
 
     Raises:
         TypeError: The handler returned a generator, which would never run.

@@ -31,8 +31,8 @@ from actgent.journal.record_types import (
 from actgent.limits_and_schedules.budget import Funding
 from actgent.messages import Message, ToolResult
 from actgent.state.session_state import StateRecord
-from actgent.support.fast_init import fast_constructor
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.fast_attrs_constructors import fast_constructor
 
 from .pending.turn_checkpoint import TurnCheckpoint
 
@@ -60,9 +60,10 @@ class SessionLog(FieldRepr):
     _steps: int = 0
     """Number of batches passed to the journal."""
     _durable: int = 0
-    """Number of batches that are known to be durable. They are the first ones."""
+    """Number of the first batches that are known to be durable."""
     _has_stopped: bool = False
-    _is_closed: bool = False
+    is_closed: bool = False
+    """True once the close of the session was added."""
     is_unused: bool = False
     """True if no caller received the new session, so its id can be used again after the close."""
     has_withdrawn_child: bool = False
@@ -133,7 +134,8 @@ class SessionLog(FieldRepr):
         """
         if self._opened is not None:
             timeout_seconds = await self._wait_opened(timeout_seconds)
-        self._flush_before()
+        if self._pending:
+            self._flush_before()
         noted, self._pending = self._pending, []
         if is_first := _opens(noted):
             self._begin_opening()
@@ -166,7 +168,7 @@ class SessionLog(FieldRepr):
         self._is_paused, self._opened = True, trio.Event()
 
     def _end_opening(self) -> None:
-        """Resume writing with the records that were held back while the session was created."""
+        """Resume writing, beginning with the records that were collected while the session was created."""
         if self._opened is not None:
             self._opened.set()
         self._is_paused, self._opened = False, None
@@ -190,7 +192,7 @@ class SessionLog(FieldRepr):
         return max(0.0, scope.deadline - trio.current_time())
 
     def add_outcomes(self, outcomes: Iterable[OutcomeRecord], checkpoint: TurnCheckpoint | None) -> None:
-        """Add records of outcomes, such as replies, before they are delivered.
+        """Add the records of outcomes, such as replies, before handlers receive these outcomes.
 
         Outcomes that were recorded before a restart are skipped.
         """
@@ -211,7 +213,7 @@ class SessionLog(FieldRepr):
                 self._finished.add(result.call_id)
 
     def note_recorded_result(self, call_id: str) -> None:
-        """Note that the result of a tool call is in the journal already, from before a restart."""
+        """Store that the journal already has the result of a tool call, from before a restart."""
         self._finished.add(call_id)
 
     def record_results(self, record: AgentMessageRecord) -> None:
@@ -231,7 +233,7 @@ class SessionLog(FieldRepr):
         closes: bool = False,
         is_urgent: bool = False,
     ) -> None:
-        """Record the end of the messages that one turn answered, and queue the batch.
+        """Record that the messages of one turn have ended, and queue the batch of records for the journal.
 
         Args:
             message_ids: Ids of the ended messages.
@@ -243,7 +245,9 @@ class SessionLog(FieldRepr):
         """
         for message_id in message_ids:
             self.add(
-                make_message_end_record(message_id=message_id, failed=failed, error=error, words=error_text)
+                make_message_end_record(
+                    message_id=message_id, failed=failed, error=error, error_text=error_text
+                )
             )
         if closes:
             self.note_closed()
@@ -262,8 +266,8 @@ class SessionLog(FieldRepr):
 
     def note_closed(self) -> None:
         """Add the record of the session's close, once."""
-        if not self._is_closed:
-            self._is_closed = True
+        if not self.is_closed:
+            self.is_closed = True
             self.add(SessionClosedRecord(unused=self.is_unused, erase=self.is_temporary))
 
     @trio.lowlevel.enable_ki_protection
@@ -310,11 +314,11 @@ class SessionLog(FieldRepr):
         return not self._pending
 
     def pause(self) -> None:
-        """Hold back records until `unpause`, because the session may be erased in the meantime."""
+        """Collect records without writing them until `unpause`, because the session may be erased in the meantime."""
         self._is_paused = True
 
     def unpause(self) -> None:
-        """Resume writing, starting with the records that were held back."""
+        """Resume writing, beginning with the records that were collected during the pause."""
         self._is_paused = False
         self.flush_soon()
 
@@ -328,7 +332,7 @@ class SessionLog(FieldRepr):
         self._pending.clear()
 
     def withdraw(self) -> bool:
-        """Record that no caller received this new session, so that its id is free, and stop writing.
+        """Record that no caller received this new session, so that the id is free, and stop writing records.
 
         Return True if the journal may have records of the session, which must then be erased.
         """
@@ -401,7 +405,10 @@ class SessionLog(FieldRepr):
         self._durable = max(self._durable, step)  # and all before it: a session's steps stay in order
 
     def _find_moved(self, on_fenced: "Callable[[SessionLog], object]") -> None:
-        """Stop writing, because a write showed that another process owns the session, and call `on_fenced` with this log."""
+        """Stop writing records, because a write showed that another process owns the session.
+
+        Then call `on_fenced` with this log.
+        """
         if not self.has_moved:
             self.abandon()
             on_fenced(self)

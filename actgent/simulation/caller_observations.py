@@ -35,7 +35,7 @@ class StoredFirst:
     agent: str
     session_id: str
     series: str
-    """Name of the record series in the journal that stored the session at that time."""
+    """Internal name of the session's storage in the journal at that time (see `Head.series`)."""
     records: int
     """Number of records of the session that were stored at that time."""
 
@@ -56,12 +56,12 @@ class Notes:
     """Delivery ids and statuses of the tool results that handlers received, by session and call id."""
     replies: dict[str, str] = attrs.field(factory=dict)
     """Session id of each reply that handlers received, by reply id."""
-    final: dict[str, str] = attrs.field(factory=dict)
-    """Kind of the final failure that handlers received for a message, by message id."""
+    final: dict[tuple[str, str], str] = attrs.field(factory=dict)
+    """Kind of the final failure that handlers received for a message, by session and message id."""
     stopped: dict[str, float] = attrs.field(factory=dict)
     """Time at which `interrupt()` of a message returned, by message id."""
     stopped_turns: set[tuple[str, int]] = attrs.field(factory=set)
-    """Ids of sessions of callers, and numbers of the lives whose stop ended a turn of such a session or of its child sessions."""
+    """Pairs of session id and process number: stopping that process ended a turn of the session or of its child sessions."""
     interrupting: set[str] = attrs.field(factory=set)
     """Ids of messages that a caller tried to interrupt."""
     dropped: dict[str, float] = attrs.field(factory=dict)
@@ -71,24 +71,27 @@ class Notes:
     closed: set[str] = attrs.field(factory=set)
     """Ids of sessions whose `aclose()` returned."""
     close_begun: dict[str, int] = attrs.field(factory=dict)
-    """Number of the life (process) in which `aclose()` of a session began and was not refused, by session id."""
+    """Number of the simulated process in which `aclose()` of a session began and was not refused, by session id."""
     removal_ended: dict[str, tuple[float, int]] = attrs.field(factory=dict)
-    """Time and life of the end of the last removal of a schedule or task, by text of the schedule or id of the task.
-
-    The call of the removal returned, failed or was cancelled."""
+    """End of the last removal of a schedule or task: time and number of the simulated process.
+    The key is the text of the schedule, or the id of the task. The call of the removal returned, failed or was cancelled.
+    """
     whole_lives: dict[int, tuple[float, float]] = attrs.field(factory=dict)
-    """Lives that ended by themselves, without a stop or a restart, and some time after the last fault of the journal, by number.
-
-    The values are the times from which all background work is complete, and of the end.
+    """Simulated processes that ended normally, some time after the last fault of the journal, by process number.
+    The values are two times: when all background work was complete, and the end.
     """
     repaired_lives: set[int] = attrs.field(factory=set)
-    """Lives that ended or died some time after the last fault of the journal, by number. Then no write is in doubt."""
+    """Numbers of the simulated processes that ended or died some time after the last fault of the journal.
+    No write has an unknown outcome then.
+    """
     due: dict[str, tuple[float, float]] = attrs.field(factory=dict)
     """Time at which a schedule is due and time at which it was set, by text of the schedule."""
     closed_in_journal: set[str] = attrs.field(factory=set)
     """Ids of sessions that are closed in the journal at the end."""
     parents: dict[tuple[str, str], tuple[str, ...] | None] = attrs.field(factory=dict)
     """Agent and id of the parent of each session in the journal at the end, by agent and id; None without a parent."""
+    left_open: set[tuple[str, str]] = attrs.field(factory=set)
+    """Agents and ids of the child sessions that a close has left open, because their agents were not running."""
     open_in_journal: set[tuple[str, str]] = attrs.field(factory=set)
     """Agents and ids of the sessions that are open in the journal at the end."""
     decided: dict[str, list[tuple[str, str, str]]] = attrs.field(factory=dict)
@@ -109,17 +112,19 @@ class Notes:
     """Ids of the sessions whose deletion returned and that no caller has created again."""
     erased: set[str] = attrs.field(factory=set)
     """Ids of the messages that were accepted before a deletion of their session, which returned. Callers never send them again."""
+    annotated: dict[tuple[str, str], set[str]] = attrs.field(factory=dict)
+    """Keys of the metadata that calls of `annotate()` have added, by agent and session id."""
     opened: dict[str, int] = attrs.field(factory=dict)
     """Number of calls that have opened a session, by session id."""
     given_up: dict[str, tuple[float, int, bool]] = attrs.field(factory=dict)
-    """Messages that callers gave up: the last call was refused or cancelled, and they are never sent again. By message id.
-
-    The values are the time, the life, and False if a crash of this life may bring the message back.
+    """Messages that callers never send again, by message id: their last call was refused or cancelled.
+    The values are the time, the number of the simulated process, and False if a crash of this process may bring the
+    message back.
     """
     told_results: dict[str, tuple[str, str]] = attrs.field(factory=dict)
     """Session id and status of the last tool result that handlers received for a call, by call id."""
     ended_lives: set[int] = attrs.field(factory=set)
-    """Numbers of the lives that were not killed, and had no fault of the journal."""
+    """Numbers of the simulated processes that were not killed and had no fault of the journal."""
     schedule_ids: dict[str, str] = attrs.field(factory=dict)
     """Id of each schedule whose call has returned, by text of the schedule."""
     in_flight: Counter[str] = attrs.field(factory=Counter)
@@ -127,33 +132,46 @@ class Notes:
     stored_first: list[StoredFirst] = attrs.field(factory=list)
     """Observations whose records had to be stored before them; empty if the journal is not in memory."""
     series: dict[tuple[str, str], str] = attrs.field(factory=dict)
-    """Name of the record series that stores a session at the end, by agent and session id."""
+    """Internal name of each session's storage in the journal at the end of the run, by agent and session id."""
     requests_by_series: Counter[str] = attrs.field(factory=Counter)
-    """Number of model requests of sessions with a limit, by name of the record series that stores the session."""
+    """Number of model requests of sessions with a limit, by the internal name of the session's storage."""
     _erasing: dict[str, set[str]] = attrs.field(factory=dict)
     """Ids of the messages that were accepted before the last deletion, by session id."""
     _eras: dict[str, int] = attrs.field(factory=dict)
-    """Number of beginnings and ends of deletions of a session, by session id. It is odd while a deletion is in progress."""
+    """Number of times that a deletion of a session began or ended, by session id.
+    The number is odd while a deletion is in progress.
+    """
 
     def era(self, session_id: str) -> int:
-        """Return the number of beginnings and ends of deletions (era) of a session, which its child sessions share."""
+        """Return the era of a session: how many deletions have begun, plus how many have ended.
+
+        Child sessions have the era of their root session.
+        """
         root = root_of(session_id)
         eras = self._eras.values()
         return self._eras.get(root, 0) if root else 2 * sum(eras) + any(each % 2 for each in eras)
 
     def is_valid(self, session_id: str, era: int) -> bool:
-        """Return True if no deletion of a session overlaps a call that began in the era `era`. The call may then be noted."""
+        """Return True if no deletion of the session overlaps a call that began in the era `era` and ends now.
+
+        Only then may the result of the call be recorded.
+        """
         return era % 2 == 0 and era == self.era(session_id)
 
     def begin_erasure(self, session_id: str) -> None:
-        """Drop the observations of a session because its deletion begins. No call is noted until the end of the deletion."""
+        """Forget what callers observed of a session, because its deletion begins.
+
+        Until the deletion ends, calls to the session are not recorded.
+        """
         self._eras[session_id] = self.era(session_id) + 1 | 1
         self.closing.add(session_id)
         accepted = {each for each, known in self.accepted.items() if known == session_id}
         self._erasing[session_id] = accepted - self.in_flight.keys()
         for message_id in [each for each, known in self.sent.items() if known == session_id]:
             self.accepted.pop(message_id, None)
-            self.final.pop(message_id, None)
+        self.final = {
+            key: kind for key, kind in self.final.items() if root_of(key[0]) not in ("", session_id)
+        }
         self.stopped = {key: at for key, at in self.stopped.items() if not key.startswith(f"{session_id}-")}
         self.dropped = {key: at for key, at in self.dropped.items() if not key.startswith(f"{session_id}-")}
         self.replies = {
@@ -169,6 +187,7 @@ class Notes:
         self.closed.discard(session_id)
         self.close_begun.pop(session_id, None)
         self.requests.pop(session_id, None)
+        self.annotated = {key: found for key, found in self.annotated.items() if key[1] != session_id}
         self.limits.pop(session_id, None)
         self.decided = {
             key: [each for each in found if root_of(each[0]) not in ("", session_id)]
@@ -180,11 +199,14 @@ class Notes:
         }
 
     def note_sending(self, message_id: str) -> None:
-        """Note that a message is being sent, so that a session that is created during a deletion may have it."""
+        """Record that a caller is sending a message. A session that is created during a deletion may have this message."""
         for accepted in self._erasing.values():
             accepted.discard(message_id)
 
     def end_erasure(self, session_id: str) -> None:
-        """Note that the deletion of a session has returned. Messages that were accepted before are never sent again."""
+        """Record that the deletion of a session has ended.
+
+        Messages that were accepted before the deletion are never sent again.
+        """
         self._eras[session_id] = self.era(session_id) + 1
         self.erased.update(self._erasing.pop(session_id, ()))

@@ -34,18 +34,20 @@ FaultKind = Literal[
     "handler",
     "downtime",
     "approver",
+    "order",
+    "annotate",
 ]
 FAULTS: tuple[FaultKind, ...] = get_args(FaultKind)
 """Kinds of faults that a seed may have."""
 RARE_FAULTS: frozenset[FaultKind] = frozenset(["restart", "slow", "close", "erase", "limit", "fork", "full"])
 """Kinds that a third of the seeds have, because they end or slow down other work. Half of the seeds have each other kind."""
-ON_REQUEST: frozenset[FaultKind] = frozenset(["approver"])
+ON_REQUEST: frozenset[FaultKind] = frozenset(["approver", "order", "annotate"])
 """Kinds that a seed has only if the settings request them."""
 MANY = 1024
 """Number of idle sessions in memory that no seed exceeds."""
 MAX_SESSIONS, MAX_MESSAGES = 3, 3
 LIVES = (1, 2, 3, 4, 4, 5)
-"""Numbers of lives of a seed. Most deaths are in seeds with several lives."""
+"""Numbers of simulated processes of a seed. Most deaths are in seeds with several simulated processes."""
 DEFAULT_MESSAGE = "message {number}"
 _CHANCES: dict[FaultKind, tuple[float, ...]] = {"model": (0.25,), "journal": (0.2,), "slow": (0.05,)}
 """Probabilities of an event of a kind, of which a seed that has this kind draws one."""
@@ -59,6 +61,7 @@ _CALLS: tuple[FaultKind, ...] = (
     "task",
     "fork",
     "restart",
+    "annotate",
 )
 """Kinds of faults that are calls of callers."""
 _ONE_AGENT = (True, False, False)
@@ -104,9 +107,11 @@ class SeedPlan:
     snapshot_records: int
     """Number of new records after which a session gets a snapshot."""
     inbox: int
-    """Number of queued messages of a session for which inboxes have room; 0 for the number that the program sets."""
+    """Maximum number of queued messages per session; 0 uses the value that the program sets."""
     only_agent: float | None
-    """Place in the list of agents, from 0 to 1, of the agent that has all sessions; None if the sessions have different agents."""
+    """Position in the list of agents, from 0 to 1, of the agent to which all sessions belong.
+    None if the sessions belong to different agents.
+    """
     second_call: float
     """Probability of a second tool call in an answer of a model that calls a tool."""
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from actgent.journal.record_types import (
+    REFUSED,
     AgentMessageRecord,
     ApprovalDecisionRecord,
     CallsStartedRecord,
@@ -25,7 +26,7 @@ from actgent.journal.record_types import (
 )
 from actgent.messages import Message, Priority, Text, ToolResult
 from actgent.runtime.sessions.session_lifecycle import CLOSED_REASON
-from actgent.testing.journal_history_checks import (
+from actgent.testing.session_history_consistency import (
     REPEATABLE_ENDS,
     ClientCall,
     calls_and_results,
@@ -40,7 +41,7 @@ from .run_report import SessionStory, Story
 from .simulated_world import START
 
 PUNCTUAL_SECONDS = 30.0
-"""Time after which a schedule must have fired in a life in which nothing prevents it."""
+"""Time after which a schedule must have fired in a simulated process in which nothing prevents it."""
 CLOCK_SLACK_SECONDS = 0.001
 """Maximum difference between the simulated time and the time in a record: two readings of the clock are never equal."""
 
@@ -54,11 +55,12 @@ def check_run(story: Story, notes: Notes, effects: Mapping[tuple[str, str], str]
         effects: Declared effects (`pure`, `idempotent`, `once`) of the tools, by agent and tool.
     """
     for session in story.sessions():
-        if _is_of_copy((session.agent, session.id), notes):
+        if _is_unsupervised((session.agent, session.id), notes):
             yield from (f"{session.id}: {problem}" for problem in find_contradictions(session.records))
             if COPY_PREFIX in session.id and any(
-                isinstance(each, ScheduleRecord) for each in session.records
-            ):
+                isinstance(each, ScheduleRecord) and each.description in notes.timed
+                for each in session.records
+            ):  # a tool may set other schedules in a copy
                 yield f"{session.id} is a copy, but it has schedules"
             continue
         yield from _check_messages(session, notes)
@@ -87,13 +89,13 @@ def check_run(story: Story, notes: Notes, effects: Mapping[tuple[str, str], str]
             yield f"{message_id} was accepted, but the journal does not have it"
 
 
-def _is_of_copy(key: tuple[str, ...], notes: Notes) -> bool:
-    """Return True if a session is a copy of another session, or a child session of a copy.
+def _is_unsupervised(key: tuple[str, ...], notes: Notes) -> bool:
+    """Return True if a session or one of its parents is a copy, or stayed open when its parent was closed.
 
-    The last life (process) does not wait for the work of copies.
+    The last simulated process does not wait for the work of these sessions.
     """
     above: tuple[str, ...] | None = key
-    while above is not None and COPY_PREFIX not in above[1]:
+    while above is not None and COPY_PREFIX not in above[1] and above not in notes.left_open:
         above = notes.parents.get((above[0], above[1]))
     return above is not None
 
@@ -111,11 +113,21 @@ def _check_messages(session: SessionStory, notes: Notes) -> Iterator[str]:
     for message_id, found in message_marks(session.records).items():
         if not is_sound(found):
             yield f"message {message_id} of {session.id} has the records {' '.join(found)}"
-        if message_id in notes.sent and notes.sent[message_id] != session.id:
+        if message_id in notes.sent and not _is_below(
+            (session.agent, session.id), notes.sent[message_id], notes
+        ):
             yield f"message {message_id} of {notes.sent[message_id]} is in {session.id}"
-        final = notes.final.get(message_id)
+        final = notes.final.get((session.id, message_id))
         if final is not None and not (found[-1] == final or (final in REPEATABLE_ENDS and final in found)):
             yield f"{message_id} was reported as failed ({final}), but the journal has {found[-1]}"
+
+
+def _is_below(key: tuple[str, ...], session_id: str, notes: Notes) -> bool:
+    """Return True if the session `key` is the session `session_id`, or a child session to which a handoff forwards its messages."""
+    above: tuple[str, ...] | None = key
+    while above is not None and above[1] != session_id:
+        above = notes.parents.get((above[0], above[1]))
+    return above is not None
 
 
 def _is_not_close(record: Record) -> bool:
@@ -195,7 +207,7 @@ def _check_result(
 
 
 def _check_stored_first(session: SessionStory, notes: Notes) -> Iterator[str]:
-    """Check that records were stored before callers observed their content, so that no crash can undo an observation."""
+    """Check that the journal stored each record before a caller observed its content, so that no crash can undo it."""
     series = notes.series.get((session.agent, session.id))
     for each in notes.stored_first:
         if (each.agent, each.session_id, each.series) != (session.agent, session.id, series):
@@ -251,9 +263,10 @@ def _check_delivery(notes: Notes) -> Iterator[str]:
 
 
 def _check_closed(notes: Notes) -> Iterator[str]:
-    """Check that the sessions that callers closed or deleted are closed or deleted in the journal.
+    """Check that each session that a caller closed or deleted is closed or deleted in the journal.
 
-    A close whose caller was cancelled, or whose write failed, must be complete at the end of a life without other faults.
+    A close whose caller was cancelled, or whose write failed, must be complete at the end of the process if there was no other
+    fault.
     """
     is_open = {session_id for _, session_id in notes.open_in_journal}
     for session_id in sorted(notes.closed - notes.closed_in_journal):
@@ -267,18 +280,18 @@ def _check_closed(notes: Notes) -> Iterator[str]:
 
 
 def _check_trees(notes: Notes) -> Iterator[str]:
-    """Check that each open session has an open parent, and that no session is in the journal without its parent."""
+    """Check that each open session has an open parent, and that the journal has the parent of each session."""
     for key, parent in notes.parents.items():
         if parent is None:
             continue
         if parent not in notes.parents:
             yield f"{key[1]} is in the journal, but its parent {parent[1]} was deleted"
-        elif key in notes.open_in_journal and parent not in notes.open_in_journal:
+        elif key in notes.open_in_journal - notes.left_open and parent not in notes.open_in_journal:
             yield f"{key[1]} is open in the journal, but its parent {parent[1]} is closed"
 
 
 def _check_limits(notes: Notes) -> Iterator[str]:
-    """Check that no session has exceeded its limit of model calls over all lives (processes)."""
+    """Check that no session has exceeded its limit of model calls over all simulated processes."""
     for session_id, limit in notes.limits.items():
         if (count := notes.requests.get(session_id, 0)) > limit:
             yield f"{session_id} has a limit of {limit} model calls, but made {count}"
@@ -298,7 +311,7 @@ def _check_replies(session: SessionStory, notes: Notes) -> Iterator[str]:
 
 
 def _check_decisions(session: SessionStory, notes: Notes) -> Iterator[str]:
-    """Check that each approval has one decision, which is the one whose `answer()` returned."""
+    """Check that each approval has exactly one decision: the decision of the `answer()` call that returned."""
     recorded = dict[str, set[str]]()
     for record in session.records:
         if isinstance(record, ApprovalDecisionRecord):
@@ -319,7 +332,7 @@ def _check_decisions(session: SessionStory, notes: Notes) -> Iterator[str]:
 
 
 def _check_given_up(session: SessionStory, notes: Notes) -> Iterator[str]:
-    """Check that no turn begins for a message whose call was refused or cancelled, and that was not sent again."""
+    """Check that no turn answers a message whose call was refused or cancelled, unless the caller has repeated the call."""
     for record in session.records:
         if not isinstance(record, MessageAppendedRecord) or record.message_id not in notes.given_up:
             continue
@@ -330,7 +343,7 @@ def _check_given_up(session: SessionStory, notes: Notes) -> Iterator[str]:
 
 
 def _check_turn_order(session: SessionStory, notes: Notes) -> Iterator[str]:
-    """Check that turns begin in the order of the calls that sent their messages, also after a restart."""
+    """Check that turns begin in the order of the calls that sent the messages, even after a restart."""
     found = [each.message for each in session.records if isinstance(each, MessageAcceptedRecord)]
     counts = Counter(message.id for message in found)
     plain = {each.id for each in found if each.priority is Priority.NORMAL and each.on_busy == "queue"}
@@ -356,8 +369,10 @@ def _check_told_results(session: SessionStory, notes: Notes) -> Iterator[str]:
 
 
 def _check_timed(session: SessionStory, notes: Notes) -> Iterator[str]:
-    """Check that each schedule has sent its message once, and each task its report, unless it was removed."""
-    found = [each.message for each in session.records if isinstance(each, MessageAcceptedRecord)]
+    """Check that each schedule has sent one message and each task one report, unless a caller has removed it."""
+    marks = message_marks(session.records)
+    accepted = [each.message for each in session.records if isinstance(each, MessageAcceptedRecord)]
+    found = [message for message in accepted if marks[message.id][-1] != REFUSED]
     for key, (session_id, state) in notes.timed.items():
         if session_id != session.id:
             continue
@@ -378,7 +393,7 @@ def _check_timed(session: SessionStory, notes: Notes) -> Iterator[str]:
 
 
 def _check_removal(sent: Sequence[Message], key: str, notes: Notes) -> Iterator[str]:
-    """Check a removal of a schedule or task that returned False: its message must have been sent before.
+    """Check that a schedule or task whose removal returned False had already sent its message.
 
     The message must not be a report of the removal itself.
 
@@ -400,7 +415,7 @@ def _check_removal(sent: Sequence[Message], key: str, notes: Notes) -> Iterator[
 
 
 def _check_punctual(session: SessionStory, notes: Notes, key: str) -> Iterator[str]:
-    """Check that a schedule has fired in the first life (process) that was able to fire it, not after a later restart."""
+    """Check that a schedule has fired in the first simulated process that was able to fire it."""
     due, set_at = notes.due[key]
     sent = [each.message for each in session.records if isinstance(each, MessageAcceptedRecord)]
     fired_at = min(each.created_at for each in sent if _is_from(each, key)) - START

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from .parallel_seed_runs import read_seed
 from .run_report import render_story
-from .seed_runs import read_seed
 from .single_seed_run import play
 
 

@@ -101,7 +101,7 @@ class RandomModel(LLM):
         return tuple(made)
 
     def _repeat_favourite_tool(self, tools: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
-        """Repeat one tool in the list of tools, so that it is drawn as often as all others together.
+        """Repeat one tool in the list, so that it is drawn as often as all other tools together.
 
         The seed draws this tool, so each tool is frequent in some seeds.
         """
@@ -130,7 +130,7 @@ class ValueMaker:
         self._root: Mapping[str, Any] = {}
 
     def make(self, schema: Mapping[str, Any]) -> Any:
-        """Draw a value that matches a JSON Schema. Keywords such as `pattern` are ignored."""
+        """Draw a random value that matches a JSON Schema. Keywords such as `pattern` are ignored."""
         self._root = schema
         return self._value(schema, 0)
 
@@ -206,7 +206,7 @@ def describe_call(call: ToolCall) -> str:
 
 
 def _words_of(chat: ModelRequest) -> list[str]:
-    """Return the first words of the newest user message, without punctuation, to use them in tool arguments."""
+    """Return the first words of the newest user message, without punctuation. The random model uses them as tool arguments."""
     newest = next((each for each in reversed(chat.messages) if each.role == "user"), None)
     text = "" if newest is None else " ".join(part.text for part in newest.parts if isinstance(part, Text))
     words = [word.strip(".,:;!?\"'()[]") for word in text.split()]

@@ -7,7 +7,7 @@ optional events left out.
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import attrs
@@ -71,9 +71,3 @@ class Choices:
     def _draw(self, name: str, number: int) -> float:
         digest = hashlib.blake2b(f"{self.seed}/{name}/{number}".encode(), digest_size=8).digest()
         return (int.from_bytes(digest) >> 11) / 2**53
-
-
-def without(events: Iterable[EventKey], removed: Iterable[EventKey]) -> list[EventKey]:
-    """Return the events that are not in `removed`, in their order."""
-    gone = frozenset(removed)
-    return [event for event in events if event not in gone]

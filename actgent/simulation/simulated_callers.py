@@ -4,6 +4,7 @@ Each call may be cancelled, or meet the stop of its agent. A caller notes the ou
 was alive on return, because only then did the caller receive it.
 """
 
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
@@ -28,8 +29,10 @@ from actgent.errors import (
     SessionExists,
     SessionNotFound,
 )
+from actgent.journal.session_list_queries import SessionKey
 from actgent.limits_and_schedules.limits import Limits
 from actgent.runtime.runtime import Runtime
+from actgent.sessions.session_context import host_of
 
 from .caller_observations import COPY_PREFIX, TASK_PREFIX, Notes, ObservationKind
 from .fault_and_workload_plan import FaultKind, SeedPlan, call_kinds
@@ -39,11 +42,11 @@ from .simulated_program import Program
 from .simulated_world import START, World
 
 LAST_LIFE_SECONDS = 1_000_000.0
-"""Simulated time after which the last life, in which nothing fails, must have finished all work."""
+"""Simulated time after which the last simulated process, in which nothing fails, must have finished all work."""
 SECOND_CONTROLLER = 0.5
-"""Share of the lives of a session in which two callers interrupt and close it."""
+"""Share of the simulated processes of a session in which two callers interrupt and close it."""
 LATE_SECONDS = (50, 6000)
-"""Times after the start of a life at which some sessions are used first. Before, work in them resumes by itself."""
+"""Times after the start of a simulated process at which some sessions are used first. Before, work in them resumes by itself."""
 APPROVED = 0.67
 """Fraction of the approval decisions that approve the call."""
 ENQUEUE_SECONDS = 5.0
@@ -52,6 +55,8 @@ MAX_CALL_SECONDS = 10_000.0
 """Maximum duration of a call that does not wait for an answer. Slow writes take minutes."""
 SUPERSEDED_SECONDS = 20.0
 """Time after which an urgent message has ended a suspended turn."""
+FAILURE_SECONDS = 1.0
+"""Time after a failure of the journal in which the calls that it affects return."""
 DEADLINE_SECONDS = 100.0
 """Remaining time of an approval below which some approvers decide as it expires."""
 ACTIVE_APPROVER = 0.01
@@ -86,7 +91,7 @@ class RunningCall:
 
 
 class Callers:
-    """All callers of one life (process) of the program."""
+    """All callers of one simulated process of the program."""
 
     def __init__(
         self,
@@ -106,8 +111,8 @@ class Callers:
         """Args: `report` receives a description of each broken rule; `is_last` is True if nothing may fail.
 
         `note_stored` gets the kind, the name, the agent and the session of each observation whose record must be stored.
-        `on_return` is called after each call that has returned; it may kill the life. `last_failure` returns the time of the
-        last failure of the journal.
+        `on_return` is called after each call that has returned. It may kill the simulated process. `last_failure` returns the
+        time of the last failure of the journal.
         """
         self.world, self.plan, self.story, self.notes = world, plan, story, notes
         self._program, self._runtime = program, runtime
@@ -118,12 +123,14 @@ class Callers:
         self._settles = not (is_last or plan.chance["restart"]) and world.choices.pick(
             "life settles", _RARELY
         )
-        """True if the callers of this life also wait until all work is done, as in the last life."""
+        """True if the callers of this simulated process also wait until all work is done, as in the last simulated process."""
         notes.in_flight.clear()
         self._deciding: dict[str, list[float]] = {}
         """Times at which running decisions of approvals began, by approval id."""
         self.running_calls: dict[RunningCall, None] = {}
         """Calls that have not returned, oldest first."""
+        self.restarting: set[str] = set()
+        """Names of the agents that are stopped, and not started again yet."""
         self._opening: dict[str, int] = {}
         """Number of running calls that open a session, by session id."""
 
@@ -148,7 +155,7 @@ class Callers:
     async def _patience(
         self, kind: str, name: str, options: tuple[float, ...] = _SHORT_SECONDS, *, is_long: bool = False
     ) -> AsyncIterator[trio.CancelScope]:
-        """Run a block with a call of this kind. It is cancelled after some time, or at a write, in seeds with cancelled calls."""
+        """Run a block with a caller's call. In seeds with cancelled calls, cancel the block after some time or at a write."""
         choices = self.world.choices
         limit = SLOW_SECONDS * 10 if is_long else MAX_CALL_SECONDS
         seconds, moment, countdown = limit, "", 0
@@ -184,7 +191,7 @@ class Callers:
 
     @contextmanager
     def _at_moment(self, moment: str, countdown: int, fn: Callable[[], object]) -> Iterator[None]:
-        """Call `fn` at the `countdown`-th moment of this name in the block; never if the name is empty."""
+        """During the block, call `fn` when the moment `moment` occurs for the `countdown`-th time; never if `moment` is empty."""
         left = countdown
 
         def watch(name: str) -> None:
@@ -201,7 +208,7 @@ class Callers:
             yield
 
     async def _pause(self, name: str, options: tuple[float, ...]) -> None:
-        """Wait for one of these times in seconds, for a write to the journal, or until a call of some kind begins."""
+        """Wait for one of these times in seconds, for a write to the journal, or for the begin of another caller's call."""
         choices = self.world.choices
         seconds = choices.pick(name, options)
         moment = choices.pick(f"{name}: until", ("", "", "begin", *_MOMENTS))
@@ -220,7 +227,7 @@ class Callers:
     # --- sessions ---------------------------------------------------------------------------------
 
     async def use_session(self, agent: Agent, session_id: str, finished: trio.Event) -> None:
-        """Run all callers of one session: two clients, and others that interrupt, close, schedule, delegate, copy and delete."""
+        """Run all callers of one session: two clients, and callers that interrupt, close, schedule, delegate, copy and delete."""
         try:
             if self._life.number > 1 and self.world.choices.pick(f"{session_id} is used late", _RARELY):
                 await trio.sleep(self.world.choices.pick(f"{session_id} is used after", LATE_SECONDS))
@@ -238,6 +245,7 @@ class Callers:
                         "task": self._delegate,
                         "fork": self._fork,
                         "erase": self._erase,
+                        "annotate": self._annotate,
                     }
                     for kind, fn in other_calls.items():
                         if self._chance[kind]:
@@ -251,7 +259,7 @@ class Callers:
             finished.set()
 
     def _has_second_controller(self, session_id: str) -> bool:
-        """Return True if a second task interrupts and closes a session, perhaps at the same time as the first."""
+        """Return True if two tasks interrupt and close this session, possibly at the same time."""
         return bool(self._chance["interrupt"] or self._chance["close"]) and self.world.choices.happens(
             f"second controller of {session_id}", SECOND_CONTROLLER
         )
@@ -297,17 +305,26 @@ class Callers:
                     if not (session.approvals or session.schedules or await self._has_open_tasks(session)):
                         return
                 for approval in session.approvals:
-                    with suppress(ActgentError):
+                    try:
                         await session.answer(approval, Approve(), by="approver")
+                    except (
+                        NotRunning
+                    ):  # the runtime has closed; the next simulated process resumes the session
+                        return
+                    except ActgentError:
+                        pass
                 await trio.sleep(0.01)
         if scope.cancelled_caught:
             self._report(f"{session.id} still has work after {LAST_LIFE_SECONDS:g} s in which nothing failed")
 
     async def _has_open_tasks(self, session: Session) -> bool:
-        """Return True if a delegated task of the session has work left. The session of the task may be only in the journal."""
-        name = f"{TASK_PREFIX}{session.id}-"
+        """Return True if a child session has work left, or a child session of it. It may be only in the journal."""
         found = await self._runtime.sessions(limit=1000)
-        return any(name in each.session_id and each.unfinished for each in found)
+        known, below = {session._context.key}, set[SessionKey]()
+        while below != known:
+            below = known
+            known = below | {each.key for each in found if each.parent in below}
+        return any(each.unfinished for each in found if each.key in below and each.parent is not None)
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -346,9 +363,9 @@ class Callers:
     async def _send(  # noqa: C901, PLR0912 - one branch for each outcome of the call
         self, agent: Agent, session: Session, message_id: str, era: int
     ) -> bool:
-        """Send a message as a caller. Return True if it was accepted, or if it can never be accepted.
+        """Send a message as a caller. Return True if the message was accepted, or if it can never be accepted.
 
-        `era` is that of the session before it was opened.
+        `era` is the number of beginnings and ends of deletions of the session before the caller opened it.
         """
         world, notes, text = self.world, self.notes, self.plan.messages[message_id]
         self.story.session(agent.name, session.id).said[message_id] = text
@@ -458,16 +475,16 @@ class Callers:
             self._report(f"chat() raised {error!r}")
 
     def _check_duration(self, session_id: str, started: float, options: Mapping[str, Any]) -> None:
-        """Report a call of `chat()` that took longer than its time limit. A close of the session may delay the error."""
+        """Report a problem if a call of `chat()` took longer than its time limit."""
         limit = options.get("enqueue_timeout")
         seconds = self.world.now - started
-        if limit is not None and seconds > limit + 1 and session_id not in self.notes.closing:
+        if limit is not None and seconds > limit + 1:
             self._report(f"chat(enqueue_timeout={limit:g}) in {session_id} took {seconds:g} s")
 
     # --- interrupting and closing -----------------------------------------------------------------
 
     async def _control(self, agent: Agent, session_id: str, controller: int) -> None:
-        """Interrupt messages at random times, also ones that have not arrived, and close the session.
+        """Interrupt messages at random times, even messages that have not arrived yet, or close the session.
 
         Some of these calls are cancelled.
         """
@@ -543,13 +560,19 @@ class Callers:
                 continues = False
         except ActgentError as error:
             is_known = continues = isinstance(error, JournalError)
+            host = host_of(session._context)
+            is_running = (
+                not (host.is_stopping or host.has_left) and session.agent_name in self._runtime.agents
+            )
+            if isinstance(error, NotRunning) and self._is_alive and is_running:
+                self._report(f"aclose() of {session.id} raised {error!r}, but its agent is running")
         if is_known and self._is_alive and notes.is_valid(session.id, era):
             notes.close_begun.setdefault(session.id, self._life.number)
         if continues and self._is_alive:
             self.world.note_moment(CLOSE_CONTINUES)
 
     async def _wait_idle(self, agent: Agent, session_id: str) -> None:
-        """Wait until a session is idle. Report a problem if a decision about an approval of it is not written by then."""
+        """Wait until a session is idle. Report a problem if a decision about one of its approvals is not in the journal then."""
         with (
             self._note_running(f"wait_idle() of {session_id}"),
             self._ignoring_errors(f"wait_idle() of {session_id}"),
@@ -558,6 +581,8 @@ class Callers:
             session = await agent.open_session(session_id)
             await session.wait_idle()
             if scope.cancel_called or not self._is_alive or self.plan.evicts:  # an evicted session is idle
+                return
+            if self.world.now < self._last_failure() + FAILURE_SECONDS:  # a failed decision is open again
                 return
             own = [each.id for each in session.approvals if each.session_id == session_id]  # not of its tasks
             running = [self._deciding.get(each, []) for each in own]
@@ -607,7 +632,10 @@ class Callers:
         waits = world.choices.pick("the approver waits for the answer", _RARELY)
         world.record("approval", f"{approval.tool_name} in {approval.session_id}: {name}")
         begun = self._deciding.setdefault(approval.id, [])
-        begun.append(world.now)
+        # A session that is being loaded receives the decision at an unknown time.
+        is_loaded = self._runtime._find_session(SessionKey(agent.name, approval.session_id)) is not None
+        is_loaded = is_loaded and approval.session_id not in self._runtime.agents.pending_opens_of(agent.name)
+        begun.append(world.now if is_loaded else math.inf)
         try:
             async with self._patience(
                 "decision", f"decision of {approval.session_id}", is_long=waits
@@ -628,7 +656,7 @@ class Callers:
     # --- schedules and tasks ----------------------------------------------------------------------
 
     async def _schedule(self, agent: Agent, session_id: str) -> None:
-        """Set schedules, and remove some of them, also those of earlier lives."""
+        """Set schedules, and remove some of them, including schedules from earlier simulated processes."""
         choices = self.world.choices
         for number in range(2):
             name = f"schedule {number} of {session_id}"
@@ -654,7 +682,7 @@ class Callers:
                 await self._note(text, session_id, partial(session.unschedule, set_up.id), begins="removing")
 
     async def _repeat_or_remove_schedule(self, agent: Agent, session_id: str, name: str) -> None:
-        """Set a schedule of an earlier life (process) again, which has no effect, or remove it."""
+        """Set a schedule of an earlier simulated process again, which has no effect, or remove it."""
         notes, choices = self.notes, self.world.choices
         known = [text for text in notes.schedule_ids if notes.timed[text] == (session_id, "set")]
         if not known or not self._happens(f"{name}: earlier one", "schedule"):
@@ -711,7 +739,7 @@ class Callers:
     async def _note(
         self, key: str, session_id: str, call: Callable[[], Awaitable[Any]], *, begins: str = "setting"
     ) -> Any:
-        """Make a call that sets or removes a schedule or task, and record its outcome.
+        """Make a call that sets or removes a schedule or a task, and record the outcome of the call.
 
         Return the result of the call; None if it failed or was cancelled. `key` is the text of the schedule or the id of the
         task, and `begins` the recorded state during the call.
@@ -766,7 +794,7 @@ class Callers:
             self._report(f"two calls of fork() returned for the new id {new_id}")
 
     async def _erase(self, agent: Agent, session_id: str) -> None:
-        """Delete a session. Other callers may use it at the same time, and create it again afterwards."""
+        """Delete a session. Other callers may use the session at the same time, and create it again afterwards."""
         name, notes = f"erasure of {session_id}", self.notes
         await self._pause(f"{name}: pause", (0, 0.01, 0.5, 3, 30))
         if not self._happens(name, "erase"):
@@ -784,6 +812,22 @@ class Callers:
             if opened == notes.opened.get(session_id, 0):
                 notes.gone.add(session_id)
 
+    async def _annotate(self, agent: Agent, session_id: str) -> None:
+        """Add metadata to a session, which may be in the journal only."""
+        notes = self.notes
+        for number in range(3):
+            name = f"annotation {number} of {session_id}"
+            await self._pause(f"{name}: pause", (0, 0.01, 0.5, 3, 30))
+            if not self._happens(name, "annotate"):
+                continue
+            era, key = notes.era(session_id), f"life-{self._life.number}-annotation-{number}"
+            self.world.record("annotate", f"ada annotates {session_id}")
+            with self._ignoring_errors("annotate()"):
+                async with self._patience("annotate", name):
+                    await self._runtime.annotate(session_id, agent=agent.name, metadata={key: "x"})
+                    if self._is_alive and notes.is_valid(session_id, era):
+                        notes.annotated.setdefault((agent.name, session_id), set()).add(key)
+
     # --- agents -----------------------------------------------------------------------------------
 
     async def restart_agents(self) -> None:
@@ -796,9 +840,11 @@ class Callers:
             agent = choices.pick(f"restart {number}: agent", self._program.agents)
             self.world.record("restart", f"the agent {agent.name} is stopped")
             with self.world.running_call("restart"):
+                self.restarting.add(agent.name)
                 self._runtime.stop(agent.name)
                 await trio.sleep(choices.pick(f"restart {number}: after", (0, 0.01, 2, 30)))
                 await self._start_again(agent)
+                self.restarting.discard(agent.name)
 
     async def _start_again(self, agent: Agent) -> None:
         while True:  # noqa: ASYNC913 - start() has a checkpoint, and so has each branch that repeats

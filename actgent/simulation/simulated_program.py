@@ -66,7 +66,7 @@ class Program:
     """Agents that only other agents use, such as members of a team."""
     invariants: tuple[Invariant, ...]
     bodies: dict[int, Callable[..., Any]]
-    """Functions that replace tools, by `id` of the tool."""
+    """Functions that run in place of the tools, by `id()` of the tool."""
 
     @property
     def all_agents(self) -> tuple[Agent, ...]:
@@ -76,11 +76,11 @@ class Program:
 
 @contextmanager
 def own_modules(path: Path) -> Iterator[Callable[[], None]]:
-    """During this block, a program can import modules of its folder.
+    """Yield a block in which a program can import the modules of its folder.
 
-    Yields a function that ends a process of the program: it restores `sys.path`, and removes the modules of the folder that were
-    imported, because their state would survive the process. Functions of these modules cannot be called afterwards. The end
-    of the block also ends the process, and restores the modules that were loaded before.
+    The yielded function ends a process of the program. It restores `sys.path`, and removes the imported modules of the folder,
+    because their state would survive the process. Functions of these modules cannot be called afterwards. The end of the block
+    also ends the process, and restores the modules that were loaded before.
     """
     folder = str(path.resolve().parent)
     search_path = list(sys.path)

@@ -16,14 +16,14 @@ import outcome
 import trio
 
 from actgent.errors import JournalFailed, JournalFull
-from actgent.journal.group_commit import Head, Row
+from actgent.journal.group_commit.row_format import Head, Row
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Journal, Snapshot
 from actgent.journal.record_types import Record
 from actgent.journal.session_list_queries import SessionKey
 from actgent.journal.sqlite import SQLiteJournal, close_all_locks
 
-from .simulated_world import Life, World
+from .simulated_world import SimulatedProcess, World
 
 JournalKind = Literal["memory", "sqlite"]
 SECTOR_BYTES = 512
@@ -37,7 +37,7 @@ OUTAGE_SECONDS = (0, 0, 0, 3, 15)
 OUTAGE_CHANCE = 0.8
 """Probability that an operation fails while the disk is broken."""
 OnWrite = Callable[[str], None]
-"""Called with `before write` or `after write` at each write; may kill the life, or cancel calls."""
+"""Called with `before write` or `after write` at each write; may kill the simulated process, or cancel calls."""
 
 
 class Storage:
@@ -47,11 +47,11 @@ class Storage:
         self.world = world
         self.kind = kind
         self.fault_chance = fault_chance
-        """Probability that a write fails; 0 in the last life."""
+        """Probability that a write fails; 0 in the last simulated process."""
         self.slow_chance = 0.0
-        """Probability that a write takes seconds or minutes; 0 in the last life. Half of it for a read. Memory only."""
+        """Probability that a write takes seconds or minutes; 0 in the last simulated process. Half of it for a read. Memory only."""
         self.has_failed = False
-        """True if a write failed in this life."""
+        """True if a write failed in this simulated process."""
         self.failed_at = -math.inf
         """Time of the last failure in seconds."""
         self.on_write: OnWrite = lambda _: None
@@ -62,7 +62,7 @@ class Storage:
         self._broken_until = -math.inf
         """Time in seconds at which the current outage ends."""
         self.power_cut_at = 0
-        """Number of the disk write at which the power fails in this life; 0 for never. SQLite only."""
+        """Number of the disk write at which the power fails in this simulated process; 0 for never. SQLite only."""
         self._stored: _MemoryJournal | None = None
         self._folder: Path | None = None
         self._disk: _Disk | None = None
@@ -120,9 +120,10 @@ class Storage:
             self._disk.restart()
 
     def find_series(self, agent: str, session_id: str) -> tuple[str, int]:
-        """Return the name of the record series that stores a session, and its number of records. Only for a journal in memory.
+        """Return the internal storage name of a session in the journal (see `Head.series`), and the number of its records.
 
-        The name is empty if the session is not stored. A session that is deleted and created again gets another name.
+        It works only for a journal in memory. The name is empty if the session is not stored. A session that is deleted and
+        created again gets another name.
         """
         head = None if self._stored is None else self._stored._stored_heads.get(SessionKey(agent, session_id))
         return ("", 0) if head is None else (head.series, head.records)
@@ -136,7 +137,7 @@ class Storage:
         return journal._queue.is_empty and not journal._heads.uncertain
 
     def find_head(self, key: SessionKey) -> Head | None:
-        """Return the newest stored row of a session; None if it is not stored. Only for a journal in memory."""
+        """Return the newest stored summary of a session; None if the session is not stored. Only for a journal in memory."""
         return None if self._stored is None else self._stored._stored_heads.get(key)
 
     def find_unfinished(self, agent: str) -> list[Head]:
@@ -153,7 +154,7 @@ class Storage:
         return () if self._stored is None else self._stored._read(key).records
 
     def find_open(self, session_id: str) -> list[Head]:
-        """Return the newest rows of the sessions with this id that are open and have no open child session.
+        """Return the newest summaries of the open sessions with this id that have no open child session.
 
         Only for a journal in memory.
         """
@@ -165,16 +166,19 @@ class Storage:
             if key.session_id == session_id and not each.closed and tuple(key) not in parents
         ]
 
-    def find_orphans(self) -> Iterator[tuple[str, str]]:
-        """Yield the ids of each open session whose parent is closed, and of its parent. Memory only."""
+    def find_orphans(self) -> Iterator[tuple[SessionKey, str]]:
+        """Yield the key of each open session whose parent session is closed, and the id of the parent.
+
+        It works only for a journal in memory.
+        """
         heads = {} if self._stored is None else self._stored._stored_heads
-        for head in heads.values():
+        for key, head in heads.items():
             parent = heads.get(SessionKey(head.parent_agent or "", head.parent_id or ""))
             if parent is not None and parent.closed and not head.closed:
-                yield head.session_id, parent.session_id
+                yield key, parent.session_id
 
     def fault(self, operation: str = "journal") -> Exception | None:
-        """Draw if an operation of the journal fails. Return its error; None if the operation succeeds.
+        """Decide at random if an operation of the journal fails. Return its error; None if the operation succeeds.
 
         Some failures begin an outage, in which most operations fail. `operation` is the name of the decision.
         """
@@ -368,7 +372,7 @@ class _Disk(apsw.VFS):
     def written(self, path: Path, offset: int, data: bytes) -> None:
         """Record a write to the file `path` that is not synced yet, so that a power failure can lose it.
 
-        Does nothing in a life without a power failure.
+        Does nothing in a simulated process without a power failure.
         """
         if not self.storage.power_cut_at:
             return
@@ -464,7 +468,7 @@ class _StorageTask:
 
     def __init__(self, world: World, name: str) -> None:
         self._world = world
-        self._life: Life = world.life
+        self._life: SimulatedProcess = world.life
         self._done, self._listener = _Signal(), _Signal()
         self._jobs: list[_Job] = []
         self._more, self._has_ended = trio.Event(), False

@@ -1,8 +1,8 @@
 """The simulated world of one seed: virtual time, a seeded scheduler, seeded ids, and processes that can be killed.
 
-A *life* is one process of the user's program: one run of trio that this module drives step by step. A killed life is never
-resumed. Everything outside of the process (storage, tools with effects, callers) checks `World.is_alive` first, so code that
-still runs in the step of the kill has no effect outside.
+A *simulated process* is one process of the user's program: one run of trio that this module drives step by step. When it is
+killed, it is never resumed. Storage, tools with effects and callers check `World.is_alive` before each effect.
+So code that still runs in the step of the kill has no effect outside of the process.
 
 Real time, threads and random numbers are replaced inside `World.installed()` only. No other part of the package depends on simulations.
 """
@@ -41,15 +41,17 @@ from .seeded_choices import Choices
 T = TypeVar("T")
 START = 1_790_000_000.0
 """Unix time in seconds at which each simulation starts."""
-MAX_STEPS = 50_000
-"""Maximum steps of trio's event loop in one life; a life with more is reported as endless. Usual lives have less than 1,000."""
+MAX_STEPS, STEPS_PER_SECOND = 50_000, 5
+"""Maximum steps of trio's event loop in one simulated process: a constant, and the steps for each simulated second. More are
+reported as an endless loop. Most processes have less than 1,000. Callers of a turn that hangs for hours retry for hours.
+"""
 FULL_COLLECTIONS = 50
 """Number of worlds after which objects of earlier worlds are also collected. They take about 150 kB per world."""
 QUIET_SECONDS = 0.4
 """Minimum time in which all tasks wait, for the checks of a quiet moment."""
 THREAD_DELAYS_SECONDS = (0, 0, 0.001, 0.01, 0.3)
 Verdict = Literal["ended", "killed", "stuck", "endless"]
-"""How a life ended. "stuck": every task waits, and nothing will ever wake one."""
+"""How a simulated process ended. "stuck": every task waits, and nothing will ever wake one."""
 
 
 class ForbiddenInSimulation(ActgentError):
@@ -57,7 +59,7 @@ class ForbiddenInSimulation(ActgentError):
 
 
 class LifeEnded(BaseException):
-    """Exception in code of an ended life (process) that tries to have an effect."""
+    """Exception in code of an ended simulated process that tries to have an effect."""
 
 
 @attrs.frozen
@@ -74,12 +76,12 @@ class SimulatedEvent:
     """True if the event is shown in a report; False if it is only part of the digest."""
 
 
-class Life:
+class SimulatedProcess:
     """One process of the program, from its start to its end or its death."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        """Number of the life, from 1."""
+        """Number of the simulated process, from 1."""
         self.is_dead = False
         """True once the process was killed."""
 
@@ -91,12 +93,12 @@ class World:
         self.choices = choices
         self.now = 0.0
         """Current simulated time, in seconds since the start of the simulation."""
-        self.life = Life(0)
-        """The life that runs now."""
+        self.life = SimulatedProcess(0)
+        """The simulated process that runs now."""
         self.events: list[SimulatedEvent] = []
         """All events so far, oldest first."""
         self.kills = 0
-        """Number of lives that were killed."""
+        """Number of simulated processes that were killed."""
         self.favorites: dict[str, float] = {}
         """Place among its tools, from 0 to 1, of the tool that the random model of an agent calls most, by agent."""
         self._hash = hashlib.sha256()
@@ -105,7 +107,7 @@ class World:
         self._running: dict[str, int] = {}
         """Number of running calls of callers, by kind."""
         self.on_quiet: Callable[[], None] | None = None
-        """Function that is called while all tasks wait for `QUIET_SECONDS` or longer, until the end of the life.
+        """Function that is called while all tasks wait for `QUIET_SECONDS` or longer, until the end of the simulated process.
 
         It must not change the state of the simulated process, and must not draw choices."""
 
@@ -125,16 +127,22 @@ class World:
 
     @property
     def digest(self) -> str:
-        """Hash of all events with their times. Two runs of a seed have the same digest if the program is deterministic."""
+        """Hash of all events of the run with their times.
+
+        If the program is deterministic, two runs of a seed have equal hashes.
+        """
         return self._hash.hexdigest()[:12]
 
     def watch(self, watcher: Callable[[str], object]) -> None:
-        """Call `watcher` with the name of each moment, such as `before write`, until the end of the life."""
+        """Call `watcher` with the name of each moment, such as `before write`, until the end of the simulated process."""
         self._watchers.append(watcher)
 
     @contextlib.contextmanager
     def watching(self, watcher: Callable[[str], object]) -> Iterator[None]:
-        """Call `watcher` with the name of each moment in the block."""
+        """During the block, call `watcher` at each moment at which a crash may uncover a fault, such as a write to the journal.
+
+        The argument is the name of the moment.
+        """
         self.watch(watcher)
         try:
             yield
@@ -154,7 +162,7 @@ class World:
 
     @contextlib.contextmanager
     def running_call(self, kind: str) -> Iterator[None]:
-        """Note a call of callers as running in the block. Its begin is the moment `begin KIND`."""
+        """Count a call of a caller as running during the block. The start of the block is the moment `begin KIND`."""
         self.note_moment(f"begin {kind}")
         self._running[kind] = self._running.get(kind, 0) + 1
         try:
@@ -163,7 +171,7 @@ class World:
             self._running[kind] -= 1
 
     def note_quiet(self) -> None:
-        """Call `on_quiet`, without an effect on the simulated time."""
+        """Call `on_quiet`, because all tasks wait for at least `QUIET_SECONDS`. The simulated time does not change."""
         if self.on_quiet is not None and not self.life.is_dead:
             reads = self._reads
             self.on_quiet()
@@ -179,16 +187,16 @@ class World:
             self.kills += 1
             self.life.is_dead = True
 
-    def is_alive(self, life: Life) -> bool:
+    def is_alive(self, life: SimulatedProcess) -> bool:
         """Return True if `life` is the current simulated process and was not killed."""
         return life is self.life and not life.is_dead
 
     async def wait_for_death(self) -> NoReturn:
-        """Suspend a task of a killed simulated process for ever, so that its code does not continue."""
+        """Suspend a task of a killed simulated process forever, so that its code does not continue."""
         await trio.sleep_forever()
         raise LifeEnded
 
-    def check_alive(self, life: Life) -> None:
+    def check_alive(self, life: SimulatedProcess) -> None:
         """Raise `LifeEnded` if this simulated process has ended or was killed."""
         if not self.is_alive(life):
             raise LifeEnded
@@ -198,15 +206,15 @@ class World:
         self._reads += 1
         return START + self.now + (self._reads % 1_000_000) * 1e-9
 
-    # --- one life --------------------------------------------------------------------------------
+    # --- one simulated process ---------------------------------------------------------------------
 
     def run_life(self, main: Callable[[], Awaitable[object]]) -> tuple[Verdict, Any]:
-        """Run one life (process) with `main` until it ends, is killed, or is stuck.
+        """Run `main` as one simulated process until it ends, is killed, or is stuck.
 
         Return the verdict and a detail. For "ended" the detail is the exception of `main` or None. For "stuck" and "endless" it
         describes the waiting tasks.
         """
-        self.life = life = Life(self.life.number + 1)
+        self.life = life = SimulatedProcess(self.life.number + 1)
         self._watchers.clear()
         self._running, self.on_quiet = {}, None
         trio_run._r = self.choices.generator(f"scheduler of life {life.number}")
@@ -216,7 +224,7 @@ class World:
         loop = trio_run.unrolled_run(runner, main, ())
         verdict: Verdict = "ended"
         events: Any = None
-        steps = 0
+        steps, began_at = 0, self.now
         while verdict == "ended":
             try:
                 loop.send(events)
@@ -227,7 +235,7 @@ class World:
                 verdict = "killed"
             elif clock.is_stuck and not runner.runq:
                 verdict = "stuck"
-            elif steps > MAX_STEPS:
+            elif steps > MAX_STEPS + STEPS_PER_SECOND * (self.now - began_at):
                 verdict = "endless"
             events = runner.io_manager.get_events(0) if _has_calls(runner) else ()
         if verdict == "ended":
@@ -240,7 +248,7 @@ class World:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Replace time, random numbers, threads and ids during this block by those of the seed.
+        """During the block, replace time, random numbers, threads and ids by values that the seed determines.
 
         The standard library, trio and a few modules of actgent are patched, so only one world can be installed at a time.
         """
@@ -255,7 +263,7 @@ class World:
             random.seed(self.choices.seed)
             logging_level = logging.root.manager.disable
             logging.disable(logging.CRITICAL)
-            gc.disable()  # a collection would close generators of killed lives at a moment that is not of the seed
+            gc.disable()  # a collection would close generators of killed simulated processes at a moment that is not of the seed
             if not was_frozen and next(_worlds) % FULL_COLLECTIONS:
                 gc.freeze()  # the collection at the end then visits only objects of this seed: 1 ms, not 60 ms
             try:
@@ -263,7 +271,7 @@ class World:
             finally:
                 messages._secrets.clear()
                 with warnings.catch_warnings():
-                    # Killed lives leave coroutines that are never awaited.
+                    # Killed simulated processes leave coroutines that are never awaited.
                     warnings.simplefilter("ignore", RuntimeWarning)
                     gc.collect()
                 if not was_frozen:
@@ -287,10 +295,10 @@ class World:
         yield messages, "_serial", itertools.count()
         yield trio.to_thread, "run_sync", self._run_in_thread
         yield trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True
-        yield trio_run, "_r", random.Random(0)  # noqa: S311 - replaced in each life
+        yield trio_run, "_r", random.Random(0)  # noqa: S311 - replaced in each simulated process
         yield trio_run.Deadlines, "add", _deadline_adder()
         yield trio_run.CancelStatus, "__init__", _ordered_init(trio_run.CancelStatus.__init__)
-        # A killed life leaves nurseries with children.
+        # A killed simulated process leaves nurseries with children.
         yield trio_run.Nursery, "__del__", lambda _: None
         yield sys, "unraisablehook", lambda _: None
         yield importlib.import_module("actgent.runtime.runtime"), "tuned_gc", contextlib.nullcontext
@@ -390,7 +398,7 @@ def _frames(coroutine: Any) -> Iterator[Any]:
 
 
 def _discard(runner: Any, loop: Any) -> None:
-    """Drop the tasks of a killed life (process), newest first. Their `finally` blocks run, but have no effect outside."""
+    """Close the coroutines of all tasks of a killed simulated process, newest first. Their `finally` blocks have no effect."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         loop.close()

@@ -1,4 +1,4 @@
-"""One seed: lives of the program, callers, approvers and faults, and the checks at the end."""
+"""One seed: simulated processes of the program, callers, approvers and faults, and the checks at the end."""
 
 import itertools
 import math
@@ -15,10 +15,10 @@ import attrs
 import trio
 
 from actgent.agents.agent import Agent
-from actgent.agents.assembly import AgentModels
+from actgent.agents.agent_construction import AgentModels
 from actgent.agents.session import Session
-from actgent.errors import ActgentError, JournalError, Stopped
-from actgent.journal.group_commit import Head
+from actgent.errors import ActgentError, JournalError, NotRunning, Stopped
+from actgent.journal.group_commit.row_format import Head
 from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import SessionKey
 from actgent.llm.model_interface import LLM, ModelRequest
@@ -34,7 +34,7 @@ from actgent.tools import FunctionTool, Tool, ToolContext
 from .caller_observations import COPY_PREFIX, Notes, ObservationKind, StoredFirst, root_of
 from .fault_and_workload_plan import Settings, call_kinds, draw_plan
 from .invariant_checks import check_run
-from .journal_checks import (
+from .journal_snapshot_checks import (
     check_loaded,
     check_snapshot,
     check_stored_trees,
@@ -55,6 +55,8 @@ REPAIR_SECONDS = 30.0
 """Time after the last failure of the journal in which background work is repeated and completed."""
 RETURN_SECONDS = 60.0
 """Time after the close of a runtime in which all calls must return."""
+SLOW_RETURN_SECONDS = 600.0
+"""The same if some reads of the journal take a minute."""
 CALLER_GONE = "the caller is gone"
 """Part of the error of a task whose caller has ended. A caller that receives this error has not ended."""
 CANCEL_SECONDS = 0.001
@@ -62,7 +64,7 @@ CANCEL_SECONDS = 0.001
 STOP_DURING_CLOSE = 0.4
 """Probability of a stop while a close continues in the background, in seeds with stops."""
 DOWNTIME_SECONDS = (1.0, 60.0, 4000.0)
-"""Times between the end of a life and the start of the next one."""
+"""Times between the end of a simulated process and the start of the next one."""
 HANDLER_SECONDS = (0, 0.001, 0.1, 3)
 """Durations of handlers that take time."""
 MAX_REPEATS = 3
@@ -148,13 +150,15 @@ class _Run:
         self._kill_at = ""
         self._kill_countdown = 0
         self._has_stopped = False
-        """True if this life stops an agent or the runtime before all work is done."""
+        """True if this simulated process stops an agent or the runtime before all work is done."""
         self._stopped_at = math.inf
-        """Time at which the runtime of this life was stopped; infinite before."""
+        """Time at which the runtime of this simulated process was stopped; infinite before."""
+        self._initializing: Counter[str] = Counter()
+        """Number of running `on_session` handlers of this life, by session id."""
         self._quiet_marks: dict[int, object] = {}
         """States of sessions in memory that were compared with the journal, by id of the session object."""
         self._wrapped: list[Tool] = []
-        """Tools whose runs are recorded in this life. Some belong to all agents of the process."""
+        """Tools whose runs are recorded in this simulated process. Some belong to all agents of the process."""
 
     def wrong(self, text: str) -> None:
         """Record a description of a broken rule.
@@ -169,7 +173,7 @@ class _Run:
             self.world.record("wrong", text)
             self.problems.append(text)
 
-    # --- lives -----------------------------------------------------------------------------------
+    # --- simulated processes -----------------------------------------------------------------------
 
     def play(self) -> SeedOutcome:
         world, choices = self.world, self.world.choices
@@ -182,7 +186,7 @@ class _Run:
             for number in range(1, self.plan.lives + 1):
                 self.is_last = number == self.plan.lives
                 self._prepare_life(number)
-                end_process()  # the invariants use the modules of the last life
+                end_process()  # the invariants use the modules of the last simulated process
                 began_at = world.now
                 verdict, result = world.run_life(self._life)
                 self.storage.end_life(verdict)
@@ -207,7 +211,7 @@ class _Run:
             return self._outcome()
 
     def _note_end(self, number: int, verdict: Verdict, began_at: float) -> None:
-        """Record after life `number` (a process) which guarantees must hold for it, because no fault or stop prevented them."""
+        """Record which guarantees the ended simulated process `number` must meet, because no fault or stop prevented them."""
         has_ended, notes = verdict == "ended", self.notes
         repaired_at = max(began_at, self.storage.failed_at + REPAIR_SECONDS)
         is_repaired = repaired_at < min(self.world.now, self._stopped_at) and not self.storage.slow_chance
@@ -220,10 +224,11 @@ class _Run:
         if number in notes.whole_lives or number in notes.ended_lives:
             self._check_closes(number)
         if number in notes.whole_lives:
-            for session_id, parent_id in self.storage.find_orphans():
-                self._report(
-                    f"{session_id} is open at the end of life {number}, below its closed parent {parent_id}"
-                )
+            for key, parent_id in self.storage.find_orphans():
+                if key not in notes.left_open:
+                    self._report(
+                        f"{key.session_id} is open at the end of life {number}, below its closed parent {parent_id}"
+                    )
 
     def _prepare_life(self, number: int, *, is_reading: bool = False) -> None:
         world, choices, plan = self.world, self.world.choices, self.plan
@@ -231,6 +236,7 @@ class _Run:
         self._has_stopped = self.storage.has_failed = False
         self._stopped_at = math.inf
         self._quiet_marks.clear()
+        self._initializing.clear()
         self.storage.fault_chance = 0.0 if is_quiet else plan.chance["journal"]
         self.storage.slow_chance = 0.0 if is_quiet else plan.chance["slow"]
         self.storage.on_write = self._note_write
@@ -265,7 +271,7 @@ class _Run:
             self.storage.power_cut_at = choices.number("power cut at", 1, 150)
 
     def _check_closes(self, number: int) -> None:
-        """Report each session whose close began in a life in which nothing prevented it, and that is still open.
+        """Report each session that is still open although nothing prevented its close in an earlier simulated process.
 
         A stop that ends a turn of the session may prevent the close, too.
         """
@@ -282,7 +288,17 @@ class _Run:
 
         `heads` are the newest stored rows of all sessions.
         """
-        for problem in check_stored_trees(heads):
+        for head in heads.values():
+            parent = heads.get(SessionKey(head.parent_agent or "", head.parent_id or ""))
+            runtime = self._open_runtime
+            if (
+                parent is not None
+                and parent.closed
+                and runtime is not None
+                and head.agent not in runtime.agents
+            ):
+                self.notes.left_open.add(head.key)
+        for problem in check_stored_trees(heads, self.notes.left_open):
             self.wrong(problem)
 
     def _note_write(self, moment: str) -> None:
@@ -292,7 +308,7 @@ class _Run:
             self.world.note_write(moment)
 
     def _kill_point(self, kind: str) -> None:
-        """Kill the simulated process if this is the moment that the seed has chosen. `kind` is a key of `_KILL_TEXTS`."""
+        """Kill the simulated process if the seed has chosen this moment. `kind` is a key of `_KILL_TEXTS`."""
         if kind == self._kill_at and self._kill_countdown > 0:
             self._kill_countdown -= 1
             if not self._kill_countdown:
@@ -316,7 +332,7 @@ class _Run:
             with trio.CancelScope() as block:
                 async with self._runtime() as (program, journal, runtime):
                     users = self._make_callers(program, runtime)
-                    world.on_quiet = partial(self._check_quiet, runtime)
+                    world.on_quiet = partial(self._check_quiet, runtime, users)
                     with trio.CancelScope() as body:
                         scope = block if cancels_block else body
                         if may_stop:
@@ -339,7 +355,7 @@ class _Run:
             outside.cancel_scope.cancel()
 
     def _note_stop(self) -> None:
-        """Note that the runtime was stopped now. Background work of this life cannot be repeated any more."""
+        """Record that the runtime was stopped now. From now on, background work of this simulated process cannot be repeated."""
         self._has_stopped, self._stopped_at = True, self.world.now
 
     def _make_callers(self, program: Program, runtime: Runtime) -> Callers:
@@ -358,7 +374,7 @@ class _Run:
         )
 
     async def _run_callers(self, users: Callers, program: Program, outside: trio.Nursery | None) -> None:
-        """Run all callers of a life until their work is done. They run in the nursery `outside`; None uses a new nursery."""
+        """Run all callers of a simulated process until their work is done, in the nursery `outside` or in a new nursery."""
         finished = {key: trio.Event() for key in range(self.plan.sessions)}
         async with trio.open_nursery() as inside:
             callers = outside or inside
@@ -379,7 +395,7 @@ class _Run:
     async def _check_returned(self, users: Callers) -> None:
         """Report calls of callers that have not returned some time after the runtime has closed."""
         running = set(users.running_calls)
-        await trio.sleep(RETURN_SECONDS)
+        await trio.sleep(SLOW_RETURN_SECONDS if self.storage.slow_chance else RETURN_SECONDS)
         for call in running.intersection(users.running_calls):
             self.wrong(f"{call.name} did not return, although the runtime had closed")
 
@@ -395,7 +411,7 @@ class _Run:
                 if not _is_changing(context):
                     self.wrong(f"{context.id}: {problem}")
 
-    def _check_quiet(self, runtime: Runtime) -> None:
+    def _check_quiet(self, runtime: Runtime, users: Callers) -> None:
         """Compare the sessions in memory with the journal while all tasks wait and no write is in progress.
 
         It changes no state and draws no choice.
@@ -407,6 +423,9 @@ class _Run:
                 continue
             for context in tuple(running.sessions.values()):
                 self._check_quiet_session(context)
+            # A handler of `on_session`, or a failure of the journal, delays the resumption.
+            if runtime.agents.pending_opens_of(running.name) or running.name in users.restarting:
+                continue
             for head in self.storage.find_unfinished(running.name):
                 if head.session_id in running.sessions or head.session_id.startswith(COPY_PREFIX):
                     continue
@@ -446,12 +465,12 @@ class _Run:
                 self.wrong(f"{summary.session_id}: {problem}")
 
     def _stop_during_close(self, scope: trio.CancelScope, moment: str) -> None:
-        """Cancel the scope of some lives while a close of a session continues in the background."""
+        """Cancel the scope of some simulated processes while a close of a session continues in the background."""
         if moment == CLOSE_CONTINUES and self.world.choices.happens("stop during a close", STOP_DURING_CLOSE):
             scope.cancel()
 
     def _stop_later(self, scope: trio.CancelScope) -> None:
-        """Cancel the scope of this life at a drawn moment: after some time, at a write, or after a caller has cancelled a call."""
+        """Cancel the scope of this process at a drawn moment: after some time, at a write, or after a caller has cancelled a call."""
         choices = self.world.choices
         scope.deadline = trio.current_time() + 10 ** (choices.fraction("stop after") * 5.5 - 3.5)
         wanted = choices.pick("stop at", ("", "write", "cancelled", "during", "during"))
@@ -467,6 +486,12 @@ class _Run:
 
         if wanted:
             self.world.watch(stop)
+
+    def _in_start_order(self, agents: Sequence[Agent]) -> Sequence[Agent]:
+        """Return the agents in the order in which this simulated process starts them: the program's order or another order."""
+        if not self.plan.chance["order"]:
+            return agents
+        return sorted(agents, key=lambda agent: self.world.choices.fraction(f"start of {agent.name}"))
 
     @asynccontextmanager
     async def _runtime(self) -> AsyncIterator[tuple[Program, Journal, Runtime]]:
@@ -492,13 +517,13 @@ class _Run:
                 await self._check_restorable(journal)
             async with open_runtime(journal=journal) as runtime:
                 self._open_runtime = runtime
-                await _start(runtime, program.agents)
+                await _start(runtime, self._in_start_order(program.agents))
                 yield program, journal, runtime
 
     def _make_resolver(self) -> Callable[[AgentModels], dict[str, LLM]]:
-        """Return the function that resolves the models of an agent, for all lives of the seed.
+        """Return the function that resolves the models of an agent, for all simulated processes of the seed.
 
-        It must not be patched within a life: a killed life never leaves its context managers.
+        It must not be patched within a simulated process: a killed simulated process never leaves its context managers.
         """
         if self.settings.uses_own_models:
             return AgentModels.resolve
@@ -536,7 +561,7 @@ class _Run:
     # --- tools and models ------------------------------------------------------------------------
 
     def _wrap(self, tool: Tool, program: Program) -> None:
-        """Wrap a tool: record its runs, make some of them fail, and use its simulated function."""
+        """Wrap a tool: record its runs, make some runs fail, and call its simulated replacement."""
         body = program.bodies.get(id(tool))
         execute = tool.execute
         if body is not None:
@@ -556,14 +581,16 @@ class _Run:
                 call_id=context.call_id,
                 arguments=dict(arguments),
                 idempotency_key=context.idempotency_key,
-                life=life.number,
+                process_number=life.number,
                 began_at=world.now,
             )
             story = self.story.session(context.agent, context.session_id)
             await trio.sleep(choices.pick(f"{name}: delay", (0, 0.001, 0.1, 3)))
             fault = ""
             if choices.happens(f"{name}: failure", fault_chance):
-                fault = choices.pick(f"{name}: fault", ("before", "hang", "after"))
+                # A sync function in the event loop cannot wait, and has no time limit.
+                kinds = ("before", "after") if tool.inline else ("before", "hang", "after")
+                fault = choices.pick(f"{name}: fault", kinds)
                 world.record("tool fault", f"{tool.name} " + _FAULT_TEXTS[fault])
             if fault == "before":
                 raise RuntimeError(f"{tool.name} failed")
@@ -584,7 +611,7 @@ class _Run:
                 raise RuntimeError(f"{tool.name} failed after its effect")
             return result
 
-        tool.execute = run  # type: ignore[method-assign] # until the end of the life
+        tool.execute = run  # type: ignore[method-assign] # until the end of the simulated process
         self._wrapped.append(tool)
 
     def _note_begin(self, tool: Tool, run: ToolRun) -> None:
@@ -601,6 +628,8 @@ class _Run:
         self.world.record("request", f"{chat.session}: {len(chat.messages)} messages", is_shown=False)
         notes.requests[chat.session] = notes.requests.get(chat.session, 0) + 1
         self._check_open(chat.session, "a model was asked")
+        if self._initializing[chat.session]:
+            self.wrong(f"a model was asked for {chat.session} before its on_session handler had returned")
         await self._check_not_closing(chat.session)
         if chat.session in notes.limits:
             for owner, session_id in self.story.found:
@@ -644,7 +673,9 @@ class _Run:
                 self._check_open(session.id, "its handlers received a result")
                 if CALLER_GONE in (result.error or ""):
                     self.wrong(f"a result of {session.id} says that the caller of its task is gone")
-                if notes.is_valid(session.id, era):
+                known, _ = notes.told_results.get(result.call_id, ("", ""))
+                is_relayed = known.startswith(f"{session.id}/")  # by a handoff, from a child session
+                if notes.is_valid(session.id, era) and not is_relayed:
                     notes.told_results[result.call_id] = (session.id, result.status)
                     self._note_stored("result", result.call_id, session.agent_name, session.id)
                 self._kill_point("handled")
@@ -671,11 +702,13 @@ class _Run:
             story.failures.append(failure.kind)
             if isinstance(failure.error, Stopped):
                 notes.stopped_turns.add((root_of(session.id), life.number))
-            if failure.kind == "internal":
+            # The target of a handoff may be stopped.
+            may_miss = bool(self.plan.chance["restart"]) and not self.is_last
+            if failure.kind == "internal" and not (may_miss and isinstance(failure.error, NotRunning)):
                 self.wrong(f"internal failure in {session.id}: {_innermost(failure.error)}")
             is_final = not failure.may_continue and failure.kind != "handler"
             if is_final and not session.id.startswith(COPY_PREFIX) and notes.is_valid(session.id, era):
-                notes.final[failure.message_id] = failure.kind
+                notes.final[session.id, failure.message_id] = failure.kind
                 self._note_stored("failure", failure.message_id, session.agent_name, session.id)
             self._kill_point("handled")
 
@@ -689,11 +722,18 @@ class _Run:
             session.on_exception(take_time)
 
     def _make_opener(self, agent: Agent, agents: Sequence[Agent]) -> Callable[[Session], Awaitable[None]]:
-        """Return an `on_session` handler that takes time, or opens another session, while callers may open it too."""
+        """Return an `on_session` handler that takes time or opens another session, which callers may open at the same time."""
         choices, plan = self.world.choices, self.plan
         own = [f"s{number}" for number in range(plan.sessions) if plan.agent_of(number, agents) is agent]
 
         async def on_session(session: Session) -> None:
+            self._initializing[session.id] += 1
+            try:
+                await prepare(session)
+            finally:
+                self._initializing[session.id] -= 1
+
+        async def prepare(session: Session) -> None:
             name = f"handler of {session.id}"
             await self._take_time(name)
             others = [] if self.is_last else [each for each in own if each != session.id]
@@ -713,7 +753,7 @@ class _Run:
             await trio.sleep(self.world.choices.pick(f"{name}: delay", HANDLER_SECONDS))
 
     def _check_open(self, session_id: str, what: str) -> None:
-        """Report work of a session after its close or its erasure has returned."""
+        """Report a problem if a session does work (`what`) after its close or its erasure has returned."""
         if session_id in self.notes.closed:
             self.wrong(f"aclose() of {session_id} returned, but then {what}")
 
@@ -737,6 +777,11 @@ class _Run:
                     *await check_snapshot(journal, summary.key, records),
                 ]
                 self._differences += [f"{summary.session_id}: {each}" for each in found]
+                lost = self.notes.annotated.get(key, set()) - summary.annotations.metadata.keys()
+                self._differences += [
+                    f"annotate() of {summary.session_id} returned, but the journal lost {each!r}"
+                    for each in lost
+                ]
 
     def _outcome(self) -> SeedOutcome:
         world, story = self.world, self.story
@@ -750,10 +795,7 @@ class _Run:
             effects = {
                 (agent.name, tool.name): tool.effect for agent in self._agents() for tool in agent.tools
             }
-            for problem in [
-                *check_run(story, self.notes, effects),
-                *self._differences,
-            ]:
+            for problem in [*check_run(story, self.notes, effects), *self._differences]:
                 self._report(problem)
             for rule in self._program.invariants if self._program is not None else ():
                 try:
@@ -785,7 +827,7 @@ _KILL_TEXTS = {
     "returned": "after a call of a caller returned",
     "during": "during a call of a caller",
 }
-"""Moments at which a life may be killed, as texts."""
+"""Moments at which a simulated process may be killed, as texts."""
 _COUNTDOWNS = {
     "write": (1, 2, 3, 4, 5, 6, 8, 11, 15, 20),
     "before write": (1, 2, 3, 4, 5, 6, 8, 11, 15, 20),
@@ -795,12 +837,12 @@ _COUNTDOWNS = {
     "model": (1, 1, 2, 2, 3, 4, 6),
     "during": (1, 1, 2, 3, 4),
 }
-"""Number of events of a kind at which a life is killed. Most lives end before high numbers, so these are rare."""
+"""Number of events of a kind at which a process is killed. Most simulated processes end before high numbers, so these are rare."""
 _FAULT_TEXTS = {"before": "fails before its effect", "hang": "hangs", "after": "fails after its effect"}
 
 
 async def _start(runtime: Runtime, agents: Sequence[Agent]) -> None:
-    """Start the agents in the order of the program.
+    """Start the agents in the given order.
 
     Agents that another agent has already started as its companion are skipped.
     """
@@ -829,5 +871,5 @@ def _innermost(error: BaseException) -> str:
 
 
 def _is_changing(context: SessionContext) -> bool:
-    """Return True if a session is closed or works on a message, so that its records may change."""
+    """Return True if a session is closed or processes a message, so that its records may change."""
     return context.closed or context.is_busy

@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 STATE_KEY = "_handoff"
 """Key of the handoff in the state. Tools with `(state, args)` cannot write keys that begin with `_`."""
@@ -41,5 +41,5 @@ def handed(state: Mapping[str, Any], *, agent: str, note: str) -> tuple[str, Any
 
 
 def given_back(state: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return the state change that ends a handoff, so that the session's own agent answers again."""
+    """Return the state change that ends a handoff. The session's own agent answers from then on."""
     return STATE_KEY, attrs.asdict(HandoffState(number=handoff_in(state).number))

@@ -27,9 +27,9 @@ import trio
 from actgent.errors import NotSerializable, UsageError
 from actgent.errors.text_escaping import quoted
 from actgent.journal.record_types import ActionFailureRecord, StateChangeRecord, StateRollbackRecord
-from actgent.journal.state_patches import with_values
-from actgent.support.field_repr import FieldRepr
-from actgent.support.misuse_hints import DISPATCH, hints_for_states
+from actgent.journal.session_state_patches import with_values
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.common_mistake_hints import DISPATCH, hints_for_states
 from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import convert_user_error
 
@@ -113,8 +113,27 @@ class SavedStore(FieldRepr):
     """Idempotency keys of completed calls of `dispatch`, oldest first."""
 
 
+WITHHELD = "_withheld/"
+"""Prefix of the keys of results that isolation withholds from the session's model."""
+SHOWN = "_shown"
+"""Key of the information about values of withheld results that the model has read.
+
+It has the last turn in which such a value was read, and the number of possible values by call id. It also has the sources of the
+values in this turn (`sources`) and in all turns (`ever`).
+"""
+_HIDDEN = ("_withheld", "_approved_values", "_nested/", "_result", "_moved/", SHOWN)
+"""Prefixes of the keys under which the framework stores results of tools, their sizes, and large values of the state."""
+
+
+def _is_hidden(key: object) -> bool:
+    return isinstance(key, str) and key.startswith(_HIDDEN)
+
+
 class State(Mapping[str, Any]):
-    """An immutable version of a session's state; values are copied when they are read."""
+    """An immutable version of a session's state; values are copied when they are read.
+
+    The mapping omits the results that the framework stores, because a tool or a prompt could show their text to a model.
+    """
 
     __slots__ = ("_values",)
 
@@ -123,19 +142,26 @@ class State(Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         value = self._values[key]
+        if _is_hidden(key):
+            raise KeyError(key)
         return value if type(value) in _IMMUTABLE_TYPES else _copy(value)
 
+    @property
+    def shared_values(self) -> Mapping[str, Any]:
+        """All values of the state, with the hidden ones and without a copy. The caller must not change them."""
+        return self._values
+
     def __contains__(self, key: object) -> bool:
-        return key in self._values
+        return key in self._values and not _is_hidden(key)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return (key for key in self._values if not _is_hidden(key))
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._values) - sum(map(_is_hidden, self._values))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({dict(self._values)!r})"
+        return f"{type(self).__name__}({dict(self)!r})"
 
 
 @hints_for_states
@@ -234,15 +260,16 @@ class Store(State):
     ) -> None:
         """Change the state by an action: all changes of the action, or none.
 
-        The action is a function `(state, *args)` that returns `(key, value)`, a list of pairs or None; the name of a registered
-        function; or such a pair or list itself: `dispatch(("language", "en"))`. A call from the worker thread of a tool runs in
-        the thread of the event loop. `once` is an id: a second dispatch with this id changes nothing. A repeated tool passes its
-        `idempotency_key`, a handler the id of its argument.
+        The action is a function `(state, *args)`, or the name of a registered function. The function returns `(key, value)`, a list
+        of such pairs, or None. The action can also be a pair or list: `dispatch(("language", "en"))`. A call from the worker thread
+        of a tool runs in the thread of the event loop. `once` is an id: a second dispatch with this id changes nothing. A repeated
+        tool passes its `idempotency_key`, a handler the id of its argument.
 
         Raises:
             UsageError: The name is not registered, or the function returned something else. The state is unchanged.
             InvalidState: A value does not fit the type of `state=`. The state is unchanged.
             NotSerializable: The journal cannot store a value. The state is unchanged.
+            NotRunning: The session has a journal, and its agent has stopped. The state is unchanged.
         """
         if threading.get_ident() != self._thread:
             trio.from_thread.run_sync(self._dispatch, action, args, once)
@@ -385,11 +412,6 @@ class Store(State):
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - the change is committed; its caller must not get the error
                 convert_user_error(raised, "subscriber", repr(fn))
                 _log.exception("a subscriber of the state failed: %s", fn)
-
-    @property
-    def shared_values(self) -> Mapping[str, Any]:
-        """Values of the state without a copy. The caller must not change them."""
-        return self._values
 
     # --- history ----------------------------------------------------------------------------
 

@@ -4,8 +4,8 @@ A text is read in three steps. A later step never reads text that an earlier ste
 
 1. The complete text is JSON.
 2. The outermost values among prose, code fences and tags, in order. A bracketed part that is not JSON is parsed by `lenient`,
-   or skipped completely: a value inside of it is a fragment (an argument, an example) and not an answer. Values that are
-   arguments in code are skipped as well, as in `f({...})` or `x = {...}`.
+   or skipped completely. A value inside of a skipped part is a fragment (an argument, an example) and not an answer. Values in
+   code are also skipped, as in `f({...})` or `x = {...}`.
 3. No value was found, and the text is exactly one closed value: small syntax errors are repaired, see `lenient`. Each string
    and number of the result appears in the text, unchanged and in the same order.
 
@@ -83,16 +83,16 @@ def extract_only(text: str, check: Check = anything) -> Any:
     Raises:
         ParseError: No value or several different values pass, or the text is truncated.
     """
-    accepted: dict[str, Any] = {}
+    accepted: list[Any] = []
     reasons: list[str] = []
     for value in _values(text):
         if reason := check(value):
             reasons.append(reason)
         else:
-            accepted[json.dumps(value, sort_keys=True)] = value
-    if len(accepted) == 1:
-        return accepted.popitem()[1]
+            accepted.append(value)
     if accepted:
+        if len(accepted) == 1 or len({json.dumps(value, sort_keys=True) for value in accepted}) == 1:
+            return accepted[-1]
         raise ParseError(
             f"the answer has {len(accepted)} different JSON objects: it must have exactly one", text
         )

@@ -3,9 +3,9 @@
 The result has each string and number of the text, unchanged and in the same order, and no others. Strings are never joined,
 quoted, truncated or moved. Text that no rule covers makes the complete value unreadable.
 
-`repairs=True` also accepts small errors: bare keys, typographic quotes, a missing colon after a quoted key, and a missing comma
-at a line end, before a key, or between a bracketed item and its neighbour. It is for texts that are exactly one value. A
-missing comma between two strings or numbers is never inserted: the intention is ambiguous, so the model is asked again.
+`repairs=True` also accepts small errors: bare keys, typographic quotes, and a missing colon after a quoted key. A missing comma
+is inserted at a line end, before a key, and between a bracketed item and its neighbour. Use it only for texts that are exactly one
+value. A missing comma between two strings or numbers is never inserted: the intention is ambiguous, so the model is asked again.
 """
 
 import re
@@ -51,7 +51,7 @@ def read(text: str, *, repairs: bool = False) -> Any:
     value = reader.value()
     reader.skip()
     if reader.at < len(text):
-        raise reader.unreadable("more than one value")
+        raise reader.unreadable("the answer must be one JSON value, but more text follows the value")
     if not text.isascii() or "\\" in text:
         check_unicode(value)
     return value
@@ -96,18 +96,20 @@ class _Reader:
             if word[0] in ("NaN", "Infinity"):
                 constant(word[0])
             if word[0] not in _CONSTANTS:
-                raise self.unreadable(f"{word[0][:30]} is not a value")
+                raise self.unreadable(
+                    f"{word[0][:30]} is not a JSON value: quote it, or write true, false, null or a number"
+                )
             self.at = word.end()
             return _CONSTANTS[word[0]]
         number = _NUMBER.match(self._text, self.at)
         if number is None or not (number[2] or number[3].strip(".")):
-            raise self.unreadable("a value is missing")
+            raise self.unreadable("a JSON value is expected here")
         return self._number(number)
 
     def _number(self, found: re.Match[str]) -> float:
         sign, whole, fraction, exponent = (part.replace("_", "") for part in found.groups())
         if len(whole) > 1 and whole[0] == "0":
-            raise self.unreadable("a number begins with 0")
+            raise self.unreadable("a number must not begin with 0: remove the leading zeros")
         self.at = found.end()
         sign = sign.replace("+", "")
         return real(f"{sign}{whole}{fraction}{exponent}") if fraction or exponent else integer(sign + whole)
@@ -115,10 +117,10 @@ class _Reader:
     def _string(self) -> str:
         opener = self._peek()
         if opener not in _CLOSERS or (opener not in "\"'" and not self._repairs):
-            raise self.unreadable("a string is missing")
+            raise self.unreadable("a string in quotes is expected here")
         body = _BODIES[opener].match(self._text, self.at + 1)
         if body is None:
-            raise self.unreadable("a string is not closed")
+            raise self.unreadable("a string has no closing quote: add the quote")
         string = body[1]
         if "\\" in string:
             string = _join_surrogates(_ESCAPE.sub(self._unescape, string))
@@ -129,10 +131,12 @@ class _Reader:
         short, long, byte, mark, _ = escape.groups()
         if digits := short or long or byte:
             if int(digits, 16) > _LARGEST:
-                raise self.unreadable("an escape is not a Unicode character")
+                raise self.unreadable("an escape sequence in a string is not a Unicode character")
             return chr(int(digits, 16))
         if mark is None or mark in _FOREIGN_ESCAPES:
-            raise self.unreadable("a string has an escape that JSON does not define")
+            raise self.unreadable(
+                "a string has an escape sequence that JSON does not define: write the backslash twice"
+            )
         return _ESCAPES.get(mark, escape[0])
 
     # --- lists ---------------------------------------------------------------------------------
@@ -149,7 +153,7 @@ class _Reader:
                 is_grouped = opener == "(" and len(items) == 1 and not may_follow
                 return items[0] if is_grouped else items
             if not may_follow:
-                raise self.unreadable("a comma is missing")
+                raise self.unreadable("a comma is expected between two items")
             items.append(self.value())
             may_follow = self._ends_item(items[-1], closer)
 
@@ -158,7 +162,7 @@ class _Reader:
         if self._repairs and opener == "[" and self._take(","):
             self.skip()
             if self._peek() == "]":
-                raise self.unreadable("a value is missing")
+                raise self.unreadable("a JSON value is expected here")
 
     def _ends_item(self, item: Any, closer: str) -> bool:
         """Move the position after the separator that follows `item`. Return True if another item may follow.
@@ -184,7 +188,7 @@ class _Reader:
             if self._take("}"):
                 return unique(members)
             if not may_follow:
-                raise self.unreadable("a comma is missing")
+                raise self.unreadable("a comma is expected between two items")
             members.append(self._member())
             may_follow = self._ends_member(members[-1][1])
 
@@ -197,7 +201,7 @@ class _Reader:
         key = self._key()
         self.skip()
         if not self._take(":") and not self._may_lack_colon(opener):
-            raise self.unreadable("a colon is missing")
+            raise self.unreadable("a colon is expected after the key of an object")
         return key, self.value()
 
     def _may_lack_colon(self, opener: str) -> bool:
@@ -212,7 +216,7 @@ class _Reader:
         if found is None and self._repairs:
             found = _NAME.match(self._text, self.at)
         if found is None:
-            raise self.unreadable("a key is missing")
+            raise self.unreadable("a key in quotes is expected here")
         self.at = found.end()
         return found[0]
 

@@ -9,10 +9,10 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.llm.model_interface import ResponseFormat
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.tools import schemas
 
-from .instruction_schemas import is_json_schema, schema_check
+from .answer_type_schemas import is_json_schema, schema_check
 
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
 _MAX_NAME = 64
@@ -25,7 +25,7 @@ class Output(FieldRepr):
     name: str
     """Name of the answer's schema in model requests: at most 64 letters, digits, `_` and `-`."""
     schema: Mapping[str, Any]
-    """JSON Schema of the answer, or a template (see `instruction_schemas`)."""
+    """JSON Schema of the answer, or a template of it (an example object with a description for each field)."""
     convert: Callable[[Any], Any] = attrs.field(repr=False)
     """Function that converts decoded JSON to the Python value. It raises ValueError if the JSON does not match the schema."""
 
@@ -60,7 +60,7 @@ def output_of(output: Any) -> Output:
     The argument is a type (builtin, attrs class, dataclass, TypedDict, pydantic model, union ...) or a schema.
 
     Raises:
-        ConfigurationError: The type has no JSON Schema, its schema takes too long to check, a dict is not a valid JSON
+        ConfigurationError: The type has no JSON Schema, or its schema takes too long to check. Or a dict is not a valid JSON
             Schema, or one answer could match two classes of a union.
     """
     if isinstance(output, Output):

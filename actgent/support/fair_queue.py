@@ -1,10 +1,11 @@
 """A fair queue: owners take turns within each priority level.
 
-Theory. The entries of one owner are ordered by key, independently of other owners; only the owner's first entry competes
-with others, and its level is the owner's level. In each level the owner served least recently is next: this is round robin
-(Nagle, RFC 970), so an owner with a hundred messages delays another by one turn. A new owner is placed after all queued
-owners. A returning owner keeps its last turn, like the finish tag of start-time fair queueing (Goyal et al. 1996), so an
-owner that sends one message at a time gets the same share as one that sends all at once.
+An *owner* is the user or tenant to whom an entry belongs. The entries of one owner are ordered by key, independently of other
+owners. Only the owner's first entry competes with other owners, and the level of this entry is the owner's level. In each
+level the owner served least recently is next. This is round robin (Nagle, RFC 970): an owner with a hundred messages delays
+another owner by one turn. A new owner is placed after all queued owners. A returning owner keeps its last turn, like the
+finish tag of start-time fair queueing (Goyal et al. 1996). So an owner that sends one message at a time gets the same share as
+an owner that sends all messages at once.
 
 The next entry of each level is compared by key, and the smallest is served. Nothing starves, because neither the turn
 nor the key of a queued entry changes.
@@ -22,8 +23,8 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from .fast_init import fast_constructor
-from .field_repr import FieldRepr
+from .attrs_class_repr import FieldRepr
+from .fast_attrs_constructors import fast_constructor
 
 T = TypeVar("T")
 MAX_REMEMBERED_OWNERS = 1000
@@ -41,9 +42,9 @@ class Turns(FieldRepr):
         return self._last.get(owner)
 
     def record(self, owner: Hashable, turn: float) -> None:
-        """Record the turn of an owner that was served; owners with earlier turns are served first.
+        """Store that an owner was served, and at which place (`turn`) of the service order. Lower numbers are served first.
 
-        Above the maximum, the oldest owner is removed.
+        If more than `MAX_REMEMBERED_OWNERS` owners are stored, remove the owner that was served longest ago.
         """
         self._last.pop(owner, None)
         self._last[owner] = turn
@@ -60,7 +61,7 @@ class QueueEntry(FieldRepr, Generic[T]):
     level: int
     """Priority level of the item, from 0."""
     key: float
-    """Sort key within the owner; entries with smaller keys are served first."""
+    """Sort key among the entries of one owner; entries with smaller keys are served first."""
     serial: int
     """Insertion number; breaks ties between equal keys (first in, first out)."""
     owner: "_Owner[T]" = attrs.field(repr=False)
@@ -75,7 +76,7 @@ _Entry = tuple[float, int, int, QueueEntry[T]]
 class _Owner(FieldRepr, Generic[T]):
     name: Hashable
     turn: float
-    """Turn at which the owner was last served or was added; owners with smaller turns are served first."""
+    """Round in which the owner was last served or was added. Owners with smaller numbers are served first."""
     waiting: list[_Entry[T]] = attrs.field(factory=list)
     removed: int = 0
     """Number of removed entries of the owner that are still in the heap `waiting`."""
@@ -115,7 +116,10 @@ class FairQueue(Generic[T]):
 
     @property
     def entries(self) -> int:
-        """Number of heap entries, including stale ones; proportional to the queued items."""
+        """Number of heap entries, including entries of items that have already left the queue.
+
+        The result is proportional to the number of queued items.
+        """
         return sum(map(len, self._levels)) + sum(len(owner.waiting) for owner in self.owners.values())
 
     def add(
@@ -137,9 +141,9 @@ class FairQueue(Generic[T]):
         return ticket
 
     def _enter(self, name: Hashable, turn: float) -> _Owner[T]:
-        """Add an owner, named `name`, whose last turn counts as `turn`.
+        """Add an owner to the queue. The owner, named `name`, counts as last served in round `turn`.
 
-        A single owner is in no level. When a second owner is added, the first owner is placed in its level.
+        A single owner is in no priority level. When a second owner is added, the first owner is placed in its level.
         """
         owner: _Owner[T] = _make_owner(name, turn)
         if not self.owners:
@@ -188,10 +192,7 @@ class FairQueue(Generic[T]):
         return sum(self._placed[start:]) > is_there
 
     def take(self, ticket: QueueEntry[T], turn: float) -> None:
-        """Remove an entry as served, and record `turn` for its owner.
-
-        Owners with earlier turns are then served first.
-        """
+        """Remove an entry that is served now, and record `turn` as the round in which its owner was last served."""
         self._turns.record(ticket.owner.name, turn)
         self.remove(ticket)
 

@@ -17,7 +17,7 @@ import attrs
 
 from actgent.errors.text_escaping import counted, shown
 
-from .field_repr import FieldRepr
+from .attrs_class_repr import FieldRepr
 
 WINDOW_SECONDS = 60.0
 """Time in seconds during which records of one group are counted together."""

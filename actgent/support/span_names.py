@@ -4,8 +4,12 @@ Names with the prefix `gen_ai.` follow the semantic conventions for generative A
 conventions are in development, so names may change; the changelog lists each change.
 """
 
-CONVENTIONS = "opentelemetry/semantic-conventions-genai, July 2026"
-"""Source and version of the `gen_ai.` names."""
+CONVENTIONS = "opentelemetry/semantic-conventions-genai, as in opentelemetry-util-genai 1.3b0 of October 2026"
+"""Source and version of the `gen_ai.` names.
+
+The release v0.1.0 of the conventions also renames the metrics of model calls, to `gen_ai.client.inference.`. The
+instrumentations of OpenTelemetry do not use these names yet, and neither do dashboards.
+"""
 
 # --- span operations ------------------------------------------------------------------------
 
@@ -28,6 +32,24 @@ SEND = "send"
 TAKE_OVER = "take_over"
 """Operation name of the takeover of a cluster partition from another node."""
 
+# --- values of the conventions -----------------------------------------------------------
+
+PROVIDERS = {
+    "openai-responses": "openai",
+    "gemini": "gcp.gemini",
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "mistral": "mistral_ai",
+}
+"""Values of `gen_ai.provider.name` for the providers whose name in actgent differs."""
+FINISH_WORDS = {
+    "end": "stop",
+    "tool_calls": "tool_call",
+    "filter": "content_filter",
+    "refusal": "content_filter",
+}
+"""Finish reasons for the stop reasons whose name in actgent differs."""
+
 # --- attributes of the conventions -------------------------------------------------------
 
 OPERATION = "gen_ai.operation.name"
@@ -46,7 +68,7 @@ FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
 INPUT_TOKENS = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 CACHE_READ_TOKENS = "gen_ai.usage.cache_read.input_tokens"
-CACHE_WRITE_TOKENS = "gen_ai.usage.cache_creation.input_tokens"
+CACHE_WRITE_TOKENS = "gen_ai.usage.cache_write.input_tokens"
 REASONING_TOKENS = "gen_ai.usage.reasoning.output_tokens"
 TOOL_NAME = "gen_ai.tool.name"
 TOOL_CALL = "gen_ai.tool.call.id"

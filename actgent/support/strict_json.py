@@ -1,7 +1,10 @@
 """Strict JSON decoding for model answers, tool arguments and stored values, and encoding of any value for clients.
 
-A value must follow RFC 8259 and be storable: no NaN or Infinity, no duplicate keys, integers of at most 64 bits, no float
-that over- or underflows, valid Unicode, at most `MAX_DEPTH` levels of nesting.
+A value must follow RFC 8259 and be storable:
+
+- no NaN or Infinity, no duplicate keys, valid Unicode;
+- integers of at most 64 bits, and no float that over- or underflows;
+- at most `MAX_DEPTH` levels of nesting.
 """
 
 import json
@@ -35,6 +38,14 @@ def loads(text: str) -> Any:
         raise ParseError(f"invalid JSON: {error.msg} at character {error.pos}", text) from None
     except ParseError as error:
         raise ParseError(error.reason, text) from None
+
+
+def loads_or_text(text: str) -> Any:
+    """Decode JSON; return a text that is not JSON unchanged."""
+    try:
+        return loads(text)
+    except ParseError:
+        return text
 
 
 def decode_all(text: str) -> Any:

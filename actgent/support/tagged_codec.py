@@ -1,9 +1,9 @@
-"""Serialization of objects to bytes: tagged unions, converted by the hooks of `codec_hooks` and packed by msgpack.
+"""Serialization of objects to bytes: tagged unions, converted by the hooks of `cattrs_hooks` and packed by msgpack.
 
 A `TaggedCodec` is built from tables of tags, one for each union of classes. A tag is a short word that never changes, so stored
 bytes can be read after classes and modules were renamed. Values are not coerced, and unknown tags or fields are rejected.
 
-An object is encoded as `[tag, {field: value}]`; fields with their default value are omitted. Fields of type Any hold plain
+An object is encoded as `[tag, {field: value}]`; fields with their default value, and derived values, are omitted. Fields of type Any hold plain
 data: None, bool, int and float of any size, str, bytes, lists, tuples, mappings and aware datetimes.
 """
 
@@ -71,7 +71,7 @@ class TaggedCodec:
     @functools.cached_property
     def _hooks(self) -> tuple[Mapping[Any, Callable[[Any], Any]], Mapping[Any, Callable[[Any, Any], Any]]]:
         """Functions that write and read the objects of each union. They are generated when they are first needed."""
-        from .codec_hooks import make_hooks  # noqa: PLC0415 - takes 70 ms, which agents without a journal save
+        from .cattrs_hooks import make_hooks  # noqa: PLC0415 - takes 70 ms, which agents without a journal save
 
         return make_hooks(self._unions)
 
@@ -112,7 +112,7 @@ def _unpack_list(data: bytes) -> list[Any]:
     plain = _unpack(data)
     if type(plain) is list:
         return plain
-    raise WireError(f"a value of type {type(plain).__name__} instead of a list")
+    raise WireError(f"the stored value must be a list, not {type(plain).__name__}")
 
 
 def _unpack(data: bytes, depth: int = 0) -> Any:
@@ -131,7 +131,7 @@ def _extend(value: object) -> object:
     if type(value) is tuple:
         depth = getattr(_nesting, "depth", 0)
         if depth >= MAX_TUPLES:
-            raise ValueError(f"more than {MAX_TUPLES} tuples in one another")
+            raise ValueError(f"the value has more than {MAX_TUPLES} nested tuples")
         _nesting.depth = depth + 1
         try:
             return msgpack.ExtType(_TUPLE, _pack(list(value)))
@@ -167,7 +167,7 @@ def _reduce(depth: int, code: int, data: bytes) -> object:
             return datetime.fromisoformat(data.decode())
         case 2:
             if depth >= MAX_TUPLES:
-                raise WireError(f"more than {MAX_TUPLES} tuples in one another")
+                raise WireError(f"the value has more than {MAX_TUPLES} nested tuples")
             return tuple(_unpack(data, depth + 1))
         case 3:
             return int.from_bytes(data, "big", signed=True)

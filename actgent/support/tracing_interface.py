@@ -32,7 +32,7 @@ class OpenSpan(Protocol):
         ...
 
     def make_current(self) -> None:
-        """Make this the current span of the present context. No block restores the previous span."""
+        """Make this the current span of the calling task. The previous span is not restored automatically."""
         ...
 
     def link(self, traceparent: str | None) -> None:

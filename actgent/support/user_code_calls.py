@@ -28,7 +28,7 @@ import trio
 
 from actgent.errors import UserCodeExit
 
-from .field_repr import FieldRepr
+from .attrs_class_repr import FieldRepr
 from .safe_logging import logger_of
 
 T = TypeVar("T")

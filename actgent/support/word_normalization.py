@@ -1,4 +1,4 @@
-"""The form of texts in word indexes, and the words of it."""
+"""Normalization of texts for word indexes: `separate_words` separates words by spaces, also in scripts without spaces."""
 
 import re
 import unicodedata
@@ -9,7 +9,7 @@ _UNSPACED = re.compile(
 """Pattern of the characters of scripts without spaces between words. Each character is a separate word."""
 
 
-def spaced(text: str) -> str:
+def separate_words(text: str) -> str:
     """Normalize a text for the search index: lower case, and spaces around each character of a script without spaces.
 
     Such scripts are Chinese and Japanese, in which each character becomes a word.

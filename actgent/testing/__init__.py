@@ -3,7 +3,6 @@
 from actgent.llm.scripted_model import ScriptedLLM
 
 from .journal_faults import CrashingJournal, FaultyJournal
-from .journal_history_checks import ClientCall, find_contradictions, load_client_calls
 from .leak_detection import assert_no_leaks
 from .linearizability import ClientOperation, NotLinearizable, find_linearization, message_log
 from .provider import (
@@ -25,8 +24,9 @@ from .provider import (
 )
 from .provider_apis import ProviderRequest
 from .recorded_sessions import Difference, Recording, assert_replays, load_recording
+from .session_history_consistency import ClientCall, find_contradictions, load_client_calls
 from .transcript_validation import assert_valid_transcript, check_transcript
-from .untrusted_tool_detection import find_leaks
+from .wrongly_trusted_tool_detection import find_leaks
 
 __all__ = [
     "ClientCall",

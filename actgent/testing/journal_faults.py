@@ -5,18 +5,18 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from actgent.journal.group_commit import Head, Row
+from actgent.journal.group_commit.row_format import Head, Row
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry, Journal
+from actgent.journal.journal_wrappers import WrappedJournal
 from actgent.journal.session_list_queries import SessionKey
-from actgent.journal.wrappers import WrappedJournal
 
 
 class CrashingJournal(WrappedJournal):
     """Journal that simulates the death of its process at its n-th write. This write is stored; later calls wait forever.
 
-    Run the test with n = 1, 2, 3 ... until `is_dead` stays False, each time in a nursery that is cancelled when `died`
-    is set. Then resume over `inner`, which contains what a real process would find.
+    Run the test with `writes` = 1, 2, 3 ... until `is_dead` stays False. Each time, run it in a nursery that you cancel when `died`
+    is set. Then resume with the journal `inner`, which contains the records that a real process would find.
 
     Args:
         inner: The journal that stores the writes.

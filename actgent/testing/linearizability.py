@@ -51,7 +51,7 @@ class NotLinearizable:
     key: Hashable
     """Key of the object on which the operations act."""
     longest: tuple[ClientOperation, ...]
-    """Longest order of operations that the search has found. No other operation can follow with the result that it had."""
+    """Longest valid order of operations that the search has found. No other operation can follow with its actual result."""
     rest: tuple[ClientOperation, ...]
     """Returned operations that are not in `longest`."""
 

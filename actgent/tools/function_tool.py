@@ -14,8 +14,8 @@ from typing_extensions import ParamSpec, TypeVar
 
 from actgent.approvals import ApprovalRequest
 from actgent.errors import ConfigurationError, InvalidArguments, InvalidToolSchema
-from actgent.support.field_repr import FieldRepr
-from actgent.support.misuse_hints import hints_for_tools
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.common_mistake_hints import hints_for_tools
 from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import is_awaitable
 
@@ -57,8 +57,8 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
     """A function as a tool. Calling the tool object calls the function.
 
     An async function is awaited. Each value that an async generator yields is reported as progress, and the last
-    value is the result. A sync function runs in a worker thread. With `thread=False` it runs in the event loop: use
-    this only for functions that never block, because no other task runs and no timeout can stop them.
+    value is the result. A sync function runs in a worker thread, with `thread=False` in the event loop. Use
+    `thread=False` only for functions that never block: while they run, no other task runs, and no timeout can stop them.
 
     The schema is derived from the signature and the docstring. If `parameters` gives the schema, the function
     receives plain JSON values. A parameter annotated `ToolContext` receives the context and is hidden from the model;
@@ -140,7 +140,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         )
         if context_names and self.cache:
             raise ConfigurationError(
-                f"{label} takes a ToolContext: its results depend on the session, so cache=0"
+                f"{label} has a ToolContext parameter, so its results depend on the session and cannot be cached: omit cache="
             )
         self._binding = _ArgumentBinding(context_names)
         with self._schema_errors():
@@ -156,7 +156,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
 
     @contextmanager
     def _schema_errors(self) -> Iterator[None]:
-        """Convert a ConfigurationError of the block to an InvalidToolSchema that names this tool."""
+        """Convert a `ConfigurationError` that the block raises to an `InvalidToolSchema` that names this tool."""
         try:
             yield
         except ConfigurationError as error:
@@ -195,7 +195,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
                 )
 
     def _warn_of_defaults(self, schema: Mapping[str, Any]) -> None:
-        """Log a warning about each default that is not of the type of its parameter."""
+        """Log a warning about each parameter whose default value does not have the type of the parameter."""
         for name, member in schema.get("properties", {}).items():
             default, kind = member.get("default"), _PYTHON_TYPES.get(str(member.get("type")))
             if default is not None and kind is not None and not isinstance(default, kind):
@@ -355,7 +355,7 @@ def _is_context(hint: Any) -> bool:
 
 
 def _find_deps_type(hint: Any) -> Any:
-    """Return the deps type `Shop` of an annotation `ToolContext[Shop]`; None if it has no deps type, or if the type is Any or None."""
+    """Return the type `Shop` of an annotation `ToolContext[Shop]`; None without a type, or if the type is Any or None."""
     if get_origin(hint) is ToolContext:
         (wanted,) = get_args(hint)
         return None if wanted in (Any, None, type(None)) else wanted

@@ -5,7 +5,7 @@ from contextvars import ContextVar
 import attrs
 import trio
 
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 
 @attrs.define(eq=False, repr=False)
@@ -29,7 +29,7 @@ class TimeLimit(FieldRepr):
             self._scope.deadline = float("inf")
 
     def release(self) -> None:
-        """End one pause. The last `release` sets a deadline with the time that was left at the first `hold`."""
+        """End one pause. When the last pause ends, the time that was left at the first `hold` continues to run."""
         self._holds -= 1
         if not self._holds:
             self._scope.deadline = trio.current_time() + self._left

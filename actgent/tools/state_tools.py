@@ -28,8 +28,9 @@ class StateTool(Tool):
     keys that begin with `_`. Values are stored as plain JSON data. The model reads the changes. An async function is
     awaited, a sync function runs in a worker thread.
 
-    The schema of the arguments is `parameters`, or is derived from the type of `args` (a TypedDict, a dataclass, a
-    pydantic model), which the function then receives, or from the docstring. Otherwise any arguments are accepted.
+    The schema of the arguments is `parameters`. Without `parameters`, the schema is derived from the type of `args` (a TypedDict, a
+    dataclass, a pydantic model), and the function receives an object of this type. Without such a type, the schema is derived
+    from the docstring. Otherwise any arguments are accepted.
 
     Args:
         name: Name of the tool.
@@ -149,8 +150,7 @@ def parse_changes(returned: object) -> dict[str, Any]:
     """Convert the value that a state function returned to a dict of changes with plain JSON data.
 
     Raises:
-        ToolError: The value is not `(key, value)`, a list of such pairs, or None; or a key begins with `_`; or a value is not
-            JSON.
+        ToolError: The value is not `(key, value)`, a list of such pairs, or None. Or a key begins with `_`, or a value is not JSON.
     """
     changes = _as_pairs(returned)
     if wrong := [key for key in changes if not isinstance(key, str) or key.startswith("_")]:

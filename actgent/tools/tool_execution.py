@@ -12,6 +12,7 @@ A call is in one of these states. If the batch is stopped, its state determines 
     awaiting approval   `cancelled`, as withdrawn: neither the call nor its question was processed
 """
 
+import time
 import types
 import typing
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
@@ -37,21 +38,21 @@ from actgent.errors import (
 from actgent.information_flow_labels import Label, Labelled, replace_labelled, text_of, text_of_readers
 from actgent.messages import Medium, ToolCall, ToolResult, ToolStatus, make_result
 from actgent.support import span_names as names
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.safe_logging import logger_of
 from actgent.support.tracing_interface import ActiveTrace, Attribute, TracedWork, active_trace
-from actgent.support.untrusted_text import join_origins
+from actgent.support.untrusted_text_delimiters import join_origins
 from actgent.support.user_code_calls import convert_user_error, leaves
 
-from .call_start_order import StartGate, start_gate
 from .outputs.result_media import describe_media, has_media
 from .outputs.result_text import canonical_json, describe, fallback_text, to_text, truncate
 from .outputs.untrusted_result_delimiters import mark_untrusted
 from .pausable_time_limits import TimeLimit, time_limits
 from .schemas import plain_form
+from .tool_call_start_order import StartGate, start_gate
 from .tool_interface import DEFAULT_TIMEOUT_SECONDS, ApprovalRule, NestedToolCalls, Tool, ToolContext
 from .tools_run_by_caller import AskCaller
-from .untrusted_call_sources import CallSources, running_call
+from .untrusted_sources_of_call import CallSources, running_call
 
 logger = logger_of(__name__)
 
@@ -70,9 +71,9 @@ _ONE_STAGE: Sequence[Sequence[int]] = ((0,),)
 _NO_APPROVALS: Mapping[int, ApprovalRequest] = MappingProxyType({})
 _NONE_AWAITING: Mapping[int, ApprovalRequired] = MappingProxyType({})
 _WITHOUT_MEDIA = frozenset({str, int, float, bool, dict, types.NoneType})
-"""Types of results that never contain pictures or files."""
-Check = Callable[[ToolCall, Tool], str | None]
 """Types of tool values that never contain pictures or files."""
+Check = Callable[[ToolCall, Tool], str | None]
+"""Function that returns why a call is rejected; None if the call may run."""
 
 
 class ToolLookup(typing.Protocol):
@@ -105,19 +106,27 @@ class PolicyRule(typing.Protocol):
     """Function that checks the labels of a call's arguments by the agent's data policy."""
 
     def __call__(self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> PolicyViolation | None:
-        """Return the violation of the agent's policy by a call with these arguments; None if the call may run."""
+        """Return the policy violation of a call with these arguments; None if the call may run."""
         ...
 
     def for_nested(self, sources: str) -> "PolicyRule":
-        """Return the policy check for the nested calls of a tool call that has read text of the untrusted `sources`."""
+        """Return the policy check for calls that a tool makes after it has read text of the untrusted `sources`."""
         ...
 
 
 class ResultIsolation(typing.Protocol):
-    """Interface that withholds results with untrusted text from the session's model."""
+    """Interface that hides results with untrusted text from the session's model."""
 
     is_nested: bool
     """True if the calls are made by another tool call, so that their results are not sent to the model."""
+
+    first: int
+    """Number of the last withheld result before the batch."""
+
+    @property
+    def shown_sources(self) -> str:
+        """Untrusted sources of the values that the model has read in this turn although their results are withheld."""
+        ...
 
     def sources_of(self, call_id: str) -> str: ...
     def reference_of(self, index: int) -> str: ...
@@ -147,7 +156,7 @@ class BatchTurn(typing.Protocol):
 
     @property
     def via(self) -> str:
-        """Untrusted sources that influenced the session although its conversation does not contain their text."""
+        """Untrusted sources that influenced the session, although the conversation does not contain text of these sources."""
         ...
 
     def report_exception(self, call: ToolCall, error: Exception) -> None:
@@ -179,9 +188,9 @@ class Batch(FieldRepr):
     policy: PolicyRule | None = attrs.field(default=None, kw_only=True)
     """Checks the labels of a call before it starts; None if the agent has no policy."""
     isolation: ResultIsolation | None = attrs.field(default=None, kw_only=True)
-    """Withholds results with untrusted text; None if the model reads them."""
+    """Hides results with untrusted text from the model; None if the model reads them."""
     source_calls: Sequence[ToolCall] = attrs.field(default=(), kw_only=True)
-    """The calls with the references that the model wrote; empty if they are equal to `calls`."""
+    """The calls as the model wrote them, with references to hidden results. Empty if they equal `calls`."""
     grants: Mapping[str, Grant] = attrs.field(default=NO_GRANTS, kw_only=True)
     """Approvers' decisions to run a call, by call id."""
     timeout: float = attrs.field(default=DEFAULT_TIMEOUT_SECONDS, kw_only=True)
@@ -193,7 +202,9 @@ class Batch(FieldRepr):
     on_stage: "Callable[[Batch, Sequence[int]], Awaitable[object]] | None" = attrs.field(
         default=None, kw_only=True
     )
-    """Awaited with the batch and the indexes of calls that may overlap (a stage), before the first of these calls starts."""
+    """Async function that is called before a group of overlapping calls starts.
+    It gets the batch and the indexes of these calls.
+    """
     is_parallel: bool = attrs.field(default=False, kw_only=True)
     """True if calls of tools with `parallel=None` may overlap regardless of their effect."""
     on_start: Callable[[ToolCall], object] | None = attrs.field(default=None, kw_only=True)
@@ -207,7 +218,7 @@ class Batch(FieldRepr):
     _isolated: dict[str, CallSources] = attrs.field(factory=dict, init=False, repr=False)
     """Untrusted sources of each started call, by call id; only with `isolation`."""
     _parts: dict[str, list[tuple[Any, str]]] = attrs.field(factory=dict, init=False, repr=False)
-    """Values and sources of the parts of a result that isolation withholds, by call id. The text has references to them."""
+    """Hidden parts of each result: value and untrusted sources, by call id. The text for the model has references to them."""
     _finished: dict[int, ToolResult] = attrs.field(factory=dict, init=False, repr=False)
     """Results of finished calls, by index."""
     awaiting_approval: Mapping[int, ApprovalRequired] = attrs.field(
@@ -215,7 +226,7 @@ class Batch(FieldRepr):
     )
     """Approval requests of the calls that wait for a decision, by index."""
     is_rejected: bool = attrs.field(default=False, init=False)
-    """True if `reject_all` rejected the answer as a whole."""
+    """True if `reject_all` rejected all calls of the answer together."""
     _required_approvals: Mapping[int, ApprovalRequest] = attrs.field(
         default=_NO_APPROVALS, init=False, repr=False
     )
@@ -224,14 +235,17 @@ class Batch(FieldRepr):
     # --- results ---------------------------------------------------------------------------
 
     def results(self) -> tuple[ToolResult, ...]:
-        """Return exactly one result per call, in the order of the calls. It can be called at any time, also after cancellation."""
+        """Return one result per call, in the order of the calls.
+
+        This method can be called at any time, even after a cancellation.
+        """
         finished = self._finished
         return tuple(
             [finished.get(index) or self._unfinished_result(index) for index in range(len(self.calls))]
         )
 
     def _unfinished_result(self, index: int) -> ToolResult:
-        """Return the result of a call that has not finished: `cancelled` or `outcome_unknown`, depending on its state."""
+        """Return the result of a call that has not finished: `cancelled`, or `outcome_unknown` if a `once` tool may have run."""
         call = self.calls[index]
         if index in self.awaiting_approval:
             return _error_result(call, _WITHDRAWN, status="cancelled")
@@ -246,7 +260,7 @@ class Batch(FieldRepr):
         return self._with_sources(index, _error_result(self.calls[index], _UNKNOWN, status="outcome_unknown"))
 
     def _with_sources(self, index: int, result: ToolResult) -> ToolResult:
-        """Add the untrusted sources that a stopped call has read to its result.
+        """Add the untrusted sources that a stopped call has read to the result of the call.
 
         The call, or a call that it made, may have stored text of these sources in the session state.
         """
@@ -254,15 +268,22 @@ class Batch(FieldRepr):
         tool, call_context = self._started.get(index, (self.registry.get(call.name), self.context))
         if tool is None:
             return result
-        via = "" if call_context.tools is None else call_context.tools.sources
+        via = _nested_sources(call_context)
         if tool.effect != "pure":
             via = join_origins(via, self._sources_of_own(call, tool, call_context))
         return attrs.evolve(result, via=via) if via else result
 
-    def _sources_of_own(self, call: ToolCall, tool: Tool, call_context: ToolContext) -> str:
-        """Return the untrusted sources of the text that a call itself has read, without its nested calls."""
+    def _sources_of_own(
+        self, call: ToolCall, tool: Tool, call_context: ToolContext, *, reads_text: bool = True
+    ) -> str:
+        """Return the untrusted sources of text that a call has read itself.
+
+        Text that only its nested calls read does not count.
+
+        If `reads_text` is False, the source of an untrusted tool itself is omitted.
+        """
         via = join_origins(
-            (tool.origin or tool.name) if tool.outside else call_context.origin,
+            (tool.origin or tool.name) if tool.outside and reads_text else call_context.origin,
             _readers_of(tool, call_context),
         )
         if self.isolation is not None:
@@ -272,27 +293,46 @@ class Batch(FieldRepr):
         return via
 
     def running_sources(self) -> str:
-        """Return the untrusted sources of the text that the running calls may store in the state of the session.
+        """Return the untrusted sources of text that the running calls may write to the state of the session.
 
         With isolation, only the calls that the current task runs count.
         """
         chain = running_call.get() if self.isolation is not None else None
         sources = ""
         for index, (tool, call_context) in self._started.items():
-            call = self.calls[index]
-            if index in self._finished or (chain and not chain.is_inside(self._isolated.get(call.id))):
-                continue
-            sources = join_origins(sources, self._sources_of_own(call, tool, call_context))
-            if call_context.tools is not None:
-                sources = join_origins(sources, call_context.tools.sources)
+            if index not in self._finished and self._may_run_inside(index, chain):
+                own = self._sources_of_own(self.calls[index], tool, call_context)
+                sources = join_origins(sources, join_origins(own, _nested_sources(call_context)))
         return sources
+
+    def unrecorded_sources(self) -> str:
+        """Return the untrusted sources that calls of this batch have read and the conversation does not contain yet.
+
+        The result is the label of a message that a call or a handler sends now, because the message may repeat this text. With
+        isolation, only the calling call and its nested calls count. A tool with `calls_tools` reads only results of its nested
+        calls, so its own reads do not count.
+        """
+        chain = running_call.get() if self.isolation is not None else None
+        sources = ""
+        for result in self._finished.values():
+            sources = join_origins(sources, join_origins(result.origin, result.via))
+        for index, (tool, call_context) in self._started.items():
+            if not self._may_run_inside(index, chain):
+                continue
+            own = self._sources_of_own(self.calls[index], tool, call_context, reads_text=not tool.calls_tools)
+            sources = join_origins(sources, join_origins(own, _nested_sources(call_context)))
+        return sources
+
+    def _may_run_inside(self, index: int, chain: CallSources | None) -> bool:
+        """Return True if the call at `index` belongs to the chain of calls of the current task, or if this chain is unknown."""
+        return chain is None or chain.is_inside(self._isolated.get(self.calls[index].id))
 
     def set_result(self, index: int, result: ToolResult | None) -> None:
         """Set the result of a call that ran before a restart. With None, the result says that the outcome is unknown."""
         self._finished[index] = result or self._unknown_result(index)
 
     def supply_result(self, index: int, *, content: str = "", error: str | None = None) -> None:
-        """Set the content or the error as the result of a call without running it, e.g. if the turn's caller has run it."""
+        """Set the content or the error as the result of a call that is not run, for example because the caller has run it."""
         call = self.calls[index]
         if error is None:
             self._finished[index] = self._withhold(index, _success_result(call, self._truncate(content)))
@@ -312,7 +352,7 @@ class Batch(FieldRepr):
             self._finished[index] = _error_result(call, reason if index == 0 else _REJECTED)
 
     def is_resolved(self, index: int) -> bool:
-        """Return True if this batch will not run the call at `index` any more: it has a result or awaits approval."""
+        """Return True if this batch will not run the call at `index` any more, because it has a result or waits for approval."""
         return index in self._finished or index in self.awaiting_approval
 
     def finished(self) -> Sequence[ToolResult]:
@@ -347,7 +387,7 @@ class Batch(FieldRepr):
             former = stage
 
     async def _run_stage(self, stage: Sequence[int]) -> None:
-        """Check the calls at the indexes of one stage, and run the admitted ones. The calls of a stage may overlap."""
+        """Check the calls of one stage, and run the calls that pass the check. The calls of a stage may overlap."""
         waiting: list[tuple[int, Tool, dict[str, Any]]] = []
         for index in stage:
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -364,7 +404,10 @@ class Batch(FieldRepr):
             await self._run_concurrently(waiting)
 
     async def _run_concurrently(self, calls: Sequence[tuple[int, Tool, dict[str, Any]]]) -> None:
-        """Run each call in its own task. The calls start in the order of the answer, although trio starts tasks in random order."""
+        """Run each call in its own task.
+
+        The calls start in the order of the answer; trio alone would start them in random order.
+        """
         gate = StartGate()
         gate.open()
         async with trio.open_nursery() as nursery:
@@ -414,7 +457,7 @@ class Batch(FieldRepr):
     def _admit_or_fail(self, index: int) -> tuple[Tool, dict[str, Any]] | None:
         """Return the tool and arguments of a call if it may run.
 
-        Otherwise set an error result, or record that the call awaits approval, and return None.
+        Otherwise set an error as its result, or record that the call waits for approval, and return None.
         """
         if self.is_resolved(index):  # before a restart
             return None
@@ -442,9 +485,9 @@ class Batch(FieldRepr):
             return None
 
     def _withhold(self, index: int, result: ToolResult) -> ToolResult:
-        """Return a result as the model may see it.
+        """Return a result for the model.
 
-        With isolation, untrusted text is withheld, and the model gets a reference to it instead.
+        With isolation, untrusted text is withheld: the model reads a reference in place of it.
         """
         if self.isolation is None:
             return result
@@ -487,8 +530,8 @@ class Batch(FieldRepr):
             raise ToolError(refusal)
         if self.isolation is None:
             arguments = tool.argument_validator.validate(call.arguments)
-            violation = self._violation(call, tool, arguments)
-        else:  # the model must not learn from the order of checks if a withheld value fits the schema
+            violation = None if self.policy is None else self._violation(call, tool, arguments)
+        else:  # the model must not learn from the order of checks if a hidden value fits the schema
             violation = self._violation(call, tool, call.arguments)
             arguments = {} if violation is not None else tool.argument_validator.validate(call.arguments)
         ask = self.required_approval(index) if tool.approval or self.ask is not None else None
@@ -528,7 +571,7 @@ class Batch(FieldRepr):
         return ask
 
     def _approval_for(self, call: ToolCall, tool: Tool) -> ApprovalRequest | None:
-        """Return the approval that the agent's rule or else the tool requires for a call, with a validated form.
+        """Return the approval that the rule of the agent, or otherwise the tool, requires for a call; None if neither requires one.
 
         Return None if neither requires an approval.
         """
@@ -543,7 +586,7 @@ class Batch(FieldRepr):
         return ask
 
     async def _run_call(self, index: int, tool: Tool, arguments: dict[str, Any]) -> None:
-        """Run one admitted call, and record its result or its request for approval."""
+        """Run one call that passed the checks. Record its result or its request for an approval."""
         call = self.calls[index]
         grant = self.grants.get(call.id) if self.grants else None
         call_context = self.context.for_call(call, grant, is_inline=tool.inline, is_only=len(self.calls) == 1)
@@ -565,17 +608,19 @@ class Batch(FieldRepr):
             return
         finally:
             call_context.report = None  # a thread that runs on after the timeout must not report progress
-        result = self._label(result, tool, call_context)
         if self.grants and isinstance(self.grants.get(call.id), Edit):
             result = attrs.evolve(result, content=_note_edited_arguments(result.content, arguments))
-        result = self._finished[index] = self._withhold(index, result)
+        result = self._label(result, tool, call_context)
+        if self.isolation is not None:
+            result = self._withhold(index, result)
+        self._finished[index] = result
         if self.on_finish is not None:
             self.on_finish(result)
         if tool.hooks:
             _call_hook(tool, "on_success" if result.error is None else "on_error", call, result)
 
     def _label(self, result: ToolResult, tool: Tool, call_context: ToolContext) -> ToolResult:
-        """Return a result with its untrusted sources, its readers, and delimiters if its text is untrusted."""
+        """Return a result with its untrusted sources and its readers. Untrusted text is put between delimiters."""
         origin = call_context.origin
         if tool.outside:
             origin = join_origins(tool.origin or tool.name, origin)
@@ -595,16 +640,17 @@ class Batch(FieldRepr):
         arguments: dict[str, Any],
         call_context: ToolContext,
     ) -> ToolResult:
-        """Run a call with `run`, and collect the untrusted sources of the answers of other sessions that it reads.
+        """Run a call, and collect the untrusted sources of the answers that the call reads from other sessions.
 
-        A result with such sources is withheld later, also if the arguments of the call are trusted.
+        A result with such sources is hidden from the model, even if the arguments of the call are trusted.
         """
         isolation = self.isolation
         assert isolation is not None  # noqa: S101 - checked by the caller
         if isinstance(self.grants.get(call.id), Approve):
             isolation.approve(call)
         outer = running_call.get() if isolation.is_nested else None
-        sources = CallSources(self.context._source, isolation.sources_of(call.id), outer=outer)  # noqa: SLF001 - the session of the call
+        given = join_origins(isolation.sources_of(call.id), isolation.shown_sources)
+        sources = CallSources(self.context._source, given, outer=outer)  # noqa: SLF001 - the session of the call
         self._isolated[call.id] = sources
         token = running_call.set(sources)
         try:
@@ -632,11 +678,12 @@ class Batch(FieldRepr):
     async def _run_and_convert(
         self, call: ToolCall, tool: Tool, arguments: dict[str, Any], call_context: ToolContext
     ) -> ToolResult:
-        """Run a call and return its result; an exception becomes an error result.
+        """Run a call and return its result. An exception of the tool becomes an error result.
 
         Raises:
             ApprovalRequired: The tool requested an approval.
         """
+        started_at = time.time()  # directly after the begin of the call's span
         try:
             text, media = await self._run_to_text(call, tool, arguments, call_context)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code may raise anything; the model reads the error
@@ -651,9 +698,13 @@ class Batch(FieldRepr):
                 _call_hook(tool, "on_exception", call, error)
             is_unknown = isinstance(error, OutcomeUnknown) and tool.effect == "once"
             status: ToolStatus = "outcome_unknown" if is_unknown else "error"
-            error_text = self._fit_to_limit(call, describe(error))
-            return _error_result(call, error_text, status=status, raised=_user_exception_name(error))  # noqa: ASYNC104 - as above
-        result = _success_result(call, self._fit_to_limit(call, text))
+            if len(error_text := describe(error)) > self.max_characters:
+                error_text = self._shorten(call, error_text)
+            raised_class = _user_exception_name(error)
+            return _error_result(call, error_text, status=status, raised=raised_class, started_at=started_at)  # noqa: ASYNC104 - as above
+        if len(text) > self.max_characters:
+            text = self._shorten(call, text)
+        result = _success_result(call, text, started_at)
         return attrs.evolve(result, media=media) if media else result
 
     async def _run_to_text(
@@ -683,19 +734,26 @@ class Batch(FieldRepr):
         if tool.process_output is not None:
             text, is_text = self._convert_to_text(call, tool.process_output(text))
             is_json = is_json and is_text
-        if (
-            key
-            and is_json
-            and not call_context.origin
-            and call_context.readers is None
-            and call.id not in self._parts
-            and len(text) <= self.max_characters
-        ):
+        if key and is_json and len(text) <= self.max_characters and self._is_shareable(call, call_context):
             tool.result_cache.put(key, text)
         return text, ()
 
+    def _is_shareable(self, call: ToolCall, call_context: ToolContext) -> bool:
+        """Return True if other sessions may reuse the result of a call.
+
+        The security label of such a result depends only on the tool, and not on the session or its untrusted text.
+        """
+        running = self._isolated.get(call.id)
+        return not (
+            call_context.origin
+            or call_context.readers is not None
+            or call.id in self._parts
+            or (self.host is not None and _sources_of_call(self.host, call_context))
+            or (running is not None and running.answer_sources)
+        )
+
     def _take_labels(self, call: ToolCall, value: object, call_context: ToolContext) -> object:
-        """Return the value of a tool without `Labelled`, and add the labels to those of the call.
+        """Remove `Labelled` wrappers from the value of a tool and return it. Add their labels to the labels of the call.
 
         With isolation, references take the place of untrusted parts, so that the model can read the rest of the value.
         """
@@ -748,15 +806,11 @@ class Batch(FieldRepr):
             return await _run_with_retries(call, tool, arguments, call_context)
         raise ToolTimeout(tool.name, seconds)
 
-    def _fit_to_limit(self, call: ToolCall, text: str) -> str:
-        """Return a text, shortened to `max_characters` if it is longer. If the batch has a turn, it stores the full text for `read_result`."""
-        if len(text) <= self.max_characters:
-            return text
-        return (
-            self._truncate(text)
-            if self.host is None
-            else self.host.store_long_result(call, text, self.max_characters)
-        )
+    def _shorten(self, call: ToolCall, text: str) -> str:
+        """Shorten a text to `max_characters`. If the batch belongs to a turn, store the full text for `read_result`."""
+        if self.host is None:
+            return self._truncate(text)
+        return self.host.store_long_result(call, text, self.max_characters)
 
     def _truncate(self, text: str) -> str:
         return truncate(text, self.max_characters)
@@ -782,9 +836,14 @@ async def _run_with_retries(
 
 
 def _sources_of_call(host: BatchTurn, call_context: ToolContext) -> str:
-    """Return the untrusted sources that influenced a call without being in its arguments: those of the turn and of nested calls."""
+    """Return the untrusted sources that influenced a call other than by its arguments: those of the turn and of nested calls."""
     nested = call_context.tools
     return host.via if nested is None else join_origins(host.via, nested.sources)
+
+
+def _nested_sources(call_context: ToolContext) -> str:
+    """Return the untrusted sources in the results of the nested calls that a call has made."""
+    return "" if call_context.tools is None else call_context.tools.sources
 
 
 def _readers_of(tool: Tool, call_context: ToolContext) -> str:
@@ -815,7 +874,7 @@ def _make_approval_request(
 
 
 def _tool_approval(call: ToolCall, tool: Tool) -> ApprovalRequest | None:
-    """Return the approval that the tool's `approval` option requires for a call; None if it requires none."""
+    """Return the approval that the tool's option `approval` requires for a call; None if no approval is required."""
     rule_result = (
         _evaluate_approval_rule(tool.approval, call, tool) if callable(tool.approval) else tool.approval
     )
@@ -838,17 +897,17 @@ def _evaluate_approval_rule(rule: ApprovalRule, call: ToolCall, tool: Tool) -> b
 
 
 def _is_immediate(tool: Tool) -> bool:
-    """Return True if a call of the tool never waits. It then needs neither a task nor a timer."""
+    """Return True if a call of the tool never waits, so that the call needs no separate task and no timer."""
     return tool.inline and not tool.retries
 
 
 def _note_edited_arguments(content: str, arguments: Mapping[str, Any]) -> str:
-    """Append a note to a result text that says that an approver changed the call's arguments."""
+    """Append a note to the text of a result, which says that an approver has changed the arguments of the call."""
     return f"{content}\n[an approver changed the arguments to {to_text(arguments)}]".lstrip("\n")
 
 
 def _find_approval_request(error: Exception) -> ApprovalRequired | None:
-    """Return the first approval request if an error consists only of approval requests; None otherwise.
+    """Return the first approval request in an error that consists only of approval requests; None for other errors.
 
     The error is such a request, or an exception group of them.
     """
@@ -887,23 +946,31 @@ def _is_retryable(error: Exception, tool: Tool) -> bool:
     )
 
 
-def _success_result(call: ToolCall, content: str) -> ToolResult:
+def _success_result(call: ToolCall, content: str, started_at: float = 0.0) -> ToolResult:
     return make_result(
-        id=_result_id(call), call_id=call.id, tool_name=call.name, content=content, native=call.native
+        id=f"{call.id}/result",  # equal for a call that is repeated after a crash
+        call_id=call.id,
+        tool_name=call.name,
+        content=content,
+        native=call.native,
+        started_at=started_at,
+        ended_at=time.time() if started_at else 0.0,
     )
 
 
 def _error_result(
-    call: ToolCall, error: str, *, status: ToolStatus = "error", raised: str = ""
+    call: ToolCall, error: str, *, status: ToolStatus = "error", raised: str = "", started_at: float = 0.0
 ) -> ToolResult:
     return ToolResult(
-        id=_result_id(call),
+        id=f"{call.id}/result",  # equal for a call that is repeated after a crash
         call_id=call.id,
         tool_name=call.name,
         status=status,
         error=error,
         native=call.native,
         raised=raised,
+        started_at=started_at,
+        ended_at=time.time() if started_at else 0.0,
     )
 
 
@@ -917,11 +984,6 @@ def _user_exception_name(error: Exception) -> str:
         if quoted is not None and not isinstance(quoted, ActgentError):
             return type(quoted).__name__
     return ""
-
-
-def _result_id(call: ToolCall) -> str:
-    """Return the id of a call's result. Derived from the call, so that a repetition after a crash has the same id."""
-    return f"{call.id}/result"
 
 
 def _call_hook(tool: Tool, event: str, call: ToolCall, *details: object) -> None:
@@ -981,7 +1043,7 @@ class _ToolSpan(TracedWork):
         self.facts[names.TOOL_STATUS] = self.error = names.REFUSED
 
     def note_result(self, result: ToolResult, label: Label) -> None:
-        """Add the result and its label to the span; a result other than success marks the span as failed."""
+        """Add the result of a call and its label to the tracing span. A result that is not a success marks the span as failed."""
         self.facts[names.TOOL_STATUS] = result.status
         if not label.is_trusted:
             self.facts[names.LABEL_SOURCES] = tuple(sorted(label.sources))

@@ -15,9 +15,10 @@ from typing_extensions import TypeVar
 from actgent.approvals import ApprovalRequest, Grant
 from actgent.errors import DatabaseFailed, DepsMissing, InvalidToolSchema, ToolTimeout
 from actgent.messages import CallProgress, ToolCall, ToolResult, ToolSpec
-from actgent.support.fast_init import fast_constructor
-from actgent.support.field_repr import FieldRepr
-from actgent.support.misuse_hints import hints_for_tool_contexts
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.common_mistake_hints import hints_for_tool_contexts
+from actgent.support.fast_attrs_constructors import fast_constructor
+from actgent.support.unknown_name_hints import lists_arguments
 from actgent.support.user_code_calls import is_awaitable
 
 from . import schemas
@@ -85,7 +86,10 @@ class NestedToolCalls(typing.Protocol):
         ...
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Run the tool `name` and return its result. If an earlier run of the calling tool made this call, return the recorded result."""
+        """Run the tool `name` and return its result.
+
+        If an earlier run of the code made the same call, return the recorded result.
+        """
         ...
 
 
@@ -132,6 +136,8 @@ class ToolContext(FieldRepr, Generic[DepsT_co]):
 
     Empty if the result contains no untrusted text.
     """
+    outer_sources: str = attrs.field(default="", init=False, repr=False)
+    """Untrusted sources of the text that the outer call of a nested call has read; empty for calls of the model."""
     readers: Collection[str] | None = attrs.field(default=None, init=False, repr=False)
     """Names of the owners that may read the result; the tool sets it. None restricts the readers to those of `Tool.readers`."""
     _database: Any = attrs.field(default=None, init=False, repr=False)
@@ -165,7 +171,10 @@ class ToolContext(FieldRepr, Generic[DepsT_co]):
             )
 
     def mark_not_started(self) -> None:
-        """Record that the call was cancelled while it waited for a thread, so that its result is `cancelled`."""
+        """Record that the call was cancelled while it waited for a thread.
+
+        Its result then has the status `cancelled`, because the function did not run.
+        """
         self.cancelled_in_queue = not self.attempted_before
 
     @property
@@ -200,7 +209,7 @@ class ToolContext(FieldRepr, Generic[DepsT_co]):
 
     @property
     def deps(self) -> DepsT_co:
-        """Dependencies of the program: those of the run, else of the session, else of the agent.
+        """Dependencies of the program for tools: the first that is set of the run, the session and the agent.
 
         Raises:
             DepsMissing: The run, the session and the agent have no deps.
@@ -217,9 +226,10 @@ class ToolContext(FieldRepr, Generic[DepsT_co]):
     def for_call(
         self, call: ToolCall, approval: Grant | None, *, is_inline: bool, is_only: bool = False
     ) -> "ToolContext":
-        """Return a copy of this context for one call; with `is_only`, change and return this object instead.
+        """Return a context for one call. With `is_only`, this object is changed and returned; otherwise a copy is returned.
 
-        Unless `is_inline`, the tool may run in a thread. The state store is therefore created now, in the event loop's thread.
+        Unless `is_inline`, the tool may run in a thread. Therefore the state store is created now, in the thread of the event
+        loop.
         """
         if is_only:
             self.call_id, self.tool_name, self.approval, self._idempotency_key = (
@@ -250,6 +260,7 @@ class ToolContext(FieldRepr, Generic[DepsT_co]):
 make_context: Callable[..., ToolContext[Any]] = fast_constructor(ToolContext)
 
 
+@lists_arguments
 @attrs.frozen(kw_only=True, repr=False)
 class ToolHooks(FieldRepr):
     """Sync callbacks around each call of a tool, run in the session's task. An exception of a callback is logged and ignored."""
@@ -355,8 +366,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     deferred: bool = False
     """True if the tool is not offered to the model; the model finds it by `find_tools` and runs it by `call_tool`."""
     sinks: tuple[str, ...] | None = None
-    """Names of the parameters that need trusted values under `Agent(policy=)`; empty if no value can do harm.
-
+    """Names of the parameters that need trusted values under `Agent(policy=)`. An empty tuple means that no value can do harm.
     None means all parameters if the tool has an effect. If the effect is `pure`, None means the parameters with URLs:
     those with the format `uri`, or with a name such as `url`.
     """
@@ -377,11 +387,13 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     delegates: bool = False
     """True if a call delegates a task or hands the session off to another agent."""
     keeps_references: bool = False
-    """True if references to withheld results in the arguments are passed unresolved, because the tool handles them itself."""
+    """True if the tool itself handles references to hidden results.
+    The references in its arguments are then not replaced by values.
+    """
     is_gateway = False
     """True for the built-in `find_tools` and `call_tool`, which give access to deferred tools."""
     is_of_caller = False
-    """True if the caller of the turn runs the tool; see `tools_run_by_caller`."""
+    """True if the client that sent the turn's message runs the tool; see `tools_run_by_caller`."""
     in_every_mode = False
     """True for `find_tools` and `read_result`: they have no side effect and no access that a mode could forbid."""
 
@@ -418,11 +430,20 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
         raise ToolTimeout(self.name, seconds)
 
     def withheld_parts(self, arguments: Mapping[str, Any] | str, tools: Iterable["Tool"]) -> Sequence[str]:
-        """Return the names of the parts into which a withheld result of a call is split. The model may refer to a part unread.
+        """Return the names of the parts of a withheld result (not shown to the model), each of which gets a reference.
 
         The names must not depend on the result. `tools` are the agent's tools.
         """
         return ()
+
+    def finite_parts(self, arguments: Mapping[str, Any] | str) -> Mapping[str, Sequence[Any]]:
+        """Return the possible values of those parts of the tool's result that have only few, by the name of the part.
+
+        If the policy withholds the result from the model, the model may still read these parts. The name "" means the whole
+        result. The model reads the first value in place of an invalid one. The values must not depend on the result, because
+        they would reveal untrusted text.
+        """
+        return {}
 
     @property
     def spec(self) -> ToolSpec:
@@ -503,7 +524,7 @@ def _schema_of(self: Any) -> Mapping[str, Any]:
 
 
 def _describe_by_class(cls: type[Tool]) -> None:
-    """Set the name and the description of a tool class to the class name and the docstring, unless the class or a base sets them."""
+    """Set the name of a tool class to the class name, and its description to the docstring, unless a class sets them."""
     own, bases = vars(cls), cls.__mro__[1:]
     is_declared = "name" in own or "name" in own.get("__annotations__", {})
     if not is_declared and getattr(cls, "name", None) in (None, *(base.__name__ for base in bases)):
@@ -514,7 +535,7 @@ def _describe_by_class(cls: type[Tool]) -> None:
 
 
 def _doc_of(cls: type) -> str:
-    """Return the docstring of a class, without those of its bases; empty if the class has no docstring."""
+    """Return the docstring of a class; empty if the class itself has no docstring. Docstrings of base classes are ignored."""
     return inspect.cleandoc(vars(cls).get("__doc__") or "")
 
 

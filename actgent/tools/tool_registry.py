@@ -15,7 +15,7 @@ from actgent.messages import ToolCall, ToolSpec
 from actgent.support.safe_logging import logger_of
 
 from .outputs.result_text import replace_control_characters
-from .outputs.untrusted_result_delimiters import neutral
+from .outputs.untrusted_result_delimiters import replace_special_tokens
 from .tool_adapters import AdaptedTool, ToolProtocol, is_tool_like
 from .tool_interface import Tool, WrappedTool
 from .tool_option_checks import check_options
@@ -56,8 +56,8 @@ def _remedy(candidate: object) -> str:
 class ToolRegistry:
     """Tools by name. Agents with the same tools may share a registry.
 
-    A tool that is mapped to an instruction is not offered to the model: it has no spec, and only a call created from a
-    validated instruction runs it. A `deferred` tool has no spec either; the model finds it by `find_tools`.
+    A tool that is mapped to an instruction has no spec, so it is not offered to the model. Only a call that is created from a
+    validated instruction runs it. A `deferred` tool also has no spec; the model finds it with `find_tools`.
     """
 
     __slots__ = (
@@ -157,7 +157,7 @@ class ToolRegistry:
         self._merge()
 
     def get(self, name: str) -> Tool | None:
-        """Return the tool of this name, also if it is mapped to an instruction; None if the registry has no such tool."""
+        """Return the tool of this name, even if an instruction names the tool; None if the registry has no such tool."""
         return self._all.get(name)
 
     def find(self, call: ToolCall) -> Tool:
@@ -177,7 +177,7 @@ class ToolRegistry:
         return tool
 
     def list(self) -> tuple[Tool, ...]:
-        """Return all tools: those of the agent and of its toolsets, in registration order."""
+        """Return all tools of the agent and of its toolsets, in the order of their registration."""
         return tuple(self._all.values())
 
     def resolve(self, call: ToolCall) -> ToolCall:
@@ -299,7 +299,7 @@ class ToolRegistry:
 
 
 def _target_name(call: ToolCall) -> str:
-    """Return the name of the tool that a call runs: for a call of `call_tool`, the tool in its arguments."""
+    """Return the name of the tool that a call runs. A call of `call_tool` runs the tool that its arguments name."""
     inner = call.arguments.get("name") if isinstance(call.arguments, Mapping) else None
     return inner if call.name == CALL_TOOL and isinstance(inner, str) else call.name
 
@@ -322,7 +322,7 @@ def to_tool(tool: object) -> Tool:
 
 
 def _prepare_toolset_tool(tool: Tool, toolset: str, *, outside: bool) -> Tool | None:
-    """Wrap a tool of a toolset so that it has a valid name and neutralized texts.
+    """Wrap a tool of a toolset, so that its name is valid and its texts contain no system tags.
 
     Return None if no model can use the tool, and log the reason. `outside` marks its results as untrusted.
     """
@@ -361,7 +361,7 @@ def _neutralize_schema(schema: Any) -> Any:
 
 def _neutralize(text: str) -> str:
     """Remove control characters from a text, and break the special tokens by which models mark roles and calls."""
-    return neutral(replace_control_characters(text))
+    return replace_special_tokens(replace_control_characters(text))
 
 
 def _check_serializable(tool: Tool) -> None:

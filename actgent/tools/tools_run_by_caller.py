@@ -7,7 +7,7 @@ import attrs
 
 from actgent.errors import ApprovalRequired, ConfigurationError, ToolError
 from actgent.messages import ToolCall, ToolSpec
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 from .tool_interface import Tool, ToolContext
 from .tool_option_checks import check_options
@@ -52,10 +52,11 @@ class TurnTools(FieldRepr):
     agent: ToolRegistry
     """Tools of the agent."""
     caller: Mapping[str, CallerTool]
-    """Tools of the caller, by name."""
+    """Tools that the client passed with the message of this turn, by name. The client runs them itself and sends the results.
+    """
 
     def get(self, name: str) -> Tool | None:
-        """Return the tool of this name, of the caller or of the agent; None if neither has it."""
+        """Return the tool of this name, from the caller or from the agent; None if there is no such tool."""
         return self.caller.get(name) or self.agent.get(name)
 
     def find(self, call: ToolCall) -> Tool:
@@ -69,7 +70,7 @@ def with_caller_tools(registry: ToolRegistry, specs: Sequence[ToolSpec]) -> Turn
 
 
 def check_caller_tools(item: CallerTools | None, registry: ToolRegistry) -> tuple[ToolSpec, ...]:
-    """Validate the tools that a caller offers for one turn, and return their specifications. None gives no tools.
+    """Validate the tools that a caller offers for one turn, and return their specifications. None means no tools.
 
     Raises:
         ConfigurationError: A tool is invalid, two have the same name, the agent has a tool of this name, or there are more than

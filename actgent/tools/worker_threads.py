@@ -4,8 +4,8 @@ Python cannot stop a thread. A cancelled call returns immediately and *abandons*
 thread is counted and named until its function returns. An agent with `MAX_ABANDONED` abandoned threads starts no new ones.
 
 A call without a free slot waits in its agent's queue. A free slot goes to the agent that uses the fewest slots. The last
-quarter of the slots is reserved for agents below their fair share, so that one agent whose functions all hang does not
-block the others.
+quarter of the slots is reserved for agents below their fair share. So an agent with only hanging functions does not block the
+others.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ import attrs
 import trio
 
 from actgent.errors import ThreadPoolExhausted, ThreadsStillRunning
-from actgent.support.field_repr import FieldRepr
-from actgent.support.number_checks import whole_number
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.number_field_validators import whole_number
 from actgent.support.user_code_calls import Raised, call_user_code, unwrap_result
 
-from .call_start_order import StartGate, start_gate
 from .pausable_time_limits import time_limits
+from .tool_call_start_order import StartGate, start_gate
 
 T = TypeVar("T")
 AGENT_THREADS = 40
@@ -49,7 +49,7 @@ class _Job(FieldRepr):
     share: "ThreadShare"
     """Thread share of the agent that made the call."""
     gate: StartGate | None = None
-    """Gate of the next tool call of the answer, opened as soon as a thread runs the function."""
+    """Blocks the next tool call of the same answer. It opens as soon as a thread runs this job's function."""
     has_started: bool = False
     """True if the thread has started to run the job."""
     is_calling: bool = False
@@ -117,7 +117,7 @@ class Threads(FieldRepr):
 
     @property
     def limiter(self) -> trio.CapacityLimiter:
-        """Unlimited limiter for trio, because this object counts the slots. It is made for the first call."""
+        """Limiter for trio without a limit, because this object itself counts the slots. It is created for the first call."""
         if self._limiter is None:
             self._limiter = trio.CapacityLimiter(math.inf)
         return self._limiter
@@ -132,11 +132,11 @@ class Threads(FieldRepr):
 
     @property
     def abandoned(self) -> tuple[str, ...]:
-        """Names of functions that still run although their call was cancelled or timed out."""
+        """Names of the functions that are still running although their call was cancelled or timed out."""
         return self.abandoned_names(None)
 
     def abandoned_names(self, share: "ThreadShare | None") -> tuple[str, ...]:
-        """Return the names of the abandoned functions of one share; None means all shares."""
+        """Return the names of the abandoned functions of one agent's share; None as `share` means all shares."""
         with self.lock:
             return tuple(
                 job.name for job in self.running if job.abandoned and (share is None or share is job.share)
@@ -170,11 +170,15 @@ class Threads(FieldRepr):
 
     @property
     def _fair_share(self) -> int:
-        """Number of slots that an agent may use while only reserved slots are free."""
+        """Number of thread slots that an agent may use while only the reserve is free.
+
+        The reserve consists of slots reserved for agents that run few calls. The share of an agent is the capacity
+        divided by the number of agents, but at least half of the reserve.
+        """
         return max(1, self.capacity // max(1, len(self._shares)), self._reserve // 2)
 
     def release_slot(self, share: "ThreadShare") -> None:
-        """Release a slot of a share. If calls wait, grant it to the waiting share that uses the fewest slots."""
+        """Release a slot of a share. If calls are waiting, give the slot to the waiting share that uses the fewest slots."""
         self._used -= 1
         share.slots_used -= 1
         if self._waiting_shares:
@@ -196,7 +200,7 @@ class Threads(FieldRepr):
         waiter.grant()
 
     def enqueue(self, share: "ThreadShare", waiter: _Waiter) -> None:
-        """Add a waiting call to the queue of a share; `release_slot` grants it a slot."""
+        """Add a waiting call to the queue of a share. `release_slot` gives the call a slot later."""
         share.waiters.append(waiter)
         self._waiting_shares.setdefault(share)
 
@@ -249,7 +253,7 @@ class ThreadShare(FieldRepr):
 
     @property
     def abandoned(self) -> tuple[str, ...]:
-        """Names of the agent's functions that still run although their call was cancelled or timed out."""
+        """Names of the agent's functions that are still running although their call was cancelled or timed out."""
         return self._threads.abandoned_names(self)
 
     async def run_sync(
@@ -342,7 +346,7 @@ class ThreadShare(FieldRepr):
             )
 
     def _check_abandoned(self) -> None:
-        """Raise `ThreadPoolExhausted` if the agent has too many abandoned threads (of cancelled calls that still run)."""
+        """Raise `ThreadPoolExhausted` if too many threads of the agent still run functions whose calls have ended."""
         if self.abandoned_count >= MAX_ABANDONED:
             raise ThreadPoolExhausted(
                 f"the call did not run: {self.abandoned_count} threads of its agent still run functions of ended calls "
@@ -350,7 +354,7 @@ class ThreadShare(FieldRepr):
             )
 
     def _busy(self) -> str:
-        """Return a text for errors that names the exhausted thread limit: that of the agent or that of the runtime."""
+        """Return the part of an error text that names the exhausted thread limit: of the agent or of the runtime."""
         if self.slots_used >= self.capacity:
             return f"all {self.capacity} threads of its agent are busy (Agent(max_threads=...))"
         return f"all {self._threads.capacity} threads of the runtime are busy (open_runtime(max_threads=...))"
@@ -379,7 +383,7 @@ class ThreadShare(FieldRepr):
             self._finish(job, token)
 
     def _finish(self, job: _Job, token: trio.lowlevel.TrioToken) -> None:
-        """Remove a job that has returned, and notify `wait_abandoned` if it was abandoned."""
+        """Remove a job whose function has returned. If the job was abandoned, notify `wait_abandoned`."""
         with self._threads.lock:
             del self._threads.running[job]
             self.abandoned_count -= job.abandoned
@@ -402,6 +406,6 @@ def _paused_time_limits() -> Iterator[None]:
 
 
 def _most_frequent(names: tuple[str, ...]) -> str:
-    """Join the most frequent names to one text, at most `_MAX_NAMES`, without duplicates."""
+    """Join the most frequent names (at most `_MAX_NAMES`, each once) to one text."""
     shown = sorted(set(names), key=names.count, reverse=True)
     return ", ".join(shown[:_MAX_NAMES]) + (", ..." if len(shown) > _MAX_NAMES else "")

@@ -21,6 +21,7 @@ import attrs
 from actgent.errors import ConfigurationError, InvalidFile
 from actgent.errors.text_escaping import shown
 from actgent.support.safe_logging import logger_of
+from actgent.support.unknown_name_hints import lists_arguments
 from actgent.tools.state_tools import state_tool, takes_state
 from actgent.tools.tool_interface import Tool, WrappedTool
 from actgent.tools.tool_registry import to_tool
@@ -39,12 +40,13 @@ _SKIPPED_FOLDERS = frozenset(("__pycache__", "node_modules", "site-packages", "v
 _log = logger_of(__name__)
 
 
+@lists_arguments
 @attrs.frozen
 class Discovery:
     """Result of `discover`. Iterating over it yields the tools: `Agent(tools=discover("tools"))`."""
 
     tools: tuple[Tool | Toolset, ...] = ()
-    """Tools and toolsets that were found and can be used."""
+    """Usable tools and toolsets that `discover` found in the files, modules and entry points."""
     places: Mapping[str, str] = attrs.field(factory=dict)
     """Origin of each tool, by tool name: `file:line`, a module, or an entry point."""
     problems: tuple[InvalidFile, ...] = ()
@@ -90,7 +92,7 @@ def discover(
 
 
 def load_files(files: Iterable[str | os.PathLike[str]]) -> Discovery:
-    """Load tools from files that must exist.
+    """Load tools from files. Each file must exist.
 
     Errors are collected in `Discovery.problems` and not logged, so that the caller reports them.
     """
@@ -102,7 +104,7 @@ def load_files(files: Iterable[str | os.PathLike[str]]) -> Discovery:
 def load_output_schema(
     *folders: str | os.PathLike[str], recursive: bool = True, files: Iterable[str | os.PathLike[str]] = ()
 ) -> Any:
-    """Return the variable `output_schema` of the first file that defines it: a type or a JSON Schema; None if no file does.
+    """Return the variable `output_schema` of the first file that defines the variable: a type or a schema; None without one.
 
     Args:
         folders: Folders with files named `tagent.output.py` or `NAME.output.py`. The files are run; a broken file is
@@ -183,7 +185,7 @@ class _Collector:
                 self._skip(label, 1, f"{type(each).__name__} is neither a tool nor a toolset")
 
     def _add(self, tool: Tool | Toolset, label: str) -> None:
-        """Add a tool or toolset to the result. If a tool with the same name was added earlier, record this one as skipped."""
+        """Add a tool or toolset to the result. If its name is already used, record the new tool as skipped."""
         file, line = definition_of(tool) or (label, 1)
         if self.tools.setdefault(tool.name, tool) is tool:
             self.places[tool.name] = label if file == label and line == 1 else f"{file}:{line}"
@@ -200,7 +202,7 @@ class _Collector:
 
 
 def tools_in_module(module: ModuleType, skip: Callable[[int, str], object]) -> Iterator[Tool | Toolset]:
-    """Yield the tools and toolsets of a module. `skip` is called with line and reason of each object that is not usable."""
+    """Yield the tools and toolsets of a module. For each object that is not usable, call `skip` with its line and the reason."""
     seen: set[int] = set()
     for name, value in list(vars(module).items()):
         is_own = getattr(value, "__module__", None) == module.__name__
@@ -219,7 +221,7 @@ def tools_in_module(module: ModuleType, skip: Callable[[int, str], object]) -> I
 
 
 def _is_candidate(value: object, *, is_own: bool) -> bool:
-    """Return True if a variable of a module may be a tool: a tool, a toolset, or a function or tool class defined in it.
+    """Return True if a variable of a module may be a tool: a tool, a toolset, or a function or tool class of this module.
 
     `is_own` is True if the module defines the value itself.
     """
@@ -241,7 +243,7 @@ def _to_tool(name: str, value: Any) -> Tool | Toolset:
 
 
 def definition_of(tool: Tool | Toolset) -> tuple[str, int] | None:
-    """Return the file and line of the function from which a tool is made; None if it is not made from a function."""
+    """Return the file and line of the function from which a tool was made; None if the tool was not made from a function."""
     while isinstance(tool, WrappedTool):
         tool = tool.inner
     code = _code_of(tool)

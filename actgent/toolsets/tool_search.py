@@ -136,14 +136,14 @@ def rank_tools(tools: Sequence[Tool], query: str) -> list[Tool]:
 
 
 def _same_stem(word: str, other: str) -> bool:
-    """Return True if two words probably have the same stem: they are equal, or one is a prefix of the other, e.g. issue, issues."""
+    """Return True if two words are equal or one is a prefix of the other, e.g. issue and issues, so that they may have one stem."""
     if min(len(word), len(other)) < MIN_STEM_CHARACTERS:
         return word == other
     return word.startswith(other) or other.startswith(word)
 
 
 def _split_words(text: str) -> list[str]:
-    """Return the lower-case words of a text; camel case is split."""
+    """Split a text into lower-case words. Words in camel case are also split."""
     return _WORD.findall(_CAMEL.sub(" ", text[:MAX_SEARCHED_CHARACTERS]).lower())
 
 

@@ -17,7 +17,8 @@ import trio
 
 from actgent.approvals import ApprovalRequest
 from actgent.errors import ConfigurationError, ToolsetUnavailable
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.unknown_name_hints import lists_arguments
 from actgent.support.user_code_calls import leaves
 from actgent.tools.callable_kinds import check_rule_function
 from actgent.tools.outputs.result_text import error_text
@@ -25,7 +26,7 @@ from actgent.tools.tool_adapters import ToolProtocol
 from actgent.tools.tool_interface import ApprovalRule, Effect, Tool, WrappedTool
 from actgent.tools.tool_registry import MAX_NAME_CHARACTERS, to_tool
 
-from . import derived_tools
+from . import tool_transformations
 
 Publish = Callable[[Sequence[Tool]], None]
 """Callback that receives the current tools of a toolset."""
@@ -86,11 +87,11 @@ class Toolset(abc.ABC):
 
     @property
     def source(self) -> "Toolset":
-        """The toolset that runs and publishes the tools; differs from `self` for derived toolsets."""
+        """Toolset that runs and publishes the tools. For a derived toolset, it is the toolset from which it was derived."""
         return self
 
     def tools_from(self, published: Sequence[Tool]) -> Sequence[Tool]:
-        """Convert the tools that the source of this toolset published to the tools that the toolset offers."""
+        """Convert the tools that the source of this toolset has published to the tools that this toolset offers."""
         return published
 
     @property
@@ -107,17 +108,19 @@ class Toolset(abc.ABC):
     # --- derived toolsets ------------------------------------------------------------------
 
     def filtered(self, keep: Callable[[Tool], bool] | Iterable[str]) -> "Toolset":
-        """Return a toolset with only some of the tools: those with one of these names, or for which the function returns True.
+        """Return a toolset with some of the tools: those whose name is in `keep`, or for which the function `keep` returns True.
 
         Raises:
             ConfigurationError: The argument is neither names nor a sync function of the tool, or the connected toolset has
                 no tool with one of the names.
         """
-        return DerivedToolset(self, derived_tools.filter_tools(keep, owner=self.name))
+        return DerivedToolset(self, tool_transformations.filter_tools(keep, owner=self.name))
 
     def prefixed(self, prefix: str) -> "Toolset":
         """Return a toolset that puts `prefix` before each tool name, e.g. to keep two toolsets apart."""
-        return DerivedToolset(self, derived_tools.rename_tools(lambda name: prefix + name, owner=self.name))
+        return DerivedToolset(
+            self, tool_transformations.rename_tools(lambda name: prefix + name, owner=self.name)
+        )
 
     def renamed(self, names: Mapping[str, str] | Callable[[str], str]) -> "Toolset":
         """Return a toolset with renamed tools. Names that a mapping does not contain are unchanged.
@@ -125,7 +128,7 @@ class Toolset(abc.ABC):
         Raises:
             ConfigurationError: The connected toolset has no tool with one of the mapping's names.
         """
-        return DerivedToolset(self, derived_tools.rename_tools(names, owner=self.name))
+        return DerivedToolset(self, tool_transformations.rename_tools(names, owner=self.name))
 
     def approved(self, rule: ApprovalRequest | ApprovalRule | None = None) -> "Toolset":
         """Return a toolset whose calls require approval: all calls, or the calls for which `rule` returns True or an `ApprovalRequest`.
@@ -136,11 +139,12 @@ class Toolset(abc.ABC):
         if rule is not None and not isinstance(rule, ApprovalRequest):
             check_rule_function("approved()", rule, takes="(call)")
         return DerivedToolset(
-            self, derived_tools.override_options(lambda _: {"approval": True if rule is None else rule})
+            self,
+            tool_transformations.override_options(lambda _: {"approval": True if rule is None else rule}),
         )
 
     def with_effect(self, effect: Effect | Callable[[Tool], Effect]) -> "Toolset":
-        """Return a toolset whose tools have this effect, or the effect that a function of the tool returns.
+        """Return a toolset whose tools have the effect `effect`. If `effect` is a function, it returns the effect of each tool.
 
         Raises:
             ConfigurationError: The effect is not one of "pure", "idempotent" and "once".
@@ -151,7 +155,7 @@ class Toolset(abc.ABC):
             )
         return DerivedToolset(
             self,
-            derived_tools.override_options(
+            tool_transformations.override_options(
                 lambda tool: {"effect": effect(tool) if callable(effect) else effect}
             ),
         )
@@ -164,7 +168,7 @@ class Toolset(abc.ABC):
         audience: Mapping[str, str | Iterable[str]] | None = None,
         readers: Mapping[str, str | Iterable[str]] | None = None,
     ) -> "Toolset":
-        """Return a toolset whose tools have declarations for `Agent(policy=)` in addition to those of their author.
+        """Return a toolset whose tools have additional declarations for `Agent(policy=)`, such as sinks (parameters that need trusted values).
 
         Args:
             sinks: Parameters that need trusted values, by tool name. An empty tuple declares that all values are harmless.
@@ -178,7 +182,7 @@ class Toolset(abc.ABC):
         """
         return DerivedToolset(
             self,
-            derived_tools.declare_labels(
+            tool_transformations.declare_labels(
                 sinks or {}, trusted, audience or {}, readers or {}, owner=self.name
             ),
         )
@@ -195,7 +199,9 @@ class Toolset(abc.ABC):
             )
         return DerivedToolset(
             self,
-            derived_tools.override_options(lambda tool: {} if tool.effect == "once" else {"cache": results}),
+            tool_transformations.override_options(
+                lambda tool: {} if tool.effect == "once" else {"cache": results}
+            ),
         )
 
     def configured(
@@ -211,7 +217,8 @@ class Toolset(abc.ABC):
                 schema.
         """
         return DerivedToolset(
-            self, derived_tools.fill_parameters({**(values or {}), **more}, shown=shown, owner=self.name)
+            self,
+            tool_transformations.fill_parameters({**(values or {}), **more}, shown=shown, owner=self.name),
         )
 
 
@@ -219,7 +226,7 @@ class DerivedToolset(Toolset):
     """A toolset whose tools are derived from another toolset, whose source runs once for all derived toolsets."""
 
     def __init__(self, inner: Toolset, derive: Callable[[Sequence[Tool]], Sequence[Tool]]) -> None:
-        """Derive a toolset from `inner` by a sync function, which must not change the tools that it receives."""
+        """Derive a toolset from `inner` with a sync function, which must not change the tools that it receives."""
         self.inner = inner
         self.name = inner.name
         self.required = inner.required
@@ -258,6 +265,7 @@ class Deferred(DerivedToolset):
         self.may_change = True
 
 
+@lists_arguments
 class StaticToolset(Toolset):
     """A fixed group of tools.
 

@@ -19,7 +19,7 @@ from actgent.errors import ConfigurationError, ToolsetUnavailable
 from actgent.errors.text_escaping import shown
 from actgent.events import EventStream, ToolsetConnected, ToolsetLost
 from actgent.messages import ToolSpec
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import convert_user_error, leaves, readable_text
 from actgent.tools.outputs.result_text import error_text
@@ -107,7 +107,7 @@ class _AgentToolset(FieldRepr):
         self.registry.mark_unavailable(self.toolset.name, reason)
 
     def mark_settled(self) -> None:
-        """Wake the calls that wait for the toolset, because it has connected or failed."""
+        """Wake the tool calls that wait for the toolset, because the toolset has connected or failed."""
         self.registry.mark_settled(self.toolset.name)
 
 
@@ -164,7 +164,7 @@ class _ToolsetState(FieldRepr):
             use.registry.mark_connecting(use.toolset.name)
 
     def note_error(self, kind: str, detail: str, now: float) -> None:
-        """Store the last error: its class name as `kind`, its text as `detail`, and the current Unix time `now` in seconds."""
+        """Store the last error: its class name `kind`, its text `detail`, and the Unix time `now` in seconds."""
         self.last_error, self.detail, self.failed_at = kind, detail, now
 
     def describe(self) -> ToolsetStatus:
@@ -281,7 +281,7 @@ class ToolsetManager:
         self._nursery.start_soon(self._run, state, name=f"toolset {state.source.name}")
 
     async def _run(self, state: _ToolsetState) -> None:
-        """Keep a toolset connected: reconnect it after pauses, until it is closed or its configuration is wrong."""
+        """Keep a toolset connected until it is closed: reconnect it after pauses. Stop if its configuration is wrong."""
         with state.scope:
             while True:
                 begun = trio.current_time()
@@ -297,7 +297,10 @@ class ToolsetManager:
                 await trio.sleep(pause)
 
     async def _connect(self, state: _ToolsetState) -> Exception | None:
-        """Run a toolset until its connection ends, and return the exception; None if it did not publish within `connect_timeout`."""
+        """Run a toolset until its connection ends.
+
+        Return the exception; None if no tools were published within `connect_timeout`.
+        """
         toolset = state.source
         run = state.run_token = object()
         with trio.move_on_after(toolset.connect_timeout) as state.connecting:
@@ -339,7 +342,7 @@ class ToolsetManager:
         state.notify()
 
     def _fail_configuration(self, state: _ToolsetState, config_error: ConfigurationError) -> None:
-        """Stop a toolset whose configuration is wrong. Agents that have started only get a log entry."""
+        """Stop a toolset with a wrong configuration. For agents that have already started, only log the error."""
         name = state.source.name
         state.config_error = config_error
         state.note_error(type(config_error).__name__, str(config_error), self._now())
@@ -373,7 +376,7 @@ class ToolsetManager:
 
 
 def _configuration_error_in(error: Exception | None) -> ConfigurationError | None:
-    """Return the configuration error among the exceptions that ended a connection, without exception groups.
+    """Return the configuration error among the exceptions that ended a connection, also inside of exception groups.
 
     Return None if the connection ended for another reason.
     """
@@ -382,7 +385,7 @@ def _configuration_error_in(error: Exception | None) -> ConfigurationError | Non
 
 
 def _check_configured(uses: Sequence[_AgentToolset], states: Sequence[_ToolsetState]) -> None:
-    """Raise the configuration error or the derivation error of the first toolset that has one.
+    """If a toolset has a configuration error or a derivation error, raise the error of the first such toolset.
 
     `uses` and `states` belong together by index.
     """

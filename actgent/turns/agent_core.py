@@ -31,19 +31,9 @@ from actgent.journal.record_types import (
 )
 from actgent.llm.model_interface import ModelRequest, ModelResponse, StopReason
 from actgent.memory.memory_interface import Memory
-from actgent.messages import (
-    Delivery,
-    Event,
-    Message,
-    Reply,
-    Route,
-    Sender,
-    Text,
-    ToolCall,
-    ToolSpec,
-)
-from actgent.modes.change_notice_interface import Notice, NoticeSource
-from actgent.modes.mode_enforcement import Modes
+from actgent.messages import Delivery, Event, Message, Reply, Route, Sender, Text, ToolCall, ToolSpec
+from actgent.modes.system_notice_interface import Notice, NoticeSource
+from actgent.modes.tool_permissions_by_mode import Modes
 from actgent.protocols.answer_content_parsing import is_media_only
 from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import (
@@ -64,17 +54,17 @@ from actgent.sessions.pending.approval_ledger import PendingCalls
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.session_context import SessionContext, Turn, checkpoint_of
 from actgent.sessions.session_record_writer import SessionLog
-from actgent.support.fast_init import fast_constructor
-from actgent.support.field_repr import FieldRepr
-from actgent.support.untrusted_text import join_origins
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.fast_attrs_constructors import fast_constructor
+from actgent.support.untrusted_text_delimiters import join_origins
 from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import to_json_text
 from actgent.tools.tool_registry import ToolRegistry
 
 from .calls.model_calls import ModelCaller
 from .calls.tool_calls import ToolCaller
-from .calls.untrusted_result_isolation import filled_reply
-from .content_guards import ApprovalNeeded, Guards
+from .calls.untrusted_result_isolation import filled_delivery
+from .message_and_answer_guards import ApprovalNeeded, Guards
 from .outcome_dispatcher import Dispatcher, to_deliveries
 from .turn_event_publisher import Observer
 from .turn_hooks import Hooks
@@ -249,7 +239,7 @@ class AgentCore(FieldRepr):
         self.calling.close_open(turn)
 
     async def deliver_rest(self, turn: Turn) -> None:
-        """Deliver the results and messages of a failed turn that its handlers did not receive yet."""
+        """After a turn has failed, deliver its results and messages that the handlers have not received yet."""
         await self.calling.deliver(turn)
         await self.hooks.call_listeners(turn, self.dispatcher)
 
@@ -281,13 +271,9 @@ class AgentCore(FieldRepr):
             await self.hooks.call_listeners(turn, self.dispatcher)
 
     async def _react(
-        self,
-        turn: Turn,
-        view: TurnView,
-        answer: ModelResponse,
-        calls: tuple[ToolCall, ...],
+        self, turn: Turn, view: TurnView, answer: ModelResponse, calls: tuple[ToolCall, ...]
     ) -> None:
-        """Read an answer that is recorded in the conversation, and act on its outcomes."""
+        """Parse a model answer that is recorded in the conversation, and carry out its outcomes."""
         message = view.message
         try:
             outcomes = self.read(turn, view, answer, calls)
@@ -360,7 +346,7 @@ class AgentCore(FieldRepr):
             self.observer.begin_pass(context, message)
 
     def _remember_joined(self, turn: Turn) -> None:
-        """Append the other messages that the turn answers together with its main message, before the main message."""
+        """Append the additional messages that the turn answers to the conversation, before the main message of the turn."""
         context = turn.session
         for index, message in enumerate(turn.joined):
             context.conversation.append(message, answered=True)
@@ -387,7 +373,10 @@ class AgentCore(FieldRepr):
     def ask(
         self, context: SessionContext, turn: Turn, view: TurnView
     ) -> Awaitable[tuple[ModelResponse, tuple[ToolCall, ...]]]:
-        """Call the model with the messages that memory selects, between the prompts. Return the answer and its native tool calls."""
+        """Call the model with the prompts and the messages that the memory selects.
+
+        Return the answer and its native tool calls.
+        """
         if turn.progress.calls:  # the first call is always allowed
             self.models.check_limit(turn)
         options = turn.options
@@ -430,7 +419,7 @@ class AgentCore(FieldRepr):
         """Convert a model answer to the outcomes of the protocol. Native tool calls take precedence over text, in every protocol."""
         if turn.budget is not None and turn.budget.cut is not None:
             raise turn.budget.cut
-        if answer.stop != "end":
+        if answer.stop not in _COMPLETE_STOPS:
             _check_stop(answer)
         if calls:
             return [_make_calls(calls, view.stage)]
@@ -454,7 +443,7 @@ class AgentCore(FieldRepr):
         self._follow_up(message, REPAIR.format(reason=error.reason.rstrip(".")), message.stage)
 
     def _follow_up(self, message: Message, note: str, stage: str | None) -> None:
-        """Continue the turn with a system message as its next message. `note` is the text; an empty note adds no text."""
+        """Continue the turn with a system message that has the text `note`. An empty note adds no text."""
         self.inbox.put_followup(message.caused(SYSTEM, (Text(note),) if note else (), stage=stage))
 
     # --- reply and act -------------------------------------------------------------------
@@ -487,13 +476,15 @@ class AgentCore(FieldRepr):
     async def reply(self, context: SessionContext, turn: Turn, deliveries: Sequence[Delivery]) -> None:
         """Record the deliveries of an answer, then call the session's handlers and let routed agents answer.
 
-        Before that, withheld values are filled into replies, and the answer guards check the replies.
+        Before that, hidden values are filled into replies, and the answer guards check the replies.
         """
         policy = self.calling.policy
         if policy is not None and policy.untrusted == "isolate":
             registry = self.calling.registry
             deliveries = [
-                filled_reply(context, registry, each) if isinstance(each, Reply) else each
+                filled_delivery(context, registry, each, turn.message.id)
+                if isinstance(each, Reply | Event | Route)
+                else each
                 for each in deliveries
             ]
         if self.guards.answers:
@@ -514,12 +505,9 @@ class AgentCore(FieldRepr):
         return await self.guards.check_answer(turn, delivery, self.dispatcher)
 
     async def _continue_turn(
-        self,
-        turn: Turn,
-        message: Message,
-        further: Sequence[CallTools | Continue | Finish],
+        self, turn: Turn, message: Message, further: Sequence[CallTools | Continue | Finish]
     ) -> None:
-        """Create the turn's next message from the outcomes `further` of an answer, unless one of them finishes the turn.
+        """Create the next message of the turn from the outcomes `further` of a model answer, unless an outcome finishes the turn.
 
         Tool calls take precedence over `Continue`.
         """
@@ -569,7 +557,7 @@ class AgentCore(FieldRepr):
         )
 
     async def _hand_over(self, turn: Turn, route: Route) -> None:
-        """Let another agent answer the message, and deliver its reply in this session."""
+        """Let another agent answer the message of the turn, and deliver the answer in this session."""
         context = turn.session
         turn.expose()
         try:
@@ -602,8 +590,6 @@ def _check_stop(answer: ModelResponse) -> None:
         ContentFiltered: The provider's content filter removed the answer.
         TruncatedAnswer: The answer was cut at the token limit.
     """
-    if answer.stop in _COMPLETE_STOPS:
-        return
     match answer.stop:
         case "refusal":
             raise Refusal(f"the model declined to answer: {answer.text[:200]}".rstrip(": "), answer.text)
@@ -617,7 +603,7 @@ def _check_stop(answer: ModelResponse) -> None:
 
 
 def _deciding_outcome(further: Sequence[CallTools | Continue | Finish]) -> CallTools | Continue | Finish:
-    """Return the one outcome of an answer that decides the next step of the turn.
+    """Return the outcome of a model answer that decides the next step of the turn.
 
     It is a `Finish`, else a `CallTools` with the calls of all outcomes, else the first `Continue`.
     """
@@ -667,7 +653,10 @@ def _is_plain_reply(deliveries: Sequence[Delivery], answer: Message) -> bool:
 
 
 def _exhausted_retries_error(error: AnswerError, repairs: int) -> AnswerError:
-    """Return the error for an answer that is still invalid after `repairs` retries. `error` is that of the last answer."""
+    """Return the error for a turn whose last answer is still invalid after `repairs` retries.
+
+    `error` is the error of this answer.
+    """
     tries = "once" if not repairs else f"{repairs + 1} times"
     answered = f", and answered at last {quoted(error.raw)}" if error.raw else ""
     text = (
@@ -771,7 +760,7 @@ MAX_NAMED_TOOLS = 50
 
 
 def offer_tools(turn: Turn, registry: ToolRegistry) -> None:
-    """At the first turn of a session, store the tools that its model gets. Later, notify the model of changed tools.
+    """At the first turn of a session, store the tools that the model gets. At later turns, notify the model of changed tools.
 
     The stored list never changes, so that providers can cache the prompt.
     """
@@ -829,7 +818,7 @@ def _line(text: str, names: Sequence[str]) -> str:
 def add_notices(
     context: SessionContext, sources: Sequence[NoticeSource], *, calls: int = 0, repairs: int = 0
 ) -> bool:
-    """Append the due notices (system messages) of all sources to a conversation and its journal.
+    """Append the system messages (notices) that are due to a conversation and to its journal.
 
     Return True if a notice was due.
 

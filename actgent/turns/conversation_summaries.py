@@ -17,7 +17,7 @@ from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import error_text
 
-from .calls.metered_calls import MeteredModelCaller
+from .calls.budgeted_model_calls import MeteredModelCaller
 
 TIMEOUT_SECONDS = 300.0
 """Maximum seconds for writing a summary."""
@@ -41,10 +41,10 @@ class SummaryMaker:
     """Function that starts a background task; it returns False if the agent is stopping."""
     metered: MeteredModelCaller
     budget_of: Callable[[SessionContext], Budget | None]
-    """Function that returns the budget for a session's summaries; its result is None if the session has no limits."""
+    """Function that returns the budget to which a session's summaries are charged; it returns None if the session has no limits."""
 
     def bring(self, turn: Turn) -> None:
-        """Append a finished summary to the conversation, and start the next summary if it is due."""
+        """Append a finished summary to the conversation. Start to write the next summary if it is due."""
         context = turn.session
         add_summary(turn)
         self.start_if_due(context)

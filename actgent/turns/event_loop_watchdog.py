@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from actgent.sessions.session_handlers import Handler, name_of
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.safe_logging import LogVariable, logger_of, summarise
 
 _log = logger_of(__name__)

@@ -25,7 +25,7 @@ from actgent.messages import Failure, ToolCall
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.sessions.session_handlers import Handler, HandlerKind, name_of
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.user_code_calls import advice_for, source_location
 from actgent.tools.outputs.result_text import error_text
@@ -51,7 +51,7 @@ class FailureLogger(FieldRepr):
     """True if failures that handlers or callers receive are also logged, with tracebacks."""
     is_redacted: bool = False
     asks_elsewhere: Callable[[], bool] = bool
-    """Returns True if approvals are also requested outside of handlers, e.g. over HTTP."""
+    """Function that returns True if approvals are also requested outside of handlers, for example over HTTP."""
 
     # --- handlers ------------------------------------------------------------------------
 
@@ -68,7 +68,7 @@ class FailureLogger(FieldRepr):
         )
 
     def warn_late_handler(self, context: SessionContext, kind: HandlerKind) -> None:
-        """Warn that the first handler of a kind was attached after deliveries of that kind were dropped."""
+        """Log a warning that the first handler of a kind was attached after deliveries of this kind were dropped."""
         _log.warning(
             "agent %s, session %s: on_%s was attached after deliveries without a handler: attach it before "
             "chat() and wait_idle(), or in agent.on_session; %s",
@@ -104,7 +104,7 @@ class FailureLogger(FieldRepr):
         )
 
     def log_received_failure(self, context: SessionContext, failure: Failure) -> None:
-        """Log a failure that a handler or caller also receives; called if `debug` is True."""
+        """Log a failure that a handler or caller has received, because the agent has `debug=True`."""
         _log.warning(
             "agent %s, session %s: message %s ended as %s failure: %s",
             self.agent,
@@ -157,9 +157,9 @@ class FailureLogger(FieldRepr):
     # --- tools ---------------------------------------------------------------------------
 
     def log_tool_error(self, context: SessionContext, call: ToolCall, error: Exception) -> None:
-        """Log the error of a tool, with traceback if the tool's author did not word it for the model.
+        """Log the error of a tool, with its traceback.
 
-        A `ToolError` is worded for the model and logged only if `debug` is True.
+        A `ToolError` is a text for the model, and is logged only if `debug` is True.
         """
         is_mistake = _is_mistake(error)
         if not (is_mistake or self.debug):
@@ -195,7 +195,7 @@ class FailureLogger(FieldRepr):
         return f"{named} ({advice})" if advice else named
 
     def _trace(self, error: BaseException) -> _Traced | None:
-        """Return the error with its traceback from the first frame outside of actgent; None if all frames are in actgent."""
+        """Return the error with its traceback from the first frame outside of actgent; None if no frame is outside."""
         error = _user_exception(error)
         trace = None if self.is_redacted else error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
@@ -210,7 +210,10 @@ def _user_exception(error: BaseException) -> BaseException:
 
 
 def _is_of_provider(error: BaseException) -> bool:
-    """Return True if an error is a model error that no user code raised, so that its traceback explains nothing."""
+    """Return True if a model provider caused the error and no user code raised it.
+
+    The traceback of such an error explains nothing.
+    """
     return isinstance(error, ModelError) and not error.client_error
 
 

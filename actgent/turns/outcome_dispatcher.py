@@ -27,9 +27,10 @@ from actgent.protocols.protocol_interface import Outcome, SendReply
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.sessions.session_handlers import Handler, HandlerKind, HandlerRegistration, name_of, to_awaitable
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import error_text
+from actgent.tools.untrusted_sources_of_call import reading_text_of
 
 from .event_loop_watchdog import Watch
 from .failure_logging import FailureLogger
@@ -84,7 +85,7 @@ def to_deliveries(
 
 
 def _rank(outcome: Outcome) -> int:
-    """Return the sort rank of an outcome: events first, then routes, then replies."""
+    """Return the sort key of an outcome, so that events come first, then routes, and then replies."""
     return 0 if isinstance(outcome, Event) else 1 if isinstance(outcome, Route) else 2
 
 
@@ -98,9 +99,9 @@ class Dispatcher(FieldRepr):
     watch: Watch
 
     async def dispatch(self, context: SessionContext, delivery: Delivery) -> None:
-        """Pass a delivery to the waiting callers, and call the session's handlers of its kind one after the other.
+        """Pass a delivery to the waiting callers. Then call the session's handlers of this kind, one after the other.
 
-        A failing handler is reported, and the next one is still called.
+        If a handler fails, the failure is reported, and the next handler is called.
         """
         turn = context.turn
         if turn is not None:
@@ -132,7 +133,7 @@ class Dispatcher(FieldRepr):
         required: str = "",
         position: int | str = 0,
     ) -> object:
-        """Call a hook with a message and return its result; None if the hook fails, which is reported like a failed handler.
+        """Call a hook with a message and return its result. If the hook fails, report a failed handler and return None.
 
         If `required` is set, a result that is neither a string nor None is a failure with `required` as its text.
         `position` identifies the hook in the id of the failure.
@@ -169,7 +170,7 @@ class Dispatcher(FieldRepr):
         raise HandlerFailed(name_of(guard), error_text(error)) from error
 
     def unusable(self, guard: Handler, value: object, required: str) -> HandlerFailed:
-        """Return the error of a guard or hook that returned an invalid value; `required` is a text with the valid values."""
+        """Return the error for a guard or hook that returned an invalid value. The text `required` lists the valid values."""
         return HandlerFailed(name_of(guard), f"it returned {value!r:.100}, but {required}")
 
     async def deliver(self, turn: Turn, delivery: Delivery) -> None:
@@ -188,7 +189,11 @@ class Dispatcher(FieldRepr):
             return
         if isinstance(delivery, _RECORDED):
             context.conversation.note(delivery)
-        await self.dispatch(context, delivery)
+        if isinstance(delivery, Reply) and delivery.origin:
+            with reading_text_of(delivery.origin):  # of withheld values, which the conversation does not have
+                await self.dispatch(context, delivery)
+        else:
+            await self.dispatch(context, delivery)
         if context.log is not None:
             context.log.add(make_delivery_record(ids=(delivery_id(delivery),)))
 

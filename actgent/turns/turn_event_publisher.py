@@ -23,6 +23,7 @@ from actgent.events import (
     ModelStarted,
     PassStarted,
     ScheduleFired,
+    SourceLifted,
     ToolFailed,
     ToolFinished,
     ToolProgressed,
@@ -32,11 +33,12 @@ from actgent.events import (
     TurnStarted,
     TurnSuspended,
 )
+from actgent.journal.record_types import SourceLiftRecord
 from actgent.llm.model_interface import CallWatch, ModelResponse
 from actgent.messages import CallProgress, Message, ToolCall, ToolResult
 from actgent.modes.mode_changes import changes_in
 from actgent.sessions.session_context import SessionContext, Turn
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 from .turn_spans import TurnSpans
 
@@ -61,7 +63,7 @@ class Observer(FieldRepr):
     """True if errors are published only by their class name, because the runtime redacts texts."""
 
     def begin_activation(self, turn: Turn) -> None:
-        """Begin the span of a turn that starts or resumes in the calling task."""
+        """Begin the tracing span of a turn that starts or resumes in the calling task."""
         if self.spans is not None:
             self.spans.begin(turn)
 
@@ -71,7 +73,7 @@ class Observer(FieldRepr):
             self.spans.suspend(turn)
 
     def end_interrupted_span(self, turn: Turn) -> None:
-        """End the span of a turn that was interrupted by a failure of the agent, and that resumes after the agent's restart."""
+        """End the tracing span of a turn that a failure of the agent interrupted. The turn resumes after the agent's restart."""
         if self.spans is not None:
             self.spans.end_interrupted(turn)
 
@@ -133,10 +135,7 @@ class Observer(FieldRepr):
             last = changes[-1]
             self.stream.publish(
                 ModeChanged(
-                    **self._location_fields(context),
-                    previous=last.previous,
-                    current=last.current,
-                    by=last.by,
+                    **self._location_fields(context), previous=last.previous, current=last.current, by=last.by
                 )
             )
 
@@ -148,11 +147,7 @@ class Observer(FieldRepr):
         if self.stream.active:
             if self.stream.watched:
                 self.stream.publish(
-                    ModelStarted(
-                        **self._location_fields(context),
-                        message_id=message.id,
-                        model=model,
-                    )
+                    ModelStarted(**self._location_fields(context), message_id=message.id, model=model)
                 )
             return _ObservedCall(stream=self.stream, place=self._location_fields(context))
         return None if context.log is None else CallWatch()
@@ -164,11 +159,7 @@ class Observer(FieldRepr):
 
     def start_tool(self, context: SessionContext, call: ToolCall) -> None:
         self.stream.publish(
-            ToolStarted(
-                **self._location_fields(context),
-                call_id=call.id,
-                tool_name=call.name,
-            )
+            ToolStarted(**self._location_fields(context), call_id=call.id, tool_name=call.name)
         )
 
     def begin_pass(self, context: SessionContext, message: Message) -> None:
@@ -242,6 +233,13 @@ class Observer(FieldRepr):
                     tool_name=approval.tool_name,
                     decision=decision_name(decision),
                 )
+            )
+
+    def note_lift(self, context: SessionContext, lifted: SourceLiftRecord) -> None:
+        """Publish that a person removed an untrusted source from the label of a session."""
+        if self.stream.active:
+            self.stream.publish(
+                SourceLifted(**self._location_fields(context), source=lifted.source, by=lifted.by)
             )
 
     def fail(
@@ -333,24 +331,14 @@ class _ObservedCall(CallWatch):
 
     def wait(self, seconds: float, model: str) -> None:
         super().wait(seconds, model)
-        self.stream.publish(
-            AdmissionWaited(
-                **self.place,
-                model=model,
-                seconds=seconds,
-            )
-        )
+        self.stream.publish(AdmissionWaited(**self.place, model=model, seconds=seconds))
 
     def begin(self, model: str, attempt: int) -> None:
         self.has_failed = False
 
     def fail(self, model: str, attempt: int, error: Exception, retry_seconds: float | None) -> None:
+        super().fail(model, attempt, error, retry_seconds)
         self.has_failed = retry_seconds is None
         self.stream.publish(
-            ModelFailed(
-                **self.place,
-                model=model,
-                error=type(error).__name__,
-                retry_seconds=retry_seconds,
-            )
+            ModelFailed(**self.place, model=model, error=type(error).__name__, retry_seconds=retry_seconds)
         )

@@ -8,7 +8,7 @@ from actgent.messages import Message
 from actgent.protocols.protocol_interface import PromptTemplate, TurnView
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.sessions.session_handlers import Handler, takes_session
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 from .outcome_dispatcher import Dispatcher
 
@@ -34,7 +34,7 @@ class Hooks(FieldRepr):
             self.staged = [*self.staged, (stage, hook, takes_session(hook))]
 
     def add_listener(self, hook: Handler, priority: float | None) -> None:
-        """Register a function of `on_message`. None as priority places it last; equal priorities keep the registration order."""
+        """Register a function of `on_message`. Lower priorities run first, and a priority of None runs last."""
         entry = (LAST if priority is None else priority, hook, takes_session(hook))
         self.listeners = sorted((*self.listeners, entry), key=lambda entry: entry[0])
 
@@ -61,7 +61,7 @@ class Hooks(FieldRepr):
         return _join_texts(texts)
 
     async def gather_for(self, turn: Turn, view: TurnView, dispatcher: Dispatcher) -> None:
-        """Call the `on_query` functions of the current protocol stage, such as `synthesis`, before a model call of that stage.
+        """Before a model call, call the `on_query` functions of the current protocol stage, such as `synthesis`.
 
         Their texts are added to that call. Failed functions add nothing. Nothing runs for messages that are
         not from a user, or for retries of an invalid answer.
@@ -114,7 +114,7 @@ class Hooks(FieldRepr):
 
 
 def _has_own(messages: Sequence[Message], reported: int) -> bool:
-    """Return True if the agent wrote one of the messages after the first `reported` ones.
+    """Return True if the agent itself wrote one of the messages after the first `reported` messages.
 
     Messages of users and other agents are already in the journal.
     """

@@ -25,13 +25,13 @@ from actgent.limits_and_schedules.budget import Account, Budget
 from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import Message, is_open_failure
 from actgent.sessions.budget_accounts import BudgetAccounts
-from actgent.sessions.busy_rule_and_repeated_messages import (
+from actgent.sessions.busy_session_and_duplicate_messages import (
     add_joined_futures,
     end_waits_as_moved,
     finish_listeners,
     remember_outcome,
 )
-from actgent.sessions.context_propagation import run_with
+from actgent.sessions.context_variable_propagation import run_with
 from actgent.sessions.pending.approval_ledger import ApprovalLedger
 from actgent.sessions.pending.task_reports import outcome_of
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
@@ -43,10 +43,11 @@ from actgent.sessions.session_context import (
     Suspension,
     Turn,
     checkpoint_of,
+    host_of,
 )
 from actgent.sessions.session_record_writer import SessionLog
-from actgent.support.fast_init import fast_constructor
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.fast_attrs_constructors import fast_constructor
 from actgent.tools.tool_registry import ToolRegistry
 
 from .outcome_dispatcher import Dispatcher, failure_for
@@ -83,7 +84,7 @@ class TurnLifecycle(FieldRepr):
     close_calls: Callable[[Turn], object]
     """Function that appends results for the open tool calls of a failed turn."""
     deliver_rest: Callable[[Turn], Awaitable[object]]
-    """Function that delivers the results and messages of a failed, recorded turn that handlers did not receive yet."""
+    """Async function for a failed turn: it delivers the recorded results and messages that handlers have not received yet."""
     tools: ToolRegistry
     deps_missing: DepsMissingCheck
     _shutdown_deadline: float | None = None
@@ -149,7 +150,7 @@ class TurnLifecycle(FieldRepr):
         return turn
 
     def _stop_without_deps(self, turn: Turn, *, was_given: bool) -> None:
-        """Stop a turn with `DepsMissing` if its tools need deps that are not set.
+        """Stop a turn with `DepsMissing`, if a tool of the turn needs deps and no deps are set.
 
         `was_given` is True if the session or its run had deps before a restart.
         """
@@ -167,7 +168,9 @@ class TurnLifecycle(FieldRepr):
         context.unwritten_turn = None
         if unwritten_turn.message_id == turn.message.id and not turn.joined and context.log is not None:
             context.checkpoint = unwritten_turn
-            context.log.add(MessageAppendedRecord(message_id=turn.message.id, again=True, at=time.time()))
+            context.log.add(
+                MessageAppendedRecord(message_id=turn.message.id, is_repeated=True, at=time.time())
+            )
 
     def _resume_checkpoint(self, turn: Turn, resume: TurnCheckpoint) -> None:
         """Restore the joined messages and the counters of a turn from its checkpoint `resume` after a restart."""
@@ -178,7 +181,7 @@ class TurnLifecycle(FieldRepr):
     # --- suspending ---------------------------------------------------------------------
 
     def suspend_turn(self, turn: Turn) -> None:
-        """Suspend a turn: its task ends, and its state is stored in `context.suspension`."""
+        """Suspend a turn: end its task, and store its state in `context.suspension`."""
         context = turn.session
         context.turn = None
         turn.suspend()
@@ -283,7 +286,7 @@ class TurnLifecycle(FieldRepr):
             await self.dispatcher.fail(context, failure, listeners=turn.listeners)  # noqa: ASYNC102 - the callers shield
 
     async def stop_turn(self, turn: Turn) -> None:
-        """Notify handlers and callers that the agent stops, and end the turn in this process.
+        """Notify the handlers and callers of a turn that its agent stops, and end the turn in this process.
 
         With a journal, the next start resumes the turn and delivers the results of its calls.
         """
@@ -306,7 +309,10 @@ class TurnLifecycle(FieldRepr):
                 self.end_turn(turn)
 
     def shutdown_scope(self) -> trio.CancelScope:
-        """Return a cancel scope for shutdown handlers. It is shielded and has one second for all handlers together."""
+        """Return a shielded cancel scope for all handlers that run while the agent stops.
+
+        The handlers together have one second.
+        """
         if self._shutdown_deadline is None:
             self._shutdown_deadline = trio.current_time() + SHUTDOWN_HANDLER_SECONDS
         return trio.CancelScope(deadline=self._shutdown_deadline, shield=True)
@@ -318,7 +324,7 @@ class TurnLifecycle(FieldRepr):
 
         Return the error to report: `error`, or the journal's error if the failures cannot be written.
         """
-        if context.is_left:
+        if context.is_left or (context.log is not None and host_of(context).has_left):
             return Stopped(self.agent)
         log, kind = context.log, kind_of(error)
         if log is None or context.has_moved or is_open_failure(kind, error):
@@ -362,7 +368,7 @@ class TurnLifecycle(FieldRepr):
             is_delivered = self.dispatcher.fail(context, failure, listeners=listeners)
             await run_with(acceptance.variables, is_delivered)
         finally:
-            if isinstance(error, Stopped):
+            if isinstance(error, Stopped) or (context.log is not None and host_of(context).has_left):
                 leave_to_next_start(context)
             context.finish_messages()
             self.observer.fail(context, message, error)
@@ -378,7 +384,7 @@ class TurnLifecycle(FieldRepr):
     # --- leave to another process ----------------------------------------------------------
 
     def end_moved_turn(self, turn: Turn) -> None:
-        """End a turn locally because another process continues it. Callers receive SessionMoved; handlers are not notified."""
+        """End a turn in this process, because another process continues the turn. Callers receive `SessionMoved`."""
         context = turn.session
         context.turn = turn.pending_approvals = None
         if turn.budget is not None:
@@ -401,7 +407,7 @@ class TurnLifecycle(FieldRepr):
         end_waits_as_moved((*listeners, *acceptance.joined_futures, *joined_futures), message.id, error)
 
     def end_turn(self, turn: Turn) -> None:
-        """End a turn: record its end, notify its callers, and make the session available for the next message."""
+        """End a turn: record its end, notify its callers, and let the next message of the session start."""
         context = turn.session
         context.turn = turn.pending_approvals = None
         turn.variables = (
@@ -449,7 +455,7 @@ class TurnLifecycle(FieldRepr):
         blame: str = "internal",
         is_urgent: bool = False,
     ) -> None:
-        """Record the end of messages that a turn answered. If their session closes after them, the same batch records the close.
+        """Record the end of the messages that a turn answered. If the session closes with them, also record the close.
 
         `blame` is the failure kind of errors whose class does not determine the kind. `is_urgent` starts the write at once.
         """
@@ -514,7 +520,7 @@ def _close_approvals(context: SessionContext, ledger: ApprovalLedger) -> None:
 def _note_failure(
     context: SessionContext, messages: Iterable[Message], error: Exception, blame: str = "internal"
 ) -> None:
-    """Add the end of failed messages to the records in memory of a session without a journal, for observers."""
+    """Add records of failed messages for the observers of a session without a journal."""
     recent = context.conversation.recent
     if recent is None:
         return
@@ -523,7 +529,7 @@ def _note_failure(
             message_id=message.id,
             failed=kind_of(error, blame),
             error=type(error).__name__,
-            words=observer_error_text(error),
+            error_text=observer_error_text(error),
         )
         recent.add_record(ended)
 
@@ -537,21 +543,24 @@ def _join(future: TurnFuture, turn: Turn) -> None:
 
 def failed_record(message_id: str, kind: str, error: Exception) -> FailureRecord:
     """Build the journal record of the failure of a message."""
-    words = observer_error_text(error)
-    fields = plain_fields(error) if words else {}
+    error_text = observer_error_text(error)
+    fields = plain_fields(error) if error_text else {}
     return FailureRecord(
-        message_id=message_id, kind=kind, error=type(error).__name__, words=words, fields=fields
+        message_id=message_id, kind=kind, error=type(error).__name__, error_text=error_text, fields=fields
     )
 
 
 def _chain_errors(lost: Exception, error: Exception) -> Exception:
-    """Return the journal error `lost`, which prevented the storage of a failure, with that failure as its cause."""
+    """Return the journal error `lost` with `error` as its cause.
+
+    `error` is the failure that could not be stored because of the journal error.
+    """
     lost.__cause__ = error
     return lost
 
 
 def _end_at_once(turn: Turn, failed: FailureRecord | None) -> None:
-    """Mark a new turn so that it ends without a model call.
+    """Mark a new turn so that it ends immediately, without a model call.
 
     The turn ends with `failed`, a failure from before a restart that its handlers may not have received. None as `failed`
     means that the session is closing.
@@ -562,7 +571,7 @@ def _end_at_once(turn: Turn, failed: FailureRecord | None) -> None:
         return
     turn.is_recorded = True
     turn.blame = failed.kind
-    turn.mark_failed(restored_failure(failed.error, failed.words, failed.kind, failed.fields))
+    turn.mark_failed(restored_failure(failed.error, failed.error_text, failed.kind, failed.fields))
     last = context.conversation.last_message
     if turn.checkpoint is not None and last is not None:
         turn.results.extend(last.tool_results)

@@ -10,7 +10,7 @@ from actgent.information_flow_labels import Label
 from actgent.messages import Message, traceparent, valid_traceparent
 from actgent.sessions.session_context import Turn
 from actgent.support import span_names as names
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.tracing_interface import (
     ActiveTrace,
     Attribute,
@@ -28,12 +28,14 @@ Key = tuple[str, str]
 
 
 @attrs.define(eq=False, repr=False)
-class _Activation(FieldRepr):
+class _ActivationSpan(FieldRepr):
     """OpenTelemetry span of a turn's newest activation (start, or resume after an approval or restart)."""
 
     span: OpenSpan
-    ended_as: Activation | None = None
-    """Kind of the next activation of the turn, set when this one has ended; None while it runs."""
+    next_kind: Activation | None = None
+    """None while the activation runs.
+    After its end, the kind of the next activation: resumed after an approval, or after a restart.
+    """
 
 
 @attrs.define(eq=False, repr=False)
@@ -44,7 +46,7 @@ class TurnSpans(FieldRepr):
     tracing: Tracing
     operation: str = names.INVOKE_AGENT
     """OpenTelemetry operation name of the turns: `invoke_agent`, or `invoke_workflow` for pipelines."""
-    _turns: dict[Key, _Activation] = attrs.field(factory=dict)
+    _turns: dict[Key, _ActivationSpan] = attrs.field(factory=dict)
     _deciders: dict[str, dict[str, str]] = attrs.field(factory=dict)
     """Trace contexts of the requests that decided approvals of suspended turns, by session id and call id."""
 
@@ -53,15 +55,12 @@ class TurnSpans(FieldRepr):
         message = turn.message
         before = self._turns.get(_key(message))
         why: Activation = "begin"
-        if before is not None and before.ended_as is not None:
-            why = before.ended_as
+        if before is not None and before.next_kind is not None:
+            why = before.next_kind
         elif turn.checkpoint is not None:
             why = "restart"
         deciders = self._deciders.pop(message.session_id, {})
-        common: dict[str, Attribute] = {
-            names.AGENT: self.agent,
-            names.CONVERSATION: message.session_id,
-        }
+        common: dict[str, Attribute] = {names.AGENT: self.agent, names.CONVERSATION: message.session_id}
         span = self.tracing.begin(
             f"{self.operation} {self.agent}",
             {**common, **self._facts(message, why)},
@@ -72,29 +71,29 @@ class TurnSpans(FieldRepr):
                 *dict.fromkeys(deciders.values()),
             ],
         )
-        self._turns[_key(message)] = _Activation(span)
+        self._turns[_key(message)] = _ActivationSpan(span)
         span.make_current()
         active_trace.set(ActiveTrace(self.tracing, common, lambda: _stop_error_type(turn), deciders))
 
     def suspend(self, turn: Turn) -> None:
-        """End the span of a turn that waits for approval; the next activation links to this span."""
+        """End the tracing span of a turn that waits for approvals. The next span of the turn will link to this span."""
         self._pause(turn, "person", error="")
 
     def end_interrupted(self, turn: Turn) -> None:
-        """End the span of a turn that was interrupted by a failure of its agent, and resumes after the restart."""
+        """End the tracing span of a turn that a failure of its agent interrupted. The turn resumes after the restart."""
         self._pause(turn, "restart", error="actor")
 
     def _pause(self, turn: Turn, why: Activation, *, error: str) -> None:
         activated = self._turns.get(_key(turn.message))
-        if activated is not None and activated.ended_as is None:
-            activated.ended_as = why
+        if activated is not None and activated.next_kind is None:
+            activated.next_kind = why
             activated.span.end(error=error)
 
     def end(self, turn: Turn, label: Label) -> None:
-        """End the span of a finished turn, with its usage and the label of its session as attributes."""
+        """End the tracing span of a finished turn. Add the turn's usage and the session's label as attributes."""
         activated = self._turns.pop(_key(turn.message), None)
         self._deciders.pop(turn.message.session_id, None)
-        if activated is None or activated.ended_as is not None:
+        if activated is None or activated.next_kind is not None:
             return
         usage = turn.progress.usage
         facts: dict[str, Attribute] = {
@@ -119,7 +118,7 @@ class TurnSpans(FieldRepr):
 
         A later activation in this process does not link to them. Spans of running turns end normally.
         """
-        for key in [each for each, turn in self._turns.items() if turn.ended_as and has_moved(each[0])]:
+        for key in [each for each, turn in self._turns.items() if turn.next_kind and has_moved(each[0])]:
             del self._turns[key]
         for session_id in [each for each in self._deciders if has_moved(each)]:
             del self._deciders[session_id]
@@ -162,6 +161,6 @@ def _key(message: Message) -> Key:
 
 
 def _stop_error_type(turn: Turn) -> str:
-    """Return the error type of a cancelled turn for its span: the class of the stop error, or "stopped" if its agent stops."""
+    """Return the error type of a cancelled turn for its tracing span: the error class, or "stopped" if the agent stops."""
     stop = turn.stop
     return "stopped" if stop is None else error_type(stop)

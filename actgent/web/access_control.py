@@ -17,8 +17,8 @@ from actgent.agents.session import Session, session_of_context
 from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, NotRunning
 from actgent.journal.journal_interface import Journal, SessionSummary
-from actgent.journal.session_annotations import check_session_metadata, check_tags
 from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey, is_internal
+from actgent.journal.session_tags_and_metadata import check_session_metadata, check_tags
 from actgent.messages import Priority, message_bytes
 from actgent.runtime.approval_decisions import approvals_of
 from actgent.runtime.introspection import AgentStatistics
@@ -67,7 +67,9 @@ class AccessFilter:
         return heads[0]
 
     async def _find_by_id(self, session_id: str, agent: str | None) -> list[SessionSummary]:
-        """Return the summaries of all sessions with an id: one for each agent, or only that of `agent`.
+        """Return the summaries of all sessions with this id.
+
+        Several agents may have a session with the id; `agent` selects one.
 
         An unknown id costs the same journal read as a known id, so the time reveals nothing.
         """
@@ -95,9 +97,9 @@ class AccessFilter:
             SessionClosed: The session was closed.
             NotRunning: The agent of the session is not running.
         """
-        return await self.opened(await self.head(caller, session_id, agent))
+        return await self.open_session(await self.head(caller, session_id, agent))
 
-    async def opened(self, head: SessionSummary) -> Session:
+    async def open_session(self, head: SessionSummary) -> Session:
         """Open the session that a summary describes, without an access check.
 
         Raises:
@@ -157,7 +159,7 @@ class AccessFilter:
         return self.runtime.agents.opener(agent)
 
     def known_opener(self, agent: str) -> SessionOpener:
-        """Return the object that opens the sessions of an agent; the agent's name comes from a client.
+        """Return the object that opens the sessions of the agent `agent`, whose name comes from a client.
 
         Raises:
             Problem: No agent of this name is running.
@@ -277,9 +279,9 @@ class ApprovalList:
         return found
 
     async def _suspended_sessions(self) -> AsyncIterator[SessionSummary]:
-        """Yield summaries of the suspended sessions of agents in this process.
+        """Yield summaries of suspended sessions of the agents in this process, the last changed first.
 
-        At most `MAX_SUSPENDED_SEARCHED` sessions are read, the last changed first.
+        At most `MAX_SUSPENDED_SEARCHED` sessions are read.
         """
         journal, agents = self.access.journal, self.access.runtime.agents
         after, left = None, MAX_SUSPENDED_SEARCHED
@@ -298,7 +300,7 @@ class ApprovalList:
 
 
 def encode_cursor(parts: Sequence[Any]) -> str:
-    """Encode the sort key of a list item as an opaque cursor. Clients send the cursor to get the items after this one."""
+    """Encode the sort key of a list item as an opaque cursor. A client sends the cursor to get the items after this item."""
     return base64.urlsafe_b64encode(orjson.dumps(list(parts))).decode("ascii").rstrip("=")
 
 
@@ -329,7 +331,7 @@ def parse_session_cursor(text: str | None) -> Cursor | None:
 
 
 def require_journal(runtime: Runtime) -> Journal:
-    """Return the journal of a runtime. A gateway needs one, because clients use its record numbers as cursors.
+    """Return the journal of a runtime. Every gateway needs a journal, because record numbers are the cursors of clients.
 
     Raises:
         ConfigurationError: The runtime has no journal.

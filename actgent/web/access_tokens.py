@@ -30,9 +30,9 @@ import attrs
 import trio
 
 from actgent.errors import ConfigurationError, nearest
-from actgent.limits_and_schedules.argument_checks import check_id
+from actgent.limits_and_schedules.id_and_number_validation import check_id
+from actgent.support.files_shared_by_processes import write_whole
 from actgent.support.safe_logging import logger_of
-from actgent.support.shared_files import write_whole
 
 Scope = Literal["read", "chat", "approve", "journal", "metrics", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -95,11 +95,11 @@ class AccessToken:
     """Expiry as Unix time in seconds; None if the token never expires."""
 
     def allows(self, scope: Scope) -> bool:
-        """Return True if the token has a scope itself, or has another scope that includes it."""
+        """Return True if the token has this scope, or another scope that includes this scope."""
         return scope in self.scopes or _is_implied(scope, self.scopes)
 
     def can_impersonate(self, owner: str) -> bool:
-        """Return True if the token may send requests for an owner: its own owner, or one that an `impersonate:` scope allows."""
+        """Return True if the token may act for `owner`: for its own owner, and for owners of an `impersonate:` scope."""
         return owner == self.owner or not self.scopes.isdisjoint({f"{IMPERSONATE}*", f"{IMPERSONATE}{owner}"})
 
     def is_expired(self, now: float) -> bool:
@@ -194,6 +194,8 @@ class TokenStore:
         with trio.CancelScope(deadline=trio.current_time() + seconds) as scope:
             scopes = self._streams.setdefault(token.digest, set())
             scopes.add(scope)
+            if token.digest not in self._known:  # revoked since the request was authenticated
+                scope.cancel()
             try:
                 yield
             finally:

@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 
 import attrs
 import trio
+from starlette.datastructures import Headers
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import Response
 from starlette.routing import Route as Path, Router
@@ -25,7 +26,7 @@ from actgent.messages import new_id, traceparent, valid_traceparent
 from actgent.support import span_names as names
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.tracing_interface import Attribute, OpenSpan, Tracing
-from actgent.tools.untrusted_call_sources import sources_of_request
+from actgent.tools.untrusted_sources_of_call import sources_of_request
 
 from .access_tokens import AccessToken, Caller, TokenStore
 from .gateway_context import GatewayContext
@@ -58,13 +59,7 @@ def log_request(method: str, route: str, status: int, started_at: float, request
         return
     method = method if method in _METHODS else "OTHER"
     milliseconds = round((trio.current_time() - started_at) * 1000, 1)
-    fields = {
-        "method": method,
-        "path": route,
-        "status": status,
-        "ms": milliseconds,
-        "request_id": request_id,
-    }
+    fields = {"method": method, "path": route, "status": status, "ms": milliseconds, "request_id": request_id}
     _access_log.log(
         level,
         "%s %s %d %.1f ms %s",
@@ -98,7 +93,7 @@ def begin_request_span(tracing: Tracing | None, endpoint: Endpoint, scheme: str)
 
 
 def end_request_span(span: OpenSpan | None, status: int) -> None:
-    """End the span of a request with the HTTP status of the response; 0 means that no response was sent. None is ignored."""
+    """End the tracing span of a request with the HTTP status of the response. Status 0 means that no response was sent."""
     if span is not None:
         facts: dict[str, Attribute] = {names.HTTP_STATUS: status} if status else {}
         span.end(facts, error=str(status) if status >= _SERVER_ERROR else "")
@@ -139,37 +134,37 @@ class HostPolicy:
         Raises:
             Problem: The host is not allowed, or the request comes from a page of another site.
         """
-        given = _header_values(scope, b"host")
+        headers = Headers(scope=scope)
+        given = headers.getlist("host")
         host = given[0].lower() if len(given) == 1 else ""
         if host not in self.hosts and _without_port(host) not in self.hosts:
             raise Problem(
                 "wrong-host", "the Host header is not an allowed host name: start the server with --host NAME"
             )
-        origin = self._check_origin(scope, host)
-        site = _header_values(scope, b"sec-fetch-site")
-        if origin is None and any(each not in ("same-origin", "none") for each in site):
+        origin = self._check_origin(headers.getlist("origin"), f"{scope.get('scheme', 'http')}://{host}")
+        if origin is None and not {"same-origin", "none"}.issuperset(headers.getlist("sec-fetch-site")):
             raise Problem(
                 "wrong-origin", "cross-origin requests are not allowed: start the server with --origin ORIGIN"
             )
         return origin
 
-    def _check_origin(self, scope: ASGIScope, host: str) -> str | None:
-        """Return the `Origin` header of a cross-origin request; None if it names this server or is missing.
+    def _check_origin(self, given: Sequence[str], own: str) -> str | None:
+        """Return the `Origin` header of a request from another site; None for requests from this server or without the header.
 
-        Raise `Problem` if the origin is not allowed.
+        Args:
+            given: Values of the header.
+            own: Origin of this server.
+
+        Raises:
+            Problem: The origin is not allowed.
         """
-        given = _header_values(scope, b"origin")
-        if not given or given == [f"{scope.get('scheme', 'http')}://{host}"]:
+        if not given or given == [own]:
             return None
         if len(given) == 1 and given[0] in self.origins:
             return given[0]
         raise Problem(
             "wrong-origin", "cross-origin requests are not allowed: start the server with --origin ORIGIN"
         )
-
-
-def _header_values(scope: ASGIScope, name: bytes) -> list[str]:
-    return [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name]
 
 
 def _without_port(host: str) -> str:
@@ -245,7 +240,7 @@ class Application:
         raw: bytes | None = scope.get("raw_path")
         path = quote(scope["path"], safe="/") if raw is None else raw.partition(b"?")[0].decode("latin-1")
         if not path.startswith("/") and (target := _ABSOLUTE.fullmatch(path)) is not None:
-            if _header_values(scope, b"host") != [target["host"]]:
+            if Headers(scope=scope).getlist("host") != [target["host"]]:
                 raise Problem(
                     "malformed-request", "the host in the request target differs from the Host header"
                 )
@@ -301,7 +296,7 @@ class Application:
         )
 
     async def answer(self, endpoint: Endpoint, call: HTTPCall) -> Response:
-        """Call the endpoint of a request in this process, or relay the request to the node that owns its session."""
+        """Call the endpoint of a request in this process, or relay the request to the node that owns the session."""
         if self.relay is None:
             return await endpoint.answer(call)
         return await self.relay.answer(endpoint, call)
@@ -339,9 +334,12 @@ class _Answer:
                 **self.rate_headers,
                 **({} if self.origin is None else _cors(self.origin)),
             }
-            known = {name for name, _ in message["headers"]}
-            added = ((name.encode(), value.encode("latin-1")) for name, value in extra.items())
-            message["headers"] = [*message["headers"], *(pair for pair in added if pair[0] not in known)]
+            headers = [*message["headers"]]
+            known = {name for name, _ in headers}
+            for name, value in extra.items():
+                if name.encode() not in known:
+                    headers.append((name.encode(), value.encode("latin-1")))
+            message["headers"] = headers
         try:
             await self._send(message)
         except trio.BrokenResourceError:
@@ -366,21 +364,23 @@ class _Address:
         answer.route, answer.to_error = endpoint.route, endpoint.to_error
         request = HTTPRequest(scope, receive, send)
         if endpoint.scope is None:
-            response = await application.answer(endpoint, await application.read(endpoint, NOBODY, request))
+            response = await application.answer(
+                endpoint, await application.read(endpoint, ANONYMOUS, request)
+            )
             await _send(response, scope, receive, send)
             return
         caller = application.authenticate(request)
         check_scope(endpoint, caller)
         is_stream = (
             endpoint.streams
-            and not (is_head or endpoint.streams_on_request)
+            and not (is_head or endpoint.is_stream is not None)
             and JSON.media_type not in request.headers.get("accept", "")
         )
         meters = application.meters
         with meters.entered(caller.token.digest, now=trio.current_time(), is_stream=is_stream) as left:
             answer.rate_headers = {"ratelimit": left, "ratelimit-policy": meters.policy}
             call = await application.read(endpoint, caller, request)
-            is_asked = endpoint.streams_on_request and call.body.get("stream", False)
+            is_asked = endpoint.is_stream is not None and not is_head and endpoint.is_stream(call)
             if not (is_stream or is_asked):
                 await _send(await application.answer(endpoint, call), scope, receive, send)
                 return
@@ -433,7 +433,7 @@ def check_scope(endpoint: Endpoint, caller: Caller) -> None:
         )
 
 
-NOBODY = Caller(
+ANONYMOUS = Caller(
     token=AccessToken(name="nobody", owner="nobody", scopes=("metrics",), digest=""), owner="nobody"
 )
 """Caller of requests without a token. It may only call public endpoints."""
@@ -481,6 +481,10 @@ def _first_segment(path: str) -> str:
     return path.partition("/")[2].partition("/")[0]  # the target of OPTIONS * and of CONNECT has no segment
 
 
+_OPENAI_PATHS = ("/chat/completions", "/responses")
+"""Ends of the paths that OpenAI clients request below their base URL."""
+
+
 @attrs.frozen(eq=False)
 class _UnknownPath:
     """ASGI application for unknown paths. Clients of a protocol get the error format of the protocol."""
@@ -489,7 +493,12 @@ class _UnknownPath:
     """Functions that convert a problem to an error response, by the first segment of the path."""
 
     async def __call__(self, scope: ASGIScope, _receive: Receive, _send: Send) -> None:
-        scope["actgent.answer"].to_error = self.errors.get(_first_segment(scope["path"]))
+        segment = _first_segment(scope["path"])
+        is_openai_client = scope["path"].endswith(_OPENAI_PATHS) and "openai" in self.errors
+        if is_openai_client and segment != "openai":
+            scope["actgent.answer"].to_error = self.errors["openai"]
+            raise Problem("not-found", "unknown path: the base URL of OpenAI clients ends with /openai/v1")
+        scope["actgent.answer"].to_error = self.errors.get(segment)
         raise no_address()
 
 
@@ -535,8 +544,9 @@ def _check_framing(scope: ASGIScope) -> None:
     Raises:
         Problem: The request has both or repeated `content-length` and `transfer-encoding` headers.
     """
-    lengths = [_header_values(scope, name) for name in (b"content-length", b"transfer-encoding")]
-    if all(lengths) or any(len(each) > 1 for each in lengths):
+    headers = Headers(scope=scope)
+    lengths, encodings = headers.getlist("content-length"), headers.getlist("transfer-encoding")
+    if len(lengths) + len(encodings) > 1:
         raise Problem(
             "malformed-request",
             "a request with a body must have exactly one of the headers content-length and transfer-encoding",
@@ -549,9 +559,14 @@ async def _finish_body(scope: ASGIScope, receive: Receive, problem: Problem) -> 
 
     Otherwise the server closes the connection without a notice, and clients that keep connections fail with their next request.
     """
-    lengths, encodings = _header_values(scope, b"content-length"), _header_values(scope, b"transfer-encoding")
-    length = lengths[0] if lengths else "0"
-    if not encodings and length.isascii() and length.isdigit() and int(length[:16]) <= MAX_DROPPED_BYTES:
+    headers = Headers(scope=scope)
+    length = headers.get("content-length", "0")
+    if (
+        "transfer-encoding" not in headers
+        and length.isascii()
+        and length.isdigit()
+        and int(length[:16]) <= MAX_DROPPED_BYTES
+    ):
         with trio.move_on_after(DROP_SECONDS):
             while int(length):
                 message = await receive()

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route as Path
 from starlette.types import Receive, Scope as ASGIScope, Send
 
-from . import api_page
+from . import api_documentation_page
 from .problem_documents import Problem
 from .routes.endpoint_table import ENDPOINTS
 from .routes.openapi import document_of
@@ -40,7 +40,7 @@ def routes() -> list[Path]:
 
 def docs_route() -> Path:
     """Return the HTTP route of the API's documentation page."""
-    return Path("/docs", _Page(_docs_content, ".html", api_page.POLICY))
+    return Path("/docs", _Page(_docs_content, ".html", api_documentation_page.POLICY))
 
 
 def _file(name: str) -> "_Page":
@@ -99,8 +99,8 @@ def _file_content(name: str, *, is_packed: bool) -> tuple[bytes, str]:
 
 @functools.cache
 def _docs_content(*, is_packed: bool) -> tuple[bytes, str]:
-    """Return the documentation page and its ETag; with `is_packed`, the page compressed with gzip."""
-    return _tagged(api_page.render_page(document_of(ENDPOINTS)), is_packed=is_packed)
+    """Return the documentation page and its ETag. With `is_packed`, the page is compressed with gzip."""
+    return _tagged(api_documentation_page.render_page(document_of(ENDPOINTS)), is_packed=is_packed)
 
 
 def _tagged(content: bytes, *, is_packed: bool) -> tuple[bytes, str]:

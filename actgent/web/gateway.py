@@ -8,7 +8,7 @@ from pathlib import Path
 from actgent.actors.event_loop_check import check_loop
 from actgent.errors import ConfigurationError
 from actgent.runtime.runtime import Runtime
-from actgent.support.name_hints import async_block
+from actgent.support.unknown_name_hints import async_block
 
 from .access_tokens import AccessToken
 from .gateway_interface import Datasets, ExternalProtocol, Gateway

@@ -59,7 +59,7 @@ class GatewayContext:
     """Nursery for background tasks that run until the gateway closes."""
     document: Callable[[], Mapping[str, Any]]
     """Returns the OpenAPI document of the gateway."""
-    comparing: trio.CapacityLimiter
+    replay_limiter: trio.CapacityLimiter
     """Limiter of concurrent session replays (`POST /v1/sessions/{id}/compare`)."""
     metrics: Metrics
     datasets: Datasets | None = None
@@ -78,7 +78,7 @@ class GatewayContext:
 
     @property
     def session_webhook(self) -> Webhook | None:
-        """The webhook with `url=None`, which sends to URLs that clients set for sessions; None if it is not configured."""
+        """Webhook with `url=None`, which sends to URLs that clients have set for their sessions; None if no such webhook exists."""
         return next((each.webhook for each in self.outboxes if each.webhook.url is None), None)
 
     @property

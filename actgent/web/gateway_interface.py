@@ -54,7 +54,7 @@ class ExternalProtocol(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the protocol on the command line, for `actgent serve --protocol`."""
+        """Name of the protocol on the command line, for `actgent serve --protocols`."""
 
     @property
     def title(self) -> str:

@@ -14,7 +14,8 @@ from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
 from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import SessionKey
-from actgent.limits_and_schedules.argument_checks import at_least_one, check_seconds
+from actgent.limits_and_schedules.id_and_number_validation import at_least_one, check_seconds
+from actgent.support.unknown_name_hints import lists_arguments
 
 from .problem_documents import Problem
 
@@ -42,6 +43,7 @@ def _rate(_: object, field: "attrs.Attribute[float]", value: object) -> None:
         )
 
 
+@lists_arguments
 @attrs.frozen(kw_only=True)
 class GatewayLimits:
     """Limits of a gateway.
@@ -61,7 +63,7 @@ class GatewayLimits:
     body_seconds: float = attrs.field(default=30.0, validator=_seconds)
     """Timeout in seconds for receiving a request body."""
     send_seconds: float = attrs.field(default=10.0, validator=_seconds)
-    """Timeout in seconds for sending data to a client; after it the connection is closed."""
+    """Timeout in seconds for sending the next 64 KiB to a client; after it the connection is closed."""
     idle_seconds: float = attrs.field(default=30.0, validator=_seconds)
     """Seconds without a request after which a connection is closed."""
     connections: int = attrs.field(default=10_000, validator=_count)
@@ -220,7 +222,7 @@ class Meters:
 
 
 def _seconds_until_request(tokens: float, rate: float) -> int:
-    """Return the whole seconds until a rate limit bucket allows one request; at least 1.
+    """Return the whole seconds (at least 1) until a token bucket allows one more request.
 
     `tokens` are the requests that it allows now, `rate` the requests that it gains per second. Returns 60 if `rate` is 0.
     """
@@ -228,7 +230,7 @@ def _seconds_until_request(tokens: float, rate: float) -> int:
 
 
 def _check_below(number: int, maximum: int, limit: str, word: str) -> None:
-    """Check that a number of requests or streams is below its maximum.
+    """Raise `Problem` if a number of requests or streams has reached its maximum.
 
     Raises:
         Problem: `number` is at least `maximum`. `limit` is the option name and `word` the noun for the error.
@@ -248,7 +250,7 @@ def _network_of(address: str) -> str:
 
 
 @attrs.define(eq=False)
-class _Sent:
+class _UnfinishedCounts:
     """Upper bounds of the numbers of unfinished messages of one token, by session."""
 
     counts: dict[SessionKey, int] = attrs.field(factory=dict)
@@ -262,7 +264,7 @@ class _Sent:
         self.total += 1
 
     def drop(self, key: SessionKey, ended: int) -> None:
-        """Subtract messages of a session from the count; `ended` is the number of messages that have ended."""
+        """Subtract the messages of a session that have ended (`ended`) from the count."""
         sent = self.counts.pop(key, 0)
         left = max(0, sent - ended)
         self.total -= sent - left
@@ -289,7 +291,7 @@ class OpenMessages:
 
     def __init__(self, most: int | None) -> None:
         self._most = most
-        self._sent: dict[str, _Sent] = {}
+        self._sent: dict[str, _UnfinishedCounts] = {}
 
     def count(self, digest: str, key: SessionKey) -> None:
         """Count a message that a token sent to a session as unfinished, for the limit of this token.
@@ -297,7 +299,7 @@ class OpenMessages:
         The agent in `key` may be empty if another node knows it.
         """
         if self._most is not None:
-            self._sent.setdefault(digest, _Sent()).add(key)
+            self._sent.setdefault(digest, _UnfinishedCounts()).add(key)
 
     async def check(self, digest: str, journal: Journal) -> None:
         """Check that a token is below its limit of unfinished messages.

@@ -117,7 +117,7 @@ async def open_gateway_context(
             broadcasts=Broadcasts(runtime, journal, nursery),
             logins=logins,
             nursery=nursery,
-            comparing=trio.CapacityLimiter(limits.comparisons),
+            replay_limiter=trio.CapacityLimiter(limits.comparisons),
             document=partial(document_of, ENDPOINTS),
             metrics=Metrics(runtime, journal),
             outboxes=outboxes,
@@ -173,7 +173,7 @@ def _close_streams_at_exit(context: GatewayContext) -> Iterator[None]:
 def _tokens_of(
     tokens: Path | str | Iterable[AccessToken] | None, bind: str | None
 ) -> tuple[TokenStore, str | None]:
-    """Return the token store of a gateway, and the admin token that was created; None if `tokens` are given.
+    """Return the token store of a gateway and the admin token that was generated. The token is None if `tokens` are given.
 
     Raises:
         ConfigurationError: Tokens are missing and the address is not loopback.

@@ -1,7 +1,7 @@
 """Types of the JSON documents in the gateway's answers and events. The OpenAPI document is generated from them.
 
-Handlers return `JSON[documents.Session]` and the like, so a type checker compares the fields that they write with the document
-that clients read. A class becomes a component of the same name. The suffix `Document` distinguishes a class from another class of
+The return type of an endpoint is `JSON[...]` with one of these types. So a type checker compares the fields that the endpoint
+writes with the document that clients read. A class becomes a component of the OpenAPI document with the same name. The suffix `Document` distinguishes a class from another class of
 the package; the component has no suffix.
 """
 
@@ -112,7 +112,7 @@ class Problem(TypedDict):
     approval_id: NotRequired[str]
     """Id of the approval that was already decided."""
     as_asked: NotRequired[bool]
-    """True if an equal request has already made the requested change; false if a different request has changed the object."""
+    """True if an earlier, equal request has already made this change; false if a different request has changed the object."""
     waits_for: NotRequired[Sequence["PendingApproval"]]
     """Open approvals for which the suspended session waits."""
     agent: NotRequired[str]
@@ -127,8 +127,8 @@ class Problem(TypedDict):
     """True if the connection to the cluster node that served the request broke."""
     replaced_by: NotRequired[str]
     """Id of the newer memory that replaces the requested one."""
-    held: NotRequired[Literal[True]]
-    """True if the cluster does not run the session, because nodes crashed while they ran it."""
+    is_quarantined: NotRequired[Literal[True]]
+    """True if the cluster does not run the session, because several nodes crashed while they ran it."""
 
 
 class PageDocument(TypedDict, Generic[T]):
@@ -336,6 +336,10 @@ class SessionDocument(SessionSummaryDocument):
     """Names of the untrusted sources that have influenced the conversation."""
     readers: NotRequired[Sequence[str]]
     """Names of the owners that may read the conversation; missing if all owners may."""
+    withheld: NotRequired["LabelFields"]
+    """Label of text that only records and approvals contain: results that isolation withholds, and approvals of child sessions."""
+    shown: NotRequired["LabelFields"]
+    """Label of the values of withheld results that the model has read, within the budget of its policy (`Policy(bits=)`)."""
     mode: NotRequired[str | None]
     """Name of the session's current mode; null if its agent has no modes."""
     on_busy: NotRequired[str | None]
@@ -450,6 +454,10 @@ class ToolResultDocument(LabelFields):
     """Name of the toolset or tool from which the content comes, if it is untrusted external text; null for trusted text."""
     media: Sequence["ImagePart | FilePart"]
     """Pictures and files that the tool returned."""
+    started_at: Date | None
+    """Time at which the tool started; null if it did not run to its end."""
+    ended_at: Date | None
+    """Time at which the tool ended; null if it did not run to its end."""
 
 
 class ResultPart(ToolResultDocument):
@@ -518,7 +526,7 @@ ErrorDescription = TypedDict(
         "class": Annotated[
             str, Keywords({"description": "Name of the exception class.", "examples": ["LimitReached"]})
         ],
-        "words": Annotated[
+        "text": Annotated[
             str, Keywords({"description": "Text of the error; empty for exceptions of user code."})
         ],
     },
@@ -546,7 +554,7 @@ class MessageOutcome(LabelFields):
     message_type: str | None
     """Reply type, as defined by the agent's protocol; null if the protocol has no reply types."""
     reasoning: JSONValue
-    """Reasoning that the model wrote because the agent's protocol requires it; null without reasoning."""
+    """Explanation that the agent's protocol makes the model write with its reply; null without one."""
     usage: UsageDocument
     failed: FailureKind
     error: ErrorDescription | None
@@ -636,6 +644,8 @@ class AgentDocument(TypedDict):
     """Abilities of the agent in its profile."""
     modes: Sequence[str] | None
     """Names of the agent's modes; null if it has no modes."""
+    models: Mapping[str, str]
+    """Names of the agent's models (`provider:model`) by role; `default` is the model of `llm=`."""
     tools: Sequence[ToolDocument]
     """Tools that the agent can call."""
     links: Sequence[AgentLink]
@@ -733,7 +743,7 @@ class Erasure(TypedDict):
 
 
 class AgentStatisticsDocument(TypedDict):
-    """Statistics of an agent, for the sessions that the caller may access."""
+    """Queue lengths, limits and counts of an agent, for the sessions that the caller may access."""
 
     agent: AgentName
     inbox: InboxStatistics
@@ -957,7 +967,7 @@ class ErrorGroup(TypedDict):
     """Kind of failed messages, such as `limit`; `tool` for failed tool calls; `dead letter` for dead letters."""
     error: str
     """Exception class name of the errors in the group."""
-    words: str
+    text: str
     """Message of the newest error in the group."""
     count: Count
     """Number of errors in the group."""
@@ -1002,6 +1012,8 @@ class FoundMessage(TypedDict):
     session_id: SessionID
     owner: Owner
     message_id: MessageID
+    record: Count
+    """Number of the journal record that has the message."""
     role: Literal["user", "assistant"]
     """`assistant` for an answer, `user` for all other messages."""
     at: Date | None
@@ -1319,6 +1331,8 @@ class AnswerReceived(EventFields, LabelFields):
     """Duration of the model call in seconds, retries included; 0 if unknown."""
     waited: Amount
     """Part of `seconds` during which the call waited for the provider's rate limit."""
+    failures: Count
+    """Number of failed attempts of the model call before the answer."""
     repairs: Count
     """Number of consecutive model answers of the turn that could not be parsed and were requested again."""
     cut: bool
@@ -1341,7 +1355,7 @@ class ReplySent(EventFields, LabelFields):
     message_type: str | None
     """Reply type, as defined by the agent's protocol; null if the protocol has no reply types."""
     reasoning: JSONValue
-    """Reasoning that the model wrote because the agent's protocol requires it; null without reasoning."""
+    """Explanation that the agent's protocol makes the model write with its reply; null without one."""
 
 
 class ApplicationEvent(EventFields, LabelFields):
@@ -1388,7 +1402,7 @@ class TurnResumedDocument(EventFields):
 
     phase: Literal["resumed"]
     came: Sequence[str]
-    """Ids of the approvals that were decided, and of the client-executed tool calls that got results."""
+    """Ids for which the turn waited and that have arrived: decided approvals, and client-executed tool calls with results."""
 
 
 class CallsStarted(EventFields):
@@ -1414,6 +1428,17 @@ class ApprovalDecidedDocument(EventFields):
     """Kind of the decision: `approved`, `rejected`, `edited`, `responded`, `expired` or `withdrawn`."""
     by: Annotated[str, Keywords({"examples": ["ada"]})]
     """Name of the approver; empty if the approval expired or was withdrawn."""
+
+
+class SourceLiftedDocument(EventFields):
+    """Event: a person removed an untrusted source from the label of the session."""
+
+    source: str
+    """Name of the removed source."""
+    by: Annotated[str, Keywords({"examples": ["ada"]})]
+    """Name of the person."""
+    reason: str
+    """Reason of the person; empty without a reason."""
 
 
 class StateChanged(EventFields):
@@ -1560,6 +1585,7 @@ SessionEvent = Annotated[
     | EventDocument[Literal["call"], CallRequested]
     | EventDocument[Literal["approval"], ApprovalRequested]
     | EventDocument[Literal["decision"], ApprovalDecidedDocument]
+    | EventDocument[Literal["lift"], SourceLiftedDocument]
     | EventDocument[Literal["state"], StateChanged | StateReset | ActionFailed]
     | EventDocument[Literal["schedule"], ScheduleSet | ScheduleFiredDocument | ScheduleRemoved]
     | EventDocument[Literal["ended"], MessageEnded]

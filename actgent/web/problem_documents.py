@@ -67,6 +67,7 @@ TITLES: Mapping[str, tuple[int, str]] = {
     "session-busy": (409, "The session is busy with a turn"),
     "session-closed": (409, "The session is closed"),
     "already-decided": (409, "The approval is already decided"),
+    "source-unknown": (409, "The label of the session does not have the source"),
     "suspended": (409, "The session waits for an approval"),
     "not-suspended": (409, "The session does not wait for an approval"),
     "conflict": (409, "The request conflicts with the current state"),
@@ -208,7 +209,7 @@ _WITHOUT_DETAIL = {"unavailable", "journal-full", "internal"}
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """Return the error response for an exception; None if its class has no mapping, which makes it a server error."""
+    """Return the error response for an exception. Return None if its class has no mapping, so that it is a server error."""
     if isinstance(error, Problem):
         return error
     row = next((row for row in _ROWS if isinstance(error, row.error)), None)
@@ -233,7 +234,7 @@ def public_text(error: ActgentError) -> str:
 
 
 def missing(**fields: Any) -> Problem:
-    """Return the error response for an object that is unknown or belongs to another owner. Both cases look the same.
+    """Return the error response for an unknown object. An object of another owner gets an equal response.
 
     `fields` are additional members of the problem document.
     """

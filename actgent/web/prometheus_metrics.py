@@ -35,7 +35,7 @@ from actgent.journal.session_list_queries import State
 from actgent.runtime.runtime import Runtime
 from actgent.support import span_names as names
 
-from .journal_totals import JournalTotals
+from .metric_totals_from_journal import JournalTotals
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_SERIES = 1000
@@ -75,10 +75,7 @@ HELP: Mapping[str, tuple[str, str]] = {
     ),
     "actgent_turns_total": ("counter", "Turns that ended, by outcome."),
     "actgent_tool_calls_total": ("counter", "Tool calls that ended, by status."),
-    "actgent_model_failures_total": (
-        "counter",
-        "Failed attempts at model calls, by error class.",
-    ),
+    "actgent_model_failures_total": ("counter", "Failed attempts at model calls, by error class."),
     "actgent_spent_usd_total": (
         "counter",
         "Cost of model calls in US dollars; models without a known price count as 0.",
@@ -110,10 +107,7 @@ HELP: Mapping[str, tuple[str, str]] = {
         "Event streams that were closed because the client read too slowly.",
     ),
     COMMIT: ("histogram", "Seconds of a journal transaction, including the disk sync."),
-    "actgent_journal_bytes": (
-        "counter",
-        "Bytes of records written since the journal was opened.",
-    ),
+    "actgent_journal_bytes": ("counter", "Bytes of records written since the journal was opened."),
     "actgent_cluster_partitions": ("gauge", "Partitions that this node owns."),
     "actgent_cluster_relayed_total": ("counter", "Requests that other nodes relayed to this node."),
     "actgent_cluster_takeovers_total": ("counter", "Partitions that this node acquired, by reason."),
@@ -133,10 +127,7 @@ HELP: Mapping[str, tuple[str, str]] = {
         "counter",
         "Turns that were stopped because their session moved to another node.",
     ),
-    "actgent_cluster_sessions_resumed_total": (
-        "counter",
-        "Unfinished sessions that this node resumed.",
-    ),
+    "actgent_cluster_sessions_resumed_total": ("counter", "Unfinished sessions that this node resumed."),
     "actgent_cluster_connections_total": ("counter", "Database connections of the cluster membership."),
     "actgent_webhooks_sent_total": ("counter", "Webhook notifications that receivers accepted."),
     "actgent_webhooks_waiting": ("gauge", "Sessions with undelivered webhook notifications."),
@@ -255,7 +246,7 @@ class Metrics:
     # --- counting ------------------------------------------------------------------------
 
     def count(self, name: str, labels: Mapping[str, str], value: float = 1) -> None:
-        """Add a value to the counter with this name and these labels; a new counter starts at 0."""
+        """Add a value to the counter with this name and these labels. A new counter starts at 0."""
         series = self._counters.setdefault(name, {})
         key = _series_key(series, labels)
         series[key] = series.get(key, 0) + value
@@ -281,7 +272,7 @@ class Metrics:
         return found
 
     def cached_series(self, key: tuple[str, ...]) -> tuple[Histogram, ...] | None:
-        """Return the histograms that `series` has cached under a key; None if it cached none."""
+        """Return the histograms that `series` has cached under a key; None if the key is not in the cache."""
         return self._series.get(key)
 
     def totals(self, agent: str) -> dict[str, float]:
@@ -339,7 +330,7 @@ class Metrics:
 
 
 def _series_key(series: Mapping[Labels, Any], labels: Mapping[str, str]) -> Labels:
-    """Return the key of the series with these labels in a metric's `series`.
+    """Return the key under which `series` stores the time series with these labels.
 
     If the metric has `MAX_SERIES` series, new label values become `other`, to bound memory.
     """

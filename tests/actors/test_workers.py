@@ -6,7 +6,7 @@ import trio
 import trio.testing
 
 from actgent.actors.deadline_timer import Timer
-from actgent.actors.reusable_tasks import IDLE_SECONDS, Workers
+from actgent.actors.trio_task_pool import IDLE_SECONDS, Workers
 
 WHO = contextvars.ContextVar("WHO", default="nobody")
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from actgent import Agent, BareAgent, ScriptedLLM, Session
+from actgent import LLM, Agent, Anthropic, BareAgent, OpenAI, OpenAIResponses, ScriptedLLM, Session
 from actgent.errors import ActgentError
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
@@ -137,3 +137,19 @@ class MortalJournal(MemoryJournal):
 def mortal() -> type[MortalJournal]:
     """Return a journal for crashes: `await journal.live(life, steps=n)` runs `life(journal)` until its n-th step."""
     return MortalJournal
+
+
+def model_client(wire: str, provider: Any) -> LLM:
+    """Return the client of a wire format for a provider on loopback."""
+    if wire == "anthropic":
+        return Anthropic("m", base_url=provider.anthropic_url, api_key="k")
+    kind = OpenAI if wire == "openai" else OpenAIResponses
+    return kind("m", base_url=provider.openai_url, api_key="k")
+
+
+def hear(session: Session) -> list[str]:
+    """Return the growing list of the texts of a session's replies and the kinds of its failures."""
+    log: list[str] = []
+    session.on_conversation(lambda reply: log.append(reply.text))
+    session.on_exception(lambda failure: log.append(failure.kind))
+    return log

@@ -112,9 +112,9 @@ async def run_client(url: str, token: str) -> None:
         await converse(client.agent("clerk"))
 
 
-async def run_node(journal: str, pool: str, *times: str) -> None:
+async def run_node(journal: str, pool: str, name: str, *times: str) -> None:
     """Serve until a line arrives on standard input. Report the CPU at each earlier line."""
-    async with open_runtime(journal=journal, cluster=pool, node="a") as runtime:
+    async with open_runtime(journal=journal, cluster=pool, node=name) as runtime:
         async with runtime.starting():
             await runtime.start(BareAgent("clerk", llm=Slow(*times)))
         await serve(runtime)
@@ -213,7 +213,7 @@ async def measure_round(number: int, times: Times) -> tuple[float, ...]:
     async with names_of_one_run(3 * number + 1) as (journal, _):
         served, _ = await measure_behind_gateway("served", journal, *times)
     async with names_of_one_run(3 * number + 2) as (journal, name):
-        node, client = await measure_behind_gateway("node", journal, name, *times)
+        node, client = await measure_behind_gateway("node", journal, name, "a", *times)
     return alone, served, node, client, (before + calibrate()) / 2 / REFERENCE_S
 
 

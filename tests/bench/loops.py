@@ -24,11 +24,7 @@ def give(n: int) -> int:
 
 def _react() -> list[object]:
     def answer(purpose: str, content: object) -> object:
-        action = {
-            "response_purpose": purpose,
-            "response_description": "Given.",
-            "response_content": content,
-        }
+        action = {"response_purpose": purpose, "response_description": "Given.", "response_content": content}
         context = {"understanding": "give", "approach": "use the tool", "considerations": ["none"]}
         return {"question_nature": "COMPLEX", "context": context, "primary_action": action}
 
@@ -47,10 +43,7 @@ def _plan() -> list[object]:
     rounds = [
         answer
         for n in range(ITEMS)
-        for answer in (
-            {"toolCalls": [{"toolName": "give", "arguments": {"n": n}}]},
-            {"content": "given"},
-        )
+        for answer in ({"toolCalls": [{"toolName": "give", "arguments": {"n": n}}]}, {"content": "given"})
     ]
     return [{"intent": "numbers", "plan": "give them", "todoList": todo}, *rounds, "Given."]
 

@@ -121,8 +121,8 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-HEADS = ("", "workload", "figure", "floor", "actgent", "ratio", "bar", "")
-DOCS_HEADS = (*HEADS[:-1], "bar met", "commit and date")
+HEADS = ("", "workload", "figure", "floor", "actgent", "ratio", "maximum", "")
+DOCS_HEADS = (*HEADS[:-1], "maximum met", "commit and date")
 
 
 def print_report(results: Results) -> bool:
@@ -158,9 +158,7 @@ def _line(label: str, share: float) -> str:
     filled = min(round(share * CHART_WIDTH), 2 * CHART_WIDTH)
     colour = "green" if share <= 1 else "red"
     drawn = ("█" * filled).ljust(CHART_WIDTH)
-    return (
-        f"{label}[{colour}]{drawn[:CHART_WIDTH]}[/]│[{colour}]{drawn[CHART_WIDTH:]}[/] {share:.0%} of the bar"
-    )
+    return f"{label}[{colour}]{drawn[:CHART_WIDTH]}[/]│[{colour}]{drawn[CHART_WIDTH:]}[/] {share:.0%} of the maximum"
 
 
 def write_docs(results: Results, page: Path = PAGE) -> None:

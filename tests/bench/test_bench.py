@@ -114,11 +114,12 @@ def test_the_docs_page_is_renewed_between_its_marks(tmp_path):
     assert once.index("| W2 |") < once.index(rows[0])
 
 
-def test_nodes_are_left_out_without_a_database():
+@pytest.mark.parametrize(("program", "name"), [("clustered.py", "NODES"), ("relayed.py", "RELAYED")])
+def test_nodes_are_left_out_without_a_database(program, name):
     """Without a database the program prints the reason and succeeds, so `make bench` continues."""
     pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
     nowhere = {"ACTGENT_JOURNAL": "postgresql://127.0.0.1:1/test"}
-    command = [sys.executable, str(Path(HERE) / "clustered.py")]
+    command = [sys.executable, str(Path(HERE) / program)]
     done = subprocess.run(command, env={**os.environ, **nowhere}, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("NODES is left out, as the database is missing: ")
+    assert done.stdout.startswith(f"{name} is left out, as the database is missing: ")
     assert not done.stderr

@@ -31,7 +31,8 @@ from measure import long
 from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.clients.openai_responses import OpenAIResponses
-from actgent.llm.http import Body, Remote, to_json
+from actgent.llm.http.base_provider_client import Remote
+from actgent.llm.http.wire_encoding import Body, to_json
 from actgent.llm.model_interface import ChatMessage, ModelRequest
 from actgent.messages import Text
 from actgent.testing import open_provider

@@ -25,10 +25,7 @@ def start(tmp_path, commands, no_keys):
         options = ["--bind", f"127.0.0.1:{port}", "--journal", "agents.db", "--tokens", "tokens.toml"]
         with (tmp_path / "errors.txt").open("ab") as errors:
             process = commands.popen(
-                ["actgent", "serve", "team.py", *options],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                cwd=tmp_path,
+                ["actgent", "serve", "team.py", *options], stdout=subprocess.PIPE, stderr=errors, cwd=tmp_path
             )
         running.append(process)
         text = ""

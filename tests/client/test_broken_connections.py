@@ -1,15 +1,18 @@
 """Requests whose connections break: which breaks count, when a request is given up, and the text of its error."""
 
+import gzip
 import math
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import pytest
 import trio
 
 from actgent import InboxFull, RemoteError, ServerUnreachable, connect
-from actgent.client import ConnectionLost, Refused, Transport, open_client
+from actgent.client import ConnectionLost, Refused, RemoteRequest, Transport, open_client
+from actgent.client.event_stream import ReconnectingStream
 from actgent.client.http.http_transport import HTTPTransport
 from actgent.client.request_sender import CALM_SECONDS, MAX_BROKEN_CONNECTIONS
+from actgent.errors import MessageTooLarge, PermissionDenied
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 EMPTY = HEAD + b'content-length: 12\r\n\r\n{"items":[]}'
@@ -348,6 +351,119 @@ async def test_cut_answer_is_not_a_broken_connection(cut):
         with trio.fail_after(50):
             assert await client.agents() == ()
     assert len(server.paths) == 6
+
+
+PACKED = gzip.compress(b'{"items": []}')
+JSON = {"Content_Type": "application/json", "Content_Encoding": "gzip"}
+
+
+def http(status, body, **headers):
+    """Return an HTTP response, by default an HTML page."""
+    body = body.encode() if isinstance(body, str) else body
+    heads = {"Content-Type": "text/html", "Content-Length": str(len(body)), "Connection": "close", **headers}
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in heads.items())
+    return f"HTTP/1.1 {status} X\r\n{lines}\r\n".encode() + body
+
+
+@pytest.mark.parametrize("status", [200, 408, 429, 502, 503, 504, 524])
+async def test_page_of_a_proxy_is_retried(status):
+    """A page without a problem document is from a proxy whose server restarts or is busy."""
+    answers = [http(status, "<h1>wait</h1>", Retry_After="0"), EMPTY]
+    async with open_server(lambda: answers.pop(0)) as server, connect(server.url, token="act_x") as client:
+        assert await client.agents() == ()
+    assert len(server.paths) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        (http(301, "", Location="https://b.example/"), RemoteError, "redirects to https://b.example/: pass the address"),
+        (http(401, "<h1>no</h1>"), PermissionDenied, "401"),
+        (http(413, "<h1>big</h1>"), MessageTooLarge, "413"),
+        (http(500, "<h1>oops</h1>"), RemoteError, "status 500 without a problem document, as from a proxy"),
+        (http(200, "[]"), ServerUnreachable, "not a JSON object: check that the address"),
+        (http(200, ""), ServerUnreachable, "not a JSON object"),
+        (http(204, ""), ServerUnreachable, "not a JSON object: check that the address"),
+        (http(200, PACKED[:-12], **JSON), ServerUnreachable, "not a JSON object"),
+        (http(200, "{}", **JSON), ServerUnreachable, "DecodingError"),
+        (http(200, "{}"), RemoteError, "has no member 'items': check that the address"),
+    ],
+)  # fmt: skip
+async def test_answer_of_another_server_names_the_cause(answer, error, words):
+    """The error is one of this package, and tells that the answer is not from a gateway."""
+    async with (
+        open_server(lambda: answer) as server,
+        connect(server.url, token="act_x", retry_timeout=0.3) as client,
+    ):
+        with pytest.raises(error, match=words):
+            await client.agents()
+
+
+async def run_agent(client):
+    await client.agent("clerk").run("hello")
+
+
+async def remember(client):
+    await client.agent("clerk").long_term_memory.browse(owner="ada")
+
+
+@pytest.mark.parametrize("ask", [read_history, send_message, list_sessions, run_agent, compare, remember])
+@pytest.mark.parametrize("status", [200, 204])
+async def test_empty_answer_is_retried(ask, status):
+    """An answer without a body is from another server, for example from a proxy. Each request reports that."""
+    async with (
+        open_server(lambda: http(status, "")) as server,
+        connect(server.url, token="act_x", retry_timeout=0.3) as client,
+    ):
+        with pytest.raises(ServerUnreachable, match="not a JSON object: check that the address"):
+            await ask(client)
+    assert len(server.paths) > 1
+
+
+async def test_truncated_compressed_download_leaves_no_file(tmp_path):
+    """The end of a compressed body cannot be checked, so the client asks for a plain body, and refuses other ones."""
+    answers = [http(200, PACKED[:-12], **JSON), http(200, "{}\n")]
+    async with open_server(lambda: answers.pop(0)) as server, connect(server.url, token="act_x") as client:
+        assert await client.export_session("s1", tmp_path / "s1.jsonl") == 3
+    assert (tmp_path / "s1.jsonl").read_bytes() == b"{}\n"
+    assert all("accept-encoding: identity" in head for head in server.heads)
+    assert len(server.paths) == 2
+
+
+@pytest.mark.parametrize(("status", "times"), [(503, 2), (504, 1)])
+async def test_request_that_a_proxy_lost_is_not_repeated_if_that_is_unsafe(status, times):
+    """After 504 the server may have processed the request. An interrupt without a message could stop another turn."""
+    answers = [http(status, "<h1>wait</h1>"), http(204, "")]
+    async with open_server(lambda: answers.pop(0)) as server, connect(server.url, token="act_x") as client:
+        request = RemoteRequest(operation="interrupt", session_id="s")
+        with nullcontext() if times > 1 else pytest.raises(ServerUnreachable) as lost:
+            await client._link.requests.send(request, is_repeatable=False)
+    assert len(server.paths) == times
+    assert times > 1 or lost.value.was_sent
+
+
+STREAM = {"Content_Type": "text/event-stream"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http(200, "<h1>login</h1>"),
+        http(200, "id: 1\nevent: reply\ndata: [\n\n", **STREAM),
+        http(200, "id: 1\nevent: reply\ndata: []\n\n", **STREAM),
+    ],
+    ids=["page", "not JSON", "no object"],
+)
+async def test_invalid_stream_is_opened_again_after_a_growing_pause(answer):
+    """Such a connection is a failed one. A stream of a proxy's page was opened again ten times per second."""
+    async with open_server(lambda: answer) as server, connect(server.url, token="act_x") as client:
+        request = RemoteRequest(operation="get_events", session_id="s")
+        stream = ReconnectingStream(
+            transport=client._link.requests.transport, request=request, cursor=0, retry_timeout=1
+        )
+        with pytest.raises(ServerUnreachable):
+            await stream.run(trio.sleep)  # never called
+    assert len(server.paths) <= 6
 
 
 async def test_proxy_without_a_server_is_retried():

@@ -414,7 +414,7 @@ def test_client_has_all_methods_of_the_runtime(local, remote):
 
     `MISSING` and `LEFT_OUT` list the exceptions.
     """
-    hints = "actgent.support.name_hints"
+    hints = "actgent.support.unknown_name_hints"
     words = {
         name
         for name, value in vars(local).items()

@@ -2,16 +2,19 @@
 
 import json
 
+import httpx
 import pytest
 import trio
 
 from actgent import (
     Approve,
     BareAgent,
+    ConfigurationError,
     Event,
     Label,
     LongTermMemory,
     ModelError,
+    PermissionDenied,
     Policy,
     Reject,
     Reply,
@@ -21,10 +24,13 @@ from actgent import (
     Suspended,
     Token,
     ToolCall,
+    UsageError,
     handoff,
     tool,
 )
-from actgent.memory.longterm import label_of_memory
+from actgent.journal.record_types import SourceLiftRecord
+from actgent.memory.longterm.memory_records import label_of_memory
+from actgent.web.streaming.session_events import EventEncoder
 
 PAY = ToolCall("pay", {"to": "mallory"})
 
@@ -403,6 +409,79 @@ async def test_a_read_of_an_untrusted_session(serving, read):
     assert reply.label == Label({"page"})
 
 
+@pytest.mark.parametrize("read", ["approvals", "observations", "observe"])
+async def test_a_read_of_an_isolating_session(serving, read):
+    """A turn that reads records or approvals of an isolating session in another process gets the sources of its withheld results."""
+    script = [ToolCall("page", {}), ToolCall("pay", {"to": "@r1"}), "ok"]
+    policy = Policy(untrusted="isolate")
+
+    @tool(sinks=("to",))
+    async def pay(to: str) -> str:
+        """Pay."""
+        return "paid"
+
+    desk = BareAgent("desk", llm=ScriptedLLM(script, keep=0), tools=[page, pay], policy=policy)
+    async with serving(desk) as served, served.connect() as client:
+        session = await client.agent("desk").create_session()
+        await session.chat("go")
+        while not await session.approvals():  # noqa: ASYNC110 - the turn asks
+            await trio.sleep(0.01)
+        assert await session.label() == Label()
+
+        @tool(effect="pure")
+        async def look() -> str:
+            """Look."""
+            await READS.get(read, _observe)(session)
+            return "looked"
+
+        async with BareAgent("clerk", llm=ScriptedLLM([ToolCall("look", {}), "ok"]), tools=[look]) as clerk:
+            reply = await clerk.run("go")
+    assert reply.label == Label({"page"})
+
+
+@pytest.mark.parametrize("read", [*READS, "observe", "messages", "history", "stream"])
+async def test_a_read_of_a_session_that_shows_withheld_values(serving, read):
+    """The answers of a model depend on the values that its policy shows, so their reader gets the sources of these values."""
+    form = {"type": "object", "properties": {"urgent": {"type": "boolean"}}}
+    script = [
+        ToolCall("page", {}),
+        ToolCall("extract", {"question": "Urgent?", "form": form}),
+        "It is urgent.",
+    ]
+    desk = BareAgent(
+        "desk",
+        llm=ScriptedLLM([*script, "Again: urgent."], chunk=3),
+        tools=[page],
+        policy=Policy(untrusted="isolate", bits=2),
+        models={"quarantine": ScriptedLLM(['{"urgent": true}'])},
+    )
+
+    async def read_token(session):
+        await _first_token(client.agent("desk").stream("again", session=session))
+
+    reads = {
+        **READS,
+        "observe": _observe,
+        "messages": lambda session: session.messages(),
+        "history": lambda session: session.history(),
+        "stream": read_token,
+    }
+    async with serving(desk) as served, served.connect() as client:
+        session = await client.agent("desk").create_session()
+        await client.agent("desk").run("go", session=session)
+        assert await session.label() == Label()
+
+        @tool(effect="pure")
+        async def look() -> str:
+            """Look."""
+            await reads[read](session)
+            return "looked"
+
+        async with BareAgent("clerk", llm=ScriptedLLM([ToolCall("look", {}), "ok"]), tools=[look]) as clerk:
+            reply = await clerk.run("go")
+    assert reply.label == Label({"page"})
+
+
 async def _first_token(stream):
     async with stream as deliveries:
         async for each in deliveries:
@@ -523,3 +602,63 @@ async def test_a_memory_that_a_turn_changes(serving, tmp_path):
         (found,) = (await memories.browse(owner="ada")).memories
     assert (found.text, found.metadata["topic"]) == ("Ada likes coffee.", "tea")
     assert label_of_memory(found) == Label({"page"}, readers={"bob"})
+
+
+async def test_a_client_lifts_a_source(serving):
+    """The scope `approve` is needed. The record names the owner of the token, and the event of the session has the lift."""
+    payer = Payer([PAY, "ok"])
+    async with serving(payer.agent) as served, served.connect() as client:
+        session = await client.agent("payer").create_session(session_id="s1")
+        await session.chat("pay", label=Label({"mail:bob"}))
+        await session.wait_idle()
+        with pytest.raises(ConfigurationError, match="does not have the source 'page'"):
+            await session.lift("page")
+        await session.lift("mail:bob", by="carol", reason="a colleague")
+        assert await session.label() == Label()
+        records = await served.runtime.journal.load("s1")
+        (lifted,) = [each for each in records if isinstance(each, SourceLiftRecord)]
+        assert (lifted.source, lifted.by, lifted.reason) == ("mail:bob", "ada", "a colleague")
+        events = [each for number, each in enumerate(records) for each in EventEncoder().encode(number, each)]
+        (event,) = [each for each in events if each.name == "lift"]
+        assert {**event.data, "at": None} == {
+            "turn": None,
+            "at": None,
+            "source": "mail:bob",
+            "by": "ada",
+            "reason": "a colleague",
+        }
+    async with serving(Payer(["ok"]).agent, scopes=("chat",)) as served, served.connect() as client:
+        session = await client.agent("payer").create_session(session_id="s1")
+        await session.chat("hello", label=Label({"mail:bob"}))
+        await session.wait_idle()
+        with pytest.raises(PermissionDenied, match="approve"):
+            await session.lift("mail:bob")
+        assert await session.label() == Label({"mail:bob"})
+
+
+async def test_turns_and_untrusted_requests_cannot_lift_over_http(serving):
+    """A tool gets an error from its client. A server rejects a request whose header names untrusted sources."""
+    errors = []
+    async with serving(Payer(["ok"]).agent) as served, served.connect() as client:
+        session = await client.agent("payer").create_session(session_id="s1")
+        await session.chat("hello", label=Label({"mail:bob"}))
+        await session.wait_idle()
+
+        @tool(effect="pure")
+        async def trust() -> str:
+            """Trust the mail."""
+            try:
+                await session.lift("mail:bob")
+            except UsageError as error:
+                errors.append(error)
+            return "ok"
+
+        async with BareAgent("other", llm=ScriptedLLM([ToolCall("trust", {}), "ok"]), tools=[trust]) as other:
+            await other.run("go")
+        headers = {"authorization": f"Bearer {served.token}", "actgent-sources": "page"}
+        async with httpx.AsyncClient(base_url=served.url, headers=headers) as raw:
+            answer = await raw.post("/v1/sessions/s1/lifts", json={"source": "mail:bob"})
+        assert answer.status_code == 409
+        assert "untrusted text of page" in answer.text
+        assert await session.label() == Label({"mail:bob"})
+    assert len(errors) == 1

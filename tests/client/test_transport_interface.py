@@ -21,7 +21,7 @@ from actgent import (
     connect,
 )
 from actgent.client import ConnectionLost, Refused, StreamEvent, Transport, open_client
-from actgent.client.http.http_request import PATHS
+from actgent.client.http.http_request import OPERATIONS_WITHOUT_ANSWER, PATHS
 from actgent.client.json_conversion import DeliveryDecoder
 
 MOMENT = "2026-11-26T12:00:00Z"
@@ -88,11 +88,7 @@ async def test_repeated_record_is_delivered_once(autojump_clock):
     """A record number that was delivered is dropped, although the server sends it again."""
     assert await heard(
         [reply("a", 1), reply("b", 2)], [reply("b", 2), reply("c", 3), server("closed", 4)]
-    ) == (
-        ["a", "b", "c"],
-        [],
-        [0, 2],
-    )
+    ) == (["a", "b", "c"], [], [0, 2])
 
 
 async def test_server_events_are_not_delivered(autojump_clock):
@@ -132,14 +128,7 @@ def test_partial_answer_is_delivered_once_over_reconnects():
         grown("third", attempt=5),
     ]
     texts = [(each.text, each.attempt) for event in events for each in reader.decode(event)]
-    assert texts == [
-        ("one ", 0),
-        ("two ", 0),
-        ("three", 0),
-        ("another ", 1),
-        ("answer", 1),
-        ("third", 5),
-    ]
+    assert texts == [("one ", 0), ("two ", 0), ("three", 0), ("another ", 1), ("answer", 1), ("third", 5)]
 
 
 def test_complete_answer_gets_no_more_tokens():
@@ -195,6 +184,22 @@ async def test_repeated_decision_reports_the_effective_one(autojump_clock):
                 await session.answer("1.s1", Reject("no"))
 
 
+async def test_repeated_lift_succeeds(autojump_clock):
+    """If the first try may have had its effect, `source-unknown` means success. Otherwise it is an error."""
+    lost, unknown = (
+        ConnectionLost("cut", was_sent=True),
+        Refused("source-unknown", "it has no sources", status=409, fields={}),
+    )
+    wire = Wire()
+    async with open_client(wire) as client:
+        session = client.agent("clerk")._session_for_requests("s1")
+        wire.answers = [lost, unknown]
+        await session.lift("mail:bob")
+        wire.answers = [unknown]
+        with pytest.raises(ConfigurationError, match="it has no sources"):
+            await session.lift("mail:bob")
+
+
 @pytest.mark.parametrize("method", ["cancel_task", "unschedule"])
 async def test_removal_returns_false_after_completion(autojump_clock, method):
     """The task has reported its result, or the schedule has fired: the call returns False."""
@@ -207,7 +212,10 @@ async def test_removal_returns_false_after_completion(autojump_clock, method):
 
 
 async def test_http_paths_match_the_gateway(served):
-    """Each operation is in the gateway's OpenAPI document with this name, method and path."""
+    """Each operation is in the gateway's OpenAPI document with this name, method and path.
+
+    The document has no answer for the operations that the client expects to have none.
+    """
     document = served.gateway.app.context.document()
     known = {
         each["operationId"]: (verb.upper(), path.removeprefix("/v1"))
@@ -221,6 +229,12 @@ async def test_http_paths_match_the_gateway(served):
             verb,
             plain,
         ), operation
+    assert {
+        each["operationId"]
+        for verbs in document["paths"].values()
+        for each in verbs.values()
+        if each["operationId"] in PATHS and "200" not in each["responses"] and "204" in each["responses"]
+    } == OPERATIONS_WITHOUT_ANSWER
 
 
 async def test_missing_permission_raises(served):
@@ -236,6 +250,14 @@ async def test_missing_permission_raises(served):
         ):
             await client.agent("nobody").create_session("ada")
         assert [each.name for each in await client.agents()] == ["clerk", "helper"]
+
+
+async def test_agent_cards_equal_those_of_the_runtime(served):
+    """`client.agents()` returns the cards of `runtime.agents`, each with the names of the agent's models by role."""
+    async with served.connect() as client:
+        found = await client.agents()
+    assert found == served.runtime.agents.find()
+    assert [each.models for each in found] == [{"default": "counting"}, {"default": "scripted"}]
 
 
 @pytest.mark.parametrize("token", ["act_x", None])

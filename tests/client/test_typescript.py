@@ -20,7 +20,7 @@ from tests.web.conftest import open_served
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "clients" / "typescript"
 MODULES = PACKAGE / "node_modules"
-CASES = 18
+CASES = 21
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from actgent import BareAgent, ModelRequest, Priority, RateLimited, RateLimitedModel, RateLimiter, ScriptedLLM
 from actgent.errors import JournalFailed
-from actgent.journal.postgres import PartitionedJournal, rate_limit_leases
+from actgent.journal.postgres import rate_limit_leases
+from actgent.journal.postgres.partitioned_journal import PartitionedJournal
 from actgent.llm.rate_limiting import LimitLeaseClient
 from actgent.llm.rate_limiting.shared_rate_limits import LeasedLimit
 from actgent.llm.rate_limiting.token_buckets import Cost

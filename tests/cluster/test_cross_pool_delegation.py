@@ -26,13 +26,13 @@ from actgent import (
     tool,
 )
 from actgent.client.transport_interface import ConnectionLost
-from actgent.cluster.operations.pool_reconfiguration import release
+from actgent.cluster.pool_operations import release
 from actgent.errors import Fenced
 from actgent.journal.record_types import UsageRecord
 from actgent.limits_and_schedules.budget import spent_in
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Message, Sender, Text, Usage
-from actgent.runtime.delegation.pool_tasks import PoolTask
+from actgent.runtime.delegation.tasks_between_cluster_pools import PoolTask
 from tests.clusters import Cluster, open_balancer, open_cluster
 
 

@@ -8,7 +8,7 @@ import trio
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from actgent.client.http.http_request import BREAKS_HEADER, RETRY_TIMEOUT_HEADER
-from actgent.journal.postgres import NodeRow, NodeTable
+from actgent.journal.postgres.node_table import NodeRow, NodeTable
 from actgent.support.postgres_address import split_schema
 from actgent.web.server.request_relay import HOLD_SECONDS
 from tests.cluster.nodes.pairs import PATIENCE, open_pair
@@ -44,10 +44,10 @@ async def test_request_for_a_held_session_waits_or_returns_retry_later(open_clus
             path += "?agent=clerk"
             counting = {BREAKS_HEADER: "0", RETRY_TIMEOUT_HEADER: "30"}
             status, problem, seconds = await get(url, path, counting)
-            assert (status, problem["held"], problem["retry_after"]) == (503, True, 1)
+            assert (status, problem["is_quarantined"], problem["retry_after"]) == (503, True, 1)
             assert seconds < HOLD_SECONDS + SLACK
             status, problem, seconds = await get(url, path, {RETRY_TIMEOUT_HEADER: "3"})
-            assert (status, problem["held"]) == (503, True)
+            assert (status, problem["is_quarantined"]) == (503, True)
             assert 1.5 < seconds < 3 + SLACK
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(release_later, quarantine, session_id)

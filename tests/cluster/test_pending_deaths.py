@@ -8,7 +8,7 @@ import trio
 from actgent.client.http.http_request import to_http
 from actgent.client.transport_interface import RemoteRequest
 from actgent.cluster.unowned_partition_messages import PendingMessages, encode_pending
-from actgent.journal.postgres import read_dead
+from actgent.journal.postgres.cluster_tables_reader import read_dead
 from actgent.web.server.request_relay import RelayedRequest
 
 from .nodes.pairs import PATIENCE, Echo, make_clerk

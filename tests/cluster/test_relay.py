@@ -10,7 +10,7 @@ import trio
 
 from actgent.client.http.http_request import HTTPRequest
 from actgent.client.transport_interface import ConnectionLost
-from actgent.cluster.pool_directory import PoolDirectory
+from actgent.cluster.node_and_partition_cache import PoolDirectory
 from actgent.cluster.relay_client import NodeTransport
 from actgent.cluster.relay_http_encoding import (
     EPOCH_HEADER,
@@ -25,7 +25,7 @@ from actgent.cluster.relay_http_encoding import (
     encode_request,
 )
 from actgent.cluster.relay_server import MISDIRECTED
-from actgent.journal.postgres import NodeRow, PartitionOwner
+from actgent.journal.postgres.node_table import NodeRow, PartitionOwner
 from actgent.web.server.request_relay import RelayedRequest
 from tests.cluster.nodes.pairs import PATIENCE, Echo, make_clerk, open_pair
 

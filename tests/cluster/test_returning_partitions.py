@@ -12,7 +12,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 from actgent.cluster.cluster_node import Node
 from actgent.cluster.partition_ownership import PartitionCommand, PartitionState
 from actgent.errors import JournalFailed
-from actgent.journal.postgres import Taken
+from actgent.journal.postgres.session_partitioning import Taken
 
 
 @attrs.define(slots=False)

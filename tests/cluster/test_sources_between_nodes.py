@@ -6,6 +6,7 @@ import trio
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from actgent import BareAgent, Label, Policy, Reject, ScriptedLLM, ToolCall, tool
+from actgent.journal.record_types import SourceLiftRecord
 from tests.cluster.nodes.pairs import PATIENCE, wait_balanced
 
 
@@ -86,3 +87,22 @@ async def test_a_message_to_another_node_keeps_its_sources(open_cluster, send, s
                 await trio.sleep(0.05)
             assert await nodes[0].target.label() == Label(sources)
             assert (nodes[1].paid, nodes[1].asked, nodes[0].paid) == ([], [sources], [])
+
+
+async def test_a_lift_at_another_node(open_cluster):
+    """The node that owns the session records the lift, with the name of the person."""
+    nodes = Node(_chat), Node(_chat)
+    with trio.fail_after(PATIENCE):
+        async with (
+            open_cluster() as cluster,
+            cluster.node(nodes[0].payer, node="one") as one,
+            cluster.node(nodes[1].payer, node="two") as two,
+        ):
+            await wait_balanced(one, two)
+            session = await nodes[0].payer.create_session("ada", session_id=two.journal.new_session_id())
+            await session.chat("pay", label=Label({"mail:bob"}))
+            await session.wait_idle()
+            await session.lift("mail:bob", by="carol", reason="ours")
+            assert await session.label() == Label()
+            records = await two.journal.load(session.id)
+            assert [each.by for each in records if isinstance(each, SourceLiftRecord)] == ["carol"]

@@ -14,8 +14,8 @@ import psycopg
 from actgent import BareAgent
 from actgent.cluster.cluster_member import DEFAULT_PARTITIONS
 from actgent.cluster.failure_detection import SETTLE_SECONDS
-from actgent.cluster.operations.cluster_status import read_cluster_status
-from actgent.journal.postgres import read_dead
+from actgent.cluster.pool_operations import read_cluster_status
+from actgent.journal.postgres.cluster_tables_reader import read_dead
 from actgent.journal.postgres.node_liveness_locks import NODE_TIMEOUT_SECONDS
 
 from .owner_nodes import Slow, node_of, open_owner, open_processes, wait_serving

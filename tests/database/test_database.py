@@ -379,17 +379,17 @@ async def _live(journal, url):
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_kill_9_between_a_change_and_the_step_of_the_journal(kind, request, tmp_path, lives):
+def test_kill_9_between_a_change_and_the_step_of_the_journal(kind, request, tmp_path, process_server):
     """After three kills between the row and the call's result there is one row with the first result."""
     journal = (
         f"sqlite:///{tmp_path}/agents.db" if kind == "sqlite" else request.getfixturevalue("postgres_url")
     )
     command = [sys.executable, str(LIVING), journal]
     for _ in range(3):
-        with lives.popen([*command, "wait"], stdout=subprocess.PIPE) as life:
+        with process_server.popen([*command, "wait"], stdout=subprocess.PIPE) as life:
             assert life.stdout.readline() == b"written\n"
             os.kill(life.pid, signal.SIGKILL)
-    done = lives.run(command, capture_output=True, text=True, check=True, timeout=600)
+    done = process_server.run(command, capture_output=True, text=True, check=True, timeout=600)
     assert done.stdout.splitlines() == ["written", "So: 1 tasks", "task tea"]
     if kind == "postgres":
         _drop_data(journal)

@@ -5,7 +5,17 @@ import json
 import pytest
 import trio
 
-from actgent import BareAgent, ConfigurationError, Limits, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    Label,
+    Limits,
+    Policy,
+    ScriptedLLM,
+    ToolCall,
+    open_runtime,
+    tool,
+)
 from actgent.evaluation import (
     Case,
     CheckResult,
@@ -153,8 +163,7 @@ async def test_case_with_several_inputs_is_one_session():
     """A later input continues the conversation of the earlier ones, and the trial contains all tool calls."""
     script = [ToolCall("add", {"a": 1, "b": 2}), "3", lambda chat: f"{len(chat.messages)} messages"]
     case = Case(
-        input=["What is 1 + 2?", "And now?"],
-        checks=[calls("add", a=1), calls("add"), contains("5 messages")],
+        input=["What is 1 + 2?", "And now?"], checks=[calls("add", a=1), calls("add"), contains("5 messages")]
     )
     trial = await one(case, *script, tools=[add])
     assert trial.passed, trial.results
@@ -386,6 +395,42 @@ async def test_cases_from_a_journal(tmp_path):
     judge = ScriptedLLM(['{"reason": "the same", "score": 1}'])
     report = await evaluate(load_cases(tmp_path / "cases.jsonl"), agent(*script, tools=[add]), judge=judge)
     assert report.meets(1)
+
+
+async def test_cases_of_a_session_keep_its_label(tmp_path):
+    """The messages of a case have the label that they had in the session, so a policy checks the same calls."""
+    paid = []
+
+    @tool(sinks=("to",), thread=False)
+    def pay(to: str) -> str:
+        """Pay."""
+        paid.append(to)
+        return "paid"
+
+    def plan(chat):
+        return "Done." if chat.messages[-1].role == "tool" else ToolCall("pay", {"to": "mallory"})
+
+    url = f"sqlite:///{tmp_path}/agents.db"
+    label = Label({"mail:bob"}, readers={"ada", "evaluation"})
+    async with open_runtime(journal=url) as runtime:
+        clerk = await runtime.start(agent("Done."))
+        session = await clerk.create_session("ada")
+        await session.chat("Pay mallory.", label=label)
+        await session.chat("Now.")
+        await session.wait_idle()
+        await clerk.run("Pay mallory.", session=await clerk.create_session("ada", session_id="trusted"))
+    async with open_journal(url, read_only=True) as journal:
+        trusted, untrusted = sorted(await cases_from_journal(journal), key=len)
+    assert (untrusted["sources"], untrusted["readers"]) == (["mail:bob"], ["ada", "evaluation"])
+    assert "sources" not in trusted
+    save_cases(tmp_path / "cases.jsonl", [untrusted, trusted])
+    cases = load_cases(tmp_path / "cases.jsonl")
+    assert [each.label for each in cases] == [label, Label()]
+    policy = Policy(violation="refuse")
+    clerk = BareAgent("clerk", llm=ScriptedLLM(plan), tools=[pay], policy=policy)
+    report = await evaluate(cases, clerk, judge=ScriptedLLM(['{"reason": "", "score": 1}'], repeat=True))
+    assert [each.history[0].label for each in report.trials] == [label, Label()]
+    assert paid == ["mallory"]
 
 
 def test_case_from_a_dictionary():

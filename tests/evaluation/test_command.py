@@ -239,7 +239,7 @@ def test_cases_are_made_from_ratings(run, tmp_path):
     assert made["wrong"][2].endswith("too short")
 
 
-def test_ctrl_c_reports_finished_runs(tmp_path, lives, commands):
+def test_ctrl_c_reports_finished_runs(tmp_path, process_server, commands):
     """The command prints the number of missing runs and exits with the code of the signal."""
     (tmp_path / "slow.py").write_text(
         """

@@ -16,7 +16,7 @@ from actgent.evaluation import (
     load_cases,
     store_report,
 )
-from actgent.support import shared_files
+from actgent.support import files_shared_by_processes
 
 APPEND = """
 import sys, trio
@@ -153,7 +153,7 @@ async def test_a_failed_write_keeps_the_old_cases(runtime, tmp_path, monkeypatch
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(shared_files.os, "fsync", fail)
+        patched.setattr(files_shared_by_processes.os, "fsync", fail)
         with pytest.raises(ConfigurationError, match="No space left"):
             await add(folder, runtime, "s2")
     assert (tmp_path / "support.jsonl").read_bytes() == before

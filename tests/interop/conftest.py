@@ -3,6 +3,7 @@
 import pytest
 import trio
 import trio.lowlevel
+from openai import OpenAI
 
 from actgent import ApprovalRequest, BareAgent, ScriptedLLM, Text, ToolCall, ToolResult, Usage, tool
 from actgent.interop import PROTOCOLS
@@ -86,3 +87,19 @@ def chats():
     """Return the requests to the model during the test."""
     seen.clear()
     return seen
+
+
+@pytest.fixture
+def sdk(served):
+    """Return a function that runs a function with an OpenAI client, in a thread."""
+
+    async def call(function, token="ada"):
+        def work():
+            url = f"{served.gateway.url}/openai/v1"
+            with OpenAI(base_url=url, api_key=served.tokens[token], max_retries=0) as client:
+                return function(client)
+
+        with trio.fail_after(60):
+            return await trio.to_thread.run_sync(work)
+
+    return call

@@ -568,10 +568,7 @@ async def test_names_of_the_proto_file_are_accepted(served, ask):
         ({"data": {"approve": False, "reason": "too much"}}, {"text": "too much"}),
         ({"text": "paid by hand"}, {"text": "paid by hand"}),
         ({"data": {"response": 3}}, {"text": "3"}),
-        (
-            {"data": {"edit": {"euros": 1}}},
-            {"data": {"edit": {"euros": 1}}, "mediaType": "application/json"},
-        ),
+        ({"data": {"edit": {"euros": 1}}}, {"data": {"edit": {"euros": 1}}, "mediaType": "application/json"}),
     ],
     ids=["approve", "reject", "text", "data", "edit"],
 )

@@ -178,10 +178,7 @@ async def test_invalid_configurations_are_rejected(ask, field, change):
         settings = {"id": "c1", "url": "https://example.com/hook", **change}
         error = await ask(client, "CreateTaskPushNotificationConfig", {"taskId": task["id"], **settings})
         assert reason_of(error) == field
-        params = {
-            **message("please pay", "m2"),
-            "configuration": {"taskPushNotificationConfig": settings},
-        }
+        params = {**message("please pay", "m2"), "configuration": {"taskPushNotificationConfig": settings}}
         error = await ask(client, "SendMessage", params)
         assert reason_of(error) == f"configuration.taskPushNotificationConfig.{field}"
         listed = await ask(client, "ListTasks", {})

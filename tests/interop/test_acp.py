@@ -25,7 +25,7 @@ from actgent.interop.acp.json_rpc import JSONRPCConnection
 from actgent.interop.line_reader import MAX_LINE_BYTES
 from actgent.interop.run_events import TextDelta, TextDiscarded
 from actgent.llm.model_interface import ModelResponse
-from actgent.runtime.subscriptions import SessionFollower
+from actgent.runtime.subscriptions.session_follower import SessionFollower
 
 from .acp_client import CWD, Refused, check, connected, selecting
 from .conftest import make_agents, runs
@@ -128,6 +128,16 @@ async def test_cancelled_permission_leaves_the_call_open_for_the_next_prompt(cli
     assert (await client.prompt(session_id, "hello"))["stopReason"] == "end_turn"
     assert runs["pay"] == 1
     assert client.text() == "The result is in.you said: hello"
+
+
+async def test_cancelled_permission_with_an_option_is_no_approval(client):
+    """Only the outcome `selected` decides."""
+    session_id = await client.new()
+    prompt = await client.start_prompt(session_id, "please pay")
+    request = await client.permission()
+    await client.send(id=request["id"], result={"outcome": {"outcome": "cancelled", "optionId": "allow"}})
+    assert (await client.result(prompt))["stopReason"] == "cancelled"
+    assert runs["pay"] == 0
 
 
 async def test_cancellation_during_a_permission_ends_the_turn(client, clerk):
@@ -270,6 +280,7 @@ async def test_deleted_acp_session_is_unknown(client):
 async def test_images_and_resources_become_parts_of_the_message(client, chats):
     data = base64.b64encode(b"picture").decode()
     blocks = [
+        {"type": "text", "text": ""},  # ignored
         {"type": "text", "text": "look"},
         {"type": "image", "mimeType": "image/png", "data": data},
         {"type": "resource_link", "name": "plan", "uri": "file:///plan.md"},
@@ -297,6 +308,7 @@ async def test_images_and_resources_become_parts_of_the_message(client, chats):
         {"type": "audio", "mimeType": "audio/wav", "data": "AAAA"},
         {"type": "image", "mimeType": "image/png", "data": "not base64!"},
         {"type": "text"},
+        {"type": "text", "text": ""},
         {"type": "resource", "resource": {"uri": "file:///x"}},
         "text",
     ],
@@ -409,6 +421,8 @@ async def test_stop_reasons_of_the_model_are_mapped(stop, reason):
     [
         (b"{not json", -32700),
         (b"\xff\xfe", -32700),
+        (b'{"jsonrpc": "2.0", "id": 7, "method": "x", "params": ' + b"[" * 2000, -32700),
+        (b'{"jsonrpc": "2.0", "id": 7, "result": ', -32700),
         (b"[1, 2]", -32600),
         (b'{"jsonrpc": "2.0", "id": 7}', -32600),
         (b'{"jsonrpc": "2.0", "id": {}, "method": "initialize"}', -32600),
@@ -424,8 +438,23 @@ async def test_wrong_lines_are_answered_and_reading_continues(client, line, code
     await client.send_raw(b"\n" + line + b"\n")
     message = await client.until(lambda each: "error" in each)
     assert message["error"]["code"] == code
-    assert message["id"] == (7 if b'"id": 7' in line else None)
+    assert message["id"] == (7 if b'"id": 7' in line and b"result" not in line else None)
     assert await client.new()
+
+
+@pytest.mark.parametrize("text", [b"cut \\ud83d", b"cut \xff"])
+async def test_text_with_an_invalid_character_is_read(client, text):
+    """JavaScript may cut a surrogate pair. Without a response, the editor would wait forever."""
+    session_id = await client.new()
+    client.methods[7] = "session/prompt"
+    params = (
+        f'{{"sessionId": "{session_id}", "prompt": [{{"type": "text", "text": "'.encode() + text + b'"}]}'
+    )
+    await client.send_raw(
+        b'\xef\xbb\xbf{"jsonrpc": "2.0", "id": 7, "method": "session/prompt", "params": ' + params + b"}\n"
+    )
+    assert (await client.result(7))["stopReason"] == "end_turn"
+    assert client.text() == "you said: cut \ufffd"
 
 
 async def test_unknown_notifications_and_responses_are_ignored(client):
@@ -445,8 +474,12 @@ async def test_longer_line_than_the_limit_is_rejected(client):
     assert not [each for each in client.lines if "error" in each]
     with trio.fail_after(60):
         await client.send_raw(b"x" + fits)
-    message = await client.until(lambda each: "error" in each)
-    assert (message["id"], message["error"]["code"]) == (None, -32600)
+        await client.send_raw(fits.replace(b'"method"', b'"id": "a", "method"'))
+    message, other = [
+        await client.until(lambda each, wanted=wanted: "error" in each and each["id"] == wanted)
+        for wanted in (None, "a")
+    ]
+    assert message["error"]["code"] == other["error"]["code"] == -32600
     assert (await client.prompt(session_id, "again"))["stopReason"] == "end_turn"
 
 

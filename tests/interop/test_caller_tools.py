@@ -23,22 +23,6 @@ RESPONSE_TOOL = {"type": "function", **LOCATE}
 USER = {"role": "user", "content": "where am I?"}
 
 
-@pytest.fixture
-def sdk(served):
-    """Return a function that runs a function with an OpenAI client, in a thread."""
-
-    async def call(function, token="ada"):
-        def work():
-            url = f"{served.gateway.url}/openai/v1"
-            with OpenAI(base_url=url, api_key=served.tokens[token], max_retries=0) as client:
-                return function(client)
-
-        with trio.fail_after(60):
-            return await trio.to_thread.run_sync(work)
-
-    return call
-
-
 async def states_of(served):
     async with served.client() as client:
         return [each["status"] for each in (await client.get("/v1/sessions")).json()["items"]]
@@ -405,7 +389,7 @@ trio.run(main)
 ROOT = Path(__file__).parents[2]
 
 
-def test_calls_survive_a_kill(lives, tmp_path):
+def test_calls_survive_a_kill(process_server, tmp_path):
     """The process is killed between the call and its result.
 
     The next process accepts the result, in each protocol.
@@ -413,7 +397,7 @@ def test_calls_survive_a_kill(lives, tmp_path):
     command = [sys.executable, "-c", LIFE.format(root=str(ROOT)), f"sqlite:///{tmp_path}/agents.db"]
     waiting = []
     for is_second in (False, True):
-        life = lives.popen(command, stdout=-1)
+        life = process_server.popen(command, stdout=-1)
         try:
             url, token = json.loads(life.stdout.readline())
             waiting = talk(url, token, waiting) if is_second else talk(url, token)

@@ -6,7 +6,7 @@ import pytest
 import trio.testing
 
 from actgent.interop.acp.json_rpc import JSONRPCConnection
-from actgent.interop.start_run import to_sse
+from actgent.interop.runs_of_protocol_requests import to_sse
 from actgent.web.routes.endpoints import JSON
 from actgent.web.streaming.sse import frame
 

@@ -1,5 +1,7 @@
 """Labels at the doors of outside protocols: what an approver sees, and the texts that a client sends back."""
 
+from urllib.parse import quote
+
 import attrs
 import pytest
 import trio
@@ -313,3 +315,24 @@ async def test_a_call_of_an_unknown_tool_precedes_its_result(door):
         "agui": ["TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END", "TOOL_CALL_RESULT"],
         "vercel": ["tool-input-start", "tool-input-available", "tool-output-error"],
     }[door]
+
+
+async def test_an_operator_decides_the_approval_of_a_chat_completion():
+    """A chat completion ends with the question. After the decision, the turn continues, and its answer is in the session."""
+    payer = Payer([ToolCall("page", {}), ToolCall("pay", {"to": "mallory"}), "It is paid."])
+    body = {"model": "payer", "messages": [{"role": "user", "content": "go"}]}
+    async with open_served(agents=[payer.agent], protocols=PROTOCOLS) as served, served.client() as client:
+        answer = (await client.post("/openai/v1/chat/completions", json=body)).json()
+        (approval,) = (await client.get("/v1/approvals")).json()["items"]
+        assert answer["actgent"]["approvals"] == [approval["id"]]
+        assert (answer["choices"][0]["finish_reason"], approval["labels"]) == ("stop", {"to": ["page"]})
+        assert payer.paid == []
+        path = f"/v1/approvals/{quote(approval['id'], safe='')}/decision"
+        assert (await client.post(path, json={"approve": {}})).status_code == 204
+        session = f"/v1/sessions/{approval['session_id']}"
+        texts = []
+        with trio.fail_after(10):
+            while "It is paid." not in texts:
+                messages = (await client.get(f"{session}/messages")).json()["items"]
+                texts = [each["text"] for each in messages]
+    assert payer.paid == ["mallory"]

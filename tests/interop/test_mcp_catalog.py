@@ -30,13 +30,7 @@ from actgent.errors import ConfigurationError
 mcp = pytest.importorskip("mcp", reason="pip install 'actgent[mcp]'")
 types = pytest.importorskip("mcp_types")
 
-from actgent.interop.mcp import (  # noqa: E402 - a module of an extra
-    MCPCatalog,
-    make_mcp_server,
-    mcp_caller,
-    mcp_prompt,
-    mcp_resource,
-)
+from actgent.interop.mcp import MCPCatalog, make_mcp_server, mcp_caller, mcp_prompt, mcp_resource  # noqa: E402 - a module of an extra
 
 from .conftest import make_agents  # noqa: E402
 

@@ -6,16 +6,7 @@ import httpx2
 import pytest
 import trio
 
-from actgent import (
-    Approve,
-    BareAgent,
-    Label,
-    MCPServer,
-    ScriptedLLM,
-    ToolCall,
-    open_runtime,
-    tool,
-)
+from actgent import Approve, BareAgent, Label, MCPServer, ScriptedLLM, Tool, ToolCall, open_runtime, tool
 from tests.web.conftest import open_served
 
 from .conftest import make_agents, runs
@@ -150,9 +141,10 @@ async def test_open_stream_ends_with_the_gateway():
                 await ready.wait()
 
 
+@pytest.mark.parametrize("is_nested", [False, True])
 @pytest.mark.parametrize("is_read", [False, True])
-async def test_agent_of_another_runtime_gets_the_label_of_the_turn(is_read):
-    """After an untrusted page, the calls of an agent make the session of the other agent untrusted."""
+async def test_agent_of_another_runtime_gets_the_label_of_the_turn(is_read, is_nested):
+    """After an untrusted page, the calls of an agent or of its code make the session of the other agent untrusted."""
 
     @tool(untrusted=True, effect="pure")
     def page() -> str:
@@ -160,7 +152,19 @@ async def test_agent_of_another_runtime_gets_the_label_of_the_turn(is_read):
         return "x"
 
     ask_clerk = ToolCall("clerk", {"message": "go", "session_id": "s"})
-    answers = [ToolCall("page", {}), ask_clerk, "done"] if is_read else [ask_clerk, "done"]
+    calls = [ToolCall("page", {}), ask_clerk] if is_read else [ask_clerk]
+
+    class Outer(Tool):
+        """Make the calls of the agent."""
+
+        name, description, calls_tools, parameters = "outer", "Run.", True, {"type": "object"}
+
+        async def execute(self, arguments, context):
+            for call in calls:
+                await context.tools.call(call.name, call.arguments)
+            return "ok"
+
+    answers = [*([ToolCall("outer", {})] if is_nested else calls), "done"]
     clerk = BareAgent("clerk", llm=ScriptedLLM(["It is done."]))
     async with open_served(agents=[clerk], protocols=[MCPProtocol()]) as served:
         server = MCPServer(
@@ -169,7 +173,7 @@ async def test_agent_of_another_runtime_gets_the_label_of_the_turn(is_read):
             headers={"authorization": f"Bearer {served.tokens['ada']}"},
             allow=["127.0.0.1"],
         ).labelled(trusted=("clerk",))
-        caller = BareAgent("caller", llm=ScriptedLLM(answers), tools=[page, server])
+        caller = BareAgent("caller", llm=ScriptedLLM(answers), tools=[page, server, Outer()])
         with trio.fail_after(60):
             async with caller:
                 reply = await caller.run("go")
@@ -190,11 +194,7 @@ async def test_agent_of_another_runtime_uses_tools_and_answers_their_questions(t
     def make_caller(*answers):
         headers = {"authorization": f"Bearer {served.tokens['ada']}"}
         server = MCPServer(
-            name="shop",
-            url=f"{served.gateway.url}/mcp",
-            headers=headers,
-            allow=["127.0.0.1"],
-            required=True,
+            name="shop", url=f"{served.gateway.url}/mcp", headers=headers, allow=["127.0.0.1"], required=True
         )
         return BareAgent("caller", llm=ScriptedLLM(answers), tools=[server])
 

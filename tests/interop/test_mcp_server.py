@@ -1,5 +1,6 @@
 """Agents as MCP tools: calls, sessions, approvals, repeated calls and owners, with the MCP SDK client in this process."""
 
+import json
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,8 @@ from actgent.journal.in_memory_journal import MemoryJournal
 mcp = pytest.importorskip("mcp", reason="pip install 'actgent[mcp]'")
 types = pytest.importorskip("mcp_types")
 
-from actgent.interop.mcp import make_mcp_server  # noqa: E402 - a module of an extra
+from actgent.interop.line_reader import MAX_LINE_BYTES  # noqa: E402 - after the extra
+from actgent.interop.mcp import make_mcp_server, serve_mcp  # noqa: E402 - a module of an extra
 from actgent.interop.mcp.agent_server import MESSAGE_ID  # noqa: E402
 
 from .conftest import make_agents, runs  # noqa: E402
@@ -439,3 +441,30 @@ async def test_command_serves_an_agent_over_its_standard_streams(tmp_path, mode)
         async with mcp.Client(parameters, mode="auto" if mode != "legacy" else mode) as client:
             assert client.session.protocol_version == ("2025-11-25" if mode == "legacy" else mode)
             assert text_of(await ask(client, "hello")) == "good day"
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b'"method": "ping", "params": {"x": "cut \\ud83d"}}', None),
+        (b'"method": "ping", "params": {"x": "\xff"}}', None),
+        (b'"method": "ping", "params": ' + b"[" * 2000, types.PARSE_ERROR),
+        (b'"method": 5}', types.PARSE_ERROR),
+        (b'"method": "ping", "params": {"x": "' + b"x" * MAX_LINE_BYTES + b'"}}', types.PARSE_ERROR),
+    ],
+    ids=["surrogate", "UTF-8", "depth", "method", "length"],
+)
+async def test_invalid_line_has_a_response(runtime, line, code):
+    """A client that sent a request waits for a response with its id."""
+    to_server, server_in = trio.testing.memory_stream_one_way_pair()
+    server_out, from_server = trio.testing.memory_stream_one_way_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_mcp, runtime, server_in, server_out)
+        nursery.start_soon(to_server.send_all, b'{"jsonrpc": "2.0", "id": 7, ' + line + b"\n")
+        received = b""
+        with trio.fail_after(60):
+            while not received.endswith(b"\n"):
+                received += await from_server.receive_some()
+        nursery.cancel_scope.cancel()
+    response = json.loads(received)
+    assert (response["id"], response.get("error", {}).get("code")) == (7, code)

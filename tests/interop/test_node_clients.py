@@ -12,7 +12,7 @@ from .node.npm import MODULES, find_node
 
 SCRIPTS = {
     "openai": ("openai", 16),
-    "ag_ui": ("@ag-ui/client", 7),
+    "ag_ui": ("@ag-ui/client", 8),
     "vercel": ("ai", 8),
     "a2a": ("@a2a-js/sdk", 16),
 }

@@ -1,5 +1,6 @@
 """OpenAI-compatible addresses: the SDK as the client, `llm-comply` as the judge, and the responses that the server stores."""
 
+import re
 import sys
 from functools import partial
 
@@ -17,22 +18,6 @@ HISTORY = [
 ]
 
 
-@pytest.fixture
-def sdk(served):
-    """Return a function that runs a function with an OpenAI client, in a thread."""
-
-    async def call(function, token="ada"):
-        def work():
-            url = f"{served.gateway.url}/openai/v1"
-            with OpenAI(base_url=url, api_key=served.tokens[token], max_retries=0) as client:
-                return function(client)
-
-        with trio.fail_after(60):
-            return await trio.to_thread.run_sync(work)
-
-    return call
-
-
 async def sessions_of(served):
     async with served.client() as client:
         return (await client.get("/v1/sessions")).json()["items"]
@@ -48,6 +33,19 @@ async def test_chat_completion_without_session_leaves_no_open_session(served, sd
     assert made.choices[0].finish_reason == "stop"
     assert made.usage.total_tokens == 17
     assert all(each["status"] == "closed" for each in await sessions_of(served))
+
+
+@pytest.mark.parametrize("base", ["", "/v1"])
+async def test_wrong_base_url_is_explained(served, base):
+    """OpenAI's SDK shows the error text, which names the right base URL."""
+
+    def ask():
+        url = f"{served.gateway.url}{base}"
+        with OpenAI(base_url=url, api_key=served.tokens["ada"], max_retries=0) as client:
+            client.responses.create(model="clerk", input="hello")
+
+    with pytest.raises(openai.NotFoundError, match="ends with /openai/v1"):
+        await trio.to_thread.run_sync(ask)
 
 
 async def test_history_and_system_text_reach_the_model(sdk, chats):
@@ -110,6 +108,31 @@ async def test_idempotency_key_gives_one_turn(served, sdk):
     assert first.id == second.id
     async with served.client() as client:
         assert len((await client.get("/v1/sessions/s1/messages?roles=user")).json()["items"]) == 1
+
+
+@pytest.mark.parametrize("more", [{}, {"background": True}, {"stream": True}], ids=str)
+async def test_idempotency_key_gives_one_response(served, more):
+    """Equal requests of two clients at once are one turn in one session. The key is of one owner and one content."""
+    body, headers = {"model": "clerk", "input": "hello", **more}, {"idempotency-key": "key 1/2"}
+    answers = []
+
+    async def ask(client, text="hello"):
+        response = await client.post("/openai/v1/responses", json={**body, "input": text}, headers=headers)
+        answers.append((response.status_code, re.findall(r"resp_[\w-]+", response.text)[:1]))
+
+    async with served.client() as client, served.client("bob") as other:
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for each in [client, client, other]:
+                    nursery.start_soon(ask, each)
+            await ask(client)
+            await ask(client, "something else")
+            listed = [len((await each.get("/v1/sessions")).json()["items"]) for each in (client, other)]
+        response_ids = {each for _, (each,) in answers[:4]}
+        session_id = answers[3][1][0].removeprefix("resp_").partition("_")[0]
+        messages = (await client.get(f"/v1/sessions/{session_id}/messages?roles=user")).json()["items"]
+    assert [status for status, _ in answers] == [200, 200, 200, 200, 422]
+    assert (len(response_ids), listed, len(messages)) == (2, [1, 1], 1)
 
 
 async def test_json_schema_is_the_output_schema(sdk):

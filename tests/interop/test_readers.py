@@ -108,10 +108,7 @@ async def _equals(found, expected):
 
 async def test_wrong_result_leaves_the_session_as_it_was():
     agents = [make_agent(trio.Event())]
-    async with (
-        open_served(agents=agents, protocols=[OpenAIProtocol()]) as served,
-        served.client() as client,
-    ):
+    async with open_served(agents=agents, protocols=[OpenAIProtocol()]) as served, served.client() as client:
         body = await first_call(client)
         call_id = body["messages"][-1]["tool_call_id"]
         wrong = {**body["messages"][-1], "tool_call_id": f"x{call_id[1:]}"}

@@ -173,18 +173,6 @@ async def link(postgres_url, nursery):
     """Yield a `Link` to the server, and the address of an empty journal behind it."""
     parts = urllib.parse.urlsplit(postgres_url)
     link = Link(parts.hostname, parts.port)
-    listeners = await nursery.start(
-        trio.serve_tcp,
-        link.carry,
-        0,
-    )
+    listeners = await nursery.start(trio.serve_tcp, link.carry, 0)
     port = listeners[0].socket.getsockname()[1]
     return link, postgres_url.replace(f":{parts.port}/", f":{port}/")
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def shared_url(request, tmp_path):
-    """Return the address of a journal that other processes can open."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/journal.db"
-    return request.getfixturevalue("postgres_url")

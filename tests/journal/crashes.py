@@ -26,15 +26,15 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, Session, ToolCall, ToolContext, open_runtime, tool
 from actgent.journal.journal_url import open_journal
+from actgent.journal.journal_wrappers import WrappedJournal
 from actgent.journal.record_types import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
-from actgent.journal.wrappers import WrappedJournal
 from actgent.runtime.sessions import session_table
 from actgent.testing import check_transcript
 
 AGENT = "clerk"
 PATIENCE_S = 60
 """How long the last life, which nobody kills, may take."""
-LAZY = ("actgent.journal.sqlite.journal", "actgent.journal.postgres")
+LAZY = ("actgent.journal.sqlite.journal", "actgent.journal.postgres.journal")
 """Imported before the forks, so that kills hit work and no imports."""
 
 

@@ -8,7 +8,8 @@ import sys
 import trio
 
 from actgent.journal.journal_interface import Entry
-from actgent.journal.postgres import PartitionedJournal, PartitionsLost
+from actgent.journal.postgres.partitioned_journal import PartitionedJournal
+from actgent.journal.postgres.session_partitioning import PartitionsLost
 from actgent.journal.record_types import MessageAcceptedRecord, SessionCreatedRecord, StateChangeRecord
 from actgent.messages import Message, Sender, Text
 

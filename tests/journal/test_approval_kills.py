@@ -7,12 +7,12 @@ from pathlib import Path
 CONSENTS = Path(__file__).with_name("consents.py")
 
 
-def test_kills_round_approvals_lose_and_repeat_nothing(tmp_path, times, lives):
+def test_kills_round_approvals_lose_and_repeat_nothing(tmp_path, times, process_server):
     """Processes are killed before and after requests and decisions, with decisions in any order, until all is done."""
     kills = times(12, 150)
     command = [sys.executable, str(CONSENTS), f"sqlite:///{tmp_path}/journal-", str(tmp_path)]
     flags = ["--sessions", "4", "--kills", str(kills), "--seed", str(kills)]
-    done = lives.run([*command, *flags], capture_output=True, text=True, timeout=600)
+    done = process_server.run([*command, *flags], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, (done.stdout[:2000], done.stderr[-4000:])
     report = json.loads(done.stdout)
     assert report["problems"] == []

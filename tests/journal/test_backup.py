@@ -52,14 +52,16 @@ WRITING = """
 
 
 @pytest.fixture
-def write(tmp_path, lives):
+def write(tmp_path, process_server):
     """Return a function `write(pause)` that starts a process that writes a journal, and the path of the journal."""
     started = []
 
     def start(pause):
         path = tmp_path / "live.db"
         started.append(
-            lives.popen([sys.executable, "-c", textwrap.dedent(WRITING), path, pause], stdout=subprocess.PIPE)
+            process_server.popen(
+                [sys.executable, "-c", textwrap.dedent(WRITING), path, pause], stdout=subprocess.PIPE
+            )
         )
         return started[-1], path
 
@@ -223,7 +225,7 @@ async def test_second_copy_to_the_same_path_is_rejected(tmp_path):
     ]
 
 
-async def test_only_one_of_many_processes_copies_to_a_path(tmp_path, lives):
+async def test_only_one_of_many_processes_copies_to_a_path(tmp_path, process_server):
     """One process makes the copy.
 
     The others report why they did not, and no other file is left, also if a process was killed.
@@ -235,7 +237,7 @@ async def test_only_one_of_many_processes_copies_to_a_path(tmp_path, lives):
         await trio.Path(f"{copy}.{suffix}").write_text("of one that was killed")
     program = "import sys; from actgent.cli.main import main; main(['journal', 'backup', *sys.argv[1:]])"
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    started = [lives.popen([sys.executable, "-c", program, path, copy], **streams) for _ in range(4)]
+    started = [process_server.popen([sys.executable, "-c", program, path, copy], **streams) for _ in range(4)]
     received = [await trio.to_thread.run_sync(each.communicate) for each in started]
     assert sorted(each.returncode for each in started) == [0, 2, 2, 2], received
     assert sum("3 sessions" in out for out, _ in received) == 1

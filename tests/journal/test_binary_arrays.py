@@ -7,7 +7,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 import psycopg
 
-from actgent.journal.group_commit import Head
+from actgent.journal.group_commit.row_format import Head
 from actgent.journal.journal_url import open_journal
 from actgent.journal.postgres import sql_statements
 from actgent.journal.postgres.array_encoding import encode_array, encode_columns

@@ -12,7 +12,7 @@ import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import Fenced, JournalFailed
-from actgent.journal.group_commit.grouped_journal import CLOSE_TIMEOUT_SECONDS
+from actgent.journal.group_commit.base_journal_with_group_commit import CLOSE_TIMEOUT_SECONDS
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
 from actgent.journal.record_types import StateChangeRecord
@@ -178,11 +178,13 @@ INTERRUPTED = textwrap.dedent("""
 
 
 @pytest.mark.parametrize("how", ["slow", "hangs"])
-async def test_ctrl_c_while_it_closes_ends_the_process(tmp_path, how, lives):
+async def test_ctrl_c_while_it_closes_ends_the_process(tmp_path, how, process_server):
     """The first Ctrl-C lets a slow write finish; the second abandons a write that hangs. The lock is released then."""
     url = f"sqlite:///{tmp_path}/a.db"
     run = [sys.executable, "-c", INTERRUPTED, how, url]
-    ended = await trio.to_thread.run_sync(lambda: lives.run(run, capture_output=True, text=True, timeout=300))
+    ended = await trio.to_thread.run_sync(
+        lambda: process_server.run(run, capture_output=True, text=True, timeout=300)
+    )
     assert ended.stdout.split() == ["ok", "interrupted"], ended.stderr
     async with open_journal(url) as journal:
         await journal.acquire()
@@ -198,7 +200,9 @@ async def test_the_lock_is_free_when_a_hanging_write_ends(tmp_path, monkeypatch,
         write(self, *args)
 
     monkeypatch.setattr(SqliteFile, "write", hanging)
-    monkeypatch.setattr("actgent.journal.group_commit.grouped_journal.CLOSE_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(
+        "actgent.journal.group_commit.base_journal_with_group_commit.CLOSE_TIMEOUT_SECONDS", 0.2
+    )
     url = f"sqlite:///{tmp_path}/a.db"
     async with open_journal(url) as journal:
         writer = make_writer(journal, await journal.acquire())
@@ -259,11 +263,7 @@ async def test_session_that_is_created_while_the_runtime_stops_raises_the_error_
         except Exception as error:  # noqa: BLE001 - the kind of the error is the subject
             errors.append(error)
 
-    async with (
-        trio.open_nursery() as outside,
-        journal.running(),
-        open_runtime(journal=journal) as runtime,
-    ):
+    async with trio.open_nursery() as outside, journal.running(), open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
         journal.writing = CLOSE_TIMEOUT_SECONDS * 10
         outside.start_soon(create, agent)

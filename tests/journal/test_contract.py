@@ -11,9 +11,10 @@ import pytest
 import trio
 
 from actgent.errors import ConfigurationError, Fenced, JournalFailed, NotSerializable, UsageError
-from actgent.journal.group_commit.step_queue import GROUP_STEPS
+from actgent.journal.group_commit.pending_write_queue import GROUP_STEPS
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
+from actgent.journal.journal_wrappers import AsyncCommitJournal
 from actgent.journal.record_types import (
     AgentMessageRecord,
     CallsStartedRecord,
@@ -28,7 +29,6 @@ from actgent.journal.record_types import (
     StateChangeRecord,
     SuspensionRecord,
 )
-from actgent.journal.wrappers import AsyncCommitJournal
 from actgent.messages import File, Priority, Sender
 
 # --- order and content -------------------------------------------------------------------
@@ -397,7 +397,9 @@ async def _acquire_with_retries(journal):
 
 async def test_closing_releases_the_lock_at_once(postgres_url, monkeypatch):
     """The lock does not last until the server has found out about the end of the connection."""
-    monkeypatch.setattr("actgent.journal.group_commit.grouped_journal.ACQUIRE_TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr(
+        "actgent.journal.group_commit.base_journal_with_group_commit.ACQUIRE_TIMEOUT_SECONDS", 0.0
+    )
     for _ in range(20):
         async with open_journal(postgres_url) as journal:
             await journal.acquire()

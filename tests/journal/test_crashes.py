@@ -14,7 +14,7 @@ SHORT = {"sessions": 5, "messages": 1, "rounds": 3}
 
 
 @pytest.fixture
-def run_crashes(lives):
+def run_crashes(process_server):
     """Return a function `run_crashes(url, folder, **figures)` that runs a script and returns its report.
 
     It fails if the report has problems.
@@ -23,7 +23,7 @@ def run_crashes(lives):
     def run(url, folder, *, script=CRASHES, **figures):
         flags = [word for name, value in figures.items() for word in (f"--{name}", str(value))]
         command = [sys.executable, str(script), url, str(folder), *flags]
-        done = lives.run(command, capture_output=True, text=True, timeout=600)
+        done = process_server.run(command, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, (done.stdout[:2000], done.stderr[-4000:])
         return json.loads(done.stdout)
 

@@ -9,9 +9,9 @@ import trio
 from actgent.errors import JournalFull, SessionExists
 from actgent.journal.journal_interface import Creation, Entry
 from actgent.journal.journal_url import open_journal
+from actgent.journal.journal_wrappers import AsyncCommitJournal
 from actgent.journal.record_types import SessionClosedRecord, SessionCreatedRecord, StateChangeRecord
 from actgent.journal.session_list_queries import SessionKey
-from actgent.journal.wrappers import AsyncCommitJournal
 from actgent.messages import Sender
 
 
@@ -129,7 +129,7 @@ async def test_erasing_a_session_drops_its_failed_steps(journal, monkeypatch, er
 async def test_owner_of_partitions_rejects_a_second_creation(postgres_url):
     """The owner of a partition rejects it as the owner of a whole journal does."""
     pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
-    from actgent.journal.postgres import PartitionedJournal
+    from actgent.journal.postgres.partitioned_journal import PartitionedJournal
 
     async with PartitionedJournal(postgres_url, node="a", partitions=4).running() as journal:
         await journal.acquire()

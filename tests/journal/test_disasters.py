@@ -41,12 +41,14 @@ WRITER = textwrap.dedent("""
 """)
 
 
-async def test_kill_9_loses_no_confirmed_record(lasting_url, times, lives):
+async def test_kill_9_loses_no_confirmed_record(lasting_url, times, process_server):
     """After each of many kills in one journal the record numbers of each session have no gap and no repeat."""
     dice = random.Random(4)
     confirmed = {}
     for _ in range(times(10, 150)):
-        lines = await trio.to_thread.run_sync(_write_until_killed, lives, lasting_url, dice.randrange(1, 200))
+        lines = await trio.to_thread.run_sync(
+            _write_until_killed, process_server, lasting_url, dice.randrange(1, 200)
+        )
         for line in lines:
             name, number = line.split()
             confirmed[name] = int(number) + 1
@@ -59,8 +61,8 @@ async def test_kill_9_loses_no_confirmed_record(lasting_url, times, lives):
                 confirmed[name] = len(numbers)  # a life that ends before its first line may add one more
 
 
-def _write_until_killed(lives, url, lines):
-    process = lives.popen([sys.executable, "-c", WRITER, url], stdout=subprocess.PIPE, text=True)
+def _write_until_killed(process_server, url, lines):
+    process = process_server.popen([sys.executable, "-c", WRITER, url], stdout=subprocess.PIPE, text=True)
     read = [process.stdout.readline() for _ in range(lines)]
     process.send_signal(signal.SIGKILL)
     rest, _ = process.communicate()

@@ -9,13 +9,7 @@ import pytest
 from actgent import BareAgent, ConfigurationError, JournalDamaged, ScriptedLLM, open_runtime
 from actgent.errors import WireError
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.transfer import (
-    is_export,
-    load_sessions,
-    read_sessions,
-    save_sessions,
-    write_sessions,
-)
+from actgent.journal.transfer import is_export, load_sessions, read_sessions, save_sessions, write_sessions
 
 
 async def talked(*session_ids):
@@ -85,5 +79,5 @@ def test_file_with_nested_extensions_raises_an_error(tmp_path, levels):
     checksum = zlib.crc32(body, zlib.crc32(b"s\0a\0"))
     path = tmp_path / "x.session"
     path.write_bytes(b"actgent-sessions 1\n" + msgpack.packb([["s", "a", body, checksum]]))
-    with pytest.raises(WireError, match="64 tuples"):
+    with pytest.raises(WireError, match="64 nested tuples"):
         load_sessions(path)

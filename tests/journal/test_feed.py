@@ -12,7 +12,8 @@ from actgent.errors import ConfigurationError, FeedLagged, Fenced, JournalFailed
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
-from actgent.journal.record_feed_backlog import Erased
+from actgent.journal.journal_wrappers import AsyncCommitJournal, RedactedJournal
+from actgent.journal.record_feed_readers import Erased
 from actgent.journal.record_types import (
     AgentMessageRecord,
     CallFinishedRecord,
@@ -24,7 +25,6 @@ from actgent.journal.record_types import (
     refer,
 )
 from actgent.journal.session_list_queries import SessionKey
-from actgent.journal.wrappers import AsyncCommitJournal, RedactedJournal
 from actgent.messages import NO_METADATA, Message, Sender, Text, ToolResult
 
 
@@ -342,7 +342,7 @@ def incompressible(size):
 
 async def test_the_backlog_of_a_reader_is_bounded_in_bytes(brittle, make_writer, monkeypatch):
     """A thousand steps may be large. A step that is larger than the bound is published nevertheless."""
-    monkeypatch.setattr("actgent.journal.record_feed_backlog.FEED_BYTES", 1000)
+    monkeypatch.setattr("actgent.journal.record_feed_readers.FEED_BYTES", 1000)
     writer = make_writer(brittle, await brittle.acquire())
     async with brittle.feed() as reader:
         for _ in range(3):
@@ -372,7 +372,7 @@ async def test_read_only_journal_has_no_feed(tmp_path, make_writer):
         await journal.acquire()
         await journal.commit(Entry(session_id="s", agent="a", records=(changed(1),)), epoch=1)
     async with open_journal(url, read_only=True) as journal:
-        with pytest.raises(UsageError, match="read-only journal has no feed"):
+        with pytest.raises(UsageError, match="read-only journal cannot publish new records"):
             journal.feed()
         assert await journal.read("s") == (changed(1),)
 

@@ -34,10 +34,10 @@ KILLED = textwrap.dedent("""
 
 
 @pytest.fixture
-def killed(tmp_path, lives):
+def killed(tmp_path, process_server):
     """Return the path of a journal whose process was killed. Its log has steps that its file lacks."""
     path = tmp_path / "a.db"
-    done = lives.run([sys.executable, "-c", KILLED, f"sqlite:///{path}"])
+    done = process_server.run([sys.executable, "-c", KILLED, f"sqlite:///{path}"])
     assert done.returncode == -signal.SIGKILL
     return path
 
@@ -84,7 +84,7 @@ async def test_journal_without_its_files_is_recreated_with_a_warning(killed, cap
     _remove(killed.with_name(f"{killed.name}-wal"))
     assert await numbers_in(killed) == []
     (warning,) = caplog.messages
-    assert "a.db is missing, so a new one is created: a.db-lock notes 50 commits" in warning
+    assert "a.db is missing, so a new one is created. The lock file a.db-lock counts 50 commits" in warning
     assert "Put the file back" in warning
     assert await numbers_in(killed) == []
     assert caplog.messages == [warning]
@@ -153,8 +153,7 @@ async def _three_open(path, make_writer):
 
 
 @pytest.mark.parametrize(
-    "harm",
-    [_remove, _move, _replace, _remove_log, _replace_log, _remove_folder, _cut, _empty_log, _cut_log],
+    "harm", [_remove, _move, _replace, _remove_log, _replace_log, _remove_folder, _cut, _empty_log, _cut_log]
 )
 async def test_commits_fail_after_the_file_was_removed(tmp_path, make_writer, harm):
     """Each further commit of any session fails with the reason. A new file at the path is not changed."""

@@ -12,7 +12,7 @@ from actgent.journal.record_types import (
     TaskOutcomeRecord,
     UsageRecord,
 )
-from actgent.journal.transfer import ExportedSession, forked
+from actgent.journal.transfer import ExportedSession, build_fork
 from actgent.messages import Message
 
 ABOVE = AccountKey(session_id="p", agent="lead")
@@ -36,19 +36,19 @@ def session(session_id="s", **opened):
 
 def test_fork_spends_the_budget_of_its_original_and_its_ancestors():
     """A fork has no separate budget. The spending of the original stays with the original, and a fork of the fork spends there too."""
-    fork = forked(session(limits={"model_calls": 5.0}, within=(ABOVE,)), "f", "clerk")
+    fork = build_fork(session(limits={"model_calls": 5.0}, within=(ABOVE,)), "f", "clerk")
     payers = (AccountKey(session_id="s", agent="clerk"), ABOVE)
     assert (fork.records[0].limits, fork.records[0].within) == ({}, payers)
     assert [record for record in fork.records if isinstance(record, UsageRecord)] == [
         UsageRecord(turn="m", model_calls=2)
     ]
-    assert forked(fork, "g", "other").records[0].within == payers
-    assert forked(session(), "f", "clerk").records[0].within == ()
+    assert build_fork(fork, "g", "other").records[0].within == payers
+    assert build_fork(session(), "f", "clerk").records[0].within == ()
 
 
 def test_a_fork_is_open_and_has_no_parent():
     """It reports to no session and has no schedules of the original."""
-    fork = forked(
+    fork = build_fork(
         session(parent_id="p", parent_agent="lead", transient=True, reports=True, system="Be kind."),
         "f",
         "other",

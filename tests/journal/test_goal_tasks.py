@@ -7,7 +7,7 @@ import trio
 
 from actgent import GoalAgent, ScriptedLLM, ToolContext, open_runtime, tool
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.protocols.goal import progress_in
+from actgent.protocols.goal.goal_progress import progress_in
 from actgent.protocols.goal.task_plan import tasks_in
 from actgent.testing import CrashingJournal
 

@@ -6,9 +6,9 @@ from actgent.errors import ConfigurationError, JournalDamaged
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
+from actgent.journal.journal_wrappers import AsyncCommitJournal, WrappedJournal
 from actgent.journal.record_types import SessionCreatedRecord, StateChangeRecord
 from actgent.journal.session_list_queries import SessionFilter, SessionKey
-from actgent.journal.wrappers import AsyncCommitJournal, WrappedJournal
 from actgent.messages import Sender
 
 

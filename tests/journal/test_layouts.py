@@ -9,10 +9,15 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 import psycopg
 
 from actgent.errors import ConfigurationError, Fenced, JournalVersion
-from actgent.journal.postgres import PartitionedJournal, PartitionsLost
-from actgent.journal.postgres.ownership_partitions import partition_of_slot, slot_of
-from actgent.journal.postgres.pool_layout import begin_move, end_move, raise_record_format, read_layout
+from actgent.journal.postgres.cluster_pool_layout import (
+    begin_move,
+    end_move,
+    raise_record_format,
+    read_layout,
+)
+from actgent.journal.postgres.partitioned_journal import PartitionedJournal
 from actgent.journal.postgres.schema import MIGRATIONS
+from actgent.journal.postgres.session_partitioning import PartitionsLost, partition_of_slot, slot_of
 
 
 @asynccontextmanager
@@ -54,7 +59,7 @@ async def test_a_process_acquires_nothing_if_the_pool_writes_a_newer_format(post
             with pytest.raises(Fenced, match="restart it"):
                 await old.take(again)
         await writer.turn()
-        await old.look()
+        await old.detect_lost()
         assert (old.latest.writes, old.layout.writes) == (2, 1)
         assert [each.partition for each in await new.take(range(8))] == list(range(8))
         with pytest.raises(PartitionsLost):

@@ -12,7 +12,7 @@ import trio
 
 from actgent import open_runtime
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.sessions.restore import rebuild
+from actgent.sessions.restore.session_loader import rebuild
 from actgent.testing import CrashingJournal
 
 HERE = str(Path(__file__).parent)
@@ -119,19 +119,19 @@ async def test_a_crash_at_every_write_ends_in_the_same_answer(loop, native, tmp_
     assert crashes > 25
 
 
-def test_kills_end_in_the_same_answer(tmp_path, times, lives):
+def test_kills_end_in_the_same_answer(tmp_path, times, process_server):
     """Processes are killed by SIGKILL at random moments: each run reaches its answer and books once."""
     kills = times(12, 120)
-    unknown = (_killed(tmp_path / str(seed), lives, kills, seed) for seed in range(kills, kills + 5))
+    unknown = (_killed(tmp_path / str(seed), process_server, kills, seed) for seed in range(kills, kills + 5))
     assert any(unknown)  # the kills hit tools that ran, of which a slow machine may need more than one run
 
 
-def _killed(folder, lives, kills, seed):
+def _killed(folder, process_server, kills, seed):
     """Return the number of tools that the kills of one run interrupt. The run must reach its end."""
     folder.mkdir()
     command = [sys.executable, str(Path(HERE) / "errands.py"), f"sqlite:///{folder}/journal-", str(folder)]
     flags = ["--sessions", "3", "--kills", str(kills), "--seed", str(seed)]
-    done = lives.run([*command, *flags], capture_output=True, text=True, timeout=600)
+    done = process_server.run([*command, *flags], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, (done.stdout[:2000], done.stderr[-4000:])
     report = json.loads(done.stdout)
     assert (report["kills"], report["problems"]) == (kills, [])

@@ -21,15 +21,17 @@ import psycopg
 from actgent.errors import ConfigurationError, Fenced, JournalFailed
 from actgent.journal.journal_interface import Entry, Snapshot
 from actgent.journal.journal_url import open_journal
-from actgent.journal.postgres import (
-    PartitionedJournal,
+from actgent.journal.postgres import cluster_pool_layout
+from actgent.journal.postgres.cluster_tables_reader import read_cluster_tables, read_dead
+from actgent.journal.postgres.partitioned_journal import PartitionedJournal
+from actgent.journal.postgres.session_crash_counts import Suspect
+from actgent.journal.postgres.session_partitioning import (
+    SLOTS,
     PartitionsLost,
-    Suspect,
-    pool_layout,
-    read_cluster_tables,
-    read_dead,
+    partition_of_slot,
+    slot_of,
+    slots_of,
 )
-from actgent.journal.postgres.ownership_partitions import SLOTS, partition_of_slot, slot_of, slots_of
 from actgent.journal.record_types import (
     MessageAcceptedRecord,
     NextTimerRecord,
@@ -235,7 +237,7 @@ async def test_release_skips_a_partition_acquired_again(postgres_url):
 
         async def lose_and_take():
             await b.take([0])
-            await a.look()
+            await a.detect_lost()
             await a.take([0])
 
         a.meanwhile = lose_and_take
@@ -272,8 +274,8 @@ async def test_look_detects_lost_partitions(postgres_url):
         open_node(postgres_url, "a", take=[0, 1, 2], on_lost=received.append) as a,
         open_node(postgres_url, "b", take=[1]),
     ):
-        assert await a.look() == [1]
-        assert await a.look() == []
+        assert await a.detect_lost() == [1]
+        assert await a.detect_lost() == []
         assert received == [{1: 1}]
         assert sorted(a.owned) == [0, 2]
 
@@ -292,7 +294,7 @@ async def test_equal_epoch_has_one_owner(postgres_url, writer_in, is_new, is_loo
         async with open_node(postgres_url, "b", take=[0]) as b:
             assert b.owned == a.owned == {0: 1}
             if is_looked_at:
-                assert await a.look() == [0]
+                assert await a.detect_lost() == [0]
             with pytest.raises(PartitionsLost):
                 await writer.turn()
             assert (received, a.owned) == ([{0: 1}], {})
@@ -300,7 +302,7 @@ async def test_equal_epoch_has_one_owner(postgres_url, writer_in, is_new, is_loo
             if is_new:
                 with pytest.raises(Fenced, match="cannot acquire partitions of the pool"):
                     await a.take([0])
-            assert await b.look() == []
+            assert await b.detect_lost() == []
 
 
 @pytest.mark.parametrize("has_written", [True, False])
@@ -321,7 +323,7 @@ async def test_a_step_is_not_written_under_a_later_epoch(postgres_url, writer_in
             await b.take([0])
             if has_written:
                 await writer_in(b, 0).commit(StateChangeRecord(changes={"of": "b"}))
-            assert await a.look() == [0]
+            assert await a.detect_lost() == [0]
             await a.take([0])
 
         monkeypatch.setattr(a, "_read_parents", lose_meanwhile)
@@ -343,7 +345,7 @@ async def test_missing_pool_is_reported(postgres_url):
         with psycopg.connect(server, autocommit=True) as other:
             other.execute(f"DELETE FROM {schema}.cluster")
         with pytest.raises(JournalFailed, match="the pool 'default' was removed"):
-            await a.look()
+            await a.detect_lost()
 
 
 async def test_work_lists_contain_owned_sessions_only(postgres_url, writer_in):
@@ -451,7 +453,7 @@ async def test_snapshots_and_erasing_are_fenced_as_well(postgres_url, writer_in)
             ):
                 with pytest.raises(PartitionsLost):
                     await call()
-            await a.look()
+            await a.detect_lost()
         assert await b.find_snapshot(session_id, agent="a") == snapshot
         await b.delete(session_id, agent="a")
         assert await b.load(session_id, agent="a") == ()
@@ -669,7 +671,11 @@ async def test_commands_wait_for_a_starting_server(link, nursery):
     link, url = link
     async with open_node(url, "a"):
         pass
-    asks = (read_dead(url), read_cluster_tables(url, "default"), pool_layout.read_layout(url, "default"))
+    asks = (
+        read_dead(url),
+        read_cluster_tables(url, "default"),
+        cluster_pool_layout.read_layout(url, "default"),
+    )
     with trio.fail_after(60):
         for asked in asks:
             await nursery.start(link.start_up)

@@ -12,8 +12,8 @@ import pytest
 
 from actgent import BareAgent, ConfigurationError, ScriptedLLM, open_runtime
 from actgent.errors import Fenced
-from actgent.journal.postgres import PartitionedJournal
 from actgent.journal.postgres.connections import connection_to
+from actgent.journal.postgres.partitioned_journal import PartitionedJournal
 
 
 def free_port():

@@ -23,7 +23,7 @@ from actgent.messages import Message, Sender, Text
 psycopg = pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from actgent.journal.postgres import schema as schemas, sql_statements  # noqa: E402 - of the extra
-from actgent.journal.postgres.session_pages import session_page_query  # noqa: E402
+from actgent.journal.postgres.session_list_pages import session_page_query  # noqa: E402
 
 SESSIONS = 20_000
 HOT_SHARE = 0.4

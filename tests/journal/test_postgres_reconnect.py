@@ -11,8 +11,10 @@ import trio
 import trio.testing
 
 from actgent.errors import JournalFailed
-from actgent.journal.group_commit import grouped_journal as group
-from actgent.journal.postgres import PartitionedJournal, PostgresJournal, sql_statements
+from actgent.journal.group_commit import base_journal_with_group_commit as group
+from actgent.journal.postgres import sql_statements
+from actgent.journal.postgres.journal import PostgresJournal
+from actgent.journal.postgres.partitioned_journal import PartitionedJournal
 from actgent.journal.record_types import SessionCreatedRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Sender
@@ -127,13 +129,13 @@ async def test_callers_that_wait_for_a_server_get_an_error_when_the_journal_clos
 
     async def call_it():
         try:
-            await (journal.load("s") if call == "load" else journal.look())
+            await (journal.load("s") if call == "load" else journal.detect_lost())
         except JournalFailed as error:
             received.append(str(error))
 
     async with trio.open_nursery() as nursery, journal.running():
         await journal.acquire()
-        await journal.look()
+        await journal.detect_lost()
         link.flows = trio.Event()
         nursery.start_soon(call_it)
         await trio.testing.wait_all_tasks_blocked(0.01)

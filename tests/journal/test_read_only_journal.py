@@ -10,13 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from actgent.errors import (
-    ConfigurationError,
-    JournalDamaged,
-    JournalFailed,
-    JournalVersion,
-    UsageError,
-)
+from actgent.errors import ConfigurationError, JournalDamaged, JournalFailed, JournalVersion, UsageError
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.record_types import (
@@ -73,13 +67,13 @@ def url(request, tmp_path):
 
 
 @pytest.fixture
-def owned(lives):
+def owned(process_server):
     """A process that owns a journal for a `with` block. Without a size it writes a step for each input line."""
 
     @contextlib.contextmanager
     def start(url, sessions=3, size=0):
         command = [sys.executable, "-c", OWNER, url, str(sessions), str(size)]
-        with lives.popen(command, stdin=-1, stdout=-1) as owner:
+        with process_server.popen(command, stdin=-1, stdout=-1) as owner:
             try:
                 assert owner.stdout.readline() == b"ready\n"
                 yield owner
@@ -164,7 +158,9 @@ with holding_reader_lock(Path(sys.argv[1])):
 """
 
 
-async def test_a_permanent_reader_does_not_let_the_log_grow_without_bound(tmp_path, lives, monkeypatch):
+async def test_a_permanent_reader_does_not_let_the_log_grow_without_bound(
+    tmp_path, process_server, monkeypatch
+):
     """The log restarts at its bound, and interrupted reads are repeated."""
     monkeypatch.setattr(sql_statements, "LOG_PAGES", 50)
     monkeypatch.setattr(sql_statements, "MOST_LOG_PAGES", 200)
@@ -178,7 +174,7 @@ async def test_a_permanent_reader_does_not_let_the_log_grow_without_bound(tmp_pa
 
         await write(SessionCreatedRecord(owner=Sender("ada"), created_at=1.0))
         command = [sys.executable, "-c", HOLDER, str(path)]
-        with lives.popen(command, stdin=-1, stdout=-1) as holder:
+        with process_server.popen(command, stdin=-1, stdout=-1) as holder:
             assert holder.stdout.readline() == b"looking\n"
             for number in range(200):
                 await write(StateChangeRecord(changes={"n": number}))

@@ -8,10 +8,11 @@ from actgent.journal.postgres.schema import MIGRATIONS as POSTGRES
 from actgent.journal.record_types import DECISION_TAGS, RECORD_TAGS
 from actgent.journal.sqlite.schema import MIGRATIONS as SQLITE
 from actgent.messages import MEDIA_TAGS, PART_TAGS
+from actgent.support.fast_attrs_constructors import STORED_AS
 
-DIGEST = "0778ebd1e803f205"
+DIGEST = "049f20e644c6aa9b"
 """Digest of the tags and fields of all records, and the schema versions that have them."""
-VERSIONS = (13, 21)
+VERSIONS = (15, 23)
 
 REMEDY = """records have other tags or fields than the schema versions (SQLite, PostgreSQL) say.
 An older release would open a journal with them and fail at some of its sessions (5 of 9 in a trial).
@@ -22,7 +23,8 @@ DIGEST = {digest!r}; VERSIONS = {versions}"""
 def describe(tags):
     """Return the tags of a union with the names of the fields of their classes."""
     return [
-        f"{tag}: {' '.join(field.name for field in attrs.fields(cls))}" for tag, cls in sorted(tags.items())
+        f"{tag}: {' '.join(field.metadata.get(STORED_AS, field.name) for field in attrs.fields(cls))}"
+        for tag, cls in sorted(tags.items())
     ]
 
 

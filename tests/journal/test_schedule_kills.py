@@ -35,10 +35,10 @@ LIFE = textwrap.dedent(
 )
 
 
-def live_and_die(lives, url, seconds):
+def live_and_die(process_server, url, seconds):
     """Run one process and kill it the given number of seconds after all schedules are set."""
     command = [sys.executable, "-c", LIFE, url, str(SESSIONS), str(EACH)]
-    with lives.popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with process_server.popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "set\n"
         try:
             process.wait(timeout=seconds)
@@ -46,13 +46,13 @@ def live_and_die(lives, url, seconds):
             process.send_signal(signal.SIGKILL)
 
 
-async def test_kills_around_firing_lose_and_repeat_nothing(tmp_path, times, lives):
+async def test_kills_around_firing_lose_and_repeat_nothing(tmp_path, times, process_server):
     """Over all processes each of 30 schedules causes one message with one answer, and nothing stays unfinished."""
     dice = random.Random(6)
     for run in range(times(2, 20)):
         url = f"sqlite:///{tmp_path}/{run}.db"
         for _ in range(4):
-            await trio.to_thread.run_sync(live_and_die, lives, url, dice.uniform(0.0, 0.4))
+            await trio.to_thread.run_sync(live_and_die, process_server, url, dice.uniform(0.0, 0.4))
         async with open_runtime(journal=url) as runtime:
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["done"], repeat=True)))
             with trio.fail_after(60):
@@ -96,15 +96,15 @@ CROWDED_LIFE = textwrap.dedent(
 )
 
 
-def live_until(lives, url, calls):
+def live_until(process_server, url, calls):
     """Run one process and kill it at the given number of model calls."""
     command = [sys.executable, "-c", CROWDED_LIFE, url, str(calls)]
-    with lives.popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with process_server.popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "so many\n"
         process.send_signal(signal.SIGKILL)
 
 
-async def test_kills_with_many_due_sessions_lose_and_repeat_nothing(tmp_path, times, lives):
+async def test_kills_with_many_due_sessions_lose_and_repeat_nothing(tmp_path, times, process_server):
     """A thousand evicted sessions are due at the same time: over all processes each fires once and answers once."""
     dice = random.Random(7)
     for run in range(times(1, 10)):
@@ -118,7 +118,7 @@ async def test_kills_with_many_due_sessions_lose_and_repeat_nothing(tmp_path, ti
                 records = (opened, scheduled, NextTimerRecord(at=2.0))
                 journal.enqueue_write(Entry(session_id=session_id, agent="a", records=records), epoch=epoch)
         for _ in range(3):
-            await trio.to_thread.run_sync(live_until, lives, url, dice.randint(1, CROWD // 4))
+            await trio.to_thread.run_sync(live_until, process_server, url, dice.randint(1, CROWD // 4))
         async with open_runtime(journal=url) as runtime:
             assert 0 < len(await runtime.journal.due("a")) < CROWD
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["done"], repeat=True)))

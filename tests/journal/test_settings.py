@@ -11,7 +11,7 @@ import trio
 
 from actgent.errors import JournalDamaged
 from actgent.journal.journal_url import open_journal
-from actgent.journal.postgres import PartitionedJournal
+from actgent.journal.postgres.partitioned_journal import PartitionedJournal
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from actgent.errors import Fenced, UsageError
 from actgent.journal.encryption import VARIABLE
 from actgent.journal.journal_interface import SessionTail, Snapshot
 from actgent.journal.journal_url import open_journal
+from actgent.journal.journal_wrappers import AsyncCommitJournal
 from actgent.journal.record_types import (
     AgentMessageRecord,
     CallFinishedRecord,
@@ -19,7 +20,6 @@ from actgent.journal.record_types import (
     refer,
 )
 from actgent.journal.session_list_queries import SessionKey
-from actgent.journal.wrappers import AsyncCommitJournal
 from actgent.messages import ToolResult
 
 KEY = SessionKey("a", "s")

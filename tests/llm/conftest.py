@@ -10,7 +10,7 @@ import pytest
 from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.clients.openai_responses import OpenAIResponses
-from actgent.llm.http import Remote
+from actgent.llm.http.base_provider_client import Remote
 from actgent.llm.retry_policy import Retry
 
 KEY = "sk-secret-0123456789"

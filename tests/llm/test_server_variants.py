@@ -203,11 +203,7 @@ def messages(*events):
 
 
 def stopped(reason, **usage):
-    return {
-        "type": "message_delta",
-        "delta": {"stop_reason": reason},
-        "usage": {"output_tokens": 5, **usage},
-    }
+    return {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 5, **usage}}
 
 
 def block(index, text):
@@ -329,8 +325,7 @@ USAGES = {
     "Moonshot's cache": (stream_reply(HI, {**END, "usage": {**USAGE, "cached_tokens": 4}}), (10, 5, 4, 0)),
     "LiteLLM's cache": (
         stream_reply(
-            HI,
-            {**END, "usage": {**USAGE, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 2}},
+            HI, {**END, "usage": {**USAGE, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 2}}
         ),
         (10, 5, 4, 2),
     ),
@@ -399,7 +394,7 @@ ERRORS = {
         ProviderUnavailable,
         "down",
     ),
-    "no choices": (whole({"model": "m", "usage": USAGE}), StreamInterrupted, "no choices"),
+    "no choices": (whole({"model": "m", "usage": USAGE}), StreamInterrupted, "at least one choice"),
     "an empty body": (raw(b"", "application/json"), StreamInterrupted, "empty"),
     "a web page": (
         raw(b"<html><head><title>Sign in</title></head></html>", "text/html"),

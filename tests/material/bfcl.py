@@ -628,7 +628,7 @@ def make_table(count: int, plain: Measured, killed: Killed, *, tools: int) -> Ta
         title=f"{SOURCE.title}: {count} conversations, an agent each, journal in SQLite",
         heads=("", "without kills", "killed 3 times per call"),
         rows=rows,
-        note=f"""Bars: all final states but those with wrong types in BFCL's own truth, no result lost, {CPU_BAR_MS} ms, {JOURNAL_BAR_KB} KB.
+        note=f"""Requirements: all final states but those with wrong types in BFCL's own truth, no result lost, {CPU_BAR_MS} ms, {JOURNAL_BAR_KB} KB.
 Wrong types in BFCL's truth, `close_ticket(ticket_id='ticket_001')` for an int: {", ".join(wrong) or "not in this sample"}.
 Each call is killed before its effect, between its effect and its result, and after its result.
 CPU includes making the tools and starting the agent.""",

@@ -500,11 +500,15 @@ def replay_table(rows: Sequence[tuple[str, Replayed]]) -> Table:
         rows=tuple(_replay_row(label, found) for label, found in rows),
         note=f"""\
 A *cut* removes old messages from the request; *room* is the context window without the space that is reserved for the answer.
-First bar: each request has the task and the last {LAST} results. The bar does not apply to \
-{sum(found.long_task for _, found in rows)} requests of runs whose task alone takes more than {MOST_SHARE:.0%} of the room.
-Second bar, for the default memory: after a cut, a request takes {LEAST_SHARE:.0%} to {MOST_SHARE:.0%} of the room. \
-The bar does not apply if the task and the last {LAST} results alone take more than {MOST_SHARE:.0%} of the room.
-The number of tokens of a message is the growth of the provider's count after the message was added.""",
+The first requirement is that each request contains the task and the last {LAST} results. \
+In some runs, the text of the task takes more than {MOST_SHARE:.0%} of the room. Therefore the first requirement does not apply to the \
+{sum(found.long_task for _, found in rows)} requests of such runs.
+The second requirement is that a request takes {LEAST_SHARE:.0%} to {MOST_SHARE:.0%} of the room after a cut by the default memory. \
+A request does not have to meet the second requirement if the task and the last {LAST} results alone take more than \
+{MOST_SHARE:.0%} of the room.
+
+The provider counts the tokens of each request. To count the tokens of a message, the benchmark subtracts the provider's count \
+without the message from the count with the message.""",
         failures=tuple(failures),
     )
 
@@ -550,7 +554,7 @@ def counts_table(counts: Counts) -> Table:
             ("`upper_bound`", f"{counts.requests:,}", f"{counts.short:,}", *_spread(counts.high)),
             ("`expected_tokens`", f"{counts.requests:,}", "", *_spread(counts.expected)),
         ),
-        note=f"Bar: `upper_bound` is never below the count. In {too_high:,} requests, `upper_bound` is more than 10 % above the count.",
+        note=f"Requirement: `upper_bound` is never below the count. In {too_high:,} requests, `upper_bound` is more than 10 % above the count.",
         failures=tuple(failures),
     )
 
@@ -587,6 +591,6 @@ def histories_table(found: Sequence[Histories]) -> Table:
             )
             for each in found
         ),
-        note="Bar: all recordings are accepted.",
+        note="Requirement: all recordings are accepted.",
         failures=tuple(failures),
     )

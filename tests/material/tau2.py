@@ -359,7 +359,7 @@ def make_table(rows: Sequence[tuple[str, Played]]) -> Table:
         )
     ]
     return Table(
-        title=f"{SOURCE.title}: true actions of all tasks",
+        title=f"{SOURCE.title}: reference actions of all tasks",
         heads=(
             "domain",
             "tasks",
@@ -385,6 +385,6 @@ def make_table(rows: Sequence[tuple[str, Played]]) -> Table:
             )
             for name, found in rows
         ),
-        note="Bars: the databases of the assistant and of the user are equal, and the same number of assertions hold as in tau2-bench.",
+        note="Requirements: the databases of the assistant and of the user are equal, and the same number of assertions hold as in tau2-bench.",
         failures=tuple(failures),
     )

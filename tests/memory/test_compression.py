@@ -3,20 +3,14 @@
 import pytest
 import trio
 
-from actgent import BareAgent, LongTermMemory, ScriptedLLM, SemanticCompression, SummarizingMemory, Text
+from actgent import BareAgent, LongTermMemory, ScriptedLLM, SemanticCompression, SummarizingMemory
+from actgent.memory.context_size_estimate import count_characters
 from actgent.memory.history_processors.semantic_compression import LEFT_OUT
-from actgent.memory.token_budget import count_characters
-from actgent.messages import Message, Sender, ToolCall, ToolResult
+from actgent.messages import Message, ToolCall, ToolResult
 
-USER, AGENT, TOOLS = Sender("ada"), Sender("a", "assistant"), Sender("tools", "tool")
+from .histories import AGENT, TOOLS, said
+
 FILLER = "We talked about this and that. It was nice. You said so, and I said so, too. "
-
-
-def said(*texts):
-    return [
-        Message(session_id="s", sender=AGENT if n % 2 else USER, parts=(Text(t),))
-        for n, t in enumerate(texts)
-    ]
 
 
 def conversation():

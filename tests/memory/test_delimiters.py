@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from actgent import BareAgent, ScriptedLLM, Sender, ToolCall, open_runtime, tool
-from actgent.memory.notice_delimiters import neutralize, neutralize_parts
 from actgent.memory.short_term_memory import ShortTermMemory
+from actgent.memory.system_tag_escaping import neutralize, neutralize_parts
 from actgent.messages import Image, Message, Text, ToolResult
 
 SPELLED = [

@@ -33,7 +33,7 @@ from actgent.journal.transfer import read_sessions, write_sessions
 from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.clients.openai_responses import OpenAIResponses
-from actgent.llm.http import to_json
+from actgent.llm.http.wire_encoding import to_json
 from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import Image, Thinking
 from actgent.testing import check_transcript

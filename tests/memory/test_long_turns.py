@@ -25,9 +25,9 @@ from actgent import (
     open_runtime,
     tool,
 )
+from actgent.memory.context_size_estimate import count_characters
 from actgent.memory.conversation_trimming import PROTECTED_RESULTS
 from actgent.memory.history_processor_memory import ManagedMemory
-from actgent.memory.token_budget import count_characters
 from actgent.messages import Message, Sender, Thinking, ToolResult
 from actgent.testing import check_transcript
 

@@ -7,18 +7,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from actgent import BareAgent, ScriptedLLM, Text, ToolCall, Truncation, tool
+from actgent.memory.context_size_estimate import count_characters, tokens
 from actgent.memory.history_processors.truncation import end_of
-from actgent.memory.token_budget import count_characters, tokens
-from actgent.messages import Message, Sender, ToolResult
+from actgent.messages import Message, ToolResult
 
-USER, AGENT, TOOLS = Sender("ada"), Sender("a", "assistant"), Sender("tools", "tool")
-
-
-def said(*texts):
-    return [
-        Message(session_id="s", sender=AGENT if n % 2 else USER, parts=(Text(t),))
-        for n, t in enumerate(texts)
-    ]
+from .histories import AGENT, TOOLS, said
 
 
 def shown_tokens(messages):

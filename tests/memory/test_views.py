@@ -20,10 +20,10 @@ from actgent import (
     Text,
     TimeDecay,
 )
-from actgent.agents.argument_checks import memory_of
+from actgent.agents.agent_constructor_validation import memory_of
+from actgent.memory.context_size_estimate import count_characters
 from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.memory.summarizing_memory import SUMMARY
-from actgent.memory.token_budget import count_characters
 from actgent.messages import Image, Message, Sender, Thinking, ToolCall, ToolResult
 from actgent.testing import check_transcript
 

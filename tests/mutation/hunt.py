@@ -40,7 +40,7 @@ SUITES: dict[str, Sequence[str]] = {
     "actgent/cluster/failure_detection.py": ["tests/cluster"],
     "actgent/cluster/unowned_partition_messages.py": ["tests/cluster"],
     "actgent/cluster/cluster_node.py": ["tests/cluster"],
-    "actgent/cluster/session_quarantine.py": ["tests/cluster"],
+    "actgent/cluster/crashing_session_quarantine.py": ["tests/cluster"],
     "actgent/cluster/relay_*.py": ["tests/cluster"],
 }
 """Modules to mutate, and the tests that must detect the mutants."""

@@ -42,7 +42,7 @@ OURS = {
         TASKS,
     ),
     "schedules do not travel": (
-        "actgent/journal/transfer/id_remapping.py",
+        "actgent/journal/transfer.py",
         "tuple(map(record_of, session.records))",
         'tuple(r for r in map(record_of, session.records) if "chedule" not in type(r).__name__)',
         MODES,
@@ -164,7 +164,7 @@ def test_each_module_has_its_tests():
         (path, test) for path in hunt.targets() for test in hunt.suite_of(path) if not (ROOT / test).exists()
     ]
     assert missing == []
-    assert hunt.suite_of("actgent/protocols/goal/task_references.py") == [
+    assert hunt.suite_of("actgent/protocols/goal/goal_progress.py") == [
         "tests/protocols/test_goal.py",
         "tests/protocols",
         "tests/agents",

@@ -94,7 +94,7 @@ async def test_attributes_of_a_long_conversation_are_json_in_the_format_of_the_c
     assert answer == {
         "role": "assistant",
         "parts": [{"type": "text", "content": "The end."}],
-        "finish_reason": "end",
+        "finish_reason": "stop",
     }
     (call,) = json.loads(first["gen_ai.output.messages"])[0]["parts"]
     assert call == {"type": "tool_call", "id": "c1", "name": "read", "arguments": {"page": 1}}

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import trio
 
 from actgent import (
     Approve,
@@ -17,6 +18,7 @@ from actgent import (
     open_runtime,
     tool,
 )
+from actgent.journal.record_types import AgentMessageRecord, CallFinishedRecord
 from actgent.observe.opentelemetry_tracing import SCHEMA_URL
 
 
@@ -28,10 +30,7 @@ async def pay(to: str) -> str:
 
 @pytest.mark.parametrize(
     ("call", "name"),
-    [
-        (ToolCall("canary", {}), "unknown"),
-        (ToolCall("pay", {"to": 1}), "pay"),
-    ],
+    [(ToolCall("canary", {}), "unknown"), (ToolCall("pay", {"to": 1}), "pay")],
     ids=["unknown tool", "invalid arguments"],
 )
 async def test_rejected_call_has_a_span(recorder, call, name):
@@ -55,6 +54,36 @@ async def test_rejected_call_has_a_span(recorder, call, name):
     assert span.attributes["actgent.tool.status"] == "refused"
     assert "canary" not in "".join(each.to_json() for each in recorder.spans)
     assert "gen_ai.execute_tool.duration" not in recorder.metrics()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_times_of_a_result_are_those_of_its_span(recorder, count):
+    """The recorded times are read inside of the span, also if several calls of an answer overlap. A rejected call has none."""
+
+    @tool(effect="pure")
+    async def nap(seconds: float) -> str:
+        await trio.sleep(seconds)
+        return "slept"
+
+    calls = [ToolCall("nap", {"seconds": number / 50}, f"c{number}") for number in range(count)]
+    script = [[*calls, ToolCall("canary", {}, "wrong")], "ok"]
+    agent = BareAgent("clerk", llm=ScriptedLLM(script), tools=[nap])
+    results = {}
+    async with open_runtime(telemetry=recorder.telemetry(), journal="memory:") as runtime:
+        await runtime.start(agent)
+        session = await agent.create_session("ada", "go")
+        await session.wait_idle()
+        for record in await runtime.journal.load(session.id):
+            if isinstance(record, AgentMessageRecord):
+                results |= {each.call_id: each for each in record.message.tool_results}
+            elif isinstance(record, CallFinishedRecord):
+                results[record.result.call_id] = record.result
+    spans = {span.attributes["gen_ai.tool.call.id"]: span for span in recorder.of("execute_tool")}
+    for call in calls:
+        result, span = results[call.id], spans[call.id]
+        times = [span.start_time / 1e9, result.started_at, result.ended_at, span.end_time / 1e9]
+        assert times == sorted(times)
+    assert (results["wrong"].started_at, results["wrong"].ended_at) == (0.0, 0.0)
 
 
 async def test_each_tool_span_links_to_the_request_that_decided(recorder):
@@ -84,11 +113,7 @@ async def test_each_tool_span_links_to_the_request_that_decided(recorder):
 
 async def test_the_planning_call_is_inside_a_plan_span(recorder):
     """The calls that execute the plan are outside that span."""
-    plan = {
-        "intent": "answer",
-        "plan": "one item",
-        "todoList": [{"id": "1", "description": "look"}],
-    }
+    plan = {"intent": "answer", "plan": "one item", "todoList": [{"id": "1", "description": "look"}]}
     item = {"content": "found", "nextStepDecision": "complete_item"}
     agent = PlanAgent("planner", llm=ScriptedLLM([json.dumps(plan), json.dumps(item), "All done."]))
     async with open_runtime(telemetry=recorder.telemetry()) as runtime:

@@ -1,14 +1,14 @@
 """`actgent serve --telemetry` exports to an OTLP receiver according to the standard environment variables."""
 
 import os
-import re
 import signal
-import subprocess
 
 import httpx2
 import pytest
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra `otlp` is not installed")
+
+from tests.web.server_process import open_servers, until
 
 from .otlp_receiver import open_otlp_receiver, values_of
 
@@ -24,33 +24,8 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 def serve(tmp_path, commands, no_keys):
     """Return `serve(**variables)`, which starts a server with telemetry."""
     (tmp_path / "team.py").write_text(TEAM)
-    running = []
-
-    def start(**variables):
-        line = ["actgent", "serve", "team.py", "--bind", "127.0.0.1:0", "--telemetry"]
-        process = commands.popen(
-            line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, env=os.environ | variables
-        )
-        running.append(process)
-        return process
-
-    yield start
-    for process in running:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
-
-
-def until(stream, pattern):
-    """Read lines up to the first match, and return its first group."""
-    lines = b""
-    while line := stream.readline():
-        lines += line
-        if found := re.search(pattern, line.decode()):
-            return found[1]
-    raise AssertionError(lines.decode())
+    with open_servers(commands, tmp_path, "--telemetry") as start:
+        yield lambda **variables: start(env=os.environ | variables)
 
 
 def test_a_server_exports_spans_and_metrics(serve):

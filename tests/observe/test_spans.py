@@ -223,6 +223,31 @@ async def test_wrapper_model_counts_no_tokens_twice(recorder):
     assert counted == [None, 5]
 
 
+@pytest.mark.parametrize(
+    ("model", "provider", "asked"),
+    [
+        ("ollama:llama3:8b", "ollama", "llama3:8b"),
+        ("gemini:g", "gcp.gemini", "g"),
+        ("openai-responses:m", "openai", "m"),
+        ("mine", "unknown", "mine"),
+    ],
+)
+async def test_model_spans_have_the_values_of_the_conventions(recorder, model, provider, asked):
+    """Providers and finish reasons have the names that the conventions list."""
+    llm = ScriptedLLM([ToolCall("add", {"a": 1, "b": 2}), "Three."], name=model)
+    agent = BareAgent("clerk", llm=llm, tools=[add])
+    async with open_runtime(telemetry=recorder.telemetry()) as runtime:
+        await runtime.start(agent)
+        await agent.run("1 + 2?")
+    first, second = recorder.of("chat")
+    assert first.name == f"chat {asked}"
+    assert first.attributes["gen_ai.provider.name"] == provider
+    assert first.attributes["gen_ai.request.model"] == asked
+    assert first.attributes["gen_ai.response.finish_reasons"] == ("tool_call",)
+    assert second.attributes["gen_ai.response.finish_reasons"] == ("stop",)
+    assert "gen_ai.request.stream" not in first.attributes
+
+
 async def test_failed_spans_have_their_error_kind(recorder):
     """Spans of a failed tool and a failed model have an error kind, and no error text."""
 
@@ -396,10 +421,7 @@ async def test_no_span_is_open_during_an_approval(recorder):
     first, second = recorder.of("invoke_agent")
     (decide,) = recorder.of("decide")
     assert second.attributes["actgent.activation"] == "person"
-    assert [link.context.span_id for link in second.links] == [
-        first.context.span_id,
-        decide.context.span_id,
-    ]
+    assert [link.context.span_id for link in second.links] == [first.context.span_id, decide.context.span_id]
 
 
 async def test_resumed_turn_stays_in_its_trace(recorder):
@@ -597,6 +619,7 @@ def test_names_match_the_conventions():
         "gen_ai.memory.record.count",
         "gen_ai.memory.record.id",
         "gen_ai.memory.query.text",
+        "gen_ai.usage.cache_write.input_tokens",
     }
     ours = {
         value

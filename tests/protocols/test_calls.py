@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from actgent.errors import AnswerError, ParseError
 from actgent.protocols.answer_content_parsing import parse_encoded_calls
 from actgent.protocols.bare_text_protocol import Bare
-from actgent.protocols.goal.decision_parsing import CustomAction, DecisionReader
+from actgent.protocols.goal.goal_decision_parsing import CustomAction, DecisionReader
 from actgent.protocols.plan.plan_answer_parsing import parse_item_answer, parse_planning_answer
 from actgent.protocols.protocol_interface import CallTools, ClassificationType, Profile
 from actgent.protocols.react_protocol import ReAct

@@ -8,7 +8,7 @@ import pytest
 from actgent.errors import ConfigurationError, EmptyAnswer, ParseError
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Message, Sender, Text, ToolCall, ToolResult, ToolSpec
-from actgent.protocols.goal import CustomAction, Goal
+from actgent.protocols.goal.goal_decision_parsing import CustomAction
 from actgent.protocols.goal.goal_progress import (
     MAX_STALLED,
     Progress,
@@ -18,7 +18,7 @@ from actgent.protocols.goal.goal_progress import (
     progress_of,
     stored_progress,
 )
-from actgent.protocols.goal.goal_protocol import TRANSITIONS, offered_actions, rejection_reason
+from actgent.protocols.goal.goal_protocol import TRANSITIONS, Goal, offered_actions, rejection_reason
 from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.protocol_interface import CallTools, Continue, Profile, SendReply, UpdateState
 
@@ -290,12 +290,7 @@ def test_the_order_of_the_example_is_accepted():
 
 @pytest.mark.parametrize(
     ("action", "fields"),
-    [
-        ("plan", {"plan": ["old"]}),
-        ("summarize", {"summary": "old"}),
-        ("execute", {}),
-        ("evaluate", {}),
-    ],
+    [("plan", {"plan": ["old"]}), ("summarize", {"summary": "old"}), ("execute", {}), ("evaluate", {})],
 )
 def test_sixth_decision_without_progress_ends_the_loop(action, fields):
     """The sixth consecutive decision without progress is not executed. The loop ends with the reason."""

@@ -4,13 +4,13 @@ import pytest
 
 from actgent.protocols.goal.task_plan import (
     PlannedTask,
+    References,
     failure_lines,
     read_tasks,
     tasks_change,
     tasks_in,
     tasks_reason,
 )
-from actgent.protocols.goal.task_references import References
 
 DONE = [
     PlannedTask(

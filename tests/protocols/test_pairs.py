@@ -127,11 +127,7 @@ async def test_a_pair_is_a_protocol():
 
 @pytest.mark.parametrize(
     ("classifier", "reason"),
-    [
-        (Failing(), "never good"),
-        (Breaking(), "KeyError('x')"),
-        (NeedsTypes(), "that is no type"),
-    ],
+    [(Failing(), "never good"), (Breaking(), "KeyError('x')"), (NeedsTypes(), "that is no type")],
 )
 def test_mismatched_template_and_classifier_are_rejected(classifier, reason):
     """The error names both halves, the example and its mistake."""

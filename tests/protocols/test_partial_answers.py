@@ -6,7 +6,7 @@ import random
 import pytest
 
 from actgent.protocols.bare_text_protocol import Bare
-from actgent.protocols.goal import Goal
+from actgent.protocols.goal.goal_protocol import Goal
 from actgent.protocols.partial_answers import GROWTH_DIVISOR, SHORT_TEXT_CHARS, PartialAnswer
 from actgent.protocols.plan import Planning
 from actgent.protocols.protocol_interface import Protocol, SendReply

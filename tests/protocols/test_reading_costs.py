@@ -12,7 +12,7 @@ from actgent.protocols.plan.plan_answer_parsing import parse_planning_answer, sp
 from actgent.protocols.react_protocol import ReAct
 from actgent.protocols.steps_protocol import Steps
 from actgent.structured_output.extract_json import unfenced
-from actgent.tools.outputs.untrusted_result_delimiters import neutral
+from actgent.tools.outputs.untrusted_result_delimiters import replace_special_tokens
 
 from .conftest import read
 
@@ -29,7 +29,7 @@ REPEATED = {
         lambda text: read(ReAct(), text),
         "Action: x\n" + "\t " * 10_000 + "\nAction Input: {}",
     ),
-    "blanks in a tag of a page": (neutral, "<" + "\t" * 15_000),
+    "blanks in a tag of a page": (replace_special_tokens, "<" + "\t" * 15_000),
     "a duration without end": (
         lambda text: read_limits(
             {

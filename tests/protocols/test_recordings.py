@@ -12,8 +12,8 @@ from actgent.protocols.protocol_interface import CallTools, SendReply
 from actgent.protocols.react_protocol import ReAct
 from actgent.protocols.router_protocol import Router
 from actgent.protocols.simple_protocol import Simple
+from actgent.structured_output.answer_type_schemas import schema_check
 from actgent.structured_output.extract_json import extract, extract_only
-from actgent.structured_output.instruction_schemas import schema_check
 
 from .conftest import TYPES, read
 

@@ -85,10 +85,7 @@ def test_structured_final_answer_is_shown_as_json(value):
 
 @pytest.mark.parametrize(
     ("plan", "kept"),
-    [
-        ("Step 1: Do this\nStep 2: Say it", "Step 1: Do this\nStep 2: Say it"),
-        (["Do", "Say"], "Do\nSay"),
-    ],
+    [("Step 1: Do this\nStep 2: Say it", "Step 1: Do this\nStep 2: Say it"), (["Do", "Say"], "Do\nSay")],
 )
 def test_plan_is_stored_and_the_turn_continues(plan, kept):
     """2, 13: a plan is stored in the session's state, and the turn continues."""

@@ -9,8 +9,8 @@ from actgent.protocols.plan.todo_list import (
     TodoChange,
     TodoItem,
     cancel_blocked,
+    change_text,
     clipped,
-    diff_text,
     diff_todo,
     next_item,
     refine,
@@ -55,7 +55,7 @@ def test_case_29_changes_are_in_the_order_of_the_new_list():
     ]
     assert diff.of("modified") == (done,)
     assert diff.to_data() == {"added": ["c"], "modified": ["a"], "removed": ["b"]}
-    assert diff_text(diff) == "+ c: third\n~ a: status: completed\n- b: second"
+    assert [*map(change_text, diff.changes)] == ["+ c: third", "~ a: status: completed", "- b: second"]
 
 
 def test_next_item_is_the_first_unblocked_one():

@@ -206,7 +206,7 @@ def test_block_12_types_without_a_builder():
             name="greeting",
             description="General greetings and pleasantries",
             schema={"messageType": "greeting", "content": "<string>"},
-        ),
+        )
     ]
     # end
     assert SimpleAgent("a", llm=ScriptedLLM([]), types=classification_types).profile.types

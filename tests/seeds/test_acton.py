@@ -86,9 +86,7 @@ async def test_block_4_a_call_is_repeated(autojump_clock):
 
     # block 4
     call_llm = RetryingModel(
-        fails,
-        Retry.exponential(3, multiplier=2, least=1, most=60),
-        retry_on=(ConnectionError,),
+        fails, Retry.exponential(3, multiplier=2, least=1, most=60), retry_on=(ConnectionError,)
     )
     # end
     async with BareAgent("a", llm=call_llm) as agent:

@@ -69,7 +69,7 @@ def tables():
         lines += [
             f"## {title}",
             "",
-            f"{len(found)} promises: {len(found) - differing} work here in the same way, and {differing} work differently.",
+            f"Of the {len(found)} promised features, {len(found) - differing} work in actgent in the same way, and {differing} work differently.",
             "",
             "| promise | here | program |",
             "|---|---|---|",

@@ -57,6 +57,25 @@ async def say(agent, owner, *texts):
     return session
 
 
+async def test_a_new_journal_at_the_place_of_a_removed_one_has_no_earlier_trends(tmp_path):
+    """The index of a removed journal file is emptied. The index of the same journal keeps amounts of erased sessions."""
+    url = f"sqlite:///{tmp_path / 'agents.db'}"
+    async with open_runtime(journal=url, index=True) as runtime:
+        session = await say(await runtime.start(agent_of()), "ada", "hello", "call")
+        assert (await trends(runtime)).total.turns == 2
+        await runtime.delete_session(session.id)
+    async with open_runtime(journal=url, index=True) as runtime:
+        assert (await trends(runtime)).total.turns == 2
+    for path in tmp_path.glob("agents.db*"):
+        path.unlink()
+    assert (tmp_path / "agents.index.data.db").exists()
+    async with open_runtime(journal=url, index=True) as runtime:
+        assert (await trends(runtime)).total.turns == 0
+        await say(await runtime.start(agent_of()), "ada", "hello")
+        assert (await trends(runtime)).total.turns == 1
+        assert len((await runtime.search("hello")).hits) == 1
+
+
 async def trends(runtime, by="day", **expected):
     await runtime.index.wait_filled()
     return await runtime.trends(by, **expected)

@@ -22,25 +22,32 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).parent))
 
 import attrs  # noqa: E402
-from planted_faults import FOUND, FOUND_IN_SQLITE, FOUND_WITH_OPTIONS, PLANTED_FAULTS, Edit  # noqa: E402
+from planted_faults import (  # noqa: E402
+    FOUND,
+    FOUND_IN_SQLITE,
+    FOUND_WITH_OPTIONS,
+    PLANTED_FAULTS,
+    Edit,
+    Fault,
+    changed_sources,
+)
 
 
-def plant(edit: Edit) -> None:
-    """Change a module for this process, before it is imported.
+def plant(fault: Fault) -> None:
+    """Change modules for this process, before they are imported.
 
     Raises:
-        ValueError: The module does not contain the text exactly once.
+        ValueError: A module does not contain a text exactly once.
     """
-    path = ROOT / "actgent" / edit.path
-    source = path.read_text(encoding="utf-8")
-    if source.count(edit.old) != 1:
-        raise ValueError(f"{edit.path} contains {source.count(edit.old)} times: {edit.old}")
-    changed = compile(source.replace(edit.old, edit.new), str(path), "exec", dont_inherit=True)
+    changed = {
+        str(path): compile(source, str(path), "exec", dont_inherit=True)
+        for path, source in changed_sources(fault, ROOT / "actgent").items()
+    }
     loader = importlib.machinery.SourceFileLoader
     get_code = loader.get_code
 
     def get_changed(self: Any, name: str) -> CodeType | None:
-        return changed if self.path == str(path) else get_code(self, name)
+        return changed[self.path] if self.path in changed else get_code(self, name)
 
     loader.get_code = get_changed  # type: ignore[method-assign]
 
@@ -132,8 +139,7 @@ def hunt_one(
 
     `play` returns the function that runs a seed.
     """
-    for edit in PLANTED_FAULTS[name].edits:
-        plant(edit)
+    plant(PLANTED_FAULTS[name])
     run = play()
     found: dict[str, Any] = {"seed": -1, "problems": [], "cpu": 0.0}
     began = time.process_time()

@@ -150,3 +150,79 @@ async def seal(order: str) -> str:
 counter = BareAgent("counter", llm="openai:gpt-5.2", tools=[book, seal])
 '''
 """One agent with few tools, so that most turns wait for approvals that expire. The search for planted faults runs it, too."""
+
+TEAM = '''
+from actgent import BareAgent, delegation_tools, hand_back, handoff, scheduling_tools, tool
+
+
+@tool(effect="once")
+async def refund(order: str) -> str:
+    """Refund an order."""
+    return "refunded"
+
+
+@tool(effect="idempotent", approval=True)
+async def sign(order: str) -> str:
+    """Sign an order."""
+    return "signed"
+
+
+billing = BareAgent("billing", llm="openai:gpt-5.2", tools=[refund, sign, hand_back()])
+repairs = BareAgent("repairs", llm="openai:gpt-5.2", tools=[sign, hand_back(), *scheduling_tools()])
+desk = BareAgent(
+    "desk",
+    llm="openai:gpt-5.2",
+    tools=[handoff(billing), handoff(repairs), refund, *delegation_tools(["repairs"]), *scheduling_tools()],
+)
+'''
+"""Agents that hand conversations over and back, delegate tasks, and set schedules."""
+
+ISOLATED = '''
+from actgent import BareAgent, Policy, tool
+
+
+@tool(effect="pure", untrusted=True)
+async def read_page(page: str) -> str:
+    """Read a page."""
+    return f"the page {page}"
+
+
+@tool(effect="once")
+async def pay(order: str) -> str:
+    """Pay an order."""
+    return "paid"
+
+
+policy = Policy(untrusted="isolate")
+helper = BareAgent("helper", llm="openai:gpt-5.2", tools=[read_page], policy=policy)
+clerk = BareAgent("clerk", llm="openai:gpt-5.2", tools=[read_page, pay, helper.as_tool()], policy=policy)
+'''
+"""Two agents that withhold untrusted texts from their models."""
+
+OWN_TASKS = '''
+from actgent import BareAgent, ToolContext, tool
+from actgent.messages import Image
+
+
+@tool(effect="pure")
+async def picture(name: str) -> object:
+    """Return a picture."""
+    return Image(b"\\x89PNG\\r\\n\\x1a\\n" + b"0" * 20, "image/png")
+
+
+@tool(effect="idempotent")
+async def hand_out(text: str, context: ToolContext) -> str:
+    """Delegate a task."""
+    return await context.session.delegate("other", text, task_id=f"own-{context.call_id}")
+
+
+@tool(effect="once", approval=True)
+async def sign(order: str) -> str:
+    """Sign an order."""
+    return "signed"
+
+
+other = BareAgent("other", llm="openai:gpt-5.2", tools=[sign, picture])
+main = BareAgent("main", llm="openai:gpt-5.2", tools=[picture, hand_out, sign])
+'''
+"""An agent whose tool delegates tasks, and tools that return pictures."""

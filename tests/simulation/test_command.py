@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from actgent.simulation import play
-from actgent.simulation.seed_runs import read_seed
+from actgent.simulation.parallel_seed_runs import read_seed
 
 from .programs import CLERK, DOUBLE_REFUND
 

@@ -9,13 +9,14 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import attrs
 import pytest
 import trio
 
 from actgent import ConfigurationError
-from actgent.agents.assembly import AgentModels
+from actgent.agents.agent_construction import AgentModels
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.record_types import (
     MessageAcceptedRecord,
@@ -25,20 +26,34 @@ from actgent.journal.record_types import (
 )
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Message, Sender, Text
+from actgent.runtime.runtime import Runtime
 from actgent.runtime.sessions import session_table
+from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.runtime.sessions.tag_and_metadata_changes import Annotator
 from actgent.simulation import Settings, Story, play
 from actgent.simulation.caller_observations import Notes
+from actgent.simulation.failing_run_shrinking import problem_kinds, shrink
 from actgent.simulation.fault_and_workload_plan import FAULTS, draw_plan
 from actgent.simulation.invariant_checks import check_run
 from actgent.simulation.run_report import render_story
 from actgent.simulation.seeded_choices import Choices
-from actgent.simulation.shrinking import necessary_events, problem_kinds, shrink
 from actgent.simulation.simulated_storage import Storage
-from actgent.simulation.simulated_world import World
+from actgent.simulation.simulated_world import SimulatedEvent, World
 from actgent.simulation.single_seed_run import check_program
 from actgent.tools.tool_execution import Batch
 
-from .programs import CLERK, COUNTER, DOUBLE_REFUND, NETWORK, PLAIN, SIMULATED_NETWORK
+from .programs import (
+    CLERK,
+    COUNTER,
+    DOUBLE_REFUND,
+    ISOLATED,
+    NETWORK,
+    OWN_TASKS,
+    PLAIN,
+    SIMULATED_NETWORK,
+    TEAM,
+    WORKSHOP,
+)
 
 SOAK = bool(os.environ.get("ACTGENT_SOAK"))
 SEEDS = {"memory": 5_000 if SOAK else 60, "sqlite": 1_000 if SOAK else 15}
@@ -112,6 +127,26 @@ print(*[play(seed, Settings(program=Path({str(chosen.program)!r}))).digest for s
 
 
 @pytest.mark.parametrize(
+    ("program", "always", "journal", "seeds"),
+    [
+        (COUNTER, "close,slow,stop", "memory", (57, 182, 549)),
+        (COUNTER, "restart,slow,cancel", "memory", (298, 381, 564)),
+        (WORKSHOP, "", "memory", (1855,)),
+        (WORKSHOP, "", "sqlite", (936, 1889)),
+        (TEAM, "", "memory", (5, 6, 69, 197, 563)),
+        (ISOLATED, "", "memory", (125, 165)),
+        (OWN_TASKS, "", "memory", (17,)),
+    ],
+    ids=["close", "restart", "workshop", "sqlite", "team", "isolated", "own tasks"],
+)
+def test_seeds_that_failed_once(settings, program, always, journal, seeds):
+    """These seeds found faults of actgent, or false alarms of the checks. They have no problem any more."""
+    chosen = settings(program, journal=journal, always=frozenset(filter(None, always.split(","))))
+    for seed in seeds:
+        assert play(seed, chosen).problems == [], seed
+
+
+@pytest.mark.parametrize(
     "faults", [(), *[(fault,) for fault in FAULTS]], ids=lambda faults: "".join(faults) or "none"
 )
 def test_faults_can_be_chosen(settings, faults):
@@ -166,7 +201,8 @@ def test_double_refund_is_found_and_shrunk(settings):
     assert "each_call_pays_once: s" in failed.problems[0]
     best, left_out = shrink(failed, chosen)
     assert problem_kinds(best) == problem_kinds(failed)
-    assert necessary_events(best, left_out, chosen) == best.happened
+    for event in best.happened:
+        assert not problem_kinds(play(best.seed, chosen, [*left_out, event])) & problem_kinds(best)
     lines = render_story(best.story.events)
     assert len(lines) <= 15
     text = "\n".join(lines)
@@ -180,6 +216,79 @@ def test_double_refund_is_found_and_shrunk(settings):
     ):
         assert words in text
     assert play(failed.seed, chosen, left_out).digest == best.digest
+
+
+def test_story_has_one_line_for_an_event_and_its_direct_consequence():
+    """A crash and the next start, a tool and its effect, and a call and its error share a line. Other events have their own."""
+    events = [
+        SimulatedEvent(1.0, "model", "the model calls book(order='1'), sign(order='(1')"),
+        SimulatedEvent(1.0, "write", "4+2", False),
+        SimulatedEvent(1.5, "result", "sign in s0: error"),
+        SimulatedEvent(2.0, "tool", "book begins, in s0"),
+        SimulatedEvent(2.0, "tool", "book has taken effect"),
+        SimulatedEvent(2.0, "kill", "THE PROCESS IS KILLED at a random moment"),
+        SimulatedEvent(3.0, "life", "life 2 begins"),
+        SimulatedEvent(3.0, "tool", "book begins, in s0"),
+        SimulatedEvent(3.0, "tool", "seal has taken effect"),
+        SimulatedEvent(3.0, "life", "life 3 begins"),
+        SimulatedEvent(4.0, "result", "seal in s0: error"),
+    ]
+    assert [line.split(maxsplit=1) for line in render_story(events)] == [
+        ["1.000", "the model calls book(order='1'), sign(order='(1'); sign in s0: error at 1.500"],
+        ["2.000", "book begins, in s0; book has taken effect"],
+        ["2.000", "THE PROCESS IS KILLED at a random moment; life 2 begins at 3.000"],
+        ["3.000", "book begins, in s0"],
+        ["3.000", "seal has taken effect"],
+        ["3.000", "life 3 begins"],
+        ["4.000", "seal in s0: error"],
+    ]
+
+
+def test_kinds_on_request_change_the_start_and_the_metadata(settings):
+    """With `order`, agents start in different orders. With `annotate`, callers add metadata, which no correct run loses."""
+    chosen, orders, count = settings(CLERK, faults=frozenset(["order", "annotate"])), set(), 0
+    chosen = attrs.evolve(chosen, always=chosen.faults)
+    start = Runtime.start
+
+    async def note_start(runtime, agent):
+        names.append(agent.name)
+        return await start(runtime, agent)
+
+    for seed in range(8):
+        names = []
+        with mock.patch.object(Runtime, "start", note_start):
+            outcome = play(seed, chosen)
+        assert not outcome.problems
+        orders.add(names[0])
+        count += outcome.counts["annotate"]
+    assert orders == {"clerk", "helper"}
+    assert count > 0
+
+
+def test_lost_annotation_is_found(settings, monkeypatch):
+    """A change of metadata that returns before its write is reported."""
+
+    async def annotate(self, key, change):
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(Annotator, "annotate", annotate)
+    chosen = settings(PLAIN, faults=frozenset(["annotate"]), always=frozenset(["annotate"]))
+    assert any("annotate() of" in text for seed in range(8) for text in play(seed, chosen).problems)
+
+
+def test_turn_during_on_session_is_found(settings, monkeypatch):
+    """A turn that begins before the `on_session` handler of its session has returned is reported."""
+    call = SessionOpener.call_on_session
+
+    async def call_later(opener, context):
+        trio.lowlevel.spawn_system_task(call, opener, context)
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(SessionOpener, "call_on_session", call_later)
+    chosen = settings(PLAIN, faults=frozenset(["handler"]), always=frozenset(["handler"]))
+    assert any(
+        "before its on_session handler" in text for seed in range(20) for text in play(seed, chosen).problems
+    )
 
 
 def test_lost_write_is_found(settings, monkeypatch):
@@ -366,7 +475,7 @@ def test_open_session_below_a_closed_parent_is_found(is_open):
     ]
     stored = {SessionKey("clerk", each.session_id): each for each in heads}
     storage._stored = SimpleNamespace(_stored_heads=stored)
-    assert [*storage.find_orphans()] == [("child", "s0")] * is_open
+    assert [(key.session_id, parent) for key, parent in storage.find_orphans()] == [("child", "s0")] * is_open
 
 
 def test_killed_handlers_cause_no_warning(settings, recwarn):

@@ -4,8 +4,8 @@ import pytest
 
 from actgent.errors import ConfigurationError
 from actgent.protocols.protocol_interface import ClassificationType, Instruction, types_from
-from actgent.structured_output import instruction_schemas
-from actgent.structured_output.instruction_schemas import is_json_schema, schema_check
+from actgent.structured_output import answer_type_schemas
+from actgent.structured_output.answer_type_schemas import is_json_schema, schema_check
 
 AGENT = {"name": "<its name>", "caps": ["<one>"], "home": {"city": "<where>"}, "kind": "any", "extra": {}}
 
@@ -133,5 +133,5 @@ def test_checks_are_compiled_once_and_bounded():
     kept = [{"type": "string", "maxLength": length} for length in range(1_030)]
     for each in kept:
         schema_check(each)
-    assert len(instruction_schemas._checks) <= 1_024
+    assert len(answer_type_schemas._checks) <= 1_024
     assert schema_check(schema) is not check

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from actgent.support.trio_batches_and_nursery import plain_nursery
+from actgent.support.plain_nursery import plain_nursery
 
 
 async def test_block_error_is_raised_unchanged():

@@ -8,12 +8,12 @@ import pytest
 import trio
 
 from actgent import ConfigurationError
-from actgent.support.shared_files import file_change, write_whole
+from actgent.support.files_shared_by_processes import file_change, write_whole
 
 HOLDER = """
 import sys, trio
 from pathlib import Path
-from actgent.support.shared_files import file_change
+from actgent.support.files_shared_by_processes import file_change
 
 async def main():
     async with file_change(Path(sys.argv[1])):

@@ -9,17 +9,7 @@ import json
 import sys
 import types
 from functools import partial
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NotRequired,
-    Required,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import Annotated, Any, Literal, NotRequired, Required, TypeVar, Union, get_args, get_origin
 
 import anthropic.types
 import httpx2

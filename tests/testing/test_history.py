@@ -11,11 +11,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, ConfigurationError, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.journal.record_types import (
-    AgentMessageRecord,
-    MessageAcceptedRecord,
-    MessageEndRecord,
-)
+from actgent.journal.record_types import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
 from actgent.testing import ClientCall, find_contradictions, load_client_calls
 
 ACTGENT = Path(sys.executable).with_name("actgent")

@@ -27,11 +27,7 @@ from actgent.testing import (
 )
 
 USER = [{"role": "user", "content": "What is 2 + 3?"}]
-CALLS = [
-    Text("I shall look it up: ÄÖ🙂."),
-    ToolCall("add", {"a": 2, "b": "drei 🙂"}),
-    ToolCall("now", {}),
-]
+CALLS = [Text("I shall look it up: ÄÖ🙂."), ToolCall("add", {"a": 2, "b": "drei 🙂"}), ToolCall("now", {})]
 USAGE = Usage(input_tokens=100, output_tokens=20, cached_tokens=60, cache_write_tokens=10, reasoning_tokens=5)
 STOPS = {
     "end": ("stop", "completed", "end_turn"),

@@ -380,7 +380,7 @@ def test_uncallable_function_is_rejected(function, reason):
 
 def test_cache_of_a_tool_with_context_is_rejected():
     """Results that depend on a session must not be cached for other sessions."""
-    with pytest.raises(ConfigurationError, match="takes a ToolContext"):
+    with pytest.raises(ConfigurationError, match="has a ToolContext parameter"):
 
         @tool(cache=1, effect="pure")
         def whoami(ctx: ToolContext) -> str:

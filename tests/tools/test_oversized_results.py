@@ -1,6 +1,7 @@
 """Long results: the conversation has their beginning, and `read_result` returns the rest."""
 
 import pytest
+import trio
 
 from actgent import (
     BareAgent,
@@ -9,6 +10,7 @@ from actgent import (
     Mode,
     Modes,
     ScriptedLLM,
+    Session,
     StaticToolset,
     ToolCall,
     ToolError,
@@ -67,7 +69,9 @@ async def test_the_rest_is_read_and_searched_also_after_a_restart(journal, tmp_p
     assert piece.content == f"[characters 5000 to 5100 of {len(LONG)}]\n{LONG[5000:5100]}"
     assert "line 19999" in found.content
     assert found.content.startswith(f"[at {LONG.index('line 19999')}]")
-    assert sum(LONG in str(value) for value in session.state.values()) == 1
+    with pytest.raises(KeyError):
+        session.state[f"_result/{first.call_id}"]
+    assert LONG not in str([*session.state.values()])
 
 
 async def test_limit_of_zero_stores_no_result_and_offers_no_tool():
@@ -101,6 +105,22 @@ async def test_every_agent_with_tools_is_offered_it(tools):
     names = [spec.name for spec in llm.chats[0].tools]
     assert ("read_result" in names) is bool(tools)
     assert bool(names) is bool(tools)
+
+
+async def test_read_result_respects_the_time_limit_of_tools(monkeypatch, autojump_clock):
+    """If the journal does not answer, `read_result` fails after the time limit of tools, and the turn continues."""
+
+    async def read_forever(self, **options):
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(Session, "messages", read_forever)
+    llm = ScriptedLLM([read(), "ok"])
+    async with BareAgent("a", llm=llm, tools=[long_text], limits=Limits(tool_timeout=5)) as agent:
+        session = await agent.create_session("ada")
+        assert (await agent.run("go", session=session)).text == "ok"
+        (result,) = results_of(session)
+    assert result.status == "error"
+    assert "5" in result.error
 
 
 async def test_custom_read_result_tool_is_kept():

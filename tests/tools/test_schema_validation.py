@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from actgent import FunctionTool
 from actgent.errors import ConfigurationError, InvalidArguments
-from actgent.structured_output.instruction_schemas import schema_check
+from actgent.structured_output.answer_type_schemas import schema_check
 from actgent.structured_output.output_type import form_output
 from actgent.tools.schemas.schema_validation import compile_schema
 
@@ -485,3 +485,12 @@ SAID = {"oneOf": [{"type": "string", "minLength": 1}, {"type": "array", "items":
 def test_branch_requirements_are_in_the_error(schema, value, text):
     """The error lists the branches that the value can match. A choice of members is one sentence."""
     assert compile_schema(schema, owner="a test").reason(value).startswith(text)
+
+
+def test_reason_remains_in_the_error_for_a_long_value():
+    """The middle of a long value is omitted, and the reason at the end of the text is complete."""
+    schema = object_with({"type": "array", "maxItems": 32, "items": {"type": "string"}})
+    reason = by_tool(schema, {"a": [f"tag number {number}" for number in range(80)]})
+    assert '/a: ["tag number 0"' in reason
+    assert reason.endswith("has more than 32 items")
+    assert len(reason) < 400

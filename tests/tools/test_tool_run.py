@@ -29,8 +29,7 @@ async def test_direct_call_returns_the_value():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [({"a": "two"}, "a"), ({}, "a"), ({"a": 1, "c": 2}, "c"), ('{"a": 1', "JSON")],
+    ("arguments", "expected"), [({"a": "two"}, "a"), ({}, "a"), ({"a": 1, "c": 2}, "c"), ('{"a": 1', "JSON")]
 )
 async def test_arguments_are_checked_before_it_runs(arguments, expected):
     """Wrong types, missing and unknown names, and invalid JSON text are rejected."""

@@ -26,7 +26,7 @@ from actgent.journal.record_types import MessageAcceptedRecord
 from actgent.journal.session_list_queries import SessionFilter
 from actgent.messages import traceparent
 from actgent.toolsets.a2a import A2AAgent, A2AModel
-from actgent.toolsets.http import Bearer
+from actgent.toolsets.http.api_credentials import Bearer
 from tests.interop.conftest import make_agents, runs, seen as chats
 from tests.web.conftest import open_served
 

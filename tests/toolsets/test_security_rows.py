@@ -38,7 +38,7 @@ from actgent.errors import (
 )
 from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
-from actgent.llm.http import read_arguments
+from actgent.llm.http.wire_encoding import read_arguments
 from actgent.llm.model_interface import ModelRequest
 from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.structured_output.extract_json import extract_only

@@ -13,7 +13,8 @@ import jsonschema_rs
 import pytest
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_gateway, open_runtime, tool
-from actgent.modes.mode_enforcement import Modes
+from actgent.actors import Actor
+from actgent.modes.tool_permissions_by_mode import Modes
 from actgent.web.access_tokens import new_token
 from actgent.web.gateway_limits import GatewayLimits
 from actgent.web.routes.endpoint_table import ENDPOINTS
@@ -98,10 +99,10 @@ async def check_answer(answer):
         pytest.fail(f"{answer.request.method} {path} {answer.status_code}: {error}")
 
 
-def make_agents():
-    clerk = BareAgent(
-        name="clerk", llm=ScriptedLLM(answer), tools=[deploy], goal="help", modes=Modes(commands=False)
-    )
+def make_agents(**streaming):
+    """Return the agents of a gateway. `streaming` has options of the clerk's model, such as `chunk=`."""
+    llm = ScriptedLLM(answer, **streaming)
+    clerk = BareAgent(name="clerk", llm=llm, tools=[deploy], goal="help", modes=Modes(commands=False))
     return [clerk, BareAgent(name="helper", llm=ScriptedLLM(["helped"] * 50))]
 
 
@@ -217,3 +218,12 @@ async def ada(served):
     async with served.client() as client:
         await client.put("/v1/sessions/s1", json={"agent": "clerk"})
         yield client
+
+
+class Parser(Actor):
+    """An actor that parses numbers once it is repaired."""
+
+    is_repaired = False
+
+    async def receive(self, payload):
+        return 7 if self.is_repaired else int(payload)

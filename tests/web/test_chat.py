@@ -144,9 +144,7 @@ async def test_short_wait_returns_the_unfinished_message(serving):
         assert (response.status_code, response.json()["status"]) == (202, "working")
         go.set()
         response = await ada.post(
-            "/v1/sessions/s1/messages",
-            json={"input": "x", "message_id": "m"},
-            headers={"prefer": "wait=10"},
+            "/v1/sessions/s1/messages", json={"input": "x", "message_id": "m"}, headers={"prefer": "wait=10"}
         )
         assert response.json()["outcome"]["text"] == "at last"
 

@@ -53,13 +53,7 @@ def a_truth(draw, _):
     return draw.choice((True, False))
 
 
-MAKERS = {
-    "object": an_object,
-    "array": an_array,
-    "integer": a_number,
-    "number": a_number,
-    "boolean": a_truth,
-}
+MAKERS = {"object": an_object, "array": an_array, "integer": a_number, "number": a_number, "boolean": a_truth}
 
 
 def text_of(draw, value):

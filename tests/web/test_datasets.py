@@ -128,7 +128,7 @@ async def test_two_edits_of_a_case_at_once(with_datasets):
                 nursery.start_soon(edit, expected)
         assert list(await client.dataset_cases("support")) == stored
     (text,) = rejected
-    assert "case 'a' was changed meanwhile: read it again" in text
+    assert "case 'a' was changed since it was read: read it again" in text
 
 
 async def test_evaluations_are_listed_and_compared(with_datasets):
@@ -171,7 +171,7 @@ async def test_the_client_reads_and_extends_datasets(with_datasets):
         stored = store_report(folder / "support.jsonl", report.to_json())
         assert await client.dataset_cases("support") == (made,)
         changed = await client.replace_dataset_case("support", made, {**made["case"], "expected": "Hello"})
-        with pytest.raises(UsageError, match="was changed meanwhile"):
+        with pytest.raises(UsageError, match="was changed since it was read"):
             await client.remove_dataset_case("support", made)
         await client.remove_dataset_case("support", changed)
         await client.remove_dataset_case("support", changed)

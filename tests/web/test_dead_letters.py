@@ -4,16 +4,7 @@ import pytest
 import trio
 
 from actgent import ActgentError, ActorFailed, PermissionDenied, connect
-from actgent.actors import Actor
-
-
-class Parser(Actor):
-    """An actor that parses numbers once it is repaired."""
-
-    is_repaired = False
-
-    async def receive(self, payload):
-        return 7 if self.is_repaired else int(payload)
+from tests.web.conftest import Parser
 
 
 @pytest.fixture

@@ -26,13 +26,13 @@ async def test_errors_are_limited_to_the_owner(serving):
             await fail(client, session_id)
         (group,) = (await ada.get("/v1/errors")).json()["items"]
         assert (group["kind"], group["error"], group["count"]) == ("model", "ProviderUnavailable", 2)
-        assert group["words"] == "down"
+        assert group["text"] == "down"
         assert group["agents"] == ["scout"]
         assert [each["id"] for each in group["sessions"]] == ["s2", "s1"]
         assert group["first_at"] <= group["last_at"]
         async with served.client("root") as root:
             (whole,) = (await root.get("/v1/errors")).json()["items"]
-            assert (whole["count"], whole["words"]) == (3, "of bob")
+            assert (whole["count"], whole["text"]) == (3, "of bob")
             await root.delete("/v1/sessions/b1")
         assert (await bob.get("/v1/errors")).json()["items"] == []
 
@@ -44,7 +44,7 @@ async def test_dead_letters_are_shown_to_admins(served):
         letters = [
             each for each in (await root.get("/v1/errors")).json()["items"] if each["kind"] == "dead letter"
         ]
-        assert [(each["words"], each["agents"], each["sessions"]) for each in letters] == [
+        assert [(each["text"], each["agents"], each["sessions"]) for each in letters] == [
             ("it was stopped", ["helper"], [])
         ]
         assert (await ada.get("/v1/errors")).json()["items"] == []
@@ -118,7 +118,7 @@ async def test_exception_messages_require_the_scope_journal(serving):
                 "ToolError": "tool",
             }
             assert groups["RuntimeError"]["cause"] == f"RuntimeError: cannot connect to {SECRET}"
-            assert groups["ToolError"]["words"] == "try it tomorrow"
+            assert groups["ToolError"]["text"] == "try it tomorrow"
             group = groups["ModelError"]
             assert group["cause"] == f"ValueError: the model was asked by {SECRET}"
 

@@ -197,3 +197,22 @@ async def test_statistics_cover_the_callers_sessions(served):
             return agents["sessions"], agents["suspended"]
 
         assert [await seen(each) for each in (ada, bob, root)] == [(3, 3), (1, 0), (4, 3)]
+
+
+async def test_head_and_body_of_a_response_are_sent_together(served):
+    """One read of a client returns the whole response, also for an empty body. The connection serves all requests."""
+    name, _, port = served.gateway.url.removeprefix("http://").rpartition(":")
+    lines = [f"Host: {name}:{port}", f"Authorization: Bearer {served.tokens['ada']}"]
+    async with await trio.open_tcp_stream(name, int(port)) as stream:
+        for verb, path in 8 * [
+            ("GET", "/v1/health/live"),
+            ("HEAD", "/v1/sessions"),
+            ("GET", "/v1/sessions/none"),
+        ]:
+            await stream.send_all("\r\n".join([f"{verb} {path} HTTP/1.1", *lines, "", ""]).encode())
+            with trio.fail_after(20):
+                head, _, body = (await stream.receive_some()).partition(b"\r\n\r\n")
+            (length,) = [
+                int(line[16:]) for line in head.split(b"\r\n") if line.startswith(b"content-length: ")
+            ]
+            assert len(body) == (0 if verb == "HEAD" else length)

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from actgent.tools.schemas.schema_validation import is_backtracking
 from actgent.web.problem_documents import Problem
-from actgent.web.routes.shared_schemas import CLIENT_ID, ID, check_client_id
+from actgent.web.routes.common_request_schemas import CLIENT_ID, ID, check_client_id
 
 _SAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}\Z")
 """The same pattern written with a lookahead."""

@@ -255,7 +255,7 @@ async def test_totals_and_errors_survive_a_restart(serving, tmp_path):
         async with served.client("root") as root, served.client("bob") as bob:
             after = (await root.get("/v1/errors")).json()["items"]
             assert [each["kind"] for each in after] == ["model", "tool"]
-            same = ("kind", "error", "words", "cause", "count", "agents", "tools", "sessions")
+            same = ("kind", "error", "text", "cause", "count", "agents", "tools", "sessions")
             assert [{name: each[name] for name in same} for each in after] == [
                 {name: each[name] for name in same} for each in before
             ]

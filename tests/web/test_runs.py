@@ -188,10 +188,7 @@ async def test_runs_are_listed_newest_first_in_pages(ada):
             break
         query["after"] = page["next"]
     statuses = [(each["message_id"], each["status"]) for each in items]
-    assert statuses == [
-        ("m5", "suspended"),
-        *((f"m{number}", "answered") for number in (4, 3, 2, 1, 0)),
-    ]
+    assert statuses == [("m5", "suspended"), *((f"m{number}", "answered") for number in (4, 3, 2, 1, 0))]
     for each in items:
         assert (await ada.get(f"{RUNS}/{each['message_id']}")).json() == each
     assert (await ada.get(RUNS, params={"after": "x"})).status_code == 422

@@ -50,6 +50,12 @@ async def test_a_hit_has_the_matches_and_figures_of_its_session(indexed):
     assert hit["at"].endswith("Z")
 
 
+async def test_search_without_words_uses_the_filters_alone(indexed):
+    page = await search(indexed, "root", owner="bob")
+    assert [(item["session_id"], item["marks"]) for item in page["items"]] == [("of-bob", [])] * 2
+    assert await search(indexed, "root", owner="bob", q="") == page
+
+
 async def test_hits_are_paged(indexed):
     first = await search(indexed, "ada", q="treasure", limit=1)
     second = await search(indexed, "ada", q="treasure", limit=1, after=first["next"])
@@ -66,8 +72,7 @@ async def test_hits_are_filtered_by_time_and_figures(indexed):
 @pytest.mark.parametrize(
     ("query", "word"),
     [
-        ({}, "parameter q"),
-        ({"q": "-"}, "word"),
+        ({"q": "-"}, "no word"),
         ({"q": "x", "since": "yesterday"}, "since="),
         ({"q": "x", "since": "2026-01-01"}, "time zone"),
         ({"q": "x", "min_cost": "nan"}, "min_cost="),

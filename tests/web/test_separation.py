@@ -16,6 +16,7 @@ BODIES = {
     "/sessions/{id}/schedules": {"input": "x", "after": 60},
     "/sessions/{id}/tasks": {"agent": "helper", "input": "x"},
     "/approvals/{id}/decision": {"approve": {}},
+    "/sessions/{id}/lifts": {"source": "page"},
     "/sessions/{id}/messages/{m}/feedback": {"score": 1},
     "/sessions/{id}/calls/{call}": {"reject": "no"},
 }

@@ -15,6 +15,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.web.server_process import open_processes, until
+
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 TEAM = """
 from actgent import BareAgent, ScriptedLLM
@@ -26,37 +28,22 @@ clerk = BareAgent("clerk", llm=ScriptedLLM(lambda chat: "WORDS"))
 def team(tmp_path, commands, no_keys):
     """Create a folder with a Python file of an agent. Return a function that starts `actgent` in the folder."""
     (tmp_path / "team.py").write_text(TEAM)
-    running = []
+    with open_processes() as running:
 
-    def start(*arguments):
-        with (tmp_path / "errors.txt").open("ab") as errors:
-            process = commands.popen(
-                ["actgent", *arguments], stdout=subprocess.PIPE, stderr=errors, cwd=tmp_path
-            )
-        running.append(process)
-        return process
+        def start(*arguments):
+            with (tmp_path / "errors.txt").open("ab") as errors:
+                process = commands.popen(
+                    ["actgent", *arguments], stdout=subprocess.PIPE, stderr=errors, cwd=tmp_path
+                )
+            running.append(process)
+            return process
 
-    yield start
-    for process in running:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        process.stdout.close()
-
-
-def until(process, pattern):
-    """Read a process's output up to a line that matches. Return the first group."""
-    text = b""
-    while line := process.stdout.readline():
-        text += line
-        if found := re.search(pattern, line.decode()):
-            return found[1]
-    raise AssertionError(text.decode())
+        yield start
 
 
 def serve(start, *options, bind="127.0.0.1:0"):
     process = start("serve", "team.py", "--bind", bind, *options)
-    return process, until(process, r"at (http\S+)/v1")
+    return process, until(process.stdout, r"at (http\S+)/v1")
 
 
 def client_of(url, token):
@@ -70,7 +57,7 @@ def test_agent_folder_is_served_with_tokens(team, tmp_path):
     made.wait()
     assert secret not in (tmp_path / "tokens.toml").read_text()
     listed = team("token", "list")
-    assert until(listed, r"^(ci: ada, chat, until \d+)")
+    assert until(listed.stdout, r"^(ci: ada, chat, until \d+)")
     process, url = serve(team, "--tokens", "tokens.toml", "--journal", "agents.db")
     with client_of(url, secret) as ada:
         assert ada.put("/v1/sessions/s1", json={"agent": "clerk"}).status_code == 201
@@ -92,7 +79,7 @@ def test_killed_server_loses_nothing(team):
     for _ in range(4):
         process, url = serve(team, "--journal", "agents.db", bind=bind)
         bind = url.removeprefix("http://")
-        secret = until(process, r"(act_\S+)")
+        secret = until(process.stdout, r"(act_\S+)")
         with client_of(url, secret) as ada:
             ada.put("/v1/sessions/s1", json={"agent": "clerk"})
             for _ in range(5):
@@ -102,7 +89,7 @@ def test_killed_server_loses_nothing(team):
             process.kill()
             process.wait()
         process, url = serve(team, "--journal", "agents.db", bind=bind)
-        secret = until(process, r"(act_\S+)")
+        secret = until(process.stdout, r"(act_\S+)")
         with client_of(url, secret) as ada:
             page = ada.get(
                 "/v1/sessions/s1/events", params={"after": last}, headers={"accept": "application/json"}
@@ -124,9 +111,12 @@ def test_run_of_an_outside_client_survives_a_killed_server(team):
     answers = []
     for _ in range(2):
         process, url = serve(team, "--journal", "agents.db")
-        lines = [until(process, r"token.*: (act_\S+)"), until(process, r"OpenAI clients: (\S+)")]
+        lines = [
+            until(process.stdout, r"token.*: (act_\S+)"),
+            until(process.stdout, r"OpenAI clients: (\S+)"),
+        ]
         assert lines[1] == f"{url}/openai/v1"
-        assert until(process, r"AG-UI clients: (\S+)") == f"{url}/agui/AGENT"
+        assert until(process.stdout, r"AG-UI clients: (\S+)") == f"{url}/agui/AGENT"
         with client_of(url, lines[0]) as client:
             text = client.post("/agui/clerk", json=body).text
             answers.append(re.findall(r'"delta":"([^"]*)"', text))
@@ -139,7 +129,7 @@ def test_run_of_an_outside_client_survives_a_killed_server(team):
 
 def test_protocols_of_outside_clients_can_be_selected(team):
     process, url = serve(team, "--protocols", "openai")
-    token = until(process, r"token.*: (act_\S+)")
+    token = until(process.stdout, r"token.*: (act_\S+)")
     with client_of(url, token) as client:
         assert client.get("/openai/v1/models").json()["data"][0]["id"] == "clerk"
         assert client.post("/agui/clerk", json={}).status_code == 404
@@ -148,13 +138,13 @@ def test_protocols_of_outside_clients_can_be_selected(team):
 def test_reload_serves_a_changed_file(team, tmp_path):
     """With --reload the agents of a changed file answer, under the same token."""
     process = team("serve", "team.py", "--bind", "127.0.0.1:0", "--reload")
-    secret = until(process, r"(act_\S+)")
-    url = until(process, r"at (http\S+)/v1")
+    secret = until(process.stdout, r"(act_\S+)")
+    url = until(process.stdout, r"at (http\S+)/v1")
     answers = []
     for expected in ("WORDS", "OTHER"):
         if expected == "OTHER":
             (tmp_path / "team.py").write_text(TEAM.replace("WORDS", expected) + "\n")
-            url = until(process, r"at (http\S+)/v1")
+            url = until(process.stdout, r"at (http\S+)/v1")
         with client_of(url, secret) as ada:
             ada.put("/v1/sessions/s1", json={"agent": "clerk"})
             response = ada.post(
@@ -169,8 +159,8 @@ def test_reload_serves_a_changed_file(team, tmp_path):
 def test_reload_ignores_a_broken_file(team, tmp_path):
     """With --reload the previous agents answer until the changed file can be run, and its error is printed."""
     process = team("serve", "team.py", "--bind", "127.0.0.1:0", "--reload")
-    secret = until(process, r"(act_\S+)")
-    url = until(process, r"at (http\S+)/v1")
+    secret = until(process.stdout, r"(act_\S+)")
+    url = until(process.stdout, r"at (http\S+)/v1")
     (tmp_path / "team.py").write_text("from actgent import Nothing\n")
     with client_of(url, secret) as ada, (tmp_path / "errors.txt").open() as errors:
         text = ""
@@ -180,7 +170,7 @@ def test_reload_ignores_a_broken_file(team, tmp_path):
             assert process.poll() is None
             time.sleep(0.05)
         (tmp_path / "team.py").write_text(TEAM.replace("clerk", "other"))
-        url = until(process, r"at (http\S+)/v1")
+        url = until(process.stdout, r"at (http\S+)/v1")
     with client_of(url, secret) as ada:
         assert ada.get("/v1/agents/other").status_code == 200
     process.send_signal(signal.SIGTERM)
@@ -201,7 +191,7 @@ def test_reload_waits_for_a_file_broken_at_the_start(team, tmp_path):
             time.sleep(0.05)
     assert "team.py cannot be run: ImportError in line 1" in text
     (tmp_path / "team.py").write_text(TEAM)
-    assert until(process, r"at (http\S+)/v1")
+    assert until(process.stdout, r"at (http\S+)/v1")
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) == 128 + signal.SIGTERM
 
@@ -214,15 +204,13 @@ def test_killed_server_loses_no_webhook(team, tmp_path, receiving):
         expected = {f"s{number}": 0 for number in range(3)}
         for _ in range(4):
             process, url = serve(team, "--journal", "agents.db", *options)
-            secret = until(process, r"(act_\S+)")
+            secret = until(process.stdout, r"(act_\S+)")
             with client_of(url, secret) as ada:
                 for number in range(12):
                     session = f"s{number % 3}"
                     ada.put(f"/v1/sessions/{session}", json={"agent": "clerk"})
                     response = ada.post(
-                        f"/v1/sessions/{session}/messages",
-                        json={"input": "x"},
-                        headers={"prefer": "wait=20"},
+                        f"/v1/sessions/{session}/messages", json={"input": "x"}, headers={"prefer": "wait=20"}
                     )
                     assert response.json()["outcome"]["text"] == "WORDS"
                     expected[session] += 1
@@ -346,7 +334,7 @@ def test_generated_requests_find_no_fault(team, tmp_path):
     (tmp_path / "datasets").mkdir()
     options = "--journal agents.db --index --datasets datasets --rate 100000 --burst 100000"
     process, url = serve(team, *options.split())
-    secret = until(process, r"(act_\S+)")
+    secret = until(process.stdout, r"(act_\S+)")
     checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
     settings = f"--checks {checks} --generation-deterministic --max-examples 3 --request-timeout 1 --continue-on-failure"
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/v1/openapi.json", *settings.split()]

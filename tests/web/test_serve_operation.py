@@ -12,6 +12,8 @@ import urllib.parse
 import httpx2
 import pytest
 
+from tests.web.server_process import open_servers, until
+
 TEAM = """
 from pathlib import Path
 import trio
@@ -33,31 +35,8 @@ TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 def serve(tmp_path, commands, no_keys):
     """Return a function that starts `actgent serve` in the test's folder. Standard error is a pipe."""
     (tmp_path / "team.py").write_text(TEAM)
-    running = []
-
-    def start(*options):
-        line = ["actgent", "serve", "team.py", "--bind", "127.0.0.1:0", *options]
-        process = commands.popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path)
-        running.append(process)
-        return process
-
-    yield start
-    for process in running:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
-
-
-def until(stream, pattern):
-    """Read lines up to one that matches, and return its first group."""
-    lines = b""
-    while line := stream.readline():
-        lines += line
-        if found := re.search(pattern, line.decode()):
-            return found[1]
-    raise AssertionError(lines.decode())
+    with open_servers(commands, tmp_path) as start:
+        yield start
 
 
 def client_of(url, token):

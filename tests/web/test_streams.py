@@ -374,6 +374,30 @@ async def test_reader_that_never_reads_is_disconnected(serving):
         mute.close()
 
 
+async def test_reader_that_is_slow_but_steady_gets_the_whole_response(serving):
+    """The time limit for sending applies to parts of a response: a slow client may need longer for all of it."""
+    limits = GatewayLimits(send_seconds=1, grace=1)
+    long = BareAgent(name="clerk", llm=ScriptedLLM(["x" * 900_000] * 7), grace=0)
+    async with serving(limits=limits, agents=[long]) as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        for _ in range(7):
+            await ada.post("/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=20"})
+        with trio.socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            host, port = served.gateway.url.removeprefix("http://").split(":")
+            await slow.connect((host, int(port)))
+            head = f"GET /v1/sessions/s1/messages HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {served.tokens['ada']}\r\nConnection: close\r\n\r\n"
+            await slow.send(head.encode())
+            received = bytearray()
+            while part := await slow.recv(200_000):
+                received += part
+                await trio.sleep(0.02)
+    head, _, body = bytes(received).partition(b"\r\n\r\n")
+    lengths = [line.split(b":")[1] for line in head.lower().split(b"\r\n") if b"content-length:" in line]
+    assert [len(body)] == [int(each) for each in lengths]
+    assert len(body) > 6_000_000
+
+
 async def mute_reader(served, session_id="s1"):
     """Open a connection that requests a stream and never reads it."""
     mute = trio.socket.socket()

@@ -99,15 +99,7 @@ async def test_reading_a_session_does_not_start_its_turn(serving):
         await ada.post("/v1/sessions/s1/messages", json={"input": "one"}, headers={"prefer": "wait=20"})
         await served.runtime.fork("s1", to=3, new_id="s2")
         running = served.runtime.agents.opener("clerk").running
-        for path in (
-            "",
-            "/messages",
-            "/schedules",
-            "/tasks",
-            "/approvals",
-            "/messages?limit=1",
-            "/state",
-        ):
+        for path in ("", "/messages", "/schedules", "/tasks", "/approvals", "/messages?limit=1", "/state"):
             answer = await reader.get(f"/v1/sessions/s2{path}")
             assert answer.status_code == 200, (path, answer.text)
             assert "s2" not in running.sessions, path

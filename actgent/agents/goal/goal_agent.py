@@ -10,33 +10,30 @@ import attrs
 import trio
 
 from actgent.agents.agent import Agent
-from actgent.agents.argument_checks import check_tools
+from actgent.agents.agent_constructor_validation import check_tools
 from actgent.agents.keyword_argument_types import CommonOptions, FormT, MessageOptions, ToolLike, Tools
-from actgent.agents.runs import view_session
+from actgent.agents.runs.runs_on_other_cluster_nodes import view_session
 from actgent.agents.session import Session
 from actgent.agents.verbose_output import MAX_VALUE_CHARS, Narration, value_line
-from actgent.errors import ConfigurationError, InboxFull, LimitReached, ParseError, ToolError, UsageError
+from actgent.errors import ConfigurationError, InboxFull, LimitReached, ToolError, UsageError
 from actgent.errors.text_escaping import counted, shown
 from actgent.messages import DataT_co, Message, Reply, new_id
-from actgent.protocols.goal import (
+from actgent.protocols.goal.goal_decision_parsing import CustomAction
+from actgent.protocols.goal.goal_progress import Progress, goal_view, progress_in, turn_of
+from actgent.protocols.goal.goal_protocol import Goal
+from actgent.protocols.goal.task_plan import (
     RUN_TASKS,
     TASKS_SCHEMA,
-    CustomAction,
-    Goal,
     PlannedTask,
-    Progress,
     References,
-    goal_view,
-    progress_in,
     read_tasks,
     tasks_change,
     tasks_for_model,
     tasks_in,
     tasks_reason,
-    turn_of,
 )
 from actgent.state.session_state import State
-from actgent.support.strict_json import loads
+from actgent.support.strict_json import loads_or_text
 from actgent.tools.function_tool import tool
 from actgent.tools.state_tools import StateTool, state_tool, takes_state
 from actgent.tools.tool_adapters import is_tool_like
@@ -91,8 +88,8 @@ class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
 
     Args:
         name: Name of the agent.
-        output: Type of the answer to an achieved goal; a goal that was not achieved has no data. Or an output handler: a
-            function that `run_goal` calls with the state as tools see it, and whose value is the data, however the goal ended.
+        output: Type of the answer to an achieved goal; a goal that was not achieved has no data. Or an output handler: a function
+            that `run_goal` calls with the state as tools see it. Its result is the data, also if the goal was not achieved.
         tools: Tools, functions `(state, args)` that return `(key, value)`, or other functions.
         max_iterations: Maximum number of model calls of one goal. The last one evaluates the results.
         actions: Actions that the model may choose, in addition to plan, execute, summarize and evaluate.
@@ -260,7 +257,7 @@ def _check_goal(goal: object) -> None:
 
 
 def _handler_of(output: object) -> Callable[[Mapping[str, Any]], Any] | None:
-    """Return the argument `output=` if it is an output handler, a function of the state; None if it is a type or schema.
+    """Return `output=` if it is a function of the state that computes the output; None if it is a type or a schema.
 
     Raises:
         ConfigurationError: The function is async.
@@ -309,7 +306,7 @@ def _tool_from(value: ToolLike, name: str | None, max_state_characters: int | No
 
 
 def _goal_values(context: ToolContext) -> Mapping[str, Any]:
-    """Return the goal, its results and the used tools by name. Tool functions `(state, args)` also see these values."""
+    """Return the goal, the results so far and the used tools, by name. Tool functions `(state, args)` read these values."""
     session = context.session
     return {} if session is None else goal_view(session.state, session.history)
 
@@ -369,7 +366,7 @@ async def _run_task(task: PlannedTask, before: Sequence[PlannedTask], others: Ne
         why = f"the task needs the result of {needed.id}, which is {needed.status}"
         return attrs.evolve(task, status=needed.status, failure_reason=why)
     if task.tool_name not in others.names():
-        return attrs.evolve(task, status="failed", failure_reason=f"there is no tool {task.tool_name!r}")
+        return attrs.evolve(task, status="failed", failure_reason=f"unknown tool {task.tool_name!r}")
     return await _call_with_retries(task, arguments, others)
 
 
@@ -389,15 +386,10 @@ async def _call_with_retries(
         except LimitReached as error:
             return attrs.evolve(failed, failure_reason=str(error))
         if result.error is None:
-            return attrs.evolve(task, status="completed", attempts=attempts, result=_decode(result.content))
+            return attrs.evolve(
+                task, status="completed", attempts=attempts, result=loads_or_text(result.content)
+            )
         failed = attrs.evolve(failed, attempts=attempts, failure_reason=result.error)
         if result.status != "error":  # any other status: the task may have had an effect
             break
     return failed
-
-
-def _decode(content: str) -> Any:
-    try:
-        return loads(content)
-    except ParseError:
-        return content

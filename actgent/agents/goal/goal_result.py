@@ -1,6 +1,6 @@
-"""`GoalResult`: the outcome of one goal, and everything found on the way to it."""
+"""`GoalResult`: the outcome of one goal, and everything found on the way to it. `RunMetrics`: the measures of its run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic
 
 import attrs
@@ -8,22 +8,102 @@ import attrs
 from actgent.errors import AnswerError, DeadlineExceeded, Interrupted, LimitReached, Stopped, Suspended
 from actgent.messages import NO_USAGE, DataT_co, Message, Reply, ToolResult, Usage
 from actgent.protocols.conversation_rendering import conversation_text
-from actgent.protocols.goal import (
+from actgent.protocols.goal.goal_progress import (
     WHOLE,
-    PlannedTask,
     Progress,
     Status,
-    closing_text,
     goal_view,
     progress_at_end,
     results_of,
-    tasks_in,
 )
-from actgent.support.serializable import Serializable
+from actgent.protocols.goal.goal_protocol import closing_text
+from actgent.protocols.goal.task_plan import RUN_TASKS, PlannedTask, tasks_in
+from actgent.support.dict_serialization import Serializable
 from actgent.support.user_code_calls import explained_text
 from actgent.tools.outputs.oversized_state_values import copy_state
 
-from .goal_run_metrics import RunMetrics, metrics_of
+
+@attrs.frozen(kw_only=True)
+class ToolMetrics(Serializable):
+    """Number of calls of one tool, and of its successful calls."""
+
+    calls: int
+    """Number of calls of the tool that returned a result, errors included."""
+    successful_calls: int
+    """Number of calls of the tool without an error."""
+
+    @property
+    def failed_calls(self) -> int:
+        """Number of calls of the tool with an error."""
+        return self.calls - self.successful_calls
+
+    @property
+    def success_rate(self) -> float:
+        """Fraction of the calls that succeeded, from 0 to 1."""
+        return self.successful_calls / self.calls
+
+
+@attrs.frozen(kw_only=True)
+class RunMetrics(Serializable):
+    """Duration, tokens, model calls and tool calls of the work on one goal."""
+
+    seconds: float
+    """Seconds from the goal's message to the result."""
+    model_calls: int
+    """Number of model calls of the run in its own session, without child sessions."""
+    tools: Mapping[str, ToolMetrics]
+    """Metrics of each called tool, by tool name."""
+    usage: Usage
+    """Tokens and cost of the run, child sessions included."""
+
+    @property
+    def tool_calls(self) -> int:
+        """Number of calls of all tools."""
+        return sum(each.calls for each in self.tools.values())
+
+    @property
+    def success_rate(self) -> float | None:
+        """Fraction of all tool calls that succeeded, from 0 to 1; None if there were none."""
+        calls = self.tool_calls
+        return sum(each.successful_calls for each in self.tools.values()) / calls if calls else None
+
+    @property
+    def tokens(self) -> int:
+        """Number of input and output tokens of the run."""
+        return self.usage.input_tokens + self.usage.output_tokens
+
+    @property
+    def cost(self) -> float | None:
+        """Cost of the run in US dollars; None if the price of a model is unknown."""
+        return self.usage.cost
+
+
+def metrics_of(
+    results: Iterable[ToolResult],
+    tasks: Iterable[PlannedTask],
+    usage: Usage,
+    *,
+    seconds: float,
+    model_calls: int,
+) -> RunMetrics:
+    """Compute the metrics of a goal from its tool results and the attempts of its tasks.
+
+    A call of the tool `run_tasks` is not counted. The calls that its tasks make are counted for the called tools.
+    """
+    counts: dict[str, list[bool]] = {}
+    for task in tasks:
+        failed = task.attempts - (task.status == "completed")
+        counts.setdefault(task.tool_name, []).extend([False] * failed + [True] * (task.attempts - failed))
+    for result in results:
+        if result.tool_name != RUN_TASKS:
+            counts.setdefault(result.tool_name, []).append(result.error is None)
+    tools = {
+        name: ToolMetrics(calls=len(good), successful_calls=sum(good))
+        for name, good in counts.items()
+        if good
+    }
+    return RunMetrics(seconds=seconds, model_calls=model_calls, tools=tools, usage=usage.total)
+
 
 _BOUNDS = (LimitReached, DeadlineExceeded, Interrupted, Stopped)
 """Errors that end a goal early although neither the model nor a tool failed."""
@@ -38,8 +118,9 @@ class GoalResult(Serializable, Generic[DataT_co]):
     text: str
     """The answer as text."""
     status: Status
-    """Final status of the goal: `incomplete` (a limit, no progress), `error` (model error, malformed answers), `suspended` (an
-    approval is missing), or one of the `completed` statuses. `achieved` is the verdict of an evaluation.
+    """Final status of the goal. `achieved`: an evaluation found the goal achieved.
+    `incomplete`: a limit was reached, or there was no progress. `error`: the model failed, or its answers were malformed.
+    `suspended`: an approval is missing. All other values mean that the goal was completed in another way.
     """
     achieved: bool
     """True if an evaluation found the goal achieved."""

@@ -32,7 +32,7 @@ class DatabaseOpen(Toolset):
 def with_database(
     tools: Iterable[Tool[Any] | ToolProtocol | Toolset], database: Database | None
 ) -> Iterable[Tool[Any] | ToolProtocol | Toolset]:
-    """Return the tools of an agent, plus a toolset that keeps its database open. None as `database` adds nothing.
+    """Return the tools of an agent, and a toolset that keeps the agent's database open. Without a database, add no toolset.
 
     Raises:
         ConfigurationError: `database` is not a `Database`.

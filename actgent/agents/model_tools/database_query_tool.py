@@ -34,7 +34,7 @@ def database_tool(
     description: str = "Ask the agent's own tables one SELECT statement.",
     max_rows: int = MAX_ROWS,
 ) -> Tool:
-    """Return a tool with which the model runs SELECT statements on the agent's tables. It cannot change them.
+    """Return a tool with which the model runs SELECT statements on the agent's tables. The model cannot change the tables.
 
     The tool reads the rows of all owners. If owners must not see each other's rows, write a tool with `Database.query`.
 

@@ -8,7 +8,7 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.memory.memory_interface import LongTermMemoryBase
 from actgent.sessions.session_handlers import Handler
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.tools.tool_adapters import ToolProtocol
 from actgent.tools.tool_interface import Tool
 from actgent.toolsets.toolset import Toolset
@@ -49,7 +49,7 @@ def long_term_memory_parts(
         if recall:
             raise ConfigurationError("recall_before_answer= needs long_term_memory=LongTermMemory(...)")
         return MemoryParts(tuple(tools))
-    from actgent.memory.longterm import LongTermMemory  # noqa: PLC0415 - only agents with long_term_memory= load it
+    from actgent.memory.longterm.long_term_memory import LongTermMemory  # noqa: PLC0415 - only agents with long_term_memory= load it
 
     from .memory_tools import RecallBeforeAnswer, memory_tools  # noqa: PLC0415
 

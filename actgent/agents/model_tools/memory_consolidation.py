@@ -18,25 +18,27 @@ from actgent.agents.agent import Agent
 from actgent.agents.session import Session, context_of, session_of_context
 from actgent.errors import ConfigurationError, MemoryNotFound
 from actgent.errors.text_escaping import counted
-from actgent.limits_and_schedules.argument_checks import check_seconds
+from actgent.limits_and_schedules.id_and_number_validation import check_seconds
 from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.model_interface import ModelResponse
 from actgent.llm.model_settings import LLMSettings
-from actgent.memory.longterm import LongTermMemory, MemoryMatch, metadata_of, readers_of
-from actgent.memory.notice_delimiters import neutralize
-from actgent.memory.token_budget import length, tokens
+from actgent.memory.context_size_estimate import length, tokens
+from actgent.memory.longterm.long_term_memory import LongTermMemory
+from actgent.memory.longterm.memory_records import MemoryMatch, metadata_of, readers_of
+from actgent.memory.system_tag_escaping import neutralize
 from actgent.messages import Message, Priority, Reply, Sender, ToolCall
 from actgent.protocols.protocol_interface import TurnView
 from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.runtime import Runtime
 from actgent.sessions.session_context import SessionContext, Turn
+from actgent.support.unknown_name_hints import lists_arguments
 from actgent.turns.agent_core import AgentCore
 
 from .memory_tools import MemoriesOpen, day_of, owner_for
 
 MAX_PART_TOKENS = 8_000
-"""Maximum tokens of a conversation in one model call, estimated as in `memory/token_budget.py`. Longer parts are split over several messages."""
+"""Maximum tokens of a conversation in one model call, estimated as in `memory/context_size_estimate.py`. Longer parts are split over several messages."""
 MAX_KNOWN_MEMORIES = 20
 """Maximum number of existing memories that the model sees."""
 PAGE_SIZE = 100
@@ -77,7 +79,7 @@ class Part:
     """Range of messages in a conversation from which one consolidation message extracts memories."""
 
     message_id: str
-    """Id of the consolidation message that reads the range."""
+    """Id of the message with which the consolidation agent is asked to read this range of the conversation."""
     start: int
     """Position of the first message of the range in the conversation, from 0."""
     end: int
@@ -100,6 +102,7 @@ class ConsolidationCore(AgentCore):
         return await super().ask(context, turn, view)
 
 
+@lists_arguments
 class Consolidation(Agent[FoundMemories]):
     """Agent that extracts memories from the sessions of another agent after they have been idle.
 
@@ -291,10 +294,9 @@ class Consolidation(Agent[FoundMemories]):
         return len(made)
 
     async def _relative_age(self, memory_id: str, owner: Sender, part: Part) -> str:
-        """Compare the age of a stored memory with the messages in `part`: return `older` or `younger`.
+        """Compare the age of a stored memory with the last message in `part`. Return `older`, `younger`, or an empty string.
 
-        The reference is the last message of the part. The result is empty if the memory does not exist, was replaced
-        already, or belongs to another owner.
+        The result is empty if the memory does not exist, was already replaced, or belongs to another owner.
         """
         try:
             memory = await self._memories.get(memory_id, owner=owner)

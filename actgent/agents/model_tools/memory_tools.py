@@ -20,22 +20,22 @@ from actgent.errors import (
     ToolError,
 )
 from actgent.information_flow_labels import label_of
-from actgent.memory.longterm import (
+from actgent.memory.context_size_estimate import length, tokens
+from actgent.memory.longterm.long_term_memory import LongTermMemory
+from actgent.memory.longterm.memory_records import (
     MAX_TEXT_CHARACTERS,
-    LongTermMemory,
     MemoryFilter,
     MemoryMatch,
     MemoryRecord,
     metadata_of,
     readers_of,
 )
-from actgent.memory.notice_delimiters import neutralize
-from actgent.memory.token_budget import length, tokens
+from actgent.memory.system_tag_escaping import neutralize
 from actgent.messages import Message, Sender
 from actgent.runtime.waits_between_sessions import sources_of_caller
-from actgent.support.untrusted_text import fence
+from actgent.support.untrusted_text_delimiters import fence
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
-from actgent.tools.untrusted_call_sources import running_call
+from actgent.tools.untrusted_sources_of_call import running_call
 from actgent.toolsets.toolset import Publish, Toolset
 
 MAX_SEARCHED = 30
@@ -62,7 +62,9 @@ def _owner_in(context: ToolContext) -> Sender:
     if isinstance(context.session, Session):
         return owner_for(context.session)
     if not context.owner:
-        raise ToolError("memory tools need an owner: this call has neither a session nor an owner")
+        raise ToolError(
+            "memory tools need an owner: call the tool in a session of an agent, or pass the owner in its ToolContext"
+        )
     return Sender.named(context.owner)
 
 
@@ -76,7 +78,7 @@ class MemoryTool(Tool):
     def _withhold(context: ToolContext) -> None:
         """Mark the result of this tool as untrusted text, because memories may contain untrusted text.
 
-        It has an effect only in sessions that withhold untrusted text from the model.
+        Sessions with `Policy(untrusted="isolate")` then hide the result from the model. Other sessions ignore the mark.
         """
         if running_call.get() is not None:
             context.origin = ORIGIN
@@ -100,12 +102,7 @@ class Remember(MemoryTool):
                 "maxLength": 50,
                 "description": "fact (the default), episode (what happened), procedure (how something is done), or another word.",
             },
-            "importance": {
-                "type": "number",
-                "minimum": 0,
-                "maximum": 1,
-                "description": "0.5 without it.",
-            },
+            "importance": {"type": "number", "minimum": 0, "maximum": 1, "description": "0.5 without it."},
             "until": {
                 "type": "string",
                 "format": "date-time",
@@ -146,7 +143,7 @@ class Remember(MemoryTool):
 
 
 def _origin(context: ToolContext) -> dict[str, Any]:
-    """Return the agent, session and message of a tool call by name. They are stored with the memory that the call adds."""
+    """Return the agent, the session and the message of a tool call, by name. The memory that the call adds stores these values."""
     found = {"agent": context.agent, "session_id": context.session_id}
     if isinstance(context.session, Session) and (turn := context_of(context.session).turn) is not None:
         found["message_id"] = turn.message.id
@@ -285,7 +282,7 @@ class RecallBeforeAnswer:
     memories: LongTermMemory
     """Long-term memory to search."""
     budget: int
-    """Maximum tokens of the added text, estimated as in `memory/token_budget.py`."""
+    """Maximum tokens of the added text, estimated as in `memory/context_size_estimate.py`."""
 
     async def recall(self, message: Message, session: Session[Any]) -> str | None:
         """Return a text with the memories that match a message; None if no memory matches."""

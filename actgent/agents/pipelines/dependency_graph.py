@@ -12,7 +12,7 @@ from actgent.errors import nearest
 from actgent.structured_output.output_type import Output
 
 from .step_conditions import When
-from .value_references import Reference
+from .step_output_references import Reference
 
 MessageTemplate = str | Mapping[str, Any] | list[Any]
 """Message with references: a text, or a structure that the agent gets as JSON."""
@@ -83,7 +83,7 @@ class Graph:
     # --- errors -----------------------------------------------------------------------
 
     def problems(self) -> Iterator[str]:
-        """Yield an error text for each unknown name, invalid reference, cycle and step that can never run; none if all can run."""
+        """Yield an error text for each unknown name, invalid reference and cycle, and for each step that can never run."""
         unknown = [*self._unknown_steps(), *self._invalid_references()]
         yield from unknown
         if unknown:
@@ -123,13 +123,13 @@ class Graph:
     def _input_reference_error(self, reference: Reference) -> str:
         name, known = reference.name, (*self.steps, *(self.inputs or ()))
         if self.inputs is None and reference.keys:
-            return f"there is no step {name!r} ({nearest(name, self.steps)}); an input with keys is declared by inputs=[{name!r}]"
+            return f"unknown step {name!r} ({nearest(name, self.steps)}); an input with keys is declared by inputs=[{name!r}]"
         if self.inputs is not None and name not in self.inputs:
-            return f"there is no step and no input {name!r}: {nearest(name, known)}"
+            return f"unknown step or input {name!r}: {nearest(name, known)}"
         return ""
 
     def _unreachable_step_errors(self, groups: Sequence[Sequence[str]]) -> Iterator[str]:
-        """Yield an error text for each step that can never run, because the conditions for it exclude each other.
+        """Yield an error text for each step that can never run, because the conditions of its dependencies exclude each other.
 
         These conditions are that of the step and those of the steps whose outputs it must read. `groups` has the names of the
         steps in an order of execution.
@@ -156,7 +156,7 @@ def _without_duplicates(conditions: Sequence[When]) -> tuple[When, ...]:
 
 
 def _missing_key(schema: object, keys: Sequence[str]) -> str:
-    """Return the first key on the path `keys` that no value of a JSON schema can have; empty if the path is possible."""
+    """Return the first key on the path `keys` that no value of a JSON schema can have; empty if a value can have all keys."""
     for key in keys:
         if (
             not isinstance(schema, Mapping)

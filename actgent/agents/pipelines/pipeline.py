@@ -10,7 +10,7 @@ import trio
 from actgent.agents.agent import Agent
 from actgent.agents.goal import GoalAgent
 from actgent.agents.keyword_argument_types import Tools
-from actgent.agents.runs import view_session
+from actgent.agents.runs.runs_on_other_cluster_nodes import view_session
 from actgent.agents.session import Session
 from actgent.errors import (
     ActgentError,
@@ -31,6 +31,7 @@ from actgent.protocols.protocol_interface import Outcome, Protocol, SendReply, T
 from actgent.state.reducers import merge
 from actgent.structured_output.output_type import Output
 from actgent.support import span_names
+from actgent.support.unknown_name_hints import lists_arguments
 from actgent.tools.outputs.result_text import to_text
 
 from . import diagrams, pipeline_files
@@ -56,6 +57,7 @@ _CLOSE_TIMEOUT_SECONDS = 5.0
 """Maximum seconds to close the session of a run without an id, also after a cancellation."""
 
 
+@lists_arguments
 class Pipeline(Agent[Any, Any]):
     """Steps with dependencies, each done by an agent. Independent steps run concurrently.
 
@@ -212,7 +214,7 @@ class Pipeline(Agent[Any, Any]):
         return session
 
     async def retry(self, session_id: str, *from_steps: str, limits: Limits | None = None) -> PipelineResult:
-        """Rerun some steps of an ended run and all steps that depend on them, in new sessions.
+        """Run the named steps of an ended run again, and all steps that depend on them, in new sessions.
 
         Without names, these are the steps that failed or did not run. Results of other steps are kept. If the run is still in
         progress, the call waits for its end.

@@ -14,9 +14,8 @@ from typing import Any, Literal
 import attrs
 
 from actgent.messages import NO_USAGE, Usage
-from actgent.support.serializable import Serializable
+from actgent.support.dict_serialization import Serializable
 
-FinalStepStatus = Literal["done", "failed", "skipped"]
 StepStatus = Literal["done", "failed", "skipped", "pending"]
 RunStatus = Literal["success", "partial", "cancelled", "error"]
 
@@ -44,7 +43,7 @@ class StepResult(Serializable):
 
     @property
     def is_settled(self) -> bool:
-        """True if the step needs no rerun: it is done, or was skipped because its condition is false."""
+        """True if the step need not run again, because it was completed or was skipped by a false condition."""
         return self.status == "done" or (self.status == "skipped" and not self.cause)
 
     def to_data(self) -> dict[str, Any]:

@@ -10,10 +10,11 @@ import attrs
 from actgent.agents.agent import Agent
 from actgent.errors import ConfigurationError
 from actgent.structured_output.output_type import Output, output_of
+from actgent.support.unknown_name_hints import lists_arguments
 
 from .dependency_graph import MessageTemplate
 from .step_conditions import When
-from .value_references import NAME, Reference, references_in
+from .step_output_references import NAME, Reference, references_in
 
 MAX_RETRIES = 100
 
@@ -26,6 +27,7 @@ def _output(given: Any) -> Output | None:
     return None if given is None else output_of(given)
 
 
+@lists_arguments
 @attrs.frozen
 class PipelineStep:
     """One task of a pipeline, which an agent does in a new session.
@@ -83,7 +85,7 @@ class PipelineStep:
 
     @property
     def template(self) -> MessageTemplate | None:
-        """Message or goal of the step, with references that are not replaced yet; None if the step has neither."""
+        """Message or goal of the step, in which references are not replaced yet; None if the step has neither."""
         return self.goal or self.message
 
     @property

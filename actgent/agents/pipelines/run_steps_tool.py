@@ -27,7 +27,7 @@ from actgent.tools.tool_interface import Effect, Tool, ToolContext
 from .dependency_graph import Graph, GraphStep
 from .pipeline_results import INPUTS, ROUNDS, STEPS, StepResult, results_in, status_of, values_in
 from .start_and_rerun_commands import command_changes
-from .value_references import NoValue, fill
+from .step_output_references import NoValue, fill
 
 
 @attrs.frozen
@@ -168,7 +168,7 @@ class _Run:
         self.ended = {name: trio.Event() for name in self.graph.steps}
 
     async def all(self) -> None:
-        """Run all steps that have not ended, each after its dependencies."""
+        """Run all steps that have not ended. Each step starts after the steps on which it depends."""
         for each in self.results.values():
             if each.status != "pending":
                 self.ended[each.name].set()

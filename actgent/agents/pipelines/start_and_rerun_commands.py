@@ -35,7 +35,7 @@ def read_inputs(text: str, graph: Graph) -> dict[str, Any]:
 
 
 def input_error(inputs: Mapping[str, Any], graph: Graph) -> str:
-    """Return an error text if an input of a run is missing, or if no step reads it; empty if the inputs are valid."""
+    """Return an error text if an input of a run is missing, or if no step reads an input; empty if the inputs are valid."""
     missing = [name for name in graph.read_inputs if name not in inputs]
     if missing:
         return f"the input {missing[0]!r} is missing: the steps read {_join_names(graph.read_inputs)}"
@@ -60,7 +60,7 @@ def _parse_object(text: str) -> Mapping[str, Any] | None:
 
 
 def steps_to_rerun(text: str, graph: Graph, results: Mapping[str, StepResult]) -> tuple[str, ...]:
-    """Return the names of the steps that a later message of a run selects, and of all steps that depend on them.
+    """Return the steps that a message to an ended run selects, and all steps that depend on them.
 
     `text` is the message: a JSON object with step names under `from`. Without names, it selects all steps that failed or
     did not run.

@@ -10,8 +10,9 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError, nearest
+from actgent.support.unknown_name_hints import lists_arguments
 
-from .value_references import NoValue, Reference, fill, parse, references_in, sole_reference
+from .step_output_references import NoValue, Reference, fill, parse, references_in, sole_reference
 
 _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {"greater": operator.gt, "less": operator.lt}
 _WORDS = {"greater": ">", "less": "<", "equal": "==", "contains": "contains"}
@@ -24,6 +25,7 @@ _PAIR_LENGTH = 2
 """Number of elements of a comparison in a definition file: reference and value."""
 
 
+@lists_arguments
 @attrs.frozen
 class When:
     """A condition over outputs: `When.exists("find.url") & When.greater("find.score", 0.5)`.
@@ -78,7 +80,7 @@ class When:
 
     @classmethod
     def contains(cls, reference: str, value: Any) -> "When":
-        """Return a condition that is true if a text has this substring, a list this element, or an object this key."""
+        """Return a condition that is true if a text contains a substring, a list contains an element, or an object contains a key."""
         return cls("contains", parse(reference), value)
 
     @classmethod
@@ -88,7 +90,7 @@ class When:
 
     @classmethod
     def any_of(cls, *conditions: "When") -> "When":
-        """Return a condition that is true if at least one of the given conditions is true."""
+        """Return a condition that is true if at least one of the conditions in `conditions` is true."""
         return cls("or", parts=_check_conditions("any_of", conditions))
 
     def __and__(self, other: "When") -> "When":
@@ -132,7 +134,7 @@ class When:
             yield from part.references()
 
     def needed(self) -> Iterator["When"]:
-        """Yield the conditions that must all be true for this one: the parts of an `and`, otherwise the condition itself."""
+        """Yield the parts of an `and` condition, which must all be true. For other conditions, yield the condition itself."""
         if self.kind == "and":
             for part in self.parts:
                 yield from part.needed()
@@ -140,7 +142,7 @@ class When:
             yield self
 
     def excludes(self, other: "When") -> bool:
-        """Return True if the two conditions cannot both be true: one negates the other, or both compare one reference with different values."""
+        """Return True if this condition and `other` can never both be true, e.g. because they compare one reference with two values."""
         if ~self == other:
             return True
         is_same = self.kind == other.kind == "equal" and self.reference == other.reference

@@ -85,7 +85,7 @@ async def resume(
 
 
 def target_session(opener: SessionOpener, session: object) -> SessionContext:
-    """Return the session that a message is sent to: the given session, or a new transient one.
+    """Return the session to which a message is sent: the session `session`, or a new temporary session if it is None.
 
     A new session is a child of the session whose turn makes the call, if there is one, and is closed with it.
 

@@ -10,7 +10,7 @@ from actgent.errors import ModelTimeout
 from actgent.llm.custom_model_errors import as_model_error
 from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, check_answer
 from actgent.messages import NO_METADATA, NO_USAGE, ChatMessage, Content, Part, Text, Usage, message_parts
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.user_code_calls import convert_user_error
 
 ORIGINAL_TEXT_KEY = "enhanced_from"

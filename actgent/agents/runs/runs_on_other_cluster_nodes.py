@@ -21,15 +21,15 @@ from actgent.runtime.sessions.remote_session_interface import check_sendable
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.waits_between_sessions import running_session
 from actgent.sessions.pending.turn_future import CallOptions
-from actgent.sessions.restore import rebuild
+from actgent.sessions.restore.session_loader import rebuild
 from actgent.sessions.session_context import Status
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 from .run_request import RunRequest
 
 
 def remote_agent(opener: SessionOpener, moved: Fenced, **arguments: object) -> Any:
-    """Return a proxy of the agent in another process, for a session that this process does not own.
+    """Return a proxy of the agent in the process that owns the session, because this process does not own it.
 
     `moved` is the error of the local call. `arguments` are the arguments of the call, which are sent to that process.
 
@@ -45,9 +45,9 @@ def remote_agent(opener: SessionOpener, moved: Fenced, **arguments: object) -> A
 
 
 def moved_error(opener: SessionOpener, session: object) -> SessionMoved:
-    """Return a `SessionMoved` error if the argument `session=` is the handle of a session in another process.
+    """Return a `SessionMoved` error if `session` is the handle of a session that another process owns; None otherwise.
 
-    The caller of this function then repeats the call in the process that owns the session.
+    On this error, the caller repeats the call in the process that owns the session.
 
     Raises:
         ConfigurationError: The value is not a handle of a remote session.
@@ -102,7 +102,7 @@ async def remote_outcome(opener: SessionOpener, moved: SessionMoved, options: Ca
 
 
 def convert_reply(reply: Reply[Any], options: CallOptions) -> Reply[Any]:
-    """Return a reply from another process with its data converted to the declared output type; plain data if it does not fit."""
+    """Convert the data of another process's reply to the declared output type. Data that does not match the type stays plain."""
     if reply.data is None or not isinstance(options.protocol, WithOutput):
         return reply
     with suppress(ValueError):

@@ -12,8 +12,8 @@ from actgent.errors import DeadlineExceeded, UsageError
 from actgent.runtime.approval_decisions import follow
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.waits_between_sessions import releasing_slot, take_sources
-from actgent.sessions.pending.turn_delivery_channel import TurnReader
 from actgent.sessions.pending.turn_future import TurnFuture
+from actgent.sessions.pending.turn_output_stream import TurnReader
 from actgent.sessions.session_context import SessionContext, host_of
 
 from .await_reply import send, target_session

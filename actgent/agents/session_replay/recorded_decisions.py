@@ -7,10 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 
 from actgent.agents.agent import Agent
-from actgent.journal.record_types import (
-    AgentMessageRecord,
-    Record,
-)
+from actgent.journal.record_types import AgentMessageRecord, Record
 from actgent.llm.model_interface import ModelRequest, ModelResponse
 from actgent.messages import Event, Message, Route, ToolCall
 from actgent.protocols.protocol_interface import (
@@ -28,11 +25,7 @@ from actgent.turns.agent_core import AgentCore
 from actgent.turns.calls.model_calls import ModelCaller
 
 from .replay_diff import Difference, first_difference
-from .session_replayer import (
-    Recording,
-    replay_with,
-    script_of,
-)
+from .session_replayer import Recording, replay_with, script_of
 
 
 @attrs.frozen(kw_only=True)
@@ -52,7 +45,7 @@ class AnswerReading:
 
     @classmethod
     def of(cls, outcomes: Iterable[Outcome]) -> "AnswerReading":
-        """Summarize the protocol outcomes of a model answer, so that two answers with the same decision compare equal."""
+        """Summarize the protocol outcomes of a model answer. Two answers with the same decision give equal summaries."""
         calls, replies, actions = list[ToolCall](), list[SendReply](), list[str]()
         for outcome in outcomes:
             match outcome:
@@ -182,7 +175,9 @@ class _Request:
     turn: Turn
     view: TurnView
     message: Message
-    """Message of the agent without content. A model answer is put into it before the protocol reads it."""
+    """Message of the agent with empty content.
+    The protocol reads a model answer from a copy of this message with the answer as content.
+    """
     chat: ModelRequest
     role: str
 
@@ -215,12 +210,7 @@ class _RequestCollector(ModelCaller):
     requests: list[_Request]
 
     async def ask(
-        self,
-        turn: Turn,
-        message: Message,
-        chat: ModelRequest,
-        model: str,
-        prompt: str,
+        self, turn: Turn, message: Message, chat: ModelRequest, model: str, prompt: str
     ) -> tuple[ModelResponse, tuple[ToolCall, ...]]:
         view = self.core._view(turn, message)  # noqa: SLF001
         kept = attrs.evolve(

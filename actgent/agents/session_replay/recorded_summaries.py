@@ -18,7 +18,7 @@ from actgent.memory.short_term_memory import SUMMARY, ShortTermMemory
 from actgent.memory.summarizing_memory import SummarizingMemory, SummarizingView
 from actgent.messages import Message
 from actgent.sessions.session_context import SessionContext, Turn
-from actgent.turns.calls.context_fitting import Assemble, ContextFitter, with_short_results
+from actgent.turns.calls.context_window_fitting import Assemble, ContextFitter, with_short_results
 from actgent.turns.conversation_summaries import SUMMARY_HEADING, add_summary
 
 NEVER_TOKENS = 10**9
@@ -26,9 +26,9 @@ NEVER_TOKENS = 10**9
 
 
 def without_new_summaries(memory: Memory) -> Memory:
-    """Return a memory for a replay that never calls a model for new summaries.
+    """Return a memory that never calls a model for new summaries, for a replay.
 
-    A `SummarizingMemory` still shows recorded summaries. Other summarizing memories are replaced by
+    A `SummarizingMemory` still shows recorded summaries. Other memories that write summaries are replaced by
     `ShortTermMemory`.
     """
     if type(memory) is SummarizingMemory:
@@ -49,7 +49,7 @@ class RecordedSummaries:
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> "RecordedSummaries":
-        """Collect the recorded summaries of a session, so that a replay shows the same ones at the same positions."""
+        """Collect the recorded summaries of a session. A replay inserts these summaries at the same positions."""
         return cls(
             deque(
                 each.message
@@ -77,11 +77,11 @@ class RecordedFitter(ContextFitter):
     """Context fitter that shortens each model request exactly as the recording shows, to fit the context window."""
 
     _left: deque[Fitting | None] = attrs.field(factory=deque, kw_only=True)
-    """How each remaining model request is shortened; None for a request that is not shortened."""
+    """Recorded shortening of each model request that the replay has not reached yet; None for a request that was not shortened."""
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> "RecordedFitter | None":
-        """Return a fitter that repeats how the recording shortened each model request; None if it shortened none."""
+        """Return a fitter that shortens each model request as in the recording; None if the recording shortened no request."""
         found: deque[Fitting | None] = deque()
         is_due = False
         for record in records:

@@ -79,7 +79,7 @@ def _is_unfinished(records: Sequence[Record]) -> bool:
 
 
 def _records_after_last_turn(records: Sequence[Record]) -> range:
-    """Return the numbers of the records after the last ended turn. They may be notes that the next turn would read."""
+    """Return the numbers of the records after the last ended turn. The next turn would read these records."""
     ends = [number for number, record in enumerate(records, 1) if isinstance(record, MessageEndRecord)]
     return range(ends[-1] + 1 if ends else 1, len(records) + 1)
 

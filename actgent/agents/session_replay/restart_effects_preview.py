@@ -23,7 +23,8 @@ from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.pending.approval_ledger import ApprovalLedger
 from actgent.sessions.pending.tool_call_approvals import edited, grants_of
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
-from actgent.sessions.restore import owner_of, restore
+from actgent.sessions.restore.record_replayer import owner_of
+from actgent.sessions.restore.session_loader import restore
 from actgent.sessions.session_context import SessionContext
 from actgent.tools.tool_execution import Batch
 from actgent.tools.tool_interface import ToolContext
@@ -41,7 +42,7 @@ class RestartPreview:
 
 
 async def preview_restart(agent: Agent, session_id: str, records: Sequence[Record]) -> RestartPreview:
-    """Return a preview of how an agent would resume a session with these journal records at its next start."""
+    """Return a preview of how an agent would resume a session with these journal records at the next start of the agent."""
     if owner_of(records) is None:
         return RestartPreview(changes=("its records do not begin as those of a session",))
     context = SessionContext(session_id, Sender("nobody"), SessionConversation(ShortTermMemory().open_view()))
@@ -168,7 +169,7 @@ def _text_answer(
 
 
 def _prompt_change(agent: Agent, context: SessionContext, records: Sequence[Record]) -> str:
-    """Return a notice if the system prompt or the tools have changed since the last recorded model call; else ""."""
+    """Return a notice if the system prompt or the tools have changed since the last recorded model call; empty otherwise."""
     last = next(
         (each.prompt for each in reversed(records) if isinstance(each, AgentMessageRecord) and each.prompt),
         "",

@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from actgent.agents.agent import Agent
-from actgent.agents.assembly import AgentDeps
+from actgent.agents.agent_construction import AgentDeps
 from actgent.agents.session import session_of_context
 from actgent.errors import ConfigurationError, Interrupted, ModelError, NotRunning
 from actgent.journal.in_memory_journal import MemoryJournal
@@ -30,7 +30,7 @@ from actgent.llm.model_interface import LLM, ModelResponse
 from actgent.llm.scripted_model import ScriptedLLM
 from actgent.messages import Message, Reply, Route, ToolCall, ToolResult
 from actgent.runtime.runtime import Runtime, open_runtime
-from actgent.sessions.restore import owner_of
+from actgent.sessions.restore.record_replayer import owner_of
 from actgent.sessions.session_context import Turn
 from actgent.state.session_state import StateRecord, Store
 from actgent.tools.tool_execution import Batch
@@ -74,7 +74,7 @@ class Recording:
     async def compare(
         self, agent: Agent, *, run_tools: bool = False, prompts: bool = True
     ) -> Difference | None:
-        """Replay the messages with a copy of an agent, and return the first difference; None if there is none.
+        """Replay the recorded messages with a copy of an agent. Return the first difference; None if there is no difference.
 
         The copy uses `model()`, has no routes, handlers or hooks, and its tools return the recorded results unless `run_tools`
         is True. Options of single turns (`run(..., output=)`) and the session's system prompt are those of the recording.
@@ -88,7 +88,7 @@ class Recording:
 async def compare_session(
     runtime: Runtime, session_id: str, *, agent: str | None = None, to: int | None = None
 ) -> Difference | None:
-    """Replay a session with the current code of its running agent, and return the first difference; None if there is none.
+    """Replay a session with the current code of its running agent. Return the first difference; None if there is none.
 
     `to` is the number of the last record; None replays all records. Only the agent's code runs, in a copy of the running
     agent: no model is called, and tools return their recorded results.
@@ -268,7 +268,7 @@ def _copy_for_replay(agent: Agent, model: LLM | Mapping[str, LLM]) -> Agent:
 
 
 async def _set_ready(actor: Agent, _runtime: Runtime) -> None:
-    """Mark the copied agent as ready to process messages. It is called in place of `open_toolsets`.
+    """Mark the copied agent as ready to process messages. The replay calls this function instead of `open_toolsets`.
 
     The copy connects no toolsets, because it uses the connections of the running agent.
     """
@@ -342,8 +342,8 @@ class RecordedToolCaller(ToolCaller):
     ) -> tuple[Sequence[ToolResult | None], Sequence[StateRecord]]:
         """Return the recorded results of the calls in the next model answer, and the state changes of their tools.
 
-        Each use of this method consumes the results of one recorded answer. The result of a call is None if the recording
-        has none, or if it belongs to another tool.
+        Each call of this method takes the results of the next recorded answer. The result of a tool call is None if the
+        recording has no result for it, or if the recorded result belongs to another tool.
         """
         if not self.recorded:
             return [None] * len(calls), ()

@@ -62,10 +62,12 @@ async def follow_fork(
     *,
     system: str | None = None,
 ) -> ForkEnd:
-    """Continue a session from a decision with another answer, to the end of the turn or to the first call without a recorded result.
+    """Continue a session from a decision with another answer of the model.
 
-    No tool runs. A call returns the recorded result of the same call (same name and arguments): of the same turn after the
-    decision, each result once, or for a tool with the effect `pure` of the whole session.
+    The function stops at the end of the turn, or at the first tool call that has no recorded result. No tool runs. A call
+    returns the recorded result of a call with the same name and arguments. For a tool with the effect `pure`, the recorded
+    call may be anywhere in the session. For other tools, it must follow the decision in the same turn, and each result is used
+    once.
 
     Args:
         recording: Records of the session.
@@ -120,7 +122,7 @@ class _Fork:
 
 
 def _last_reply(records: Sequence[Record]) -> str:
-    """Return the text of the last reply in a replay, or of the last model answer if no reply was recorded; else ""."""
+    """Return the text of the last reply in a replay. If no reply was recorded, return the last model answer; else ""."""
     for record in reversed(records):
         if isinstance(record, OutcomeRecord) and record.kind == "reply":
             return record.text or ""
@@ -156,9 +158,11 @@ class _RecordedCalls:
     """Recorded tool results for one fork, found by the tool's name and arguments."""
 
     unused: Mapping[_CallKey, deque[tuple[ToolResult, RecordedResults]]]
-    """Results of the forked turn after the decision, by name and arguments of the call. Each is used once."""
+    """Unused recorded results of the forked turn after the decision, by tool name and arguments. Each result is used once."""
     newest: Mapping[_CallKey, ToolResult]
-    """Newest result in the whole session by name and arguments of the call, for tools with the effect `pure`."""
+    """Newest recorded result of the whole session for each call, by tool name and arguments.
+    Only tools with the effect `pure` use it.
+    """
     _applied: set[int] = attrs.field(factory=set)
     """Numbers of the result records whose state changes were applied already."""
 

@@ -10,21 +10,12 @@ from actgent.agents.agent import Agent
 from actgent.agents.keyword_argument_types import AgentOptions, FormT, MessageOptions, RunOptions
 from actgent.agents.session import Session, context_of
 from actgent.errors import ConfigurationError, UsageError
-from actgent.messages import (
-    Content,
-    DataT_co,
-    Delivery,
-    Message,
-    Reply,
-    Sender,
-    Text,
-    to_parts,
-)
+from actgent.messages import Content, DataT_co, Delivery, Message, Reply, Sender, Text, to_parts
 from actgent.protocols.prompt_rendering import PromptManager
 from actgent.protocols.steps_protocol import DEFAULT_ITERATIONS, Steps
 from actgent.runtime.waits_between_sessions import sources_of_caller
-from actgent.sessions.pending.turn_delivery_channel import TurnReader, TurnStream
 from actgent.sessions.pending.turn_future import CallOptions
+from actgent.sessions.pending.turn_output_stream import TurnReader, TurnStream
 from actgent.tools.tool_interface import DepsT
 
 from .stream_events import StepsEvent
@@ -149,7 +140,7 @@ class StepsAgent(Agent[DataT_co, DepsT]):
     async def stream_state(
         self, content: Content, *, output: Any = None, **options: Unpack[RunOptions[DepsT]]
     ) -> AsyncGenerator[trio.abc.ReceiveChannel[AgentAnswer[Any]], None]:
-        """Send a message and receive one `AgentAnswer`, again after each of its changes.
+        """Send a message, and receive an `AgentAnswer` with all data of the answer after each change.
 
         The options are those of `stream`. A failed run ends with `failure` set and `is_complete` False.
         """
@@ -168,7 +159,7 @@ class Conversation(Generic[DataT_co, DepsT]):
 
     @property
     def session(self) -> Session[DataT_co]:
-        """Session in which the runs of the conversation take place; `reset` replaces it."""
+        """Session in which the runs of the conversation take place. `reset` replaces this session."""
         return self._session
 
     @property
@@ -232,7 +223,7 @@ class Conversation(Generic[DataT_co, DepsT]):
     def stream_state(
         self, content: Content, *, output: Any = None, **options: Unpack[MessageOptions[DepsT]]
     ) -> Any:
-        """Send a message and receive its growing answer, as `StepsAgent.stream_state` does."""
+        """Send a message, and receive a new `AgentAnswer` after each change of the answer. See `StepsAgent.stream_state`."""
         return self._agent.stream_state(content, session=self._session, output=output, **options)
 
     def add_message(self, role: Literal["user", "assistant", "system"], text: str) -> None:
@@ -251,19 +242,19 @@ class Conversation(Generic[DataT_co, DepsT]):
                 f"session {self._session.id} is {self._session.status}: add messages between runs"
             )
         context = context_of(self._session)
-        via = sources_of_caller(context)
+        via = sources_of_caller()
         context.append_unanswered(
             Message(session_id=context.id, sender=Sender(role, role), parts=(Text(text),), via=via)
         )
 
     def set_system_prompt(self, text: str) -> None:
-        """Replace the system prompt of this conversation. The form of answers is added after it, as with `system_prompt=`."""
+        """Replace the system prompt of this conversation. The agent appends the format of answers, as with `system_prompt=`."""
         self._system_prompt = text
         prompts = PromptManager(self._agent.steps, self._agent.profile)
         context_of(self._session).set_system(prompts.with_form(text))
 
     async def reset(self) -> None:
-        """Close the session, with its running turn, and start a new one with the same settings."""
+        """Close the session and stop its running turn. Then start a new session with the same settings."""
         await self._session.aclose()
         self._session = await self._agent.create_session(self._session.owner)
         if self._system_prompt is not None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 from actgent.messages import ToolCall, ToolResult
-from actgent.support.serializable import Serializable
+from actgent.support.dict_serialization import Serializable
 
 ToolProgress = Literal["started", "completed", "failed"]
 

@@ -7,7 +7,7 @@ import attrs
 import trio
 
 from actgent.messages import NO_USAGE, DataT_co, Failure, Reply, ToolCall, Usage
-from actgent.support.serializable import Serializable
+from actgent.support.dict_serialization import Serializable
 
 from .stream_events import (
     FinalEvent,
@@ -165,7 +165,7 @@ class AnswerReader(trio.abc.ReceiveChannel[AgentAnswer[Any]]):
         self._answer = AgentAnswer(query)
 
     async def receive(self) -> AgentAnswer:
-        """Return the answer after its next change.
+        """Wait for the next change of the answer, and return the answer.
 
         Raises:
             trio.EndOfChannel: The run has ended; the answer has its outcome.

@@ -10,8 +10,8 @@ from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Delivery, Reply, ToolCall, ToolResult
 from actgent.protocols.partial_answers import StreamingText
 from actgent.protocols.steps_protocol import Kind, Step, grown_step, read_step
-from actgent.sessions.pending.turn_delivery_channel import TurnReader, TurnStream
 from actgent.sessions.pending.turn_future import CallOptions
+from actgent.sessions.pending.turn_output_stream import TurnReader, TurnStream
 
 from .stream_events import (
     FinalEvent,

@@ -12,7 +12,7 @@ from actgent.actors.dead_letters import DeadLetter
 from actgent.agents.session import Session, context_of, services_of, session_of_context
 from actgent.errors import ConfigurationError, NotRunning, ToolError
 from actgent.journal.record_types import TaskOutcomeRecord
-from actgent.limits_and_schedules.argument_checks import at_least_one, check_seconds
+from actgent.limits_and_schedules.id_and_number_validation import at_least_one, check_seconds
 from actgent.messages import Content, Message, Priority, Reply, Sender
 from actgent.runtime.agent_directory import AgentCard
 from actgent.runtime.runtime import Startable
@@ -74,7 +74,7 @@ class AgentRef(Address):
             raise
 
     async def send_again(self, letter: DeadLetter) -> None:
-        """Redeliver a dead letter. Its session is recreated if it ended with the earlier run of the agent."""
+        """Redeliver a dead letter. If the session of the letter has ended, create the session again."""
         message = letter.payload
         if not isinstance(message, Message):
             await self._post(message)
@@ -125,11 +125,16 @@ class AgentTool(Tool):
         self._opener = opener
 
     def reaches_unchecked_agent(self, arguments: Mapping[str, Any], session: Any) -> bool:
-        """Return True if the called agent has no policy for untrusted text, but tools that need one.
+        """Return True if the called agent has tools that need a policy for untrusted text, but no policy.
 
-        A policy of the calling agent then treats this tool as unsafe for untrusted text.
+        A policy of the calling agent then treats this tool as unsafe for untrusted text. The tools of an agent that is not
+        running are unknown, so the result is True.
         """
-        return is_unchecked(self._opener())
+        try:
+            opener = self._opener()
+        except NotRunning:
+            return True
+        return is_unchecked(opener)
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         if context.session is None:
@@ -227,12 +232,11 @@ class FindAgents(Tool):
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {
-            "capability": {"type": "string", "description": "What has to be done, in a few words."},
+            "capability": {"type": "string", "description": "What has to be done, in a few words."}
         },
         "additionalProperties": False,
     }
     effect: Effect = "pure"
-    inline = True
 
     def __init__(self, allowed: Allowed | None = None) -> None:
         self._allowed = allowed
@@ -277,7 +281,7 @@ class DelegateToAgent(Tool):
         self._deadline = deadline
 
     def reaches_unchecked_agent(self, arguments: Mapping[str, Any], session: Any) -> bool:
-        """Return True if the agent named in the arguments runs in this process without a policy that its tools need.
+        """Return True if the named agent runs in this process and lacks a policy that its tools need.
 
         A policy is needed by tools with trusted arguments, and by tools that delegate tasks.
         """
@@ -306,7 +310,9 @@ class DelegateToAgent(Tool):
 
 
 def is_unchecked(opener: SessionOpener) -> bool:
-    """Return True if an agent has no policy for untrusted text, but tools that need trusted arguments or delegate tasks.
+    """Return True if an agent lacks a policy for untrusted text that its tools need.
+
+    Tools need a policy if they have parameters that need trusted values, or if they delegate tasks.
 
     Untrusted text that reaches such an agent could cause effects that no policy checks.
     """
@@ -317,7 +323,7 @@ def is_unchecked(opener: SessionOpener) -> bool:
 
 
 def is_unchecked_here(session: SessionContext, agent: object) -> bool:
-    """Return True if an agent of this name runs in the runtime of the session, without the policy that its tools need.
+    """Return True if an agent named `agent` runs in the runtime of the session and lacks a policy that its tools need.
 
     See `is_unchecked`.
     """

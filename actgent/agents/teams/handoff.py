@@ -16,21 +16,30 @@ import attrs
 import trio
 
 from actgent.agents.session import Session, context_of, services_of, session_of_context
-from actgent.errors import AnswerError, ConfigurationError, DuplicateMessage, SessionClosed, ToolError
+from actgent.errors import (
+    AnswerError,
+    ConfigurationError,
+    DuplicateMessage,
+    NotRunning,
+    SessionClosed,
+    Stopped,
+    ToolError,
+)
 from actgent.journal.record_types import AgentMessageRecord
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import NO_USAGE, ChatMessage, Delivery, Message, Reply, Role, Sender, Text, to_parts
 from actgent.protocols.protocol_interface import Profile, SendReply, TurnView
+from actgent.runtime.agent_directory import Directory
+from actgent.runtime.resumption_during_startup import wait_started
 from actgent.runtime.runtime import Startable
 from actgent.runtime.sessions.session_opener import SessionOpener
-from actgent.runtime.start_phase import wait_started
 from actgent.sessions.session_context import SessionContext, Turn, host_of
 from actgent.sessions.session_handlers import HandlerKind
 from actgent.state.handoff_state import given_back, handed, handoff_in
-from actgent.support.field_repr import FieldRepr
-from actgent.support.untrusted_text import fence
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.untrusted_text_delimiters import fence
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
-from actgent.turns.content_guards import Guards
+from actgent.turns.message_and_answer_guards import Guards
 from actgent.turns.outcome_dispatcher import Dispatcher, to_deliveries
 
 from .agents_as_tools import Run, is_unchecked_here
@@ -54,7 +63,7 @@ class Receiver(Startable, Protocol):
 def handoff(
     to: Receiver, *, name: str | None = None, description: str | None = None, history: bool = True
 ) -> Tool:
-    """Return a tool with which a model hands its conversation over to another agent. Both agents start together.
+    """Return a tool with which a model transfers its conversation to the agent `to`. Both agents start together.
 
     From then on, also for the rest of the turn, `to` answers the messages of users in a child session. The child session starts
     with the earlier messages of users and agents, unless `history` is False. The session stays the same for its user: its
@@ -108,7 +117,7 @@ class HandoffTool(Tool):
         self.has_history = has_history
 
     def reaches_unchecked_agent(self, arguments: Mapping[str, Any], session: Any) -> bool:
-        """Return True if the agent that takes over has no policy for untrusted text, but tools that need one."""
+        """Return True if the receiving agent lacks a policy for untrusted text that its tools need."""
         return is_unchecked_here(session, self.agent.name)
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
@@ -135,7 +144,9 @@ class HandBackTool(Tool):
         parent = child.parent
         current = None if parent is None else handoff_in(parent.seen_state)
         if parent is None or current is None or not child.id.endswith(f"/{current.child}"):
-            raise ToolError("this conversation was not handed over to you")
+            raise ToolError(
+                "this conversation was not handed over to you: call this tool only after another agent has handed its conversation over"
+            )
         if current.agent:
             parent.state.dispatch(given_back)
             if parent.log is not None:
@@ -172,7 +183,8 @@ class AgentReceivers(FieldRepr):
     async def answer(self, turn: Turn) -> Reply | None:
         """Let the handoff target answer the message of a turn, and record its reply.
 
-        Return None if the session is no longer handed off.
+        Return None if the session is no longer handed off. If the target stops during the turn, and sessions are in a journal,
+        wait until the target is started again.
         """
         context = turn.session
         handed_off = handoff_in(context.seen_state)
@@ -180,12 +192,19 @@ class AgentReceivers(FieldRepr):
             return None
         opener = await _opener_of(context, handed_off.agent)
         former = await _former_messages(turn) if tool.has_history else ()
-        try:
-            child = await opener.ensure_child(context, handed_off.child, history=former)
-        except SessionClosed:
-            context.state.dispatch(given_back)
-            return None
-        reply = await self._ask(tool, child, turn, note=handed_off.note)
+        reply = None
+        while reply is None:
+            try:
+                child = await opener.ensure_child(context, handed_off.child, history=former)
+            except SessionClosed:
+                context.state.dispatch(given_back)
+                return None
+            try:
+                reply = await self._ask(tool, child, turn, note=handed_off.note)
+            except (Stopped, NotRunning):  # `NotRunning` if the call joined a turn that waits for an approval
+                if not host_of(child).is_durable:
+                    raise
+                opener = await _directory_of(context).wait_restarted(opener)
         self._write(turn, reply, tool.agent.name)
         if not handoff_in(context.seen_state).agent:
             await host_of(child).close(child)
@@ -272,10 +291,15 @@ async def _opener_of(context: SessionContext, agent: str) -> SessionOpener:
     Raises:
         NotRunning: No agent with this name is running in the runtime.
     """
-    agents = services_of(session_of_context(context)).delegation.agents
+    agents = _directory_of(context)
     if agent not in agents:
         await wait_started(agent)
     return agents.opener(agent)
+
+
+def _directory_of(context: SessionContext) -> Directory:
+    """Return the running agents of the runtime of a session."""
+    return services_of(session_of_context(context)).delegation.agents
 
 
 async def _former_messages(turn: Turn) -> Sequence[ChatMessage]:
@@ -298,7 +322,7 @@ async def _former_messages(turn: Turn) -> Sequence[ChatMessage]:
 
 
 async def _earlier_reply(child: SessionContext, message_id: str) -> Reply | None:
-    """Return the reply to a message of the child session from before a restart; None if it was not answered."""
+    """Return the reply that the child session gave to a message before a restart; None if the message was not answered."""
     page = await child.conversation.read(limit=MAX_SEARCHED_MESSAGES)
     asked = next((each for each in page.messages if each.id == message_id), None)
     answers = [

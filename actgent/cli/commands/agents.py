@@ -107,7 +107,7 @@ def check(agent: str, /, *, journal: str | None = None) -> int:
         journal: Journal to check: a file, or postgres://HOST/DATABASE. It is only read, and agents may be using it.
     """
     if journal is not None:
-        from actgent.cli.journals.upgrade_check import check_journal  # noqa: PLC0415
+        from actgent.cli.journals.resume_after_upgrade_check import check_journal  # noqa: PLC0415
 
         return run_command(lambda terminal, _: check_journal(journal, agent, terminal))
     from actgent.cli.agent_folders import check as run_check  # noqa: PLC0415
@@ -145,7 +145,7 @@ def goal(text: str, /, *, options: GoalOptions | None = None, limits: LimitOptio
         options: Tools, schema, model and output.
         limits: Limits of the whole run.
     """
-    from actgent.cli.goal_command import work_towards_goal  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.run_goal_agent_command import work_towards_goal  # noqa: PLC0415 - the SDKs take two seconds
 
     given, bound = options or GoalOptions(), to_limits(limits)
     return run_command(

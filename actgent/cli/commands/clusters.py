@@ -3,7 +3,7 @@
 from cyclopts import App
 
 from actgent.cli.command_options import Count, Flag
-from actgent.cli.serving.cluster_options import ClusterOptions
+from actgent.cli.serving.serve_options import ClusterOptions
 from actgent.journal.cluster_interface import check_cluster_extra
 
 from .command_app import SERVERS, app, run_command
@@ -96,14 +96,13 @@ def cluster_finish_upgrade(*, cluster: ClusterOptions | None = None) -> int:
 
 
 dead_letters = App(
-    name="dead-letters",
-    help="List, redeliver or drop messages that repeatedly crashed their node.",
+    name="dead-letters", help="List, redeliver or drop messages that repeatedly crashed their node."
 )
 clusters.command(dead_letters)
 
 
 @dead_letters.default
-def dead_list(*, json: Flag = False, cluster: ClusterOptions | None = None) -> int:
+def list_letters(*, json: Flag = False, cluster: ClusterOptions | None = None) -> int:
     """List dead-lettered messages: each one repeatedly crashed its node. The exit code is 1 if one has not been redelivered.
 
     Args:
@@ -118,7 +117,9 @@ def dead_list(*, json: Flag = False, cluster: ClusterOptions | None = None) -> i
 
 
 @dead_letters.command(name="redeliver")
-def dead_retry(message: str, /, *, session: str | None = None, cluster: ClusterOptions | None = None) -> int:
+def redeliver_letter(
+    message: str, /, *, session: str | None = None, cluster: ClusterOptions | None = None
+) -> int:
     """Redeliver a dead-lettered message once to its session, and print the new message id.
 
     Args:
@@ -134,7 +135,7 @@ def dead_retry(message: str, /, *, session: str | None = None, cluster: ClusterO
 
 
 @dead_letters.command(name="drop")
-def dead_drop(message: str, /, *, session: str | None = None, cluster: ClusterOptions | None = None) -> int:
+def drop_letter(message: str, /, *, session: str | None = None, cluster: ClusterOptions | None = None) -> int:
     """Remove a message from the list. In its session the message stays failed.
 
     Args:

@@ -19,6 +19,7 @@ def inspect(
     agent: str | None = None,
     steps: Flag = False,
     full: Flag = False,
+    labels: Flag = False,
     context: Flag = False,
     step: Count | None = None,
     code: str | None = None,
@@ -32,6 +33,7 @@ def inspect(
             with this id.
         steps: Print every record with its number, not only messages.
         full: Print complete texts.
+        labels: Also print the untrusted sources of the session after each record that changes them.
         context: List the model requests of the session: their length in tokens, and which messages were left out to
             fit.
         step: With --context and --code, the record number of an answer: print the request that led to it.
@@ -52,7 +54,7 @@ def inspect(
 
     return run_command(
         lambda terminal, _: run_inspect(
-            journal, terminal, session=session, agent=agent, steps=steps, full=full
+            journal, terminal, session=session, agent=agent, steps=steps, full=full, labels=labels
         )
     )
 
@@ -112,15 +114,16 @@ def check_journal(journal: str, /) -> int:
 def check_histories(journal: str, /, *, log: str | None = None) -> int:
     """Check that the records of each session, and the log of a client, do not contradict each other.
 
-    Each accepted message ends at most once, each tool call has one result before the next answer, and calls of a client that
-    did not overlap are in their order. The exit code is 1 if there is a contradiction.
+    Each accepted message ends at most once. Each tool call has one result before the next answer. If a call of a client ended
+    before another call began, their messages are in this order. The exit code is 1 if there is a contradiction.
 
     Args:
         journal: Journal to read: a file, or postgres://HOST/DATABASE. Agents may be using it.
-        log: Calls of a client that returned, as JSON lines: {"session": ID, "message": ID, "began": TIME, "ended": TIME},
-            and "reply" if the call returned one, and "agent" if several agents have a session with the id.
+        log: File with the completed calls of a client, as JSON lines: {"session": ID, "message": ID, "began": TIME,
+            "ended": TIME}. Optional members: "reply", the returned reply; "agent", if several agents have a session
+            with the id.
     """
-    from actgent.cli.journals.history_consistency_check import check_histories as run_check  # noqa: PLC0415
+    from actgent.cli.journals.journal_commands import check_histories as run_check  # noqa: PLC0415
 
     return run_command(lambda terminal, _: run_check(journal, terminal, log=log))
 
@@ -136,7 +139,7 @@ def audit_calls(journal: str, /, *, code: str | None = None) -> int:
         code: Agents whose tools declare effects and sinks: agent folder, Python file, or FILE.py:NAME. Default: each
             call counts whose tool has an effect, as the journal has no declarations.
     """
-    from actgent.cli.journals.audit_command import audit  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.journals.journal_commands import audit  # noqa: PLC0415 - the SDKs take two seconds
 
     return run_command(lambda terminal, _: audit(journal, terminal, code=code))
 
@@ -156,7 +159,7 @@ def search_messages(
         owner: Name of the session's owner. Default: all owners.
         limit: Maximum number of messages.
     """
-    from actgent.cli.journals.search_command import search  # noqa: PLC0415
+    from actgent.cli.journals.journal_commands import search  # noqa: PLC0415
     from actgent.session_index import SearchFilter  # noqa: PLC0415
 
     wanted = SearchFilter(agent=agent, owner=owner)

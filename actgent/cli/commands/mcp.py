@@ -111,7 +111,7 @@ def check_servers(config: str = ".", /, *, allow_env: Repeated = ()) -> int:
 def lock_servers(config: str = ".", /, *, allow_env: Repeated = ()) -> int:
     """Record the current tools and prompts of all servers in a lock file next to the configuration, and print the differences.
 
-    With a lock file, agents withhold tools and prompts that are missing in it or have changed. A server that fails
+    With a lock file, agents block tools and prompts that are missing in it or have changed. A server that fails
     keeps its locked entries.
 
     Args:

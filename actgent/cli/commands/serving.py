@@ -19,8 +19,8 @@ def serve(agent: str, /, *, options: ServeOptions | None = None, reload: Flag = 
     """Serve agents over HTTP. Needs the extra `web`.
 
     The first Ctrl-C or SIGTERM rejects new requests, closes streams and waits for running turns; the second exits at
-    once. With --cluster the server is one of several nodes: each node answers for all sessions, and other nodes resume
-    its sessions when it stops.
+    once. With --cluster the server is one of several nodes: each node accepts requests for all sessions. When a node
+    stops, the other nodes resume its sessions.
 
     Args:
         agent: Agent folder, folder of agent folders, or Python file that defines agents.

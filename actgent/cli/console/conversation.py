@@ -17,8 +17,8 @@ from actgent.messages import Content, Part, Text
 
 from .conversation_output import TextView
 from .line_editor import LineEditor, PromptInterrupted, history_file
-from .message_exchange import OWNER, MessageExchange, answer
 from .slash_commands import COMMANDS, QUIT, find_command, run_command
+from .terminal_message_exchange import OWNER, MessageExchange, answer
 
 STDIN = 0
 """File descriptor of standard input."""
@@ -150,7 +150,7 @@ class TerminalConversation:
                 self.agent, self.session, content, self.terminal, receive=self._receive, revise=self._revise
             )
         except ActgentError as error:  # e.g. the model does not support an attachment
-            self.terminal.complain(error)
+            self.terminal.report_error(error)
 
     async def _stop_when(self, stop: trio.Event) -> None:
         await stop.wait()

@@ -48,7 +48,7 @@ class TextView:
                 if delivery.kind == "interrupted" and self._terminal.is_live:
                     conversation.aside("stopped")
                 else:
-                    self._terminal.complain(delivery.error)
+                    self._terminal.report_error(delivery.error)
 
 
 class JsonView:

@@ -27,10 +27,7 @@ LIVE_SESSIONS = 20
 DEFAULT_SESSIONS = 1000
 """Default number of sessions of the load test."""
 
-_QUESTIONS = (
-    "What is 17 * 23, and what weekday was 1969-07-20?",
-    "And 123456789 * 987654321?",
-)
+_QUESTIONS = ("What is 17 * 23, and what weekday was 1969-07-20?", "And 123456789 * 987654321?")
 _QUEUED_NOTES = 5
 """Number of messages that fill the inbox before the urgent message."""
 

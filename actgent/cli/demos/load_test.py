@@ -83,7 +83,7 @@ class LoadResults:
     engine_seconds: list[float] = attrs.field(factory=list)
     """Duration in seconds of each answered turn, minus the durations of its model calls."""
     correct: int = 0
-    """Number of answers that contain the correct product."""
+    """Number of correct answers. Each message asks for the product of two numbers."""
     tool_calls: int = 0
     usage: Usage = NO_USAGE
     failures: list[ActgentError] = attrs.field(factory=list)
@@ -243,7 +243,7 @@ def _show(terminal: Terminal, results: LoadResults, rows: Sequence[tuple[str, st
     terminal.line(title)
     terminal.console.print(table)
     if results.failures:
-        terminal.complain(f"turns failed: {len(results.failures)}; the first: {results.failures[0]}")
+        terminal.report_error(f"turns failed: {len(results.failures)}; the first: {results.failures[0]}")
 
 
 def _rows(results: LoadResults, elapsed: float) -> list[tuple[str, str]]:
@@ -307,7 +307,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process in bytes; its peak on systems without /proc."""
+    """Return the resident memory of this process in bytes; on systems without /proc, the maximum so far."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

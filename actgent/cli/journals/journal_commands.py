@@ -1,6 +1,8 @@
-"""`actgent inspect`, `replay` and `journal`: print, rebuild, check, copy and import stored sessions."""
+"""`actgent inspect`, `replay` and `journal`: print, rebuild, check, search, audit, copy and import stored sessions."""
 
+import heapq
 import tempfile
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -13,12 +15,16 @@ from rich import box
 from rich.table import Table
 from rich.text import Text as Cell
 
+from actgent.agents.unapproved_tool_call_audit import UnapprovedCall, audit_journal, labels_of_session
 from actgent.approvals import decision_name
+from actgent.cli.agent_folders import agents_at
 from actgent.cli.terminal_io import Terminal, one_line, printable
-from actgent.errors import ConfigurationError, JournalVersion, SessionExists
+from actgent.errors import ConfigurationError, JournalDamaged, JournalVersion, SessionExists, WireError
 from actgent.errors.text_escaping import counted
+from actgent.information_flow_labels import TRUSTED
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.journal_url import find_journal, open_journal
+from actgent.journal.journal_wrappers import WrappedJournal
 from actgent.journal.record_types import (
     ActionFailureRecord,
     AgentMessageRecord,
@@ -43,17 +49,21 @@ from actgent.journal.record_types import (
     SessionAnnotatedRecord,
     SessionClosedRecord,
     SessionCreatedRecord,
+    SourceLiftRecord,
     StateChangeRecord,
     StateRollbackRecord,
     SuspensionRecord,
     SystemPromptRecord,
     TaskOutcomeRecord,
 )
+from actgent.journal.session_list_queries import SessionFilter
 from actgent.journal.sqlite import back_up, find_problems, recover_file
 from actgent.journal.transfer import load_sessions, read_sessions, save_sessions, with_new_ids, write_sessions
-from actgent.journal.wrappers import WrappedJournal
 from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
-from actgent.sessions.restore import RebuiltSession, rebuild
+from actgent.session_index import SearchFilter, SearchHit
+from actgent.session_index.session_index import open_index
+from actgent.sessions.restore.session_loader import RebuiltSession, rebuild
+from actgent.testing.session_history_consistency import ClientCall, find_contradictions, load_client_calls
 
 _COLUMNS = ("session", "agent", "owner", "begun", "records", "status")
 """Headings of the session list."""
@@ -129,7 +139,14 @@ class SingleSessionJournal(WrappedJournal):
 
 
 async def inspect(
-    location: str, terminal: Terminal, *, session: str | None, agent: str | None, steps: bool, full: bool
+    location: str,
+    terminal: Terminal,
+    *,
+    session: str | None,
+    agent: str | None,
+    steps: bool,
+    full: bool,
+    labels: bool,
 ) -> int:
     """Print the list of sessions of a journal, or the transcript of one session.
 
@@ -140,6 +157,7 @@ async def inspect(
         agent: Agent of the session, or of the listed sessions; None for any.
         steps: True to print every record instead of messages.
         full: True to print complete texts.
+        labels: True to also print the label of the session after each record that changes it.
     """
     async with open_read_only(location) as journal:
         if session is None:
@@ -147,6 +165,8 @@ async def inspect(
             return 0
         records = await load(journal, session, agent)
     lines = _all_steps(records) if steps else _transcript(records)
+    if labels:
+        lines = heapq.merge(lines, _label_lines(records), key=lambda line: line.step)
     limit = 1_000_000 if full else _MAX_PART_CHARS
     for line in lines:
         terminal.line(line.show(limit), style=line.style)
@@ -242,6 +262,16 @@ def _approval_line(
     return _Line(step, word, ", ".join(record.ids), "dim")
 
 
+_SENDERS: Mapping[type, str] = {
+    StateChangeRecord: "state",
+    ActionFailureRecord: "state",
+    StateRollbackRecord: "state",
+    RatingRecord: "feedback",
+    SourceLiftRecord: "lifted",
+}
+"""Name in the first column of a transcript, of the record classes that are shown by their fields."""
+
+
 def _transcript(records: Sequence[Record]) -> Iterator[_Line]:
     """Yield transcript lines of messages, state changes and approvals, in the order in which the model received them."""
     accepted: dict[str, Message] = {}
@@ -259,13 +289,21 @@ def _transcript(records: Sequence[Record]) -> Iterator[_Line]:
                 yield from _parts(step, message)
             case MessageEndRecord(failed=str(failed)):
                 yield _Line(step, "failure", failed, "red")
-            case StateChangeRecord() | ActionFailureRecord() | StateRollbackRecord() | RatingRecord():
-                who = "feedback" if isinstance(record, RatingRecord) else "state"
-                yield _Line(step, who, _describe(record), "dim")
             case ApprovalRequestRecord() | ApprovalDecisionRecord() | SuspensionRecord() | ResumptionRecord():
                 yield _approval_line(step, record)
             case SessionClosedRecord():
                 yield _Line(step, "session", "closed", "dim")
+            case _ if name := _SENDERS.get(type(record)):
+                yield _Line(step, name, _describe(record), "dim")
+
+
+def _label_lines(records: Sequence[Record]) -> Iterator[_Line]:
+    """Yield a line with the label of the session for each record that changes the label."""
+    before = TRUSTED
+    for step, label in enumerate(labels_of_session(records), 1):
+        if label != before:
+            yield _Line(step, "label", str(label), "dim")
+        before = label
 
 
 def _parts(step: int, message: Message) -> Iterator[_Line]:
@@ -321,6 +359,11 @@ def _describe_decision(record: ApprovalDecisionRecord) -> str:
     return f"{record.approval_id} {decision_name(record.decision)}{by}, {_time(record.at)}"
 
 
+def _describe_lift(record: SourceLiftRecord) -> str:
+    reason = f": {record.reason}" if record.reason else ""
+    return f"{record.source} by {record.by}, {_time(record.at)}{reason}"
+
+
 def _describe_annotations(record: SessionAnnotatedRecord | SessionCreatedRecord) -> str:
     """Format the tags and metadata of a record as text, such as `billing, ticket=4711`."""
     return ", ".join([*record.tags, *(f"{key}={value}" for key, value in record.metadata.items())])
@@ -363,6 +406,7 @@ _DESCRIPTIONS: Mapping[type, Callable[[Any], str]] = {
     ),
     ApprovalRequestRecord: lambda r: f"{r.approval.id} {r.approval.tool_name}: {r.approval.question}",
     ApprovalDecisionRecord: _describe_decision,
+    SourceLiftRecord: _describe_lift,
     SuspensionRecord: lambda r: f"{r.message_id} waits for {', '.join(r.ids)}",
     ScheduleRecord: lambda r: f"{r.schedule_id} {r.cron or _time(r.at)} {r.zone}: {r.description}",
     ScheduleFiredRecord: lambda r: f"{r.schedule_id}{'' if r.message_id else ' was skipped'}",
@@ -416,7 +460,7 @@ def check(location: str, terminal: Terminal) -> int:
     """Print all damaged records of a journal file. Return the exit code: 1 if records are damaged, else 0."""
     problems = list(find_problems(_sqlite_path(location)))
     for problem in problems:
-        terminal.complain(problem)
+        terminal.report_error(problem)
     if not problems:
         terminal.line(f"{location} is OK")
     return 1 if problems else 0
@@ -428,9 +472,9 @@ def recover_journal(location: str, new: str, terminal: Terminal) -> int:
     copied = recover_file(_sqlite_path(location), Path(new))
     terminal.line(f"{new}: {counted(copied.sessions, 'session')} with {counted(copied.records, 'record')}")
     for problem in problems:
-        terminal.complain(f"lost from this record on: {problem}")
+        terminal.report_error(f"lost from this record on: {problem}")
     for session_id in copied.losses:
-        terminal.complain(f"lost completely or in part: session {session_id!r}")
+        terminal.report_error(f"lost completely or in part: session {session_id!r}")
     return 1 if problems or copied.losses else 0
 
 
@@ -490,8 +534,131 @@ async def import_(location: str, file: str, terminal: Terminal, *, new_ids: bool
             await write_sessions(journal, sessions)
         except SessionExists as error:
             raise ConfigurationError(
-                f"{location} already contains session {error.session_id!r} of agent {error.agent!r}, so nothing was added: "
+                f"{location} already contains session {error.session_id!r} of agent {error.agent!r}, so no session was added: "
                 "--new-ids adds copies with new ids"
             ) from None
     terminal.line(f"{location}: {counted(len(sessions), 'session')} added")
     return 0
+
+
+MAX_SNIPPET_CHARS = 160
+"""Maximum length of the printed part of a message, in characters."""
+
+
+async def search(
+    location: str, query: str, terminal: Terminal, *, search_filter: SearchFilter, limit: int
+) -> int:
+    """Print the newest messages that match a search, at most `limit`. Return 1 if no message matches, else 0.
+
+    Args:
+        location: Journal file or URL.
+        query: Words to search for.
+        terminal: Output of the command.
+        search_filter: Conditions on messages and sessions.
+        limit: Maximum number of messages.
+
+    Raises:
+        ConfigurationError: The journal has no index, or the query has text but no word.
+    """
+    async with open_read_only(location) as journal, open_index(journal, read_only=True) as index:
+        page = await index.search(query, search_filter, limit=limit)
+        hits = [hit for hit in page.hits if await journal.head(hit.agent, hit.session_id) is not None]
+    for hit in hits:
+        terminal.line(_describe_hit(hit))
+    return 0 if hits else 1
+
+
+def _describe_hit(hit: SearchHit) -> str:
+    at = datetime.fromtimestamp(hit.at, UTC).strftime("%Y-%m-%d %H:%M")
+    place = f"{one_line(hit.agent, 40)} {one_line(hit.session_id)} {one_line(hit.owner, 40)}"
+    return f"{at} {place} {hit.role}: {one_line(hit.snippet, MAX_SNIPPET_CHARS)}"
+
+
+async def audit(location: str, terminal: Terminal, *, code: str | None) -> int:
+    """Print each recorded tool call that depended on untrusted text and ran without approval.
+
+    Return the exit code: 1 if there are such calls, else 0.
+
+    Args:
+        location: Journal file or URL.
+        terminal: Output of the command.
+        code: Agent folder or Python file with the agents whose tools declare sinks; None uses only the journal.
+    """
+    agents = [] if code is None else agents_at(code, needs_model=False)
+    sessions = calls = 0
+    async with open_read_only(location) as journal:
+        async for _, found in audit_journal(journal, agents):
+            sessions += 1
+            calls += len(found)
+            for each in found:
+                terminal.line(_describe_call(each))
+    terminal.line(
+        f"{counted(sessions, 'session')}: {counted(calls, 'call')} with untrusted sinks ran without an approval"
+    )
+    return 1 if calls else 0
+
+
+def _describe_call(found: UnapprovedCall) -> str:
+    place = f"{one_line(found.agent, 40)} {one_line(found.session_id)} record {found.record}"
+    names = one_line(", ".join(found.labels) or "the call")
+    shown = f"{place}: {one_line(format_part(found.call), 200)}"
+    if not found.label.is_trusted:
+        sources = ", ".join(sorted(found.label.sources))
+        shown = f"{shown}: {names} may come from {one_line(sources)}"
+    if found.label.readers is not None:
+        shown = f"{shown}: only {one_line(found.label.reader_names)} may read data that {names} may send"
+    return shown
+
+
+async def check_histories(location: str, terminal: Terminal, *, log: str | None) -> int:
+    """Print each contradiction in the records of a journal. Return the exit code: 1 if contradictions were found, else 0.
+
+    Args:
+        location: Journal file or URL.
+        terminal: Output of the command.
+        log: Path of a log file of a client's calls, to compare with the records; None checks only the records.
+
+    Raises:
+        ConfigurationError: The log is not readable, or no call of the log belongs to a session of the journal.
+    """
+    calls = defaultdict[str, list[ClientCall]](list)
+    for call in [] if log is None else load_client_calls(log):
+        calls[call.session_id].append(call)
+    sessions = problems = 0
+    async with open_read_only(location) as journal:
+        after, seen = None, set[str]()
+        while page := await journal.page(SessionFilter(), after=after, limit=100):
+            after = page[-1].cursor
+            for summary in page:
+                sessions += 1
+                seen.add(summary.session_id)
+                try:
+                    records = await journal.load(summary.session_id, agent=summary.agent)
+                except (JournalDamaged, WireError) as error:
+                    found = [str(error)]
+                else:
+                    own = [
+                        each
+                        for each in calls.get(summary.session_id, ())
+                        if each.agent in ("", summary.agent)
+                    ]
+                    found = list(find_contradictions(records, own))
+                problems += len(found)
+                for each in found:
+                    terminal.report_error(
+                        f"{one_line(summary.agent, 40)} {one_line(summary.session_id, 60)}: {each}"
+                    )
+    if log is not None and not calls.keys() & seen:
+        raise ConfigurationError(
+            f"no call in the log {log} belongs to a session of the journal: check that the log and the journal belong together"
+        )
+    for session_id in sorted(calls.keys() - seen):
+        problems += 1
+        terminal.report_error(
+            f"the journal has no session {one_line(session_id, 60)}, but a client has called it"
+        )
+    count = sum(map(len, calls.values()))
+    terminal.line(
+        f"{counted(sessions, 'session')}, {counted(count, 'call')} of clients: {counted(problems, 'contradiction')}"
+    )
+    return 1 if problems else 0

@@ -11,13 +11,14 @@ import attrs
 from actgent.cli.terminal_io import Terminal, one_line, printable
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
-from actgent.journal.owner_sessions import root_sessions_of
-from actgent.memory.longterm import LongTermMemory, MemoryFilter, MemoryRecord
+from actgent.journal.session_search_by_owner import root_sessions_of
+from actgent.memory.longterm.long_term_memory import LongTermMemory
+from actgent.memory.longterm.memory_records import MemoryFilter, MemoryRecord
 from actgent.messages import Sender
 
 from .journal_commands import open_for_writing
 
-PAGE = 500
+PAGE_SIZE = 500
 """Number of memories per read."""
 
 
@@ -44,7 +45,7 @@ async def list_memories(location: str, terminal: Terminal, *, owner: str | None,
             return 0
         wanted = MemoryFilter(kinds=[kind] if kind else [])
         after: MemoryRecord | None = None
-        while page := await memories.page(owner=_owner(owner), wanted=wanted, after=after, limit=PAGE):
+        while page := await memories.page(owner=_owner(owner), wanted=wanted, after=after, limit=PAGE_SIZE):
             for each in page:
                 terminal.line(
                     f"{each.id}  {_format_time(each.created_at)}  {one_line(each.kind, 20)}  {one_line(each.text, 200)}"

@@ -11,10 +11,10 @@ from actgent.cli.terminal_io import ConversationView, Terminal
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
 from actgent.journal.journal_interface import Journal
-from actgent.journal.transfer import forked, read_sessions, write_sessions
+from actgent.journal.transfer import build_fork, read_sessions, write_sessions
 from actgent.messages import Failure
 from actgent.runtime.runtime import open_runtime
-from actgent.sessions.restore import rebuild
+from actgent.sessions.restore.session_loader import rebuild
 from actgent.testing.recorded_sessions import Recording
 
 from .journal_commands import (
@@ -39,7 +39,7 @@ async def compare(options: ReplayOptions, terminal: Terminal) -> int:
         recording = Recording(options.session, agent.name, records[: rebuilt.step])
         found = [await recording.compare(agent, prompts=prompts) for prompts in (True, False)]
     for difference in dict.fromkeys(filter(None, found)):
-        terminal.complain(f"agent {agent.name} differs: {difference}")
+        terminal.report_error(f"agent {agent.name} differs: {difference}")
     if any(found):
         return 1
     terminal.line(f"agent     {agent.name} does the same")
@@ -59,7 +59,7 @@ async def fork(options: ReplayOptions, terminal: Terminal) -> int:
         records = await load(journal, options.session, options.agent)
         step = (await rebuild(records, to=options.to)).step
         (whole,) = await read_sessions(journal, agent=options.agent, session_id=options.session)
-        begun = forked(attrs.evolve(whole, records=records[:step]), session_id, agent.name)
+        begun = build_fork(attrs.evolve(whole, records=records[:step]), session_id, agent.name)
         await write_sessions(journal, [begun])
         await _resume(agent, begun.session_id, journal, message=options.message, view=view)
         count = len(await journal.load(session_id, agent=agent.name))
@@ -114,4 +114,4 @@ class _ForkView:
 
     def _print_failure(self, failure: Failure) -> None:
         self.ok = False
-        self.terminal.complain(failure.error)
+        self.terminal.report_error(failure.error)

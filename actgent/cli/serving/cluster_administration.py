@@ -6,14 +6,13 @@ import attrs
 import orjson
 
 from actgent.cli.terminal_io import Terminal, one_line
-from actgent.cluster.operations.cluster_status import drain, read_cluster_status
-from actgent.cluster.operations.dead_letters import drop_message, retry_dead
-from actgent.cluster.operations.pool_reconfiguration import finish_upgrade, release, repartition
+from actgent.cluster.dead_letters import drop_message, retry_dead
+from actgent.cluster.pool_operations import drain, finish_upgrade, read_cluster_status, release, repartition
 from actgent.errors.text_escaping import counted
 from actgent.journal.cluster_interface import ClusterStatus, PartitionStatus
-from actgent.journal.postgres import DeadMessage, read_dead
+from actgent.journal.postgres.cluster_tables_reader import DeadMessage, read_dead
 
-from .cluster_options import ClusterOptions
+from .serve_options import ClusterOptions
 
 
 async def show_status(cluster: ClusterOptions, terminal: Terminal, *, json: bool, full: bool) -> int:

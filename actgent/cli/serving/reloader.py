@@ -114,7 +114,7 @@ async def _wait_for_change(
         problem = await _load_error(target, offline=options.operation.offline)
         if not problem:
             return
-        terminal.complain(f"a changed file cannot be loaded, the previous agents keep running: {problem}")
+        terminal.report_error(f"a changed file cannot be loaded, the previous agents keep running: {problem}")
 
 
 async def _load_error(target: str, *, offline: bool) -> str:

@@ -26,8 +26,7 @@ from actgent.web.gateway_limits import GatewayLimits
 from actgent.web.webhooks.signatures import make_secrets_file
 from actgent.web.webhooks.webhook import EVENTS, Webhook
 
-from .cluster_options import ClusterOptions
-from .serve_options import NotifyOptions, ServeOptions, to_arguments
+from .serve_options import ClusterOptions, NotifyOptions, ServeOptions, to_arguments
 from .server_log import LOGGER, logging_to_stderr
 
 HAND_OVER_SECONDS = 10.0
@@ -136,10 +135,7 @@ async def _open_agents(options: ServeOptions) -> AsyncGenerator[_ServedAgents, N
         check_cluster_extra()
     agents = agents_at(options.target, offline=options.operation.offline)
     names = ", ".join(one_line(agent.name, 60) for agent in agents)
-    async with (
-        _open_telemetry(options) as telemetry,
-        _open_runtime(options, cluster, telemetry) as runtime,
-    ):
+    async with _open_telemetry(options) as telemetry, _open_runtime(options, cluster, telemetry) as runtime:
         async with runtime.starting():
             for agent in agents:
                 agent.grace = options.operation.grace

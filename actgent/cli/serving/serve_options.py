@@ -1,5 +1,6 @@
-"""Options of `actgent serve`, `acp` and `mcp serve`."""
+"""Options of `actgent serve`, `acp` and `mcp serve`, and of the commands for clusters."""
 
+import os
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -8,12 +9,39 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from actgent.cli.command_options import Argument, Count, Flag, Repeated
+from actgent.errors import ConfigurationError
 
-from .cluster_options import ClusterOptions
 from .server_log import LogFormat, LogLevel
 
 Seconds = Annotated[float, Parameter(validator=Number(gte=0))]
 Rate = Annotated[float | None, Parameter(validator=Number(gt=0))]
+JOURNAL_VARIABLE = "ACTGENT_JOURNAL"
+"""Environment variable with the journal URL."""
+
+
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class ClusterOptions:
+    """Command-line options that select a cluster."""
+
+    journal: str | None = None
+    """Journal of the cluster: postgres://HOST/DATABASE. Default: the variable ACTGENT_JOURNAL, which process lists do not show.
+    """
+    cluster: str = "default"
+    """Name of the cluster."""
+
+    def journal_url(self) -> str:
+        """Return the URL of the cluster's journal from the option or the environment variable.
+
+        Raises:
+            ConfigurationError: Neither the option nor the variable is set.
+        """
+        found = self.journal or os.environ.get(JOURNAL_VARIABLE)
+        if not found:
+            raise ConfigurationError(
+                f"the journal of the cluster is not set: use --journal or the variable {JOURNAL_VARIABLE}"
+            )
+        return found
 
 
 @Parameter(name="*")

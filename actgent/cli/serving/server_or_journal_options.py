@@ -100,7 +100,7 @@ class WatchOptions:
     agent: str | None = None
     """Name of the agent, if several agents have a session with this id."""
     after: Annotated[int, Parameter(validator=Number(gte=0))] = 0
-    """Number of the last event that is already known; later events are shown. 0 shows all events."""
+    """Number of the last event to skip. Only later events are shown; 0 shows all events."""
     once: Flag = False
     """Print existing events and exit."""
     json: Flag = False

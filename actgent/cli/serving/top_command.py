@@ -19,7 +19,7 @@ from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import is_internal
 from actgent.web.routes.json_serializers import of_head
 
-from .server_http_client import Backoff, RemoteServer, RemoteUnreachable, open_remote
+from .http_client_of_running_server import Backoff, RemoteServer, RemoteUnreachable, open_remote
 from .server_or_journal_options import TopOptions
 
 MAX_SESSIONS = 10

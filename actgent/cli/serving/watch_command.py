@@ -16,7 +16,7 @@ from actgent.journal.journal_interface import Journal, one_of
 from actgent.journal.session_list_queries import SessionKey
 from actgent.web.streaming.session_events import encoder_at
 
-from .server_http_client import (
+from .http_client_of_running_server import (
     Backoff,
     RemoteServer,
     RemoteUnreachable,
@@ -231,6 +231,6 @@ _FORMATTERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     ).decode(),
     "schedule": lambda d: f"{d['id']} {d['action']}",
     "feedback": lambda d: f"{d['score']:g} by {d['by']}: {d['comment']}",
-    "ended": lambda d: f"failed: {d['failed']} {(d['error'] or {}).get('words', '')}" if d["failed"] else "",
+    "ended": lambda d: f"failed: {d['failed']} {(d['error'] or {}).get('text', '')}" if d["failed"] else "",
 }
 """Text formatter of each event type."""

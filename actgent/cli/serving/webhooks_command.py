@@ -8,7 +8,7 @@ from actgent.cli.terminal_io import Terminal, one_line
 from actgent.errors import ConfigurationError, UsageError
 from actgent.errors.text_escaping import counted
 
-from .server_http_client import RemoteServer, RemoteUnreachable, open_remote, path_of
+from .http_client_of_running_server import RemoteServer, RemoteUnreachable, open_remote, path_of
 from .server_or_journal_options import ServerOptions
 
 
@@ -50,7 +50,7 @@ async def redeliver_webhooks(server: ServerOptions, ids: tuple[str, ...], termin
                 count += len((await remote.post(redelivery_path, {"webhook_ids": wanted}))["items"])
     terminal.line(f"{count} sent again; `actgent webhooks list` shows deliveries that fail again")
     for each in sorted(unknown):
-        terminal.complain(f"{one_line(each, 100)} is not a dead-lettered delivery")
+        terminal.report_error(f"{one_line(each, 100)} is not a dead-lettered delivery")
     return 1 if unknown else 0
 
 

@@ -9,10 +9,12 @@ import attrs
 import orjson
 
 from actgent.client.transport_interface import ConnectionLost, Operation, Refused, RemoteRequest
+from actgent.errors import RemoteError
+from actgent.errors.text_escaping import shown
 from actgent.messages import traceparent
 from actgent.runtime.waits_between_sessions import sources_of_caller
 from actgent.support.tracing_interface import active_trace
-from actgent.support.untrusted_text import join_origins
+from actgent.support.untrusted_text_delimiters import join_origins
 
 PATHS: Mapping[Operation, tuple[str, str]] = {
     "add_dataset_case": ("POST", "/datasets/{dataset}/cases"),
@@ -58,6 +60,7 @@ PATHS: Mapping[Operation, tuple[str, str]] = {
     "post_compare": ("POST", "/sessions/{session}/compare"),
     "post_decision": ("POST", "/approvals/{part}/decision"),
     "post_fork": ("POST", "/sessions/{session}/fork"),
+    "post_lift": ("POST", "/sessions/{session}/lifts"),
     "post_session": ("POST", "/sessions"),
     "put_mode": ("PUT", "/sessions/{session}/mode"),
     "put_session": ("PUT", "/sessions/{session}"),
@@ -71,6 +74,7 @@ PATHS: Mapping[Operation, tuple[str, str]] = {
 }
 """HTTP verb and path below `/v1` of each operation, as in the gateway's OpenAPI document."""
 EVENT_STREAM_TYPE = "text/event-stream"
+JSON_TYPE = "application/json"
 REPEATED_HEADER = "actgent-repeated"
 """Answer header: the gateway sent the request to a node more than once, and an earlier try may have had its effect."""
 EVENTS_HEADER = "actgent-events"
@@ -89,12 +93,46 @@ further break at once.
 SOURCES_HEADER = "actgent-sources"
 """Request header: untrusted sources of the request, separated by commas and percent-encoded. A server adds them to its messages."""
 NO_CONTENT = 204
+OPERATIONS_WITHOUT_ANSWER: frozenset[Operation] = frozenset(
+    {
+        "answer_call",
+        "cancel_task",
+        "close",
+        "erase",
+        "forget_memory",
+        "give_feedback",
+        "interrupt",
+        "post_decision",
+        "post_lift",
+        "remove_dataset_case",
+        "unschedule",
+    }
+)
+"""Operations whose successful response has the status 204 and no body. All other operations return a JSON object."""
+_NO_HEADERS: Mapping[str, str] = {}
 _AGENT_IN_REQUEST = ("put_session", "post_session", "list_sessions", "get_approvals")
 """Operations whose body or query already names the agent, so `to_http` adds no `agent` parameter."""
 _SAFE_IN_SOURCES = ",: "
-_CREATED, _FIRST_ERROR = 201, 400
-_KINDS_BY_STATUS = {502: "unavailable", 503: "unavailable", 504: "unavailable", 429: "too-many-requests"}
+_CREATED, _FIRST_REDIRECT, _FIRST_ERROR = 201, 300, 400
+_LOST_STATUSES = (408, 502, 504, 520, 521, 522, 523, 524)
+"""HTTP statuses of proxies that lost the connection to the server. The request may have had its effect."""
+_KINDS_BY_STATUS = {
+    401: "unauthorized",
+    403: "forbidden",
+    413: "body-too-large",
+    429: "too-many-requests",
+    503: "unavailable",
+    **dict.fromkeys(_LOST_STATUSES, "unavailable"),
+}
 """Problem kinds by HTTP status, for error answers of proxies, which contain no problem document."""
+_NOT_A_GATEWAY = "check that the address is that of an actgent gateway"
+
+
+class _Answer(dict[str, Any]):
+    """JSON object of a response. A missing member is an error that names the likely cause."""
+
+    def __missing__(self, key: str) -> Any:
+        raise RemoteError(f"the response has no member {key!r}: {_NOT_A_GATEWAY}")
 
 
 @attrs.frozen(kw_only=True)
@@ -131,13 +169,17 @@ def _current_span() -> str | None:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
-def to_http(request: RemoteRequest, *, accept: str = "application/json") -> HTTPRequest:
+def to_http(request: RemoteRequest, *, accept: str = JSON_TYPE) -> HTTPRequest:
     """Convert a `RemoteRequest` to an HTTP request; `accept` is the media type of the response."""
     verb, path = PATHS[request.operation]
     query = dict(request.query)
     if request.agent and request.operation not in _AGENT_IN_REQUEST and "{session}" in path:
         query["agent"] = request.agent
     headers = {"accept": accept, BREAKS_HEADER: str(request.broken_connections)}
+    if (
+        accept != JSON_TYPE
+    ):  # proxies delay a compressed stream, and the end of a truncated one is not detected
+        headers["accept-encoding"] = "identity"
     if request.is_long_poll:
         headers["prefer"] = f"wait={request.wait:.0f}"
     if request.key:
@@ -149,7 +191,7 @@ def to_http(request: RemoteRequest, *, accept: str = "application/json") -> HTTP
         headers["traceparent"] = parent
     body = None if verb in ("GET", "DELETE") else orjson.dumps(dict(request.body or {}))
     if body is not None:
-        headers["content-type"] = "application/json"
+        headers["content-type"] = JSON_TYPE
         if sources := join_origins(request.sources, sources_of_caller()):
             headers[SOURCES_HEADER] = quote(sources, safe=_SAFE_IN_SOURCES)
     segments = {
@@ -162,44 +204,71 @@ def to_http(request: RemoteRequest, *, accept: str = "application/json") -> HTTP
     return HTTPRequest(verb=verb, path=full_path, query=urlencode(query), headers=headers, body=body)
 
 
-def parse_response(request: RemoteRequest, status: int, data: bytes, *, is_repeated: bool = False) -> Any:
-    """Return the body of an HTTP response as decoded JSON; None if the response has no body.
+def parse_response(
+    request: RemoteRequest,
+    status: int,
+    data: bytes,
+    *,
+    is_repeated: bool = False,
+    headers: Mapping[str, str] = _NO_HEADERS,
+) -> Any:
+    """Return the body of an HTTP response as a decoded JSON object; None for an operation of `OPERATIONS_WITHOUT_ANSWER`.
 
     The JSON of `put_session` gets the additional fields `is_new` and `is_repeated`. See `Operation` for their meaning.
 
     Raises:
-        Refused: The status is 400 or more.
-        ConnectionLost: The body is not JSON.
+        Refused: The status is 300 or more.
+        ConnectionLost: The body is not a JSON object, or it is missing.
     """
-    if status >= _FIRST_ERROR:
-        problem = parse_problem(status, data)
+    if status >= _FIRST_REDIRECT:
+        problem = parse_problem(status, data, headers)
         problem.is_repeated = is_repeated
         raise problem
-    found: Any = _decode_json(data) if data else None
+    if status == NO_CONTENT and request.operation in OPERATIONS_WITHOUT_ANSWER:
+        return None
+    found = _Answer(decode_object(data, f"the response is not a JSON object: {_NOT_A_GATEWAY}"))
     if request.operation == "put_session":
         found["is_new"], found["is_repeated"] = status == _CREATED, is_repeated
     return found
 
 
-def parse_problem(status: int, data: bytes) -> Refused:
-    """Convert an HTTP error response to a `Refused` error, from its problem document (RFC 9457) or else from its status."""
+def parse_problem(status: int, data: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> Refused:
+    """Convert an HTTP error response to a `Refused` error, from its problem document (RFC 9457) or else from its status.
+
+    The response of a proxy has no problem document. Its `Retry-After` is used if it is a number of seconds.
+    """
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError:
         document = None
     if not isinstance(document, dict) or not isinstance(document.get("type"), str):
-        return Refused(
-            _KINDS_BY_STATUS.get(status, "other"), f"HTTP status {status}", status=status, fields={}
-        )
+        return _proxy_problem(status, headers)
     kind, detail = document["type"].rpartition("/")[2], document.get("detail") or document.get("title", "")
     return Refused(kind, str(detail), status=status, fields=document)
 
 
-def _decode_json(data: bytes) -> Any:
-    """Decode a JSON body. Raise `ConnectionLost` if it is not JSON, for example because another server has answered."""
+def _proxy_problem(status: int, headers: Mapping[str, str]) -> Refused:
+    """Return the error for a response that is not from an actgent server."""
+    detail = f"HTTP status {status} without a problem document, as from a proxy"
+    if status < _FIRST_ERROR:
+        location = shown(headers.get("location", "another address")[:200])
+        detail = f"the server redirects to {location}: pass the address of the gateway itself"
+    fields: dict[str, Any] = {"may_be_done": True} if status in _LOST_STATUSES else {}
+    if (wait := headers.get("retry-after", "")).isdecimal():
+        fields["retry_after"] = int(wait[:9])
+    return Refused(_KINDS_BY_STATUS.get(status, "other"), detail, status=status, fields=fields)
+
+
+def decode_object(data: bytes, problem: str) -> dict[str, Any]:
+    """Decode a JSON object that a server has sent.
+
+    Raises:
+        ConnectionLost: The data is anything else, for example because another server has answered. `problem` is the text.
+    """
     try:
-        return orjson.loads(data)
+        value = orjson.loads(data)
     except orjson.JSONDecodeError:
-        raise ConnectionLost(
-            "the response is not JSON: check that the address is that of an actgent gateway", was_sent=True
-        ) from None
+        value = None
+    if not isinstance(value, dict):
+        raise ConnectionLost(problem, was_sent=True)
+    return value

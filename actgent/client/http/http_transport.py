@@ -11,10 +11,10 @@ import httpx2
 import orjson
 import trio
 
-from actgent.client.transport_interface import ConnectionLost, Events, RemoteRequest, StreamEvent, Transport
+from actgent.client.transport_interface import ConnectionLost, Events, RemoteRequest, Transport
 from actgent.errors import ConfigurationError, UsageError
-from actgent.llm.http import EventTooLarge
-from actgent.support.http_environment import reading_environment
+from actgent.llm.http.sse import EventTooLarge
+from actgent.support.proxy_environment_validation import reading_environment
 from actgent.support.user_code_calls import explained_text
 
 from .http_request import (
@@ -27,7 +27,7 @@ from .http_request import (
     parse_response,
     to_http,
 )
-from .sse import StreamDecoder
+from .sse import decode_events
 
 ANSWER_SECONDS = 30.0
 """Read timeout of an answer in seconds. The long-poll time of the request is added to it."""
@@ -39,6 +39,7 @@ GATEWAY_SHARE = 0.9
 """Fraction of the remaining time that a gateway may use, so that its answer arrives before the client's timeout."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Maximum size of one answer in bytes."""
+_IDENTITY = "identity"
 _HOST = re.compile(r"\w[\w.-]*|[\da-fA-F.]*:[\da-fA-F:.]*(%[\w.-]+)?")
 _UNAVAILABLE_STATUSES = (502, 503, 504)
 """HTTP statuses after which the next request goes to the next gateway."""
@@ -48,7 +49,7 @@ PROBE_PAUSES = 0.0, 0.1, 0.4
 """Pauses in seconds before each probe. There are several probes, because the first may reach a process that is ending,
 or use an idle connection to it.
 """
-_PROBE_ERRORS = httpx2.TransportError, httpx2.StreamError, EventTooLarge, ValueError, AttributeError
+_PROBE_ERRORS = httpx2.RequestError, httpx2.StreamError, EventTooLarge, ValueError, AttributeError
 _PROBE = HTTPRequest(verb="GET", path="/health/live", query="", headers={}, body=None)
 _BROKEN_ERRORS = (httpx2.ReadError, httpx2.RemoteProtocolError)
 _received_sizes: ContextVar[list[int]] = ContextVar("_received_sizes")
@@ -109,7 +110,11 @@ class HTTPTransport(Transport):
             ) as answer:
                 data = await _read(answer)
         return parse_response(
-            request, answer.status_code, data, is_repeated=REPEATED_HEADER in answer.headers
+            request,
+            answer.status_code,
+            data,
+            is_repeated=REPEATED_HEADER in answer.headers,
+            headers=answer.headers,
         )
 
     @asynccontextmanager
@@ -119,15 +124,24 @@ class HTTPTransport(Transport):
                 to_http(request, accept=EVENT_STREAM_TYPE), STREAM_SILENCE_SECONDS
             ) as answer:
                 if not answer.is_success:
-                    raise parse_problem(answer.status_code, await _read(answer))
-                yield None if answer.status_code == NO_CONTENT else _events(answer.aiter_bytes())
+                    raise parse_problem(answer.status_code, await _read(answer), answer.headers)
+                if answer.status_code == NO_CONTENT:
+                    yield None
+                    return
+                if not answer.headers.get("content-type", "").startswith(EVENT_STREAM_TYPE):
+                    text = "the response is not an event stream: check that the address is that of an actgent gateway"
+                    raise ConnectionLost(text, was_sent=True)
+                yield decode_events(answer.aiter_bytes())
 
     @asynccontextmanager
     async def download(self, request: RemoteRequest) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:
         with _convert_errors():
             async with self._open_response(to_http(request, accept="*/*"), STREAM_SILENCE_SECONDS) as answer:
                 if not answer.is_success:
-                    raise parse_problem(answer.status_code, await _read(answer))
+                    raise parse_problem(answer.status_code, await _read(answer), answer.headers)
+                if answer.headers.get("content-encoding", _IDENTITY) != _IDENTITY:
+                    text = "a proxy compressed the file, so that a truncated file is not detected: switch its compression off"
+                    raise ConnectionLost(text, was_sent=True)
                 yield _chunks(answer.aiter_bytes())
 
     @asynccontextmanager
@@ -165,7 +179,7 @@ class HTTPTransport(Transport):
                 if answer.status_code in _UNAVAILABLE_STATUSES:
                     self._switch_gateway(index)
                 yield answer
-        except (httpx2.TransportError, httpx2.StreamError, trio.Cancelled):
+        except (httpx2.RequestError, httpx2.StreamError, trio.Cancelled):
             self._switch_gateway(index)
             raise
 
@@ -254,24 +268,12 @@ def _convert_errors() -> Iterator[None]:
     """Convert exceptions of httpx2 in the `with` block to `ConnectionLost`."""
     try:
         yield
-    except (httpx2.TransportError, httpx2.StreamError, EventTooLarge) as error:
+    except (httpx2.RequestError, httpx2.StreamError, EventTooLarge) as error:
         was_sent = not isinstance(error, _NOT_SENT_ERRORS)
         is_broken = isinstance(error, _BROKEN_ERRORS) and not _received_sizes.get([])
         raise ConnectionLost(
             f"{type(error).__name__}: {explained_text(error)}", was_sent=was_sent, is_broken=is_broken
         ) from error
-
-
-async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[StreamEvent | None, None]:
-    """Decode server-sent events from the chunks of a response body.
-
-    Yield each complete event, and None for each chunk, which shows that the connection works.
-    """
-    decoder = StreamDecoder()
-    async for chunk in chunks:
-        yield None
-        for event in decoder.feed(chunk):
-            yield event
 
 
 async def _chunks(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

@@ -1,11 +1,11 @@
 """Decoder of server-sent events with event names and record numbers (WHATWG HTML, section 9.2)."""
 
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator
 
-import orjson
+from actgent.client.transport_interface import StreamEvent
+from actgent.llm.http.sse import LineDecoder
 
-from actgent.client.transport_interface import ConnectionLost, StreamEvent
-from actgent.llm.http import LineDecoder
+from .http_request import decode_object
 
 
 class StreamDecoder(LineDecoder[StreamEvent]):
@@ -38,13 +38,19 @@ class StreamDecoder(LineDecoder[StreamEvent]):
         name, number, data = self._name, self._number, b"\n".join(self._data)
         self._name, self._number, self._data = b"", b"", []
         return StreamEvent(
-            name=name.decode(), data=_decode_json(data), number=int(number) if number else None
+            name=name.decode(errors="replace"),
+            data=decode_object(data, "the data of a server-sent event is not a JSON object"),
+            number=int(number) if number.isdigit() else None,
         )
 
 
-def _decode_json(data: bytes) -> Any:
-    """Decode the JSON data of an event. Raise `ConnectionLost` if it is not JSON."""
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        raise ConnectionLost("the data of a server-sent event is not JSON", was_sent=True) from None
+async def decode_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[StreamEvent | None, None]:
+    """Decode server-sent events from the chunks of a response body.
+
+    Yield each complete event, and None for each chunk, which shows that the connection works.
+    """
+    decoder = StreamDecoder()
+    async for chunk in chunks:
+        yield None
+        for event in decoder.feed(chunk):
+            yield event

@@ -18,12 +18,20 @@ from starlette.types import Message, Receive, Scope as ASGIScope, Send
 
 from actgent import __version__
 from actgent.interop.run_events import RunEvent
-from actgent.interop.start_run import RunStream, to_sse
+from actgent.interop.runs_of_protocol_requests import RunStream, to_sse
 from actgent.runtime.agent_directory import AgentCard
 from actgent.web.access_tokens import Scope
 from actgent.web.gateway_context import GatewayContext
 from actgent.web.problem_documents import Problem, missing
-from actgent.web.routes.endpoints import ANY_NODE, JSON, Endpoint, Forwarding, HTTPCall, sends_always
+from actgent.web.routes.endpoints import (
+    ANY_NODE,
+    JSON,
+    Endpoint,
+    Forwarding,
+    HTTPCall,
+    sends_always,
+    streams_always,
+)
 
 from .errors import (
     INVALID_REQUEST,
@@ -316,6 +324,7 @@ def _make_rest_endpoint(
         ignores_body=operation is subscribe,
         media_type="text/event-stream" if streams else "application/json",
         streams=streams,
+        is_stream=streams_always if streams else None,
         to_error=rest_response,
         forwarding=Forwarding(
             session_of=partial(session_of_rest, session_of),
@@ -330,6 +339,11 @@ def _sends_message(call: HTTPCall) -> bool:
     return call.body.get("method") in ("SendMessage", "SendStreamingMessage")
 
 
+def _is_stream(call: HTTPCall) -> bool:
+    """Return True if the response to a JSON-RPC request is a stream."""
+    return call.body.get("method") in ("SendStreamingMessage", "SubscribeToTask")
+
+
 def _rpc(path: str, methods: Mapping[str, _Method]) -> Endpoint:
     return Endpoint(
         prefix="",
@@ -342,6 +356,7 @@ def _rpc(path: str, methods: Mapping[str, _Method]) -> Endpoint:
         body={"type": "object"},
         has_parts=True,
         streams=True,
+        is_stream=_is_stream,
         to_error=envelope_response,
         forwarding=Forwarding(
             session_of=partial(session_of_rpc, methods), awaits_run=True, sends_message=_sends_message

@@ -15,14 +15,20 @@ from actgent.approvals import Approval
 from actgent.errors import ApprovalAlreadyDecided
 from actgent.interop.request_field_parsing import to_client_id
 from actgent.interop.run_events import RunEvent
-from actgent.interop.start_run import Run, collect, existing_session, find_session, suspended_session
+from actgent.interop.runs_of_protocol_requests import (
+    Run,
+    collect,
+    existing_session,
+    find_session,
+    suspended_session,
+)
 from actgent.journal.journal_interface import SessionSummary
 from actgent.messages import Sender
 from actgent.runtime.approval_decisions import approvals_of
 from actgent.web.access_control import encode_cursor, parse_cursor
 from actgent.web.problem_documents import Problem
+from actgent.web.routes.common_request_schemas import CLIENT_ID
 from actgent.web.routes.endpoints import HTTPCall
-from actgent.web.routes.shared_schemas import CLIENT_ID
 from actgent.web.streaming.session_events import find_message
 
 from .errors import A2AError, invalid, task_not_found
@@ -71,7 +77,7 @@ class TaskStream:
 
 
 @attrs.frozen(kw_only=True)
-class _Asked:
+class _MessageRequest:
     """Validated A2A request to send a message."""
 
     run: Run
@@ -79,7 +85,7 @@ class _Asked:
     history: int | None
     is_immediate: bool
     is_new: bool
-    """True if the message starts a new task."""
+    """True if the message starts a new task. False if it continues or repeats an existing one."""
 
 
 async def send_message(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> Wire:
@@ -107,7 +113,7 @@ async def stream_message(settings: A2ASettings, call: HTTPCall, agent: str, para
     return TaskStream(run=asked.run, task=asked.task, first=asked.task.to_wire(history=asked.history))
 
 
-async def _prepare(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> _Asked:
+async def _prepare(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> _MessageRequest:
     message, configuration = object_param(params, "message"), object_param(params, "configuration")
     history = count_param(configuration, "historyLength")
     is_immediate = configuration.get("returnImmediately") or False
@@ -129,7 +135,7 @@ async def _prepare(settings: A2ASettings, call: HTTPCall, agent: str, params: Pa
         session_id = context_id or _new_context(call.caller.owner, agent, message_id, parts)
         run, task = await _new_run(call, agent, session_id, message_id, parts)
     await _add_push_config(settings, call, agent, task, object_param(configuration, _PUSH_CONFIG))
-    return _Asked(run=run, task=task, history=history, is_immediate=is_immediate, is_new=is_new)
+    return _MessageRequest(run=run, task=task, history=history, is_immediate=is_immediate, is_new=is_new)
 
 
 def session_of_message(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> str:
@@ -198,7 +204,9 @@ async def _decide(
     """Record the approval decisions that a message to a waiting task contains. Return the run and the state of the task."""
     head, task = await find_task(call, agent, task_id)
     if context_id and context_id != head.session_id:
-        raise invalid("message.contextId", "must be the context of the task")
+        raise invalid(
+            "message.contextId", f"is {context_id!r}, but the task belongs to the context {head.session_id!r}"
+        )
     is_repeated = any(
         isinstance(each.get("data"), dict) and each["data"].keys() & task.requested_approvals
         for each in parts

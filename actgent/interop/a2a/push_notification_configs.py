@@ -32,7 +32,7 @@ class PushConfig:
     session_id: str
     message_id: str
     created_at: float
-    """Unix time in seconds at which the task's session was created. It distinguishes the session from a later one with its id."""
+    """Unix time in seconds at which the task's session was created. A later session with the same id has another time."""
     url: str
     after: int
     """Number of the record after which updates of the task are sent."""
@@ -108,9 +108,10 @@ class PushConfigs:
         return tuple(self._by_session.get(key, {}).values())
 
     def of_task(self, key: SessionKey, message_id: str, created_at: float) -> Sequence[PushConfig]:
-        """Return the configurations of a task, in order of their creation.
+        """Return the push configurations of a task, in order of their creation.
 
-        `created_at` is the creation time of the task's session, to leave out configurations of an erased session with its id.
+        `created_at` is the creation time of the session. Configurations of a deleted session with the same id have another
+        time, and are omitted.
         """
         return tuple(
             each

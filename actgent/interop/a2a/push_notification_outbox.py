@@ -17,7 +17,7 @@ import trio
 
 from actgent.errors import AddressBlocked, ConfigurationError, Fenced, JournalError
 from actgent.journal.journal_interface import Journal, SessionSummary
-from actgent.journal.record_feed_backlog import Written
+from actgent.journal.record_feed_readers import Written
 from actgent.journal.record_types import MessageEndRecord, Record, SessionClosedRecord, SuspensionRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.support.safe_logging import logger_of
@@ -26,7 +26,7 @@ from actgent.web.gateway_context import GatewayContext
 from actgent.web.streaming.session_events import find_message
 from actgent.web.webhooks.delivery_cursors import DeliveryCursors
 from actgent.web.webhooks.delivery_queue import DeliveryStream, Target
-from actgent.web.webhooks.notifications_from_records import PAGE, Notification
+from actgent.web.webhooks.notifications_from_records import PAGE_SIZE, Notification
 from actgent.web.webhooks.outbox import Outbox, session_keys
 from actgent.web.webhooks.webhook import Webhook, check_url
 
@@ -107,7 +107,9 @@ class PushOutbox(Outbox):
     async def _read_page(
         self, head: SessionSummary, after: int, _events: Sequence[str]
     ) -> tuple[Sequence[Notification], int]:
-        steps = await self._journal.read_steps(head.session_id, agent=head.agent, after=after, limit=PAGE)
+        steps = await self._journal.read_steps(
+            head.session_id, agent=head.agent, after=after, limit=PAGE_SIZE
+        )
         found: list[Notification] = []
         number = after
         for step in steps:

@@ -22,7 +22,7 @@ from actgent.interop.run_events import (
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_types import MessageAcceptedRecord
 from actgent.messages import Message, Usage
-from actgent.runtime.subscriptions import read_past
+from actgent.runtime.subscriptions.session_follower import read_past
 from actgent.structured_output.extract_json import unfenced
 from actgent.web.routes.json_serializers import to_date
 
@@ -69,7 +69,7 @@ class TaskState:
     _text: str = ""
     """Answer text received so far."""
     _replaces_content: bool = True
-    """True if the next text replaces the content of the task's artifact."""
+    """True if the next text of the answer replaces the artifact's content; False if it is appended."""
     _other_parts: list[Wire] = attrs.field(factory=list)
     """Pictures, files and structured data of the answer, as A2A parts."""
     _notes: list[Wire] = attrs.field(factory=list)

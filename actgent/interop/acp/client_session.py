@@ -1,6 +1,6 @@
 """One session that an ACP client has opened: its updates, prompts and permission requests."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 import trio
@@ -20,11 +20,12 @@ from actgent.interop.run_events import (
     TextDelta,
     TextDiscarded,
     tool_error_text,
+    visible_text_filter,
 )
 from actgent.journal.journal_interface import Journal
 from actgent.journal.record_types import MessageEndRecord
-from actgent.messages import NO_USAGE, CallProgress, Message, Part, ToolCall, ToolResult, Usage, new_id
-from actgent.runtime.subscriptions import follow_session
+from actgent.messages import NO_USAGE, CallProgress, Message, Part, Text, ToolCall, ToolResult, Usage, new_id
+from actgent.runtime.subscriptions.session_follower import follow_session
 from actgent.sessions.subscriptions import FollowedItem, FollowedRecord, PartialText
 from actgent.support.safe_logging import logger_of
 from actgent.web.problem_documents import public_text
@@ -160,7 +161,8 @@ class OpenSession:
 
     async def send_history(self) -> None:
         """Send the conversation of the session so far to the client. Updates of a running turn follow."""
-        updates = list(self._encoder.encode_history(self.session.history))
+        visible_text = visible_text_filter(self.session)
+        updates = list(self._encoder.encode_history(self.session.history, visible_text))
         async with self._update_lock:
             for update in updates:
                 await self._send(update)
@@ -247,7 +249,7 @@ class OpenSession:
         if isinstance(record, MessageEndRecord):
             self._readers.pop(record.message_id, None)
             if (prompt := self._prompts.get(record.message_id)) is not None:
-                prompt.end(record.failed, record.words)
+                prompt.end(record.failed, record.error_text)
 
     def _read(self, item: FollowedItem) -> Sequence[RunEvent]:
         """Convert an item from the session's record stream to run events.
@@ -258,7 +260,9 @@ class OpenSession:
             return [RunToolProgressed(progress=item)]
         turn = item.turn
         if (reader := self._readers.get(turn)) is None:
-            reader = self._readers[turn] = RunReader(turn, lambda: self.session.approvals, turn=turn)
+            reader = self._readers[turn] = RunReader(
+                turn, lambda: self.session.approvals, visible_text_filter(self.session), turn=turn
+            )
         events = reader.read(item)
         reader.is_over = False  # a suspended turn continues
         for event in events:
@@ -321,7 +325,9 @@ class OpenSession:
             },
         )
         outcome = result.get("outcome")
-        option = outcome.get("optionId") if isinstance(outcome, Mapping) else None
+        option = None
+        if isinstance(outcome, Mapping) and outcome.get("outcome") == "selected":
+            option = outcome.get("optionId")
         if option == _ALLOW["optionId"] and not is_form_required:
             return Approve()
         return Reject("the user has rejected it") if option == _REJECT["optionId"] else None
@@ -343,6 +349,11 @@ class OpenSession:
 # --- session updates -------------------------------------------------------------------------
 
 
+def _visible_parts(message: Message, visible_text: Callable[[str], str]) -> list[Part]:
+    """Return the parts of an answer, with the text that the user may read in place of its texts."""
+    return [Text(visible_text(message.text)), *(part for part in message.parts if not isinstance(part, Text))]
+
+
 @attrs.define
 class UpdateEncoder:
     """Encoder of the events and messages of one session as ACP session updates."""
@@ -354,14 +365,20 @@ class UpdateEncoder:
     _loaded: set[str] = attrs.field(factory=set)
     """Ids of the messages that were sent to the client as history."""
 
-    def encode_history(self, messages: Iterable[Message]) -> Iterator[Wire]:
-        """Yield the ACP updates that show earlier messages of a session to the client."""
+    def encode_history(
+        self, messages: Iterable[Message], visible_text: Callable[[str], str]
+    ) -> Iterator[Wire]:
+        """Yield the ACP updates that show earlier messages of a session to the client.
+
+        `visible_text` returns the part of an answer that the user may read.
+        """
         for message in messages:
             self._loaded.add(message.id)
             kind = message.sender.kind
             if kind in ("user", "assistant"):
                 chunk = "user_message_chunk" if kind == "user" else "agent_message_chunk"
-                for block in to_blocks(message.parts):
+                parts = message.parts if kind == "user" else _visible_parts(message, visible_text)
+                for block in to_blocks(parts):
                     yield {"sessionUpdate": chunk, "content": block, "messageId": message.id}
             for call in message.tool_calls:
                 yield encode_call(call)

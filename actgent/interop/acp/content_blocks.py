@@ -9,16 +9,20 @@ from actgent.messages import File, Image, Part, Text
 
 from .json_rpc import INVALID_PARAMS, RPCError, Wire
 
+_EMPTY: Wire = {"type": "text", "text": ""}
+"""Block that some editors send next to an image."""
+
 
 def parts_of_prompt(blocks: object) -> list[Part]:
-    """Convert the ACP content blocks of a prompt to parts of a message.
+    """Convert the ACP content blocks of a prompt to parts of a message. Empty text blocks are ignored.
 
     Raises:
         RPCError: A block is invalid, or has a type that the server did not announce to the client.
     """
-    if not isinstance(blocks, list) or not blocks:
+    kept = [each for each in blocks if each != _EMPTY] if isinstance(blocks, list) else []
+    if not kept:
         raise RPCError(INVALID_PARAMS, "prompt must be a list of content blocks that is not empty")
-    return [_part_of(each) for each in blocks]
+    return [_part_of(each) for each in kept]
 
 
 def _part_of(block: Any) -> Part:
@@ -68,11 +72,7 @@ def to_blocks(parts: Sequence[Part]) -> Iterator[Wire]:
         if isinstance(part, Text) and part.text:
             yield text_block(part.text)
         elif isinstance(part, Image) and part.data:
-            yield {
-                "type": "image",
-                "mimeType": part.media_type,
-                "data": base64.b64encode(part.data).decode(),
-            }
+            yield {"type": "image", "mimeType": part.media_type, "data": base64.b64encode(part.data).decode()}
 
 
 def text_block(text: str) -> Wire:

@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import attrs
-import orjson
 import trio
 
-from actgent.interop.line_reader import MAX_LINE_BYTES, read_lines
+from actgent.interop.line_reader import MAX_LINE_BYTES, LongLine, read_lines
+from actgent.support.json_rpc_decoding import decode_message, message_id
 from actgent.support.safe_logging import logger_of
 from actgent.support.strict_json import encode_json
 
@@ -163,27 +163,25 @@ class JSONRPCConnection:
     async def _send_error(self, request_id: RequestId, error: RPCError) -> None:
         await self._send({"id": request_id, "error": {"code": error.code, "message": error.text}})
 
-    def _receive(self, line: bytes | None) -> None:
-        """Process a received line: start the handler of a request or notification, or complete the request that it answers.
-
-        None means that a line was too long.
-        """
-        if line is None:
-            self._report_error(None, INVALID_REQUEST, f"the line is longer than {MAX_LINE_BYTES:,} bytes")
+    def _receive(self, line: bytes) -> None:
+        """Process a received line: start the handler of a request or notification, or complete the request that it answers."""
+        if isinstance(line, LongLine):
+            text = f"the line is longer than {MAX_LINE_BYTES:,} bytes"
+            self._report_error(message_id(line, b"method"), INVALID_REQUEST, text)
             return
         if not line.strip():
             return
         try:
-            message = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            self._report_error(None, PARSE_ERROR, f"the line is not JSON: {error}")
+            message = decode_message(line)
+        except ValueError as error:
+            self._report_error(message_id(line, b"method"), PARSE_ERROR, f"the line is not JSON: {error}")
             return
         if not isinstance(message, dict):
             self._report_error(None, INVALID_REQUEST, "a message must be a JSON object")
             return
         request_id, method = message.get("id"), message.get("method")
         if isinstance(request_id, bool) or not isinstance(request_id, str | int | None):
-            self._report_error(None, INVALID_REQUEST, "id must be a text or an integer")
+            self._report_error(None, INVALID_REQUEST, "id must be a string or an integer")
         elif isinstance(method, str):
             self._receive_call(message, method, request_id)
         elif "result" in message or "error" in message:
@@ -191,7 +189,7 @@ class JSONRPCConnection:
                 reply.message = message
                 reply.arrived.set()
         else:
-            self._report_error(request_id, INVALID_REQUEST, "method must be a text")
+            self._report_error(request_id, INVALID_REQUEST, "method must be a string")
 
     def _receive_call(self, message: Wire, method: str, request_id: RequestId) -> None:
         params = message.get("params") or {}

@@ -26,7 +26,7 @@ from .json_rpc import INVALID_PARAMS, NOT_FOUND, JSONRPCConnection, RPCError, RP
 
 VERSION = 1
 """Version of the protocol."""
-PAGE = 50
+PAGE_SIZE = 50
 """Number of sessions on one page of a list."""
 OWNER = "user"
 """Owner of the sessions, as in a terminal."""
@@ -69,10 +69,7 @@ class ACPServer:
                 "session/delete": self._delete,
                 "session/prompt": self._prompt,
             },
-            notification_handlers={
-                "session/cancel": self._cancel,
-                "$/cancel_request": self._cancel_request,
-            },
+            notification_handlers={"session/cancel": self._cancel, "$/cancel_request": self._cancel_request},
         )
 
     async def run(self) -> None:
@@ -147,14 +144,14 @@ class ACPServer:
         cwd, cursor = request.params.get("cwd"), request.params.get("cursor")
         after = None if cursor is None else self._cursor_of(cursor)
         wanted = SessionFilter(agent=self._agent.name, owner=OWNER, roots=True)
-        found = await self._journal.page(wanted, after=after, limit=PAGE)
+        found = await self._journal.page(wanted, after=after, limit=PAGE_SIZE)
         sessions = [
             described
             for summary in found
             if not summary.closed and (described := await _describe(self._journal, summary)) is not None
         ]
         result: Wire = {"sessions": [each for each in sessions if cwd in (None, each["cwd"])]}
-        if len(found) == PAGE:
+        if len(found) == PAGE_SIZE:
             result["nextCursor"] = orjson.dumps([found[-1].updated_at, found[-1].session_id]).decode()
         return result
 
@@ -214,10 +211,7 @@ class ACPServer:
 
 
 async def serve_acp(
-    runtime: Runtime,
-    agent: Agent,
-    receive_stream: trio.abc.ReceiveStream,
-    send_stream: trio.abc.SendStream,
+    runtime: Runtime, agent: Agent, receive_stream: trio.abc.ReceiveStream, send_stream: trio.abc.SendStream
 ) -> None:
     """Serve one client of ACP v1 until it closes its stream. Turns that are then running resume when their session is loaded.
 

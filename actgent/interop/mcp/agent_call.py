@@ -15,14 +15,21 @@ from actgent.approvals import Approval, Decision
 from actgent.errors import ApprovalAlreadyDecided, Fenced, InvalidArguments, SessionClosed
 from actgent.information_flow_labels import TRUSTED, Label, label_of
 from actgent.interop.approval_forms import decision_of
-from actgent.interop.run_events import AnswerDone, RunEnded, RunEvent, RunReader, RunSuspended
+from actgent.interop.run_events import (
+    AnswerDone,
+    RunEnded,
+    RunEvent,
+    RunReader,
+    RunSuspended,
+    visible_text_filter,
+)
 from actgent.interop.temporary_sessions import TemporarySession, temporary_session
 from actgent.journal.journal_interface import Journal
 from actgent.journal.record_types import AgentMessageRecord, OutcomeRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Sender, new_id
 from actgent.runtime.sessions.session_opener import SessionOpener
-from actgent.runtime.subscriptions import SessionFollower, follow_session
+from actgent.runtime.subscriptions.session_follower import SessionFollower, follow_session
 from actgent.sessions.subscriptions import FollowedItem, FollowedRecord
 
 MESSAGE_ID = "actgent/messageId"
@@ -170,7 +177,10 @@ class AgentCall:
             return await self._read(session, state, shared)
 
     def _count_reader(self, state: CallState) -> AbstractAsyncContextManager[TemporarySession]:
-        """Return a context manager that ends a temporary session after its last reader. For other sessions it does nothing."""
+        """Return a context manager for one reader of the call's session. A temporary session ends after its last reader.
+
+        For other sessions, the context manager does nothing.
+        """
         if not state.is_temporary:
             return nullcontext(TemporarySession())
         return temporary_session(self.opener, state.session_id, "" if state.after else state.message_id)
@@ -190,6 +200,7 @@ class AgentCall:
         reader = RunReader(
             state.message_id,
             lambda: () if session is None else session.approvals,
+            str if session is None else visible_text_filter(session),
             turn=state.message_id if state.after else "",
         )
         key = SessionKey(self.opener.running.name, state.session_id)

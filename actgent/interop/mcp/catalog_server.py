@@ -39,7 +39,7 @@ from actgent.tools.schemas import compile_schema
 from actgent.tools.tool_execution import Batch
 from actgent.tools.tool_interface import NestedToolCalls, Tool, ToolContext, WrappedTool
 from actgent.tools.tool_registry import ToolRegistry
-from actgent.tools.untrusted_call_sources import CallSources, reading_text_of, running_call
+from actgent.tools.untrusted_sources_of_call import CallSources, reading_text_of, running_call
 from actgent.turns.calls.tool_progress_publisher import ProgressPublisher
 
 from .catalog import MAX_COMPLETIONS, MCPCatalog, MCPPrompt, MCPResource
@@ -65,7 +65,7 @@ class ToolOutcome:
     result: ToolResult | None = None
     """Result of the tool call; None if the call asks a question."""
     value: object = None
-    """Value that the tool returned; meaningless after an error."""
+    """Value that the tool returned; undefined if the call failed."""
     question: ApprovalRequired | None = None
     """Question that must be answered before the call continues; None if the call has ended."""
     error: Exception | None = None
@@ -195,7 +195,7 @@ class _CallState:
     asked: Approval | None = None
     """Approval for which the client was asked; None if the function itself has asked the client."""
     grant: Approve | None = None
-    """Last approval decision, which the function gets when it runs again; None before the first decision."""
+    """Last approval decision, which the function receives when it runs again; None before the first decision."""
 
     def to_text(self) -> str:
         """Encode the state as text, which the client sends back with its responses."""
@@ -371,7 +371,10 @@ class CatalogServer:
             )
         except Exception as error:
             _log.exception("the completions of %s failed", found.name)
-            raise MCPError(types.INTERNAL_ERROR, "the completions failed") from error
+            raise MCPError(
+                types.INTERNAL_ERROR,
+                "the function that suggests argument values has failed: the server log has the reason",
+            ) from error
         return types.CompleteResult(
             completion=types.Completion(
                 values=values[:MAX_COMPLETIONS], total=len(values), has_more=len(values) > MAX_COMPLETIONS
@@ -430,7 +433,7 @@ class _Run:
     outcome: ToolOutcome | types.InputRequiredResult | _Failed = attrs.field(
         factory=lambda: _Failed(text="the call has not ended")
     )
-    """Result of the call: the outcome of the function, a request for input, or a failure."""
+    """Result of the call so far: the result of the function, a request for input from the client, or a failure."""
 
     async def run(self, report: Callable[[CallProgress], object]) -> None:
         """Run the function until it ends or needs input from the client. Store the result in `outcome`."""
@@ -516,9 +519,9 @@ class _Run:
 
 
 def _grant(approval: Approval, decision: Decision) -> Approve:
-    """Convert a decision to the `Approve` object that the function reads as its grant.
+    """Convert the decision on an approval to the `Approve` object that the approved catalog function receives.
 
-    If the user has filled in a form, the grant also has the question and its state.
+    If the user has filled in a form, the object also has the question, and the state that the function stored with it.
     """
     content = decision.content if isinstance(decision, Approve) else None
     if content is None:

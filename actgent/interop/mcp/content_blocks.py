@@ -8,10 +8,9 @@ from urllib.parse import quote
 
 import mcp_types as types
 
-from actgent.errors import InvalidToolResult
 from actgent.information_flow_labels import TRUSTED, Label, from_ifc, source_name, to_ifc
 from actgent.messages import ChatMessage, File, Image, Medium, Text
-from actgent.tools.outputs.result_text import fallback_text, to_text
+from actgent.tools.outputs.result_text import to_result_text
 
 _TEXT_TYPE = re.compile(r"text/.+|application/(.+\+)?(json|xml|yaml|x-yaml|javascript|x-ndjson)")
 """Media types whose content is sent as text."""
@@ -82,7 +81,7 @@ def _has_media(value: object) -> bool:
 def _block(item: object) -> types.ContentBlock:
     if isinstance(item, (Image, File)):
         return _medium(item)
-    return types.TextContent(type="text", text=item.text if isinstance(item, Text) else _text(item))
+    return types.TextContent(type="text", text=item.text if isinstance(item, Text) else to_result_text(item))
 
 
 def _medium(medium: Medium) -> types.ContentBlock:
@@ -107,7 +106,7 @@ def _contents(
         return _data(item.data, uri, item.media_type)
     if isinstance(item, (bytes, bytearray)):
         return types.BlobResourceContents(uri=uri, mime_type=media_type, blob=_base64(bytes(item)))
-    return types.TextResourceContents(uri=uri, mime_type=media_type, text=_text(item))
+    return types.TextResourceContents(uri=uri, mime_type=media_type, text=to_result_text(item))
 
 
 def _data(data: bytes, uri: str, media_type: str) -> types.TextResourceContents | types.BlobResourceContents:
@@ -117,13 +116,6 @@ def _data(data: bytes, uri: str, media_type: str) -> types.TextResourceContents 
         except UnicodeDecodeError:
             pass
     return types.BlobResourceContents(uri=uri, mime_type=media_type, blob=_base64(data))
-
-
-def _text(value: object) -> str:
-    try:
-        return to_text(value)
-    except InvalidToolResult:
-        return fallback_text(value)
 
 
 def _base64(data: bytes) -> str:

@@ -20,7 +20,7 @@ from actgent.messages import new_id
 from actgent.support.strict_json import encode_json
 from actgent.web.gateway_context import GatewayContext
 from actgent.web.problem_documents import Problem
-from actgent.web.routes.endpoints import JSON, Endpoint, Forwarding, HTTPCall
+from actgent.web.routes.endpoints import JSON, Endpoint, Forwarding, HTTPCall, streams_always
 from actgent.web.streaming.sse import Streamed
 
 from .agent_call import MESSAGE_ID, agent_tool_name, session_of_call
@@ -223,6 +223,11 @@ _PARSE_ERROR, _INVALID_REQUEST = -32700, -32600
 """Error codes of JSON-RPC 2.0, section 5.1."""
 
 
+def _calls_tool(call: HTTPCall) -> bool:
+    """Return True if a request to the MCP endpoint is a tool call. Tool calls can take long, so their responses are streams."""
+    return call.body.get("method") == "tools/call"
+
+
 def _endpoint(
     verb: str, body: Mapping[str, Any] | None, statuses: Sequence[int], catalog: MCPCatalog | None
 ) -> Endpoint:
@@ -237,6 +242,7 @@ def _endpoint(
         to_error=to_rpc_error,
         statuses=statuses,
         streams=True,
+        is_stream=streams_always if verb == "GET" else _calls_tool,
         headers={
             "MCP-Protocol-Version": "Revision of the protocol.",
             "Mcp-Method": "Method of the request.",

@@ -5,8 +5,9 @@ import mcp_types as types
 import trio
 from mcp.shared.message import SessionMessage
 
-from actgent.interop.line_reader import MAX_LINE_BYTES, read_lines
+from actgent.interop.line_reader import MAX_LINE_BYTES, LongLine, read_lines
 from actgent.runtime.runtime import Runtime
+from actgent.support.json_rpc_decoding import decode_message, message_id
 
 from .agent_server import make_mcp_server
 from .catalog import MCPCatalog
@@ -38,8 +39,16 @@ async def serve_mcp(
         async with received:
             try:
                 async for line in read_lines(receive_stream):
-                    if line is None or line.strip():
-                        await received.send(_decode(line))
+                    if not line.strip():
+                        continue
+                    message = _decode(line)
+                    if isinstance(message, Exception) and (number := message_id(line, b"method")) is not None:
+                        error = types.ErrorData(code=types.PARSE_ERROR, message=str(message)[:200])
+                        await outgoing.send(
+                            SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=number, error=error))
+                        )
+                    else:
+                        await received.send(message)
             except trio.BrokenResourceError:
                 return  # the client is gone
 
@@ -60,10 +69,12 @@ async def serve_mcp(
             nursery.cancel_scope.cancel()
 
 
-def _decode(line: bytes | None) -> SessionMessage | Exception:
-    if line is None:
+def _decode(line: bytes) -> SessionMessage | Exception:
+    if isinstance(line, LongLine):
         return ValueError(f"the line is longer than {MAX_LINE_BYTES:,} bytes")
     try:
-        return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+        return SessionMessage(
+            types.jsonrpc_message_adapter.validate_python(decode_message(line), by_name=False)
+        )
     except ValueError as error:
         return error

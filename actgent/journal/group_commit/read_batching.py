@@ -26,10 +26,10 @@ GROUP_RECORDS = 1000
 
 @attrs.frozen
 class Stored:
-    """Stored data of a session: its head, records and snapshot."""
+    """Stored data of a session: its summary, records and snapshot."""
 
     head: Head | None = None
-    """Head of the session; None if the session does not exist."""
+    """Summary of the session; None if the session does not exist."""
     records: tuple[Record, ...] = ()
     """Records after the snapshot; all records if there is no snapshot."""
     snapshot: Snapshot | None = None
@@ -59,7 +59,7 @@ class PageRequest:
 
 
 def read_each(keys: Sequence[SessionKey], read: Callable[[SessionKey], Stored]) -> list[Found]:
-    """Read sessions one by one, and stop after `GROUP_RECORDS` records.
+    """Read sessions one by one, until `GROUP_RECORDS` records were read in total.
 
     Fewer results than keys may be returned. An implementation of `ReadSome`.
     """
@@ -97,7 +97,7 @@ class ReadBatcher:
     async def read(self, request: Request, by: ReadTogether[Request, T]) -> T:
         """Return the answer to a request.
 
-        `by` reads the answers to several requests; all waiting requests with the same `by` are read together.
+        All waiting requests with the same function `by` are read together by one call of `by`.
 
         Raises:
             JournalDamaged, WireError: The answer cannot be read.

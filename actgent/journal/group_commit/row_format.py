@@ -1,11 +1,11 @@
-"""Storage format of journals: a row for each step, and a head for each session.
+"""Storage format of journals: a row for each step, and a summary for each session.
 
-The head of a session holds its number of records and digests of its unfinished messages, so numbering and recovery
+A session summary holds the number of records and digests of its unfinished messages, so numbering and recovery
 need no read of the session. A session is identified by its agent and id. Its rows are in a series, a short name that
-the head holds. The checksum of a row or head also covers its position: a row that was moved to another journal,
+the session summary holds. The checksum of a row or session summary also covers its position: a row that was moved to another journal,
 series or number is invalid.
 
-Before version 4 the series of a session was its id, and heads had fewer fields. Both stay valid; such a head gets all
+Before version 4 the series of a session was its id, and session summaries had fewer fields. Both stay valid; such a summary gets all
 fields with its next step.
 """
 
@@ -19,11 +19,7 @@ from typing import Any
 import attrs
 import msgpack  # type: ignore[import-untyped]
 
-from actgent.errors import (
-    JournalDamaged,
-    JournalVersion,
-    NotSerializable,
-)
+from actgent.errors import JournalDamaged, JournalVersion, NotSerializable
 from actgent.journal.encryption import Keys, is_sealed, open_sealed
 from actgent.journal.journal_interface import Creation, Entry, SessionSummary
 from actgent.journal.record_types import (
@@ -39,32 +35,32 @@ from actgent.journal.record_types import (
     SessionCreatedRecord,
     SuspensionRecord,
 )
-from actgent.journal.session_annotations import NO_ANNOTATIONS, decode_annotations, encode_annotations
 from actgent.journal.session_list_queries import SessionKey, State, is_storable, state_of
-from actgent.journal.state_patches import stored_records
+from actgent.journal.session_state_patches import stored_records
+from actgent.journal.session_tags_and_metadata import NO_ANNOTATIONS, decode_annotations, encode_annotations
 from actgent.messages import Priority
-from actgent.support.fast_init import fast_constructor
+from actgent.support.fast_attrs_constructors import fast_constructor
 from actgent.support.tagged_codec import SCHEMA_VERSION, Packers
 
-from .record_references import resolve
+from .record_reference_resolver import resolve
 
 TO_ERASE = -1.0
 """Value of `Head.due` of a session that must be erased."""
 _VERSION = bytes([SCHEMA_VERSION])
 """First byte of a step's body: the schema version."""
 _DIGEST = 8
-"""Size in bytes of the digest of a message id in a head."""
+"""Size in bytes of the digest of a message id in a session summary."""
 
 
 @attrs.define
 class JournalStep:
-    """An encoded `Entry`, together with those of its records that change the head of the session."""
+    """An encoded `Entry`, together with those of its records that change the summary of the session."""
 
     key: SessionKey
     count: int
     body: bytes
     head_records: Sequence[Record] = ()
-    """Those records of the step that change the head (stored summary) of the session."""
+    """Those records of the step that change the stored summary of the session."""
     original_records: Sequence[Record] = ()
     """Records as the writer passed them, which may have been modified since; empty if only the bytes are
     known.
@@ -81,7 +77,7 @@ class JournalStep:
 
     @property
     def is_refused(self) -> bool:
-        """True if the step creates or follows a new session whose id another session has taken."""
+        """True if the step belongs to a new session whose id another session already has."""
         return self.creation is not None and self.creation.is_refused
 
 
@@ -109,7 +105,7 @@ class Page:
 
     @property
     def steps(self) -> Iterator[tuple[Row, int, tuple[Record, ...]]]:
-        """Each row of the page, with the number of its first record on the page and its records on the page."""
+        """Rows of the page. Each row comes with the number of its first record on the page and its records on the page."""
         for row in self.rows:
             first = max(row.first, self.after + 1)
             begin = first - self.after - 1
@@ -136,7 +132,7 @@ class Head:
     root_agent: str = ""
     root_id: str = ""
     series: str = ""
-    """Name of the series that holds the rows of the session."""
+    """Name that identifies all stored rows of this session. A session with the id of an erased session gets a new name."""
     annotations: str | None = None
     """Tags and metadata in the form of `encode_annotations`; None if the session has none."""
 
@@ -188,7 +184,7 @@ _make_head, _make_row, _make_step = (
 
 
 def encode_entry(entry: Entry) -> JournalStep:
-    """Encode an entry (records that are written together) for the storage.
+    """Encode the records that are written together (an entry) for the storage.
 
     The bytes begin with the schema version.
 
@@ -230,10 +226,10 @@ def _array_header(count: int) -> bytes:
 
 
 def decode_rows(rows: Sequence[Row], *, head: Head, identity: bytes, after: int = 0) -> tuple[Record, ...]:
-    """Decode all rows of a session from record number `after` on, and return the records after that number.
+    """Decode the rows of a session, and return the records with a number above `after`.
 
-    No record may refer to records before the first row: `after` is 0, or covered by a snapshot. State differences to
-    values in the snapshot stay differences.
+    `after` is 0, or the last record that a snapshot covers. Records may refer only to each other. State differences to values
+    in the snapshot stay differences.
 
     Raises:
         JournalDamaged: A row is missing, altered or duplicated.
@@ -307,11 +303,11 @@ def _decode_row_after_row(rows: Iterable[Row], first: int, head: Head, identity:
         if row.first != place or not is_good(row, identity):
             reason = "its checksum is wrong" if row.first == place else "a record is missing or duplicated"
             raise JournalDamaged(reason, session_id=head.session_id, record=place)
-        records += _decode(unsealed(row, identity).body)
+        records += _decode(unseal(row, identity).body)
     return records
 
 
-def unsealed(row: Row, identity: bytes) -> Row:
+def unseal(row: Row, identity: bytes) -> Row:
     """Return a row with its body decrypted and decompressed. `identity` is the identity of the journal.
 
     Raises:
@@ -335,7 +331,7 @@ def read_records(row: Row) -> tuple[Record, ...]:
 
 
 def decode_step(row: Row, key: SessionKey) -> JournalStep:
-    """Decode the step that a row contains, so that it can be written to another file.
+    """Decode the step (group of records) in a row, so that the step can be written to another file.
 
     Raises:
         JournalVersion, WireError: A newer actgent wrote the row.
@@ -345,9 +341,9 @@ def decode_step(row: Row, key: SessionKey) -> JournalStep:
 
 
 def read_key(rows: Iterable[Row]) -> SessionKey:
-    """Return the session key that the records of a session's rows contain.
+    """Return the session key (agent and id) that the records of a session's rows contain.
 
-    If no record names the agent, it is empty. If no record names the id, it is the name of the series.
+    The agent is empty if no record names it. The id is the series name if no record names an id.
 
     Raises:
         JournalVersion, WireError: A newer actgent wrote a row.
@@ -388,20 +384,20 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
-# --- heads -------------------------------------------------------------------------------
+# --- session summaries -------------------------------------------------------------------------------
 
 
 def name_series(epoch: int, number: int) -> str:
-    """Build the name of a series: of the rows of the session with this number among those created in an epoch.
+    """Return a new series name: the name under which all rows of a session are stored.
 
-    The name is short because each row repeats it. Its first character distinguishes it from the series of earlier
-    versions, which are session ids.
+    It is built from the epoch and the number of the session among those created in the epoch. The name is short, because each
+    row repeats it. Its first character distinguishes it from names of earlier versions, which are session ids.
     """
     return f"\x1f{epoch:x}.{number:x}"
 
 
 def find_parent(step: JournalStep) -> SessionKey | None:
-    """Return the key of the parent session that the first step of a session names; None if there is no parent."""
+    """Return the key of the parent session that the first step of a session names; None if the session has no parent."""
     opened = _creation_record(step)
     if opened is None or opened.parent_id is None:
         return None
@@ -416,7 +412,7 @@ def _creation_record(step: JournalStep) -> SessionCreatedRecord | None:
 
 
 def begin_head(step: JournalStep, series: str, parent: Head | None, *, now: float) -> Head:
-    """Build the head of a new session before its first step, with the fields that never change."""
+    """Build the summary of a new session before its first step, with the fields that never change."""
     opened, above = _creation_record(step), find_parent(step)
     root = step.key if parent is None else SessionKey(parent.root_agent, parent.root_id)
     return Head(
@@ -444,7 +440,7 @@ def place_step(
     identity: bytes,
     keys: Keys | None = None,
 ) -> tuple[Row, Head]:
-    """Build the row that stores a step after the existing rows of its session. Return it with the session's new head.
+    """Build the row that stores a step after the existing rows of its session. Return the row and the new session summary.
 
     The body is encrypted if there are keys, otherwise compressed. Both together would leak content by the
     length.
@@ -474,8 +470,10 @@ def _accept(head: Head, record: MessageAcceptedRecord) -> None:
 
 def _mark_closed(head: Head, record: MessageEndRecord) -> None:
     digest, pending = _digest(record.message_id), head.pending
-    each = [pending[at : at + _DIGEST] for at in range(0, len(pending), _DIGEST)]
-    head.pending = b"".join(other for other in each if other != digest)
+    others = [
+        other for at in range(0, len(pending), _DIGEST) if (other := pending[at : at + _DIGEST]) != digest
+    ]
+    head.pending = b"".join(others)
 
 
 def _close(head: Head, record: SessionClosedRecord) -> None:
@@ -528,7 +526,7 @@ def checksum_row(
 
 
 def _place(series: str, first: int, count: int, identity: bytes) -> bytes:
-    """Return bytes that identify the position of a row, to which its encrypted body is bound.
+    """Return bytes that identify the position of a row. An encrypted body can be decrypted only at this position.
 
     The position consists of the journal's identity, the series, the number of the first record, and the record count.
     """
@@ -547,14 +545,14 @@ def is_good(row: Row, identity: bytes) -> bool:
 
 
 def checksum_head(head: Head, identity: bytes) -> int:
-    """Return the CRC-32 of a head and the identity of the journal."""
+    """Return the CRC-32 of a session summary and the identity of the journal."""
     return _checksum(_fields(head), identity)
 
 
 def is_good_head(head: Head, checksum: object, identity: bytes) -> bool:
-    """Return True if `checksum` matches the content of a head and the identity of the journal.
+    """Return True if `checksum` matches the content of a session summary and the identity of the journal.
 
-    Heads of earlier versions have fewer fields and are also accepted.
+    Session summaries of earlier versions have fewer fields and are also accepted.
     """
     if checksum == checksum_head(head, identity):
         return True
@@ -566,13 +564,13 @@ def is_good_head(head: Head, checksum: object, identity: bytes) -> bool:
 
 
 def _checksum(fields: tuple[Any, ...], identity: bytes) -> int:
-    if fields[-1] is None:  # missing annotations: heads of earlier versions have no such field
+    if fields[-1] is None:  # missing annotations: session summaries of earlier versions have no such field
         fields = fields[:-1]
     return zlib.crc32(_pack_fields(fields), zlib.crc32(identity))
 
 
 def head_values(head: Head, identity: bytes) -> tuple[Any, ...]:
-    """Return the database column values of a head, with its checksum last."""
+    """Return the database column values of a session summary, with its checksum last."""
     return (*_fields(head), checksum_head(head, identity))
 
 
@@ -582,7 +580,7 @@ _pack_fields = Packers().pack
 _FIELDS_OF_VERSION_1 = HEAD_FIELDS.index("closed") + 1
 _FIELDS_OF_VERSION_3 = HEAD_FIELDS.index("suspended") + 1
 CHANGING = ("updated_at", "records", "pending", "closed", "due", "suspended", "annotations")
-"""Names of the head fields that change with later steps."""
+"""Names of the fields of the session summary that change with later steps."""
 
 
 # --- step compression ------------------------------------------------------------------------

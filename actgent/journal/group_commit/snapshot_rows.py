@@ -4,10 +4,7 @@ import zlib
 
 import attrs
 
-from actgent.errors import (
-    ConfigurationError,
-    JournalKeyError,
-)
+from actgent.errors import ConfigurationError, JournalKeyError
 from actgent.journal.encryption import Keys, is_sealed, open_sealed
 from actgent.journal.journal_interface import Snapshot
 
@@ -33,7 +30,7 @@ SNAPSHOT_FIELDS = tuple(field.name for field in attrs.fields(SnapshotRow))
 def place_snapshot(
     snapshot: Snapshot, series: str, last: int, *, identity: bytes, keys: Keys | None
 ) -> SnapshotRow:
-    """Encode a snapshot of the session with this `series` as a row, encrypted if there are keys.
+    """Encode a snapshot of the session named `series` as a row. With `keys`, the row is encrypted.
 
     `last` is the checksum of the row that contains the last covered record.
     """
@@ -46,7 +43,7 @@ def place_snapshot(
 
 
 def read_snapshot(row: SnapshotRow, *, head: Head, last: int | None, identity: bytes) -> Snapshot | None:
-    """Decode a snapshot row. Return None if it is damaged or undecryptable, or does not match `head` and `last`.
+    """Decode a snapshot row. Return None if the row is damaged, cannot be decrypted, or does not belong to the session `head`.
 
     `last` is the checksum of the journal row with the last covered record; None if that row is missing.
     """

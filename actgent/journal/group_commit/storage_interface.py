@@ -1,6 +1,6 @@
 """Interface of a storage for group commit: acquire, read, write and release.
 
-A new storage implements these methods only. Order, groups, epochs and waiting are in `grouped_journal`.
+A new storage implements these methods only. Order, groups, epochs and waiting are in `base_journal_with_group_commit`.
 """
 
 import abc
@@ -31,7 +31,9 @@ class StoredJournal(Journal):
     """A journal in a storage that one process at a time owns. `GroupedJournal` is its only direct subclass."""
 
     identity: bytes = b""
-    """Identity of the storage, part of each checksum. Set by `_acquire_storage`."""
+    """Random id of the storage, set by `_acquire_storage`. Each checksum includes it, so that rows of another journal are
+    recognized.
+    """
     _may_start: bool = False
     """True if the storage implements `_prepare_writing`, and writes without a simulated clock."""
 
@@ -51,20 +53,19 @@ class StoredJournal(Journal):
 
     @abc.abstractmethod
     async def _read_heads(self, keys: Sequence[SessionKey]) -> dict[SessionKey, Head]:
-        """Return the heads of the existing sessions. Raise `JournalDamaged` for the first damaged head."""
+        """Return the summaries of the existing sessions. Raise `JournalDamaged` for the first damaged session summary."""
 
     @abc.abstractmethod
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
-        """Write rows and heads in one durable transaction, or raise and write nothing."""
+        """Write rows and session summaries in one durable transaction, or raise and write nothing."""
 
     def _prepare_writing(
         self, rows: Sequence[Row], heads: Sequence[Head], new: Sequence[SessionKey], *, is_led: bool
     ) -> Any:
-        """Prepare or start a write without waiting, and return its `Work`.
+        """Start a write without waiting, and return its `Work`. When the write is complete, wake the writer task.
 
-        Wake the writer task when the write is complete. If one of the `new` sessions exists, nothing is written and the
-        result is `HeadFound`. With `is_led`, the write starts when a task calls `_wait_led`, and only that task is
-        woken at the end.
+        If one of the `new` sessions already exists, nothing is written and the result is `HeadFound`. With `is_led`, the write
+        starts when a task calls `_wait_led`, and only that task is woken at the end.
         """
         raise NotImplementedError
 
@@ -81,10 +82,10 @@ class StoredJournal(Journal):
 
     @abc.abstractmethod
     async def _roll_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:
-        """Reset a session to this head and delete later rows. If `head` is None, delete the session."""
+        """Reset a session to this session summary and delete later rows. If `head` is None, delete the session."""
 
     async def _newest_body(self) -> bytes | None:
-        """Return the stored body of a recently written row; None if there are no rows."""
+        """Return the stored body of a recently written row; None if the journal has no rows."""
         return None
 
     @abc.abstractmethod
@@ -138,7 +139,9 @@ class StoredJournal(Journal):
     async def _list_due(self, agent: str) -> list[tuple[str, float]]: ...
 
     async def _list_due_of(self, agents: Sequence[str]) -> Sequence[outcome.Outcome[list[tuple[str, float]]]]:
-        """List the sessions of each agent that have a next timer, with its Unix time in seconds.
+        """List the sessions of each agent that have a timer.
+
+        Each item has the Unix time in seconds of the session's next timer.
 
         The result covers at least the first agent; see `read_batching.ReadTogether`.
         """
@@ -162,7 +165,7 @@ class StoredJournal(Journal):
 
     @abc.abstractmethod
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
-        """Return sessions with an outdated list order; see `session_pages.SessionListStorage`, also for the next methods."""
+        """Return sessions with an outdated list order; see `session_list_pages.SessionListStorage`, also for the next methods."""
 
     @abc.abstractmethod
     async def update_list_order(self, keys: Sequence[SessionKey]) -> None: ...

@@ -89,7 +89,7 @@ def encode_array(kind: str, values: Sequence[Any]) -> Array:
 
 
 def encode_columns(types: Mapping[str, str], objects: Sequence[Any]) -> list[Array]:
-    """Encode one array for each attribute in `types`, with its values from all `objects`.
+    """For each attribute in `types`, encode an array with the values of this attribute in all `objects`.
 
     `types` maps attribute names to PostgreSQL types.
     """

@@ -23,7 +23,7 @@ T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
 TRIES = 3
 """Number of checks whether a second client gets the server session of the first client."""
-PATIENCE = 2.0
+SECOND_CLIENT_TIMEOUT_SECONDS = 2.0
 """Seconds for which a second client waits for a session, because a pooler in session mode may have none left."""
 
 
@@ -45,7 +45,7 @@ def is_pooled(connection: Connection) -> bool:
 def check_session(
     connection: Connection, open_other: Callable[[], Connection], break_off: Callable[[Connection], object]
 ) -> None:
-    """Raise if a connection goes through a pooler that does not keep one server session for it.
+    """Raise if a connection goes through a pooler that does not keep the same PostgreSQL server session for it.
 
     Args:
         connection: The connection of the journal.
@@ -61,7 +61,7 @@ def check_session(
             other = open_other()
         except psycopg.errors.ConnectionTimeout:  # all sessions are taken, so this connection has its own
             return
-        timer = threading.Timer(PATIENCE, break_off, [other])
+        timer = threading.Timer(SECOND_CLIENT_TIMEOUT_SECONDS, break_off, [other])
         timer.start()
         try:
             other.execute("BEGIN")
@@ -87,7 +87,7 @@ def _pooler_error(connection: Connection) -> ConfigurationError:
 
 
 def apply_settings(connection: Connection, settings: Mapping[str, str]) -> None:
-    """Apply session settings with `set_config`. A pooler does not pass on those of the connection request."""
+    """Apply session settings with `set_config`, because a pooler ignores the settings of the connection request."""
     for name, value in settings.items():
         connection.execute("SELECT set_config(%s, %s, false)", (name, value))
 
@@ -156,7 +156,7 @@ def connection_to(address: str, options: Mapping[str, str] = OPTIONS) -> Connect
 
 
 def _connect(address: str, options: Mapping[str, str], *, seconds: int | None = None) -> Connection:
-    """Connect to the server. If a pooler rejects the parameter `options`, connect without it."""
+    """Connect to PostgreSQL. If a pooler rejects the connection parameter `options`, connect without this parameter."""
     settings: dict[str, Any] = {"autocommit": True, "options": _encode_options(options), **SETTINGS}
     if seconds is not None:
         settings["connect_timeout"] = seconds
@@ -181,8 +181,8 @@ def _encode_options(options: Mapping[str, str]) -> str:
 def _rejection_code(refused: psycopg.pq.abc.PGconn) -> bytes | None:
     """Return the SQLSTATE with which a server rejects connections.
 
-    Empty if it accepts them, None if it does not answer. libpq reports no SQLSTATE for a failed connection, its error
-    text is in the server's language, and its `PQping` would block the process.
+    The result is empty if the server accepts connections, and None if the server does not answer. libpq reports no SQLSTATE for a
+    failed connection, and its error text is in the server's language. Its `PQping` would block the process.
     """
     host, port = (refused.hostaddr or refused.host).decode(), refused.port.decode()
     if not (host and port.isdecimal()):
@@ -204,9 +204,10 @@ def _rejection_code(refused: psycopg.pq.abc.PGconn) -> bytes | None:
 async def retry_while_lost(
     attempt: Callable[[], Awaitable[T]], is_lost: Callable[[JournalFailed], bool]
 ) -> T:
-    """Call `attempt` and return its result. If it fails with an error for which `is_lost` is True, call it again after a pause.
+    """Call `attempt` again while it fails because of a lost connection, and return its result.
 
-    After `RECONNECT_SECONDS` the last error is raised.
+    Only errors for which `is_lost` returns True are retried, after a pause. After `RECONNECT_SECONDS`, the last error is
+    raised.
     """
     until = time.monotonic() + RECONNECT_SECONDS
     for pause in itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1])):
@@ -232,7 +233,7 @@ def one_row(connection: Connection, sql: Any, *values: Any) -> tuple[Any, ...]:
     """
     row = connection.execute(sql, values).fetchone()
     if row is None:
-        raise JournalDamaged("its table `meta` is empty")
+        raise JournalDamaged("the table `meta` is empty: restore the database from a backup")
     return row
 
 
@@ -258,7 +259,7 @@ def errors_translated() -> Iterator[None]:
 
 
 def has_ended_session(error: BaseException | None) -> bool:
-    """Return True if the server ended its session with this error, for example because a transaction was idle for too long.
+    """Return True if PostgreSQL ended the server session with this error, e.g. because a transaction was idle for too long.
 
     psycopg has no common class for such errors: the error of an idle transaction is an `InternalError`.
     """
@@ -275,7 +276,7 @@ def roll_back_open(connection: Connection) -> None:
 
 
 def break_off(connection: Connection | None) -> None:
-    """Shut down a connection from another thread, so that the thread blocked on it gets an error.
+    """Shut down a connection from another thread. The thread that waits for the connection then gets an error.
 
     None and closed connections are ignored.
     """

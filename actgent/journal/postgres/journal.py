@@ -19,27 +19,22 @@ import psycopg.sql
 import trio
 
 from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed
-from actgent.journal.group_commit import (
-    GROUP_RECORDS,
-    Found,
-    GroupedJournal,
+from actgent.journal.group_commit.base_journal_with_group_commit import GroupedJournal
+from actgent.journal.group_commit.read_batching import GROUP_RECORDS, Found, PageRequest, Stored
+from actgent.journal.group_commit.row_format import (
     Head,
     Page,
-    PageRequest,
     Row,
-    SnapshotRow,
-    Stored,
     checksum_head,
     decode_page,
     decode_rows,
     is_good_head,
-    place_snapshot,
-    read_snapshot,
 )
+from actgent.journal.group_commit.snapshot_rows import SnapshotRow, place_snapshot, read_snapshot
 from actgent.journal.journal_interface import Snapshot, already_owned, process_name
 from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey, State
+from actgent.support.files_shared_by_processes import plain_name
 from actgent.support.postgres_address import split_schema
-from actgent.support.shared_files import plain_name
 from actgent.support.storage_thread import StorageThread
 
 from . import sql_statements
@@ -58,7 +53,7 @@ from .connections import (
     roll_back_open,
 )
 from .schema import migrate_schema
-from .session_pages import session_page_query
+from .session_list_pages import session_page_query
 
 WRITE_TIMEOUT_SECONDS = 10.0
 """Maximum seconds of a write on the server. After it, the connection is dropped."""
@@ -85,7 +80,7 @@ class _Read:
     weight: int
     """Cost of reading the session: number of its requested records, plus one per KB of the snapshot."""
     head: Sequence[Any]
-    """Column values of the session's head (stored summary), in the order of `HEAD_TYPES`."""
+    """Column values of the session's stored summary, in the order of `HEAD_TYPES`."""
     snapshot: Sequence[Any]
     """Column values of the snapshot, in the order of `SNAPSHOT_COLUMNS`; empty if it was not read."""
     rows: list[Row] = attrs.field(factory=list)
@@ -246,11 +241,11 @@ class PostgresJournal(GroupedJournal):
         return await self._heads_in(sql_statements.SELECT_CHILDREN, agents, session_ids)
 
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
-        """Return an empty list, because the indexes of the sessions table always have the order."""
+        """Return an empty list: PostgreSQL keeps the order of sessions in an index, so no order is outdated."""
         return []
 
     async def update_list_order(self, keys: Sequence[SessionKey]) -> None:
-        """Do nothing: indexes of the sessions table have the order."""
+        """Do nothing, because PostgreSQL keeps the order of sessions in an index."""
 
     async def select_page(
         self, session_filter: SessionFilter, after: Cursor | None, limit: int
@@ -287,13 +282,13 @@ class PostgresJournal(GroupedJournal):
         return await self._run_alone(in_transaction, fn, *args, timeout_seconds=timeout_seconds)
 
     async def _ask(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run one SQL statement with its values outside a transaction, in one round trip, and return its rows."""
+        """Run one SQL statement outside of a transaction, in one round trip, and return its rows."""
         return await self._run_alone(self._select, sql, *values)
 
     async def _run_alone(
         self, fn: Callable[..., T], *args: Any, timeout_seconds: float = READ_TIMEOUT_SECONDS
     ) -> T:
-        """Run `fn(connection, ...)` like `_run`, but each statement is its own transaction."""
+        """Run `fn(connection, ...)` in the same way as `_run`, but with each SQL statement as a separate transaction."""
         return await retry_while_lost(
             partial(self._run_once, fn, *args, timeout_seconds=timeout_seconds), self._must_repeat
         )
@@ -383,7 +378,7 @@ class PostgresJournal(GroupedJournal):
             self._check_epoch_there(connection, self._epoch)
 
     def _check_place(self, connection: Connection) -> None:
-        """Raise if the journal was removed or replaced since this process opened it.
+        """Raise if the journal's tables were removed or replaced after this process opened the journal.
 
         Otherwise a write would create a new journal.
         """
@@ -463,9 +458,10 @@ class PostgresJournal(GroupedJournal):
     def _read_together(
         self, connection: Connection, sql: str, requests: Sequence[PageRequest]
     ) -> list["_Read | None"]:
-        """Read the sessions of `requests` in one statement: at least the first, more until `GROUP_RECORDS` records.
+        """Read the sessions of `requests` in one statement.
 
-        The result has None for a session that does not exist.
+        The first session is always read, and further ones until `GROUP_RECORDS` records were read. The result has None for a
+        session that does not exist.
         """
         columns: dict[str, Sequence[Any]] = {
             "session_ids": [each.key.session_id for each in requests],
@@ -582,7 +578,7 @@ class PostgresJournal(GroupedJournal):
         values = [*fence, *encode_columns(sql_statements.ROW_TYPES, rows), *self._head_columns(heads)]
         if connection.execute(sql_statements.WRITE_GROUP, values).fetchone() is None:
             in_transaction(connection, self._check_epoch_there, epoch)
-            raise JournalDamaged("its table `meta` is empty")
+            raise JournalDamaged("the table `meta` is empty: restore the database from a backup")
 
     def _clear_active(self, connection: Connection, now: float) -> int:
         return connection.execute(sql_statements.CLEAR_ACTIVE, (now,)).rowcount

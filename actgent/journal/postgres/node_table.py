@@ -1,7 +1,8 @@
-"""The nodes of a pool, as the database has them, on a connection that also shows that this process lives.
+"""The table of the nodes of a pool, read and written on a connection that also shows that this process lives.
 
-Two connections of a node hold an advisory lock each: this one, and that of `OwnershipTable`. PostgreSQL releases both
-when the process dies, so other nodes see a killed process at once, and a process that lost one connection does not count as dead. A process that hangs keeps its locks, and its heartbeat becomes too old.
+Two connections of a node hold an advisory lock each: this connection, and the connection of `OwnershipTable`. PostgreSQL
+releases both locks when the process dies, so other nodes see a killed process at once. A process that lost only one connection
+does not count as dead. A process that hangs keeps its locks, and its heartbeat becomes too old.
 """
 
 import secrets
@@ -13,10 +14,10 @@ import psycopg.sql
 
 from actgent.journal.cluster_interface import PoolLayout
 
+from .cluster_pool_layout import layout_of
 from .connections import Connection, one_row
 from .node_liveness_locks import IS_UNLOCKED, NODE_TIMEOUT_SECONDS
-from .ownership_table import OwnershipTable, channel_of
-from .pool_layout import layout_of
+from .partition_ownership_table import OwnershipTable, channel_of
 
 _BEAT = """
 INSERT INTO nodes (pool, name, address, agents, release, reads, lock_key, heartbeat, is_leaving) VALUES
@@ -138,7 +139,7 @@ class NodeTable(OwnershipTable):
         )
 
     async def nodes(self) -> tuple[list[SeenNode], float]:
-        """Return the nodes of the pool, and the current Unix time of the database in seconds; 0 if there are no nodes.
+        """Return the nodes of the pool, and the current Unix time of the database in seconds. Without nodes, the time is 0.
 
         Raises:
             JournalFailed: The database does not answer.
@@ -181,7 +182,7 @@ class NodeTable(OwnershipTable):
         return layout_of(rows[0][:4]), _owners_in([row[4:] for row in rows if row[4] is not None])
 
     async def remove_dead(self, names: Collection[str]) -> list[str]:
-        """Delete the rows of those nodes in `names` that are dead, and return their names.
+        """Delete the rows of the nodes in `names` that are dead, and return the names of these nodes.
 
         Raises:
             JournalFailed: The database does not answer.
@@ -218,7 +219,7 @@ class NodeTable(OwnershipTable):
         connection.execute(sql, {**values, "node": values["name"], "lock_key": self._lock_key})
 
     def _begin(self, connection: Connection) -> None:
-        """Acquire the lock that shows that this node is alive, and subscribe to the pool's channel.
+        """Acquire the lock that shows other nodes that this node is alive, and subscribe to the notifications of the pool.
 
         The lock key is new: a lost connection may still hold the previous one.
         """

@@ -16,23 +16,27 @@ import trio
 
 from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed, JournalVersion
 from actgent.journal.cluster_interface import PoolLayout
-from actgent.journal.group_commit import ALL_SESSIONS, Found, Head, JournalStep, QueuedStep, Row
+from actgent.journal.group_commit.base_journal_with_group_commit import ALL_SESSIONS
+from actgent.journal.group_commit.pending_write_queue import QueuedStep
+from actgent.journal.group_commit.read_batching import Found
+from actgent.journal.group_commit.row_format import Head, JournalStep, Row
 from actgent.journal.journal_interface import SessionSummary
-from actgent.journal.record_feed_backlog import FeedReader
+from actgent.journal.postgres import cluster_pool_layout as layouts
+from actgent.journal.record_feed_readers import FeedReader
 from actgent.journal.session_list_queries import SessionKey, State
 from actgent.messages import new_secret
 
-from . import pool_layout as layouts, sql_statements
+from . import sql_statements
 from .array_encoding import encode_array, encode_columns
+from .cluster_pool_layout import BEGIN_POOL, SELECT_LAYOUTS, check_layout, layout_of
 from .connections import OPTIONS, Connection, in_transaction, one_row
 from .journal import WRITE_TIMEOUT_SECONDS, PostgresJournal
 from .node_table import NodeTable, PartitionOwner
-from .ownership_partitions import SLOTS, PartitionsLost, Taken, check_partitions, slot_of, slots_of
-from .ownership_table import HostTable, OwnershipTable
-from .pool_layout import BEGIN_POOL, SELECT_LAYOUTS, check_layout, layout_of
+from .partition_ownership_table import HostTable, OwnershipTable
 from .rate_limit_leases import AllowanceTable
 from .schema import migrate_schema
 from .session_crash_counts import SuspectTable
+from .session_partitioning import SLOTS, PartitionsLost, Taken, check_partitions, slot_of, slots_of
 from .unowned_partition_messages import PendingMessageTable
 
 MAX_ID_ATTEMPTS = 32
@@ -72,7 +76,7 @@ class PartitionedJournal(PostgresJournal):
         self.layout = PoolLayout(generation=1, partitions=check_partitions(partitions), writes=layouts.READS)
         """Layout of the pool when this process joined."""
         self.latest = self.layout
-        """Layout of the pool as of the last `look`."""
+        """Layout of the pool as of the last `detect_lost`."""
         self.owned: dict[int, int] = {}
         """Epoch of each partition that this process owns, as far as it knows, by partition number."""
         self.left = trio.Event()
@@ -129,7 +133,7 @@ class PartitionedJournal(PostgresJournal):
         raise PartitionsLost(range(self.count))
 
     async def take(self, partitions: Iterable[int], *, seen: Mapping[int, int] | None = None) -> list[Taken]:
-        """Make this process the owner of partitions, and discard cached data of their sessions. Return the owned partitions.
+        """Acquire the ownership of partitions for this process, discard cached data of their sessions, and return the acquired partitions.
 
         Args:
             partitions: Numbers of the partitions.
@@ -176,9 +180,9 @@ class PartitionedJournal(PostgresJournal):
         self._lose(gone)
 
     async def give_back(self, partitions: Iterable[int]) -> None:
-        """Write all queued steps, then release the partitions.
+        """Write all queued steps, then release the ownership of the partitions.
 
-        A partition that was lost and acquired again in the meantime is not released.
+        A partition that was lost and acquired again since the call began is not released.
 
         Raises:
             JournalError: A step could not be written; the partitions are still owned.
@@ -201,13 +205,13 @@ class PartitionedJournal(PostgresJournal):
                 self.owned.setdefault(each, epoch)
             raise
 
-    async def look(self) -> list[int]:
+    async def detect_lost(self) -> list[int]:
         """Check in the database which of the owned partitions other processes have acquired.
 
         Call `on_lost` with these partitions, and return their numbers.
         """
         before = dict(self.owned)
-        known, self.latest = await self._table.look()
+        known, self.latest = await self._table.read_epochs()
         lost = [each for each, epoch in before.items() if known.get(each) != epoch == self.owned.get(each)]
         self._lose(lost)
         return lost
@@ -287,7 +291,7 @@ class PartitionedJournal(PostgresJournal):
             )
 
     def _is_for_us(self, connection: Connection) -> bool:
-        """Return True if this process may use a schema that a newer release has migrated.
+        """Return True if this process may use a database schema that a newer release of actgent has migrated.
 
         It must be able to read the record format of the pool.
         """
@@ -295,7 +299,7 @@ class PartitionedJournal(PostgresJournal):
         return found is not None and found[2] <= self.reads
 
     def _fill_slots(self, connection: Connection) -> None:
-        """Store the slots of sessions without one. A process that owned the whole journal wrote them."""
+        """Store the slots (hash values) of sessions that have none, because a process without partitions wrote these sessions."""
         while ids := [
             each
             for (each,) in self._select(connection, sql_statements.SELECT_WITHOUT_SLOT, SLOTS_PER_STATEMENT)
@@ -303,7 +307,10 @@ class PartitionedJournal(PostgresJournal):
             connection.execute(sql_statements.FILL_SLOTS, (ids, [slot_of(each) for each in ids]))
 
     def _reacquire_ownership(self, connection: Connection) -> None:
-        """Acquire the ownership on a new connection. First end the lost server session, so that its last statement cannot run later."""
+        """Acquire the ownership of the partitions again on a new database connection, after the old connection was lost.
+
+        First end the PostgreSQL backend of the old connection, so that it runs no further statement.
+        """
         self._check_place(connection)
         if self._backend is not None:
             gone = connection.execute(
@@ -388,7 +395,7 @@ class PartitionedJournal(PostgresJournal):
         self._is_new = False
 
     def _check_not_reacquired(self, fences: Mapping[int, int]) -> None:
-        """Raise if partitions were lost and acquired again while their sessions were read; `fences` has the former epochs.
+        """Raise if partitions were lost and acquired again while their sessions were read. `fences` has the earlier epochs.
 
         Another process may have written to them since.
         """

@@ -1,14 +1,14 @@
 """Rate limits shared by all processes of a cluster: one row per limit, which leases units to its holders.
 
-A row is a token bucket (see `actgent.llm.rate_limiting.shared_rate_limits`). It refills at `rate` while its level plus the
-leased units are below `capacity`. The column `leases` has units and expiry by holder, on the server's clock. All
-values are computed from the row itself, so a statement that waited for another one uses the values which that one
-wrote.
+A *lease* lets a process, the holder, use some units of the limit for a limited time. A row is a token bucket (see
+`actgent.llm.rate_limiting.shared_rate_limits`). The bucket refills at `rate` while its level plus the leased units are below
+`capacity`. The column `leases` has units and expiry by holder, on the server's clock. All values are computed from the row, so a
+statement that waited for another statement uses the values that the other statement wrote.
 """
 
 import attrs
 
-from .ownership_table import OwnershipTable
+from .partition_ownership_table import OwnershipTable
 
 _BEGIN = """
 INSERT INTO allowances (door, kind, level, at, leases, lent, held)
@@ -63,7 +63,7 @@ class Loan:
     wait: float
     """Seconds until the units missing for the next call may be available; 0 if the request was granted."""
     room: float
-    """Number of units that the bucket of the limit can still take until it is full."""
+    """Number of units by which the bucket is below its capacity."""
 
 
 @attrs.frozen
@@ -86,7 +86,7 @@ class AllowanceTable:
         wanted: float,
         lasts: float,
     ) -> Loan:
-        """Lease units of a shared rate limit in one statement: at least `least` units or none, and at most `wanted`.
+        """Lease units of a shared rate limit with one SQL statement: none, or at least `least` and at most `wanted` units.
 
         Args:
             name: Name of the limit.
@@ -95,7 +95,7 @@ class AllowanceTable:
             capacity: Maximum units in the bucket.
             holder: Name of the process that leases.
             held: Unused units of the holder's previous lease.
-            charge: Units that the holder used beyond its previous lease.
+            charge: Units that the holder used in addition to its previous lease.
             least: Minimum units of the new lease.
             wanted: Maximum units of the new lease.
             lasts: Duration of the lease in seconds.

@@ -28,7 +28,7 @@ MIGRATIONS: Sequence[str] = (
     CREATE INDEX due ON sessions (agent, due, session_id) WHERE due > 0 AND NOT closed;
     """,
     'CREATE INDEX suspended ON sessions (agent, session_id COLLATE "C") WHERE suspended AND NOT closed',
-    # Ids become unique for their agent, and heads store their root, which was found by ids alone before.
+    # Ids become unique for their agent, and session summaries store their root, which was found by ids alone before.
     """
     ALTER TABLE steps RENAME COLUMN session_id TO series;
     ALTER TABLE sessions ADD COLUMN parent_agent text, ADD COLUMN root_agent text, ADD COLUMN root_id text,
@@ -116,7 +116,7 @@ MIGRATIONS: Sequence[str] = (
     "SELECT 1",
     # No index has a column that changes with each step, and pages have room, so that most updates of sessions are HOT: they
     # write no index. `active` is true for each unfinished session, and for others until it is cleared
-    # (`sql_statements.CLEAR_ACTIVE`). Lists are read from `sessions` itself (`session_pages`). The table is rewritten once and
+    # (`sql_statements.CLEAR_ACTIVE`). Lists are read from `sessions` itself (`session_list_pages`). The table is rewritten once and
     # locked during that.
     """
     DROP INDEX unfinished, unfinished_slot;
@@ -165,6 +165,10 @@ MIGRATIONS: Sequence[str] = (
     CREATE INDEX annotated ON sessions USING gin ((annotations::jsonb) jsonb_path_ops) WHERE annotations IS NOT NULL;
     """,
     # Outcomes of answers, changes of the state, system prompts and new sessions have a further field, `via`.
+    "SELECT 1",
+    # A new record removes an untrusted source from the label of its session. Results of tools omit a derived `mark`.
+    "SELECT 1",
+    # Results of tools have the times at which the tool started and ended, answers the number of failed attempts.
     "SELECT 1",
 )
 """SQL scripts by schema version: script n migrates from version n to n + 1. A released script never changes.

@@ -2,7 +2,7 @@
 
 A death counts for a session if its turn was resumed since the previous death and completed no model call since the first
 counted death. A session with `SUSPECT_CRASHES` deaths is a suspect. While there are suspects, each session with a counted death is
-held back and opened in groups that are watched for a moment. A death during that time counts for the watched group, and not
+quarantined and opened in groups that are watched for a moment. A death during that time counts for the watched group, and not
 for suspects that survived before. After `DEAD_LETTER_CRASHES` deaths in a row in which a session was watched alone, its message is
 dead-lettered. A death at which other nodes died too has most likely another cause, such as a lost machine. After it, only
 `MAX_ALONE_CRASHES` deaths in a row lead to a dead letter.
@@ -15,8 +15,8 @@ import attrs
 
 from actgent.journal.session_list_queries import SessionKey
 
-from .ownership_partitions import SLOTS, slots_of
-from .ownership_table import OwnershipTable
+from .partition_ownership_table import OwnershipTable
+from .session_partitioning import SLOTS, slots_of
 from .sql_statements import IS_UNFINISHED
 
 SUSPECT_CRASHES = 3
@@ -24,8 +24,9 @@ SUSPECT_CRASHES = 3
 DEAD_LETTER_CRASHES = 2
 """Number of consecutive deaths with only this session open after which its message is dead-lettered."""
 MAX_ALONE_CRASHES = 4
-"""As `DEAD_LETTER_CRASHES`, if other nodes died at the same time. It is finite, since two messages may kill two
-nodes again and again.
+"""Number that replaces `DEAD_LETTER_CRASHES` if other nodes died at the same time.
+
+The number is finite, since two messages may kill two nodes repeatedly.
 """
 _OF = "slot = ANY(%(slots)s) AND agent = ANY(%(agents)s)"
 _THESE = "(session_id, agent) IN (SELECT * FROM unnest(%(session_ids)s::text[], %(key_agents)s::text[]))"
@@ -87,13 +88,13 @@ class Suspect:
     crashes: int
     """Number of process deaths during a turn of the session."""
     alone: int
-    """Number of consecutive deaths of processes that had only this suspect open."""
+    """Number of consecutive deaths of processes in which this session was the only suspect that was open."""
     shared: int = 0
-    """Number of the deaths counted in `alone` at which other nodes died as well."""
+    """Number of those deaths (counted in `alone`) at which other nodes died at about the same time."""
 
     @property
     def must_be_dead_lettered(self) -> bool:
-        """True if so many processes died with only this session open that its message must be dead-lettered."""
+        """True if so many processes died while only this session was open that its message must be dead-lettered."""
         return self.alone - self.shared >= DEAD_LETTER_CRASHES or self.alone >= MAX_ALONE_CRASHES
 
 
@@ -108,7 +109,7 @@ class SuspectTable:
     async def list_near(
         self, partitions: Iterable[int], of: int, agents: Collection[str]
     ) -> Mapping[SessionKey, int]:
-        """Return the sessions that become suspects if one more process dies during their turns.
+        """List the sessions that become suspects if one more process dies while it runs their turns.
 
         The values are the sessions' numbers of records at the first death. `of` is the number of all partitions.
 
@@ -127,11 +128,11 @@ class SuspectTable:
         died: Iterable[int] = (),
         dead: Collection[str] = (),
     ) -> list[Suspect]:
-        """Count the deaths of partition owners, and return the suspects in the partitions.
+        """Count the deaths of partition owners, and return the suspect sessions in the partitions.
 
-        A death counts once in each epoch, however often this is called. Nothing is counted for partitions that another node
-        owns by now. If a message is to be dead-lettered, it explains the deaths: the other suspects keep only `SUSPECT_CRASHES` of them.
-        Sessions with fewer deaths are returned, too, if there is a suspect.
+        A death counts once per epoch, however often this method is called. Partitions that another node owns by now are
+        ignored. If the message of one suspect is dead-lettered, that message explains the deaths, so the other suspects keep
+        at most `SUSPECT_CRASHES` deaths. If there is a suspect, sessions with fewer deaths are returned, too.
 
         Args:
             partitions: Numbers of the partitions.
@@ -167,18 +168,18 @@ class SuspectTable:
         ]
 
     async def forget_ended(self, slots: Sequence[int], agents: Collection[str]) -> bool:
-        """Remove the suspects in `slots` that have completed their turn. Return True if other suspects remain."""
+        """Remove the suspects in `slots` whose turn has ended. Return True if other suspects remain."""
         values = {"slots": list(slots), "agents": list(agents)}
         await self._table.execute(_FORGET, values)
         return bool(await self._table.select(_LEFT, values))
 
     async def clear_all(self, keys: Iterable[SessionKey]) -> None:
-        """Remove these sessions from the suspects. They completed a model call, so they no longer explain a crash."""
+        """Remove sessions from the suspects, because they have completed a model call and so do not explain a crash."""
         if known := list(keys):
             await self._table.execute(_CLEAR_MANY, _columns(known))
 
     async def mark_open(self, keys: Iterable[SessionKey]) -> None:
-        """Record that sessions are about to be opened, so that the next death of this process counts for them."""
+        """Record that sessions are about to be opened. If this process dies next, the crash counts for these sessions."""
         if known := list(keys):
             await self._table.execute(_OPEN, _columns(known))
 
@@ -192,14 +193,14 @@ class SuspectTable:
         await self._table.execute(_WATCH, {**self._place(key), "is_alone": is_alone})
 
     async def note_survived(self, key: SessionKey) -> None:
-        """Reset the death count of a suspect, because this process survived its watched run.
+        """Reset the death count of a suspect session, because this process survived a watched run of the session.
 
-        Ignored if another node owns the session.
+        The call has no effect if another node owns the session.
         """
         await self._table.execute(_NOTE_SURVIVED, self._place(key))
 
     async def clear(self, key: SessionKey) -> None:
-        """Remove a session that completed its turn from the suspects. Do nothing if another node owns the session."""
+        """Remove a session whose turn has ended from the suspects. Do nothing if another node owns the session."""
         await self._table.execute(_CLEAR, self._place(key))
 
     async def dead_letter(
@@ -217,7 +218,4 @@ class SuspectTable:
 
 
 def _columns(keys: Sequence[SessionKey]) -> dict[str, list[str]]:
-    return {
-        "session_ids": [each.session_id for each in keys],
-        "key_agents": [each.agent for each in keys],
-    }
+    return {"session_ids": [each.session_id for each in keys], "key_agents": [each.agent for each in keys]}

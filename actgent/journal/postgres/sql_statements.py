@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from actgent.journal.group_commit import CHANGING, HEAD_FIELDS, SNAPSHOT_FIELDS
+from actgent.journal.group_commit.row_format import CHANGING, HEAD_FIELDS
+from actgent.journal.group_commit.snapshot_rows import SNAPSHOT_FIELDS
 from actgent.journal.session_list_queries import STATE_SQL, UNFINISHED_SQL, SessionKey
 
-from .session_pages import MINUTE_OF
+from .session_list_pages import MINUTE_OF
 
 ROW_TYPES = {
     "series": "text",
@@ -78,9 +79,9 @@ ORDER BY n, first NULLS FIRST
 
 
 READ_SESSIONS = _read_sessions({})
-"""Reads sessions in one round trip: for each its head, then its rows from the one with record `after + 1` to the one with record `up_to`.
+"""Reads sessions in one round trip: the summary of each session, then its rows with the records `after + 1` to `up_to`.
 
-Sessions beyond the record limit come without rows.
+Sessions above the record limit come without rows.
 """
 READ_TAILS = _read_sessions(
     SNAPSHOT_COLUMNS,
@@ -139,8 +140,6 @@ SELECT_SUSPENDED = (
     "SELECT session_id FROM sessions WHERE agent = %s AND suspended AND NOT closed "
     'AND session_id COLLATE "C" > %s ORDER BY session_id COLLATE "C" LIMIT %s'
 )
-RECORDS = HEAD_FIELDS.index("records")
-SERIES = HEAD_FIELDS.index("series")
 
 
 SELECT_UNFINISHED_HERE = f"SELECT agent, session_id FROM sessions WHERE agent = ANY(%s::text[]) AND slot >= 0 AND slot = ANY(%s) AND {IS_UNFINISHED}{OLDEST}"  # noqa: S608

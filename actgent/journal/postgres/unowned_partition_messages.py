@@ -10,10 +10,10 @@ import attrs
 import outcome
 import trio
 
-from actgent.journal.group_commit import ReadBatcher
+from actgent.journal.group_commit.read_batching import ReadBatcher
 
-from .ownership_partitions import slot_of, slots_of
-from .ownership_table import OwnershipTable
+from .partition_ownership_table import OwnershipTable
+from .session_partitioning import slot_of, slots_of
 
 MAX_PENDING_AT_ONCE = 1000
 """Maximum number of messages in one read."""
@@ -52,7 +52,9 @@ class PendingMessage:
     request: bytes
     """The encoded request that sent the message."""
     deliveries: int = 0
-    """Number of deliveries that were started and have not ended. If none is running, the delivering nodes have died."""
+    """Number of deliveries of the message that were started and have not ended.
+    If no live node is delivering it, each of them ended with the death of its node.
+    """
 
 
 @attrs.frozen
@@ -132,7 +134,7 @@ class PendingMessageTable:
         await self._table.execute(_COUNT, values)
 
     async def delete(self, messages: Iterable[PendingMessage]) -> None:
-        """Delete messages that a session has accepted.
+        """Delete stored messages, because their session has accepted them.
 
         Raises:
             JournalFailed: The database does not answer; the messages may be delivered again.

@@ -2,8 +2,8 @@
 
 Inside the owner process, SQLite copies page by page and keeps the copied pages up to date. From outside, no process
 may open the file, so its bytes are copied: first the file, then its log. A page that a checkpoint changed during the copy
-is in the log as well, so both together are consistent, unless the log was restarted in between. Then the copy is
-repeated. The owner avoids that as long as possible.
+is also in the log, so file and log together are consistent. If the log was restarted during the copy, the copy is repeated. The
+owner delays such a restart as long as possible.
 
 Each copy is opened and read completely before it gets its name.
 """
@@ -20,7 +20,7 @@ import apsw
 from actgent.errors import ConfigurationError, JournalFailed
 from actgent.journal.journal_interface import Backup
 
-from .atomic_files import rename_draft, temporary_file_for
+from .atomic_file_writes import rename_draft, temporary_file_for
 from .damage_checks_on_open import check_kind, examine, prepare
 from .disk_errors import translated
 from .lock_file import holding_reader_lock, is_held_here, read_note
@@ -56,23 +56,23 @@ def back_up(path: Path, target: Path, *, say: Callable[[str], object] = lambda _
     if is_held_here(path):
         raise ConfigurationError(f"this process has {path.name} open: use `await runtime.backup(path)`")
     with temporary_file_for(target) as draft:
-        noted = _copy(path, draft, say)
+        lock_note = _copy(path, draft, say)
         say("reading the copy")
-        return seal(draft, target, noted)
+        return seal(draft, target, lock_note)
 
 
 def _copy(path: Path, draft: Path, say: Callable[[str], object]) -> tuple[bytes, int]:
-    """Copy a journal file and its write-ahead log to `draft`, as of one moment.
+    """Copy a journal file and its write-ahead log to `draft`. The copy has the state of one moment.
 
     Return the journal's identity and number of commits, as the lock file notes them.
     """
     for number in range(1, TRIES + 1):
         with translated(), holding_reader_lock(path):
-            noted, before = read_note(path), _round_of(path)
+            lock_note, before = read_note(path), _round_of(path)
             shutil.copyfile(path, draft)
             _copy_log(path, draft)
-            if _round_of(path) == before and _is_whole(draft, noted):
-                return noted
+            if _round_of(path) == before and _is_whole(draft, lock_note):
+                return lock_note
         say(f"the journal was written during attempt {number} of {TRIES}")
         time.sleep(PAUSE)
     raise JournalFailed(
@@ -90,7 +90,7 @@ def _copy_log(path: Path, draft: Path) -> None:
 
 
 def _round_of(path: Path) -> tuple[object, ...]:
-    """Return a value that changes when the write-ahead log is restarted, or when the file changes without a log."""
+    """Return a value that changes when the write-ahead log of a file is restarted, or when a file without a log changes."""
     try:
         with log_path(path).open("rb") as log:
             if header := log.read(_HEADER):
@@ -101,12 +101,12 @@ def _round_of(path: Path) -> tuple[object, ...]:
     return (stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
-def _is_whole(draft: Path, noted: tuple[bytes, int]) -> bool:
+def _is_whole(draft: Path, lock_note: tuple[bytes, int]) -> bool:
     """Return True if the write-ahead log of a copy is consistent. A copy made during a write may lack a frame.
 
-    `noted` has the journal's identity and its minimum number of commits.
+    `lock_note` has the journal's identity and its minimum number of commits.
     """
-    facts = examine(draft, noted)
+    facts = examine(draft, lock_note)
     with closing(apsw.Connection(str(draft))) as db:
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         db.execute("PRAGMA locking_mode=EXCLUSIVE")
@@ -118,24 +118,24 @@ def _is_whole(draft: Path, noted: tuple[bytes, int]) -> bool:
     return not facts.log.is_damaged_after(accepted)
 
 
-def seal(draft: Path, target: Path, noted: tuple[bytes, int]) -> Backup:
+def seal(draft: Path, target: Path, lock_note: tuple[bytes, int]) -> Backup:
     """Verify the copy `draft`, merge its write-ahead log into the file, and rename it to `target`.
 
-    `noted` has the journal's identity and its minimum number of commits.
+    `lock_note` has the journal's identity and its minimum number of commits.
 
     Raises:
         JournalDamaged: The copy is damaged.
         JournalFailed: The copy could not be written.
     """
     with translated():
-        sessions = _resolve(draft, noted)
+        sessions = _resolve(draft, lock_note)
         size = draft.stat().st_size
         rename_draft(draft, target)
     return Backup(target, sessions, size)
 
 
-def _resolve(draft: Path, noted: tuple[bytes, int]) -> int:
-    facts = examine(draft, noted)
+def _resolve(draft: Path, lock_note: tuple[bytes, int]) -> int:
+    facts = examine(draft, lock_note)
     with closing(apsw.Connection(str(draft))) as db:
         file = prepare(db, facts)
         for problem in problems_in(file):

@@ -15,14 +15,16 @@ from .wal_inspection import Log, log_path, may_be_journal, read_identity, read_l
 
 
 @attrs.frozen
-class Facts:
+class JournalFileState:
     """State of a journal file and its write-ahead log before SQLite opened them."""
 
     identity: int = 0
-    """Application id in the file itself. If the log is foreign, SQLite would return the id in the log."""
+    """SQLite application id in the file itself.
+    SQLite would return the id in the write-ahead log, which may belong to another journal.
+    """
     has_log: bool = False
-    noted: tuple[bytes, int] = (b"", 0)
-    """Identity and minimum number of commits according to the lock file."""
+    lock_note: tuple[bytes, int] = (b"", 0)
+    """Content of the lock file: identity of the journal, and the minimum number of commits that the journal must have."""
     log: Log = attrs.field(factory=Log)
 
 
@@ -42,16 +44,16 @@ def check_kind(path: Path) -> None:
         )
 
 
-def examine(path: Path, noted: tuple[bytes, int]) -> Facts:
+def examine(path: Path, lock_note: tuple[bytes, int]) -> JournalFileState:
     """Return the state of a journal file and its write-ahead log, without SQLite.
 
     The file must not be open in this process, because closing it here would drop SQLite's locks.
     """
     if not path.exists() or not path.stat().st_size:
-        check_alone(path, noted[1])
-        return Facts()
+        check_alone(path, lock_note[1])
+        return JournalFileState()
     has_log = log_path(path).exists() and log_path(path).stat().st_size > 0
-    return Facts(read_identity(path, noted[0]), has_log, noted, read_log(path))
+    return JournalFileState(read_identity(path, lock_note[0]), has_log, lock_note, read_log(path))
 
 
 def _other_program_error(db: apsw.Connection) -> ConfigurationError:
@@ -62,7 +64,11 @@ def _other_program_error(db: apsw.Connection) -> ConfigurationError:
 
 
 def prepare(
-    db: apsw.Connection, facts: Facts, *, lock: Lock | None = None, reader_lock: ReaderLock | None = None
+    db: apsw.Connection,
+    facts: JournalFileState,
+    *,
+    lock: Lock | None = None,
+    reader_lock: ReaderLock | None = None,
 ) -> SqliteFile:
     """Configure a new connection, check for damage and migrate the schema. Nothing is changed before the checks."""
     if db.readonly("main"):
@@ -89,24 +95,27 @@ def prepare(
     return file
 
 
-def check_identity(db: apsw.Connection, facts: Facts) -> None:
+def check_identity(db: apsw.Connection, facts: JournalFileState) -> None:
     """Raise `JournalDamaged` if the write-ahead log belongs to another journal."""
     identity = pragma(db, "application_id")
     if facts.identity not in (0, identity):
-        raise JournalDamaged("its write-ahead log belongs to another journal")
+        raise JournalDamaged(
+            "the write-ahead log belongs to another journal: restore both files from a backup"
+        )
     if read_fact(db, "identity") != identity:
         raise JournalDamaged(
-            "its identity was changed, or its write-ahead log belongs to another journal: restore both files from a backup"
+            "the identity in the file was changed, or the write-ahead log belongs to another journal: restore both files from a "
+            "backup"
         )
 
 
-def check_log(db: apsw.Connection, facts: Facts) -> None:
+def check_log(db: apsw.Connection, facts: JournalFileState) -> None:
     """Raise `JournalDamaged` if the write-ahead log does not belong to the file, or its end is missing."""
     check_identity(db, facts)
     accepted, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
     if facts.log.is_damaged_after(accepted):
         raise JournalDamaged("its write-ahead log is damaged, so that confirmed steps are lost")
-    identity, commits = facts.noted
+    identity, commits = facts.lock_note
     is_noted = commits > 0 and identity == read_fact(db, "identity").to_bytes(4, "big")
     if is_noted and read_fact(db, "commits") < commits:
         raise JournalDamaged(

@@ -15,22 +15,16 @@ import outcome
 import trio
 
 from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed
-from actgent.journal.group_commit import (
-    ALL_SESSIONS,
-    Found,
-    GroupedJournal,
-    Head,
-    HeadFound,
-    Page,
-    Row,
-    read_each,
-)
+from actgent.journal.group_commit.base_journal_with_group_commit import ALL_SESSIONS, GroupedJournal
+from actgent.journal.group_commit.read_batching import Found, read_each
+from actgent.journal.group_commit.row_format import Head, Page, Row
+from actgent.journal.group_commit.storage_interface import HeadFound
 from actgent.journal.journal_interface import Backup, Snapshot
 from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey, State
-from actgent.support.shared_files import plain_name
+from actgent.support.files_shared_by_processes import plain_name
 from actgent.support.storage_thread import Job, StorageThread
 
-from .atomic_files import temporary_file_for
+from .atomic_file_writes import temporary_file_for
 from .backup import PageCopy, forget_log, seal
 from .damage_checks_on_open import check_kind, examine, prepare
 from .disk_errors import translated
@@ -195,7 +189,7 @@ class SQLiteJournal(GroupedJournal):
         return await self._run(SqliteFile.list_heads, agent)
 
     async def _list_agents(self, session_ids: Sequence[str]) -> Sequence[outcome.Outcome[list[str]]]:
-        return [outcome.Value(await self._run(SqliteFile.list_agents, session_ids[0]))]
+        return [*map(outcome.Value, await self._run(SqliteFile.list_agents, session_ids))]
 
     async def _list_children(self, keys: Sequence[SessionKey]) -> list[Head]:
         return await self._run(SqliteFile.list_children, keys)
@@ -280,7 +274,7 @@ class SQLiteJournal(GroupedJournal):
 
 
 def advice(path: Path) -> str:
-    """Return the shell commands that help with a damaged file, for error notes."""
+    """Return the shell commands that check and recover a damaged journal file, as a note for an error."""
     return (
         f"`actgent journal check {path}` lists all damage, and `actgent journal recover {path} NEW` "
         "copies the undamaged records into a new file"

@@ -64,7 +64,7 @@ class Lock:
         os.pwrite(self._fd, packed + zlib.crc32(packed).to_bytes(4, "big"), _NOTE_AT)
 
     def read_note(self) -> tuple[bytes, int]:
-        """Return the identity and the number of commits in the note of the lock file; empty and 0 without a note."""
+        """Return the journal's identity and its number of commits from the lock file; empty and 0 if the lock file has no note."""
         return _unpacked(os.pread(self._fd, _NOTE.size + 4, _NOTE_AT))
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ def is_held_here(path: Path) -> bool:
 class ReaderLock:
     """Lock on the journal file itself, which readers in other processes share while they read.
 
-    SQLite's locks are of another kind and do not interact with it. SQLite's locks of the owner exclude all other
+    This lock and SQLite's locks are of different kinds and do not affect each other. The owner's SQLite locks exclude all other
     programs.
     """
 
@@ -133,7 +133,7 @@ class ReaderLock:
 
 @contextlib.contextmanager
 def holding_reader_lock(path: Path) -> Iterator[None]:
-    """Hold the shared reader lock of a journal file during the block, so that its owner does not restart the log.
+    """Hold the shared reader lock of a journal file during the block, so that the owner of the file does not restart the log.
 
     This is best effort: the reader waits at most `READER_WAIT_SECONDS` for the owner, and an owner with a very long log
     restarts it anyway.
@@ -166,7 +166,7 @@ _locks: set[Lock] = set()
 
 
 def close_all_locks() -> None:
-    """Close all locks of this process. Called in a forked child, where they would outlive the parent process."""
+    """Close all locks of this process. Called in a forked child process, which must not hold the locks of its parent."""
     while _locks:
         _locks.pop().close()
 

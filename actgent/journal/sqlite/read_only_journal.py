@@ -24,7 +24,8 @@ import attrs
 import outcome
 
 from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalFailed, JournalVersion
-from actgent.journal.group_commit import Found, Head
+from actgent.journal.group_commit.read_batching import Found
+from actgent.journal.group_commit.row_format import Head
 from actgent.journal.read_only_journal import ReadOnlyJournal
 from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey
 from actgent.support.storage_thread import StorageThread
@@ -85,9 +86,11 @@ class _Stamp:
 
     file: tuple[int, ...]
     round: bytes
-    """First bytes of the log, which change when it is restarted; empty if there is no log."""
+    """First bytes of the write-ahead log. They change when SQLite restarts the log; empty if there is no log."""
     log: tuple[int, ...]
-    """Identity, size and time of the log. Not compared after a read, because a growing log is harmless."""
+    """Identity, size and modification time of the write-ahead log.
+    It is not compared after a read, because a log that has grown is harmless.
+    """
     changed_at: float
 
     def is_same_round(self, other: "_Stamp") -> bool:
@@ -133,7 +136,7 @@ class FileReader:
         with translated(), holding_reader_lock(self._path):
             for _ in range(TRIES):
                 before = _read_stamp(self._path)
-                found = self._tried(fn, before)
+                found = self._try_read(fn, before)
                 if _read_stamp(self._path).is_same_round(before) and self._is_trusted(before):
                     return found.unwrap()
                 self.close()
@@ -149,16 +152,16 @@ class FileReader:
         """Return True if the modification time of the file would reveal a change during the read."""
         return time.time_ns() - stamp.file[-1] > TICK * 1e9
 
-    def _tried(self, fn: Callable[[SqliteFile], T], stamp: _Stamp) -> outcome.Outcome[T]:
+    def _try_read(self, fn: Callable[[SqliteFile], T], stamp: _Stamp) -> outcome.Outcome[T]:
         """Return the result or error of `fn`. If the file changed during the call, the error is ignored."""
         try:
             with translated():
-                return outcome.Value(fn(self._opened(stamp)))
+                return outcome.Value(fn(self._open_file(stamp)))
         except (JournalError, ConfigurationError) as error:
             return outcome.Error(error)
 
-    def _opened(self, stamp: _Stamp) -> SqliteFile:
-        """Return the open file.
+    def _open_file(self, stamp: _Stamp) -> SqliteFile:
+        """Return the open journal file.
 
         Reopen it if it has changed since the last read, or might have changed unnoticed.
         """
@@ -276,9 +279,9 @@ class SQLiteReader(ReadOnlyJournal, SQLiteJournal):
 
 
 def _proven(found: list[Found]) -> list[Found] | None:
-    """Return the results before the first session that could not be read completely; None if there are none.
+    """Return the results before the first session that could not be read completely; None if this is the first session.
 
-    The returned sessions are verified by the checksums of their heads and records.
+    The returned sessions are verified by the checksums of their session summaries and records.
     """
     whole = list(itertools.takewhile(_is_whole, found))
     return whole or None

@@ -12,7 +12,7 @@ import attrs
 
 from actgent.errors import JournalDamaged, JournalError, JournalKeyError, WireError
 from actgent.journal.encryption import current_keys
-from actgent.journal.group_commit import (
+from actgent.journal.group_commit.row_format import (
     Head,
     JournalStep,
     Row,
@@ -23,12 +23,12 @@ from actgent.journal.group_commit import (
     name_series,
     place_step,
     read_key,
-    unsealed,
+    unseal,
 )
 from actgent.journal.session_list_queries import SessionKey
 
-from .atomic_files import rename_draft, temporary_file_for
-from .damage_checks_on_open import Facts, check_kind, examine, prepare
+from .atomic_file_writes import rename_draft, temporary_file_for
+from .damage_checks_on_open import JournalFileState, check_kind, examine, prepare
 from .disk_errors import translated
 from .lock_file import Lock
 from .sql_statements import SqliteFile
@@ -55,17 +55,17 @@ def find_problems(path: Path) -> list[JournalError]:
         Fenced: A process uses the file.
         JournalFailed: The file cannot be read.
     """
-    with _copied(path) as (copy, noted), translated(), closing(apsw.Connection(str(copy))) as db:
+    with _copy_locked(path) as (copy, lock_note), translated(), closing(apsw.Connection(str(copy))) as db:
         try:
             with translated():
-                file = prepare(db, examine(copy, noted))
+                file = prepare(db, examine(copy, lock_note))
         except JournalError as problem:
             return [problem]
         return list(problems_in(file))
 
 
 def problems_in(file: SqliteFile) -> Iterator[JournalError]:
-    """Yield the problems of an open file: structural damage, then lost heads and unreadable sessions."""
+    """Yield the problems of an open file: structural damage, then lost session summaries and unreadable sessions."""
     structure = file.structure_problem()
     if structure:
         yield JournalDamaged(structure)
@@ -93,16 +93,16 @@ def recover_file(path: Path, new_path: Path) -> RecoveryResult:
         JournalFull: The disk of the new file is full.
         JournalFailed: The old file cannot be read, or the new file cannot be written.
     """
-    with _copied(path) as (copy, noted), temporary_file_for(new_path) as draft, translated():
-        rows, heads = _read_good(copy, read_identity(copy, noted[0]))
+    with _copy_locked(path) as (copy, lock_note), temporary_file_for(new_path) as draft, translated():
+        rows, heads = _read_good(copy, read_identity(copy, lock_note[0]))
         with closing(apsw.Connection(str(draft))) as db:
-            saved = _write_recovered(prepare(db, Facts()), rows, heads)
+            saved = _write_recovered(prepare(db, JournalFileState()), rows, heads)
         rename_draft(draft, new_path)
         return saved
 
 
 @contextmanager
-def _copied(path: Path) -> Iterator[tuple[Path, tuple[bytes, int]]]:
+def _copy_locked(path: Path) -> Iterator[tuple[Path, tuple[bytes, int]]]:
     """Yield a copy of a file and its log, and lock the original. SQLite would change the original."""
     with translated():
         check_kind(path)
@@ -115,7 +115,7 @@ def _copied(path: Path) -> Iterator[tuple[Path, tuple[bytes, int]]]:
 
 
 def _read_good(copy: Path, identity: int) -> tuple[dict[str, list[Row]], Heads]:
-    """Return the undamaged rows of each session, and the heads. A log with another identity is ignored."""
+    """Return the undamaged rows of each session, and the session summaries. A log with another identity is ignored."""
     for _ in range(2):
         with closing(apsw.Connection(str(copy))) as db:
             with suppress(apsw.CorruptError, apsw.NotADBError):
@@ -145,7 +145,7 @@ def _rows(db: apsw.Connection, series: str, at: str, identity: bytes) -> dict[st
         with suppress(apsw.CorruptError, UnicodeDecodeError):
             columns = db.execute(select, (rowid,)).get
             if columns is not None and is_good(row := Row(*columns), identity):
-                found.setdefault(row.series, {})[row.first] = unsealed(row, identity)
+                found.setdefault(row.series, {})[row.first] = unseal(row, identity)
     return {name: [rows[first] for first in sorted(rows)] for name, rows in found.items()}
 
 
@@ -172,7 +172,7 @@ def _last_row(db: apsw.Connection) -> int:
 
 
 def _heads(db: apsw.Connection, series: str) -> Heads:
-    """Read all readable session heads by series name.
+    """Read all readable session summaries by series name.
 
     The table is scanned from both ends, to pass damage in the middle.
     """
@@ -190,7 +190,7 @@ def _write_recovered(file: SqliteFile, rows: dict[str, list[Row]], heads: Heads)
     saved: dict[SessionKey, Head] = {}
     for number, (series, its_rows) in enumerate(rows.items()):
         key, count = heads.get(series) or (read_key(its_rows), None)
-        kept, head = _placed(_steps(its_rows, key), name_series(0, number), saved, file.identity)
+        kept, head = _build_session(_steps(its_rows, key), name_series(0, number), saved, file.identity)
         if head is not None and key not in saved:
             file.write(kept, [head])
             saved[key] = head
@@ -201,13 +201,13 @@ def _write_recovered(file: SqliteFile, rows: dict[str, list[Row]], heads: Heads)
     return RecoveryResult(len(rows), sum(head.records for head in saved.values()), tuple(losses))
 
 
-def _placed(
+def _build_session(
     steps: Iterable[tuple[JournalStep, float | None]],
     series: str,
     saved: Mapping[SessionKey, Head],
     identity: bytes,
 ) -> tuple[list[Row], Head | None]:
-    """Build the rows and the head of a session for the new file. The head of its parent session must be in `saved`."""
+    """Build the rows and the summary of a session for the new file. The summary of its parent session must be in `saved`."""
     kept: list[Row] = []
     head: Head | None = None
     for step, at in steps:
@@ -221,7 +221,7 @@ def _placed(
 
 
 def _steps(rows: Iterable[Row], key: SessionKey) -> Iterator[tuple[JournalStep, float | None]]:
-    """Yield the steps of a session until the first gap, each with the Unix time of its write; None if it is unknown."""
+    """Yield the steps of a session until the first gap. Each step comes with the Unix time of its write; None if unknown."""
     place = 1
     for row in rows:
         if row.first != place:

@@ -28,7 +28,7 @@ def check_alone(path: Path, commits: int) -> None:
     ):  # if file and log are both missing, there is nothing to protect
         if commits:
             _log.warning(
-                "the journal %s is missing, so a new one is created: %s notes %s of the missing file, which was removed or moved. "
+                "the journal %s is missing, so a new one is created. The lock file %s counts %s of the missing journal, which was removed or moved. "
                 "Put the file back to continue its sessions",
                 path,
                 lock_path(path).name,
@@ -37,7 +37,7 @@ def check_alone(path: Path, commits: int) -> None:
         return
     gone = "is empty but was not before" if path.exists() else "is missing"
     leftovers = [f"{log.name} with {counted(size, 'byte')} of confirmed steps"] if size else []
-    leftovers += [f"{lock_path(path).name}, which has noted {counted(commits, 'commit')}"] if commits else []
+    leftovers += [f"{lock_path(path).name}, which counts {counted(commits, 'commit')}"] if commits else []
     move = " and ".join(each.split(maxsplit=1)[0].rstrip(",") for each in leftovers)
     raise JournalDamaged(
         f"its file {path.name} {gone}, but its folder has {' and '.join(leftovers)}: put the file back, or "

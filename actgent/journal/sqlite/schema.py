@@ -31,7 +31,7 @@ MIGRATIONS: Sequence[str] = (
     CREATE INDEX due ON sessions (agent, due, session_id) WHERE due > 0 AND NOT closed;
     """,
     "CREATE INDEX suspended ON sessions (agent, session_id) WHERE suspended AND NOT closed",
-    # Ids become unique for their agent, and heads store their root, which was found by ids alone before.
+    # Ids become unique for their agent, and session summaries store their root, which was found by ids alone before.
     """
     DROP INDEX unfinished;
     DROP INDEX due;
@@ -99,12 +99,15 @@ MIGRATIONS: Sequence[str] = (
     """,
     # Outcomes of answers, changes of the state, system prompts and new sessions have a further field, `via`.
     "SELECT 1",
+    # A new record removes an untrusted source from the label of its session. Results of tools omit a derived `mark`.
+    "SELECT 1",
+    # Results of tools have the times at which the tool started and ended, answers the number of failed attempts.
+    "SELECT 1",
 )
 """Scripts by schema version: migration n leads from version n to n + 1. An entry never changes after its release.
 
-New fields and tags of records need an entry too: an older release then rejects the whole journal, instead of
-failing at the
-sessions that have them. `tests/journal/test_record_format.py` checks this.
+New fields and tags of records also need an entry. Then an older release rejects the whole journal. Without the entry, it would
+fail at the sessions with such records. `tests/journal/test_record_format.py` checks this.
 """
 
 

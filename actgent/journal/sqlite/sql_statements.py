@@ -9,31 +9,28 @@ from typing import Any
 import apsw
 import attrs
 
-from actgent.errors import (
-    JournalDamaged,
-    JournalKeyError,
-    JournalVersion,
-    WireError,
-)
+from actgent.errors import JournalDamaged, JournalKeyError, JournalVersion, WireError
 from actgent.journal.encryption import Keys
-from actgent.journal.group_commit import (
+from actgent.journal.group_commit.read_batching import Stored
+from actgent.journal.group_commit.row_format import (
     CHANGING,
     HEAD_FIELDS,
-    SNAPSHOT_FIELDS,
     Head,
     Page,
     Row,
-    SnapshotRow,
-    Stored,
     decode_page,
     decode_rows,
     head_values,
     is_good,
     is_good_head,
-    place_snapshot,
     read_key,
+    unseal,
+)
+from actgent.journal.group_commit.snapshot_rows import (
+    SNAPSHOT_FIELDS,
+    SnapshotRow,
+    place_snapshot,
     read_snapshot,
-    unsealed,
 )
 from actgent.journal.journal_interface import Snapshot
 from actgent.journal.session_list_queries import (
@@ -116,7 +113,7 @@ _COUNT_COMMIT = "UPDATE meta SET value = ? WHERE key = 'commits'"
 
 
 def _is_sound(db: apsw.Connection, table: str) -> bool:
-    """Return True if a table and its indexes are consistent. Otherwise a session that is not found may exist."""
+    """Return True if a table and its indexes are consistent. In an inconsistent table, an existing session may not be found."""
     try:
         return bool(pragma(db, f"integrity_check({table})") == "ok")
     except (apsw.CorruptError, UnicodeDecodeError):
@@ -127,7 +124,7 @@ class SqliteFile:
     """An open journal file. Its methods run in the storage thread."""
 
     def __init__(self, db: apsw.Connection, lock: Lock | None, *, is_sound: bool | None = None) -> None:
-        """Check for damage unless `is_sound` is given. The check reads the heads of all sessions."""
+        """Check for damage unless `is_sound` is given. The check reads the summaries of all sessions."""
         self._db = db
         self._lock = lock
         self.commits: int = read_fact(db, "commits")
@@ -138,7 +135,7 @@ class SqliteFile:
         restarted.
         """
         self._written: tuple[Any, ...] | None = None
-        """Values of the rarely changed head fields at the last write; None if something else was written since."""
+        """Values of the rarely changed fields of the session summary at the last write; None if something else was written since."""
         self.file_identity: JournalFileIdentity | None = None
         """Identity of the file, to detect its replacement; None if no other process can reach the file."""
         self._look_lock: ReaderLock | None = None
@@ -173,11 +170,11 @@ class SqliteFile:
         return apsw.SQLITE_OK
 
     def restart_long_log(self) -> None:
-        """Restart the write-ahead log if it is long and no reader is active; call it after a write.
+        """Restart the write-ahead log if it is long and no reader is active. Call this method after a write.
 
-        No reader may be active during the whole restart, which includes the first write to the new log. Otherwise it
-        is tried again later. A log of `MOST_LOG_PAGES` is restarted in any case. If the disk fails, the written data
-        stays as it is.
+        Readers are excluded during the restart, which includes the first write to the new log. If a reader is active, the
+        restart is skipped, and a later call tries it again. A log of `MOST_LOG_PAGES` is restarted although readers are
+        active. A failing disk does not change the data that is already written.
         """
         if self._log_pages < self._log_bound or self._look_lock is None or self.is_lost:
             return
@@ -301,7 +298,7 @@ class SqliteFile:
     def _find(self, key: SessionKey) -> Head | None:
         columns = self._db.execute(f"{_SELECT_HEADS}{_OF_KEY}", key).get
         if columns is None:
-            # A session without a head that has rows must not be created again.
+            # A session without a summary that has rows must not be created again.
             if self.is_suspect and key.session_id in self._lost_ids:
                 raise JournalDamaged(
                     "the session's stored summary (its head) is missing", session_id=key.session_id
@@ -318,7 +315,10 @@ class SqliteFile:
         return self._read(key, is_tail=False)
 
     def read_tail(self, key: SessionKey) -> Stored:
-        """Read a session's head, its newest valid snapshot and the records after it; without a snapshot, all records."""
+        """Read the summary of a session, its newest valid snapshot, and the records after the snapshot.
+
+        Without one, read all records.
+        """
         return self._read(key, is_tail=True)
 
     def _read(self, key: SessionKey, *, is_tail: bool) -> Stored:
@@ -361,7 +361,10 @@ class SqliteFile:
         return None if head is None else self._snapshot_of(head)
 
     def _snapshot_of(self, head: Head) -> Snapshot | None:
-        """Return the newest valid snapshot of the session with this head; None if it has none. Unreadable ones are ignored."""
+        """Return the newest valid snapshot of the session with this summary; None without one.
+
+        Unreadable snapshots are ignored.
+        """
         with contextlib.suppress(apsw.CorruptError, UnicodeDecodeError, TypeError):
             columns = self._db.execute(_SELECT_SNAPSHOT, (head.series,)).fetchone()
             if columns is not None:
@@ -404,7 +407,10 @@ class SqliteFile:
                 session_id=session_id,
             )
 
-    def list_agents(self, session_id: str) -> list[str]:
+    def list_agents(self, session_ids: Sequence[str]) -> list[list[str]]:
+        return [self._agents_with(each) for each in session_ids]
+
+    def _agents_with(self, session_id: str) -> list[str]:
         with _naming(session_id):
             found = [agent for (agent,) in self._db.execute(_SELECT_AGENTS, (session_id,))]
         if not found:
@@ -490,7 +496,7 @@ class SqliteFile:
         self.set_open(True)
 
     def _suspects(self) -> list[str]:
-        """Return the ids of sessions that a damaged index may hide. Loading them reports the damage."""
+        """Return the ids of sessions that a damaged index may hide. When such a session is loaded, the damage is reported."""
         if not self.is_suspect:
             return []
         heads = list(self._readable_rows(f"{_SELECT_HEADS} NOT INDEXED"))
@@ -502,7 +508,10 @@ class SqliteFile:
         ]
 
     def all_sessions(self) -> dict[str, SessionKey | None]:
-        """Return the session key by series name, for each readable series in the file; None if its head is unreadable."""
+        """Return the key (agent and id) of each session in the file. The dictionary key is the session's `Head.series`.
+
+        The value is None if the summary of the session is unreadable.
+        """
         heads = ("FROM sessions NOT INDEXED", "FROM sessions ORDER BY session_id, agent")
         rows = ("FROM steps NOT INDEXED", "FROM steps INDEXED BY places")
         found: dict[str, SessionKey | None] = {}
@@ -515,11 +524,11 @@ class SqliteFile:
         return found
 
     def id_in(self, series: str) -> str:
-        """Return the session id that the rows of a series contain; the name of the series if none is readable."""
+        """Return the session id that the rows of a series contain. If no row can be read, return the name of the series."""
         unreadable = (apsw.CorruptError, UnicodeDecodeError, JournalVersion, JournalKeyError, WireError)
         with contextlib.suppress(*unreadable):
             good = (row for row in self._rows_of(series) if is_good(row, self.identity))
-            return read_key(unsealed(row, self.identity) for row in good).session_id or series
+            return read_key(unseal(row, self.identity) for row in good).session_id or series
         return series
 
     def _readable_rows(self, sql: str) -> Iterator[tuple[Any, ...]]:
@@ -569,7 +578,7 @@ def _one_step_transaction(upsert: str) -> str:
 
 _WRITE_ONE = _one_step_transaction(_upsert_heads(1))
 _WRITE_ON = _one_step_transaction(_upsert_heads(1, names=("updated_at", "records")))
-"""SQL of a step that leaves the other head fields unchanged, so that their indexes are not rewritten."""
+"""SQL of a step that leaves the other fields of the session summary unchanged, so that their indexes are not rewritten."""
 
 
 def _state_values(head: Head) -> tuple[Any, ...]:

@@ -24,9 +24,9 @@ class Log:
     """Frames of the write-ahead log of a SQLite file."""
 
     commits: tuple[int, ...] = ()
-    """Numbers of the frames that end a transaction, counted from 1 in the current round of the log."""
+    """Numbers of the frames that end a transaction. Frames are counted from 1 since SQLite last restarted the log."""
     frames: int = 0
-    """Number of frames in the current round of the log."""
+    """Number of frames since SQLite last restarted the log."""
 
     def is_damaged_after(self, accepted: int) -> bool:
         """Return True if the log has more than one transaction after the frames that SQLite accepts.
@@ -42,20 +42,20 @@ def log_path(path: Path) -> Path:
 
 
 def may_be_journal(path: Path) -> bool:
-    """Return True if the file is a SQLite file, or a damaged one: then a log or lock file is next to it."""
+    """Return True if the file is a SQLite file, or a damaged SQLite file with a log or lock file next to it."""
     with path.open("rb") as file:
         found = file.read(len(_MAGIC))
     return found in (b"", _MAGIC) or any(path.parent.glob(f"{glob.escape(path.name)}-*"))
 
 
-def read_identity(path: Path, noted: bytes) -> int:
-    """Return the application id in the file itself, ignoring the log; 0 if there is none.
+def read_identity(path: Path, lock_note: bytes) -> int:
+    """Return the application id that is stored in the file itself; 0 if it has none. The log is not read.
 
-    If a power cut tore the first page, the noted id is returned, because the log has the page.
+    If a power cut has damaged the first page, `lock_note` is returned, because the log has the page.
     """
     with path.open("rb") as file:
         page = file.read(100)
-    found = page[_APPLICATION_ID : _APPLICATION_ID + 4] if page.startswith(_MAGIC) else noted
+    found = page[_APPLICATION_ID : _APPLICATION_ID + 4] if page.startswith(_MAGIC) else lock_note
     return int.from_bytes(found, "big", signed=True)
 
 

@@ -9,19 +9,13 @@ from typing import Any, ClassVar, Unpack
 import httpx2
 
 from actgent.errors import UnsupportedPart
-from actgent.llm.http import (
-    ANTHROPIC_STYLE,
+from actgent.llm.http.base_provider_client import Remote, RemoteOptions, StreamAssembler
+from actgent.llm.http.provider_schemas import ANTHROPIC_STYLE, SchemaStyle, answer_schema, supported_tools
+from actgent.llm.http.provider_sdk_client_and_token_counter import Sdk
+from actgent.llm.http.tool_result_media import PDF, PICTURES, attach_media
+from actgent.llm.http.wire_encoding import (
     INVALID_JSON,
-    PDF,
-    PICTURES,
     Body,
-    Remote,
-    RemoteOptions,
-    SchemaStyle,
-    Sdk,
-    StreamAssembler,
-    answer_schema,
-    attach_media,
     base64_text,
     count,
     description_field,
@@ -30,7 +24,6 @@ from actgent.llm.http import (
     read_arguments,
     read_call,
     stop_reason,
-    supported_tools,
     to_json,
     whole_calls,
 )
@@ -90,7 +83,7 @@ class Anthropic(Remote):
         self._cache = cache
 
     def _connect(self, **options: Any) -> Sdk:
-        from ._anthropic_sdk import make_sdk  # noqa: PLC0415 - a second and 60 MB, only when a client is made
+        from ._anthropic_sdk_import import make_sdk  # noqa: PLC0415 - a second and 60 MB, only when a client is made
 
         return make_sdk(**options)
 
@@ -120,7 +113,7 @@ class Anthropic(Remote):
         return body
 
     def _form(self, response_format: ResponseFormat) -> Body | None:
-        from ._anthropic_sdk import closed_schema  # noqa: PLC0415 - already imported when the client was created
+        from ._anthropic_sdk_import import closed_schema  # noqa: PLC0415 - already imported when the client was created
 
         try:
             schema = closed_schema(answer_schema(response_format.schema, self.style).schema)
@@ -317,7 +310,7 @@ _CITATIONS = "actgent.citations"
 def _content_blocks(body: Body) -> list[Body]:
     content = body.get("content")
     if content is None:
-        raise ValueError("it has no content")
+        raise ValueError("the response must have the field content")
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 

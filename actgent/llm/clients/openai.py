@@ -8,30 +8,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 from actgent.errors import UnsupportedPart
-from actgent.llm.http import (
+from actgent.llm.http.base_provider_client import Remote, RemoteOptions, StreamAssembler
+from actgent.llm.http.provider_errors import provider_error
+from actgent.llm.http.provider_schemas import STYLES, UnsupportedSchema, answer_schema, supported_tools
+from actgent.llm.http.provider_sdk_client_and_token_counter import Sdk
+from actgent.llm.http.tool_result_media import PDF, PICTURES, AcceptsMedium, attach_media
+from actgent.llm.http.wire_encoding import (
     CALL_FIELDS,
-    PDF,
-    PICTURES,
-    STYLES,
-    AcceptsMedium,
     Body,
-    Remote,
-    RemoteOptions,
-    Sdk,
-    StreamAssembler,
-    UnsupportedSchema,
-    answer_schema,
-    attach_media,
     base64_text,
     count,
     data_url,
     description_field,
     provider_call_id,
-    provider_error,
     provider_tool_name,
     read_call,
     stop_reason,
-    supported_tools,
     whole_calls,
     write_arguments,
     write_object,
@@ -52,7 +44,7 @@ from actgent.messages import (
     Usage,
 )
 
-from .chat_stream import CompletionAssembler, delta_text
+from .openai_chat_stream_assembly import CompletionAssembler, delta_text
 from .provider_table import OPENAI, CompatibleProvider, row_at
 
 _DIALECT = "openai"
@@ -100,7 +92,7 @@ class OpenAI(Remote):
         self.style = STYLES[self.row.schemas]
 
     def _connect(self, **options: Any) -> Sdk:
-        from ._openai_sdk import make_sdk  # noqa: PLC0415 - a second and 60 MB, only when a client is made
+        from ._openai_sdk_import import make_sdk  # noqa: PLC0415 - a second and 60 MB, only when a client is made
 
         return make_sdk(**options)
 
@@ -152,7 +144,7 @@ class OpenAI(Remote):
                 yield from _encode_user(message, self._accepts, self._accepts_video)
 
     def _encode_assistant(self, message: ChatMessage) -> Iterator[Body]:
-        """Encode an earlier answer of the model as one request message. Yield nothing if it has no content to send back."""
+        """Encode an earlier answer of the model as one request message. Yield nothing if the answer has no content."""
         body: Body = {}
         content: list[Body] = []
         calls: list[Body] = []
@@ -177,7 +169,7 @@ class OpenAI(Remote):
     def _restore_fields(
         self, part: Thinking | Opaque, body: Body, content: list[Body], calls: list[Body]
     ) -> None:
-        """Add thinking or unknown fields of an earlier answer to the request message `body` that contains the answer.
+        """Add a thinking part or unknown field of an earlier answer to `body`, the request message of this answer.
 
         `content` and `calls` are the content parts and tool calls of that message.
         """
@@ -385,7 +377,7 @@ def _fix_order(messages: Iterable[Body], row: CompatibleProvider) -> list[Body]:
 
 
 def _merge_messages(first: Body, second: Body) -> Body:
-    """Merge two adjacent messages of one role into one message with the contents and calls of both."""
+    """Merge two adjacent messages of one role into one message with the contents and the tool calls of both messages."""
     one, other = first.get("content"), second.get("content")
     content: Any = one or other
     if one and other:
@@ -414,13 +406,13 @@ _CACHE_WRITE_COUNTS = (("prompt_tokens_details", "cache_write_tokens"), ("cache_
 
 
 def _count_any(usage: Mapping[str, Any], *paths: tuple[str, ...]) -> int:
-    """Return the first number above 0 at one of several paths of keys in a usage object; 0 if there is none."""
+    """Return the first number above 0 that a usage object has at one of several paths of keys; 0 if it has no such number."""
     return next((number for path in paths if (number := count(usage, *path))), 0)
 
 
 def _first_choice(choices: list[Body] | None) -> Body:
     if not choices:
-        raise ValueError("it has no choices")
+        raise ValueError("the response must have at least one choice")
     return next((choice for choice in choices if choice.get("index") == 0), choices[0])
 
 
@@ -455,7 +447,7 @@ def _read_message(message: Body, names: Mapping[str, str], source: str) -> tuple
 
 
 def _read_thinking(message: Body, source: str) -> Iterator[Part]:
-    """Yield the thinking part of a response message with all its fields, so that it can be sent back unchanged.
+    """Yield the thinking part of a response message with all its fields, so that later requests contain this part unchanged.
 
     The fields are `reasoning_content` (DeepSeek, vLLM) or `reasoning` with details (OpenRouter, Ollama).
     """
@@ -503,7 +495,7 @@ def _read_calls(message: Body, names: Mapping[str, str], source: str) -> Iterato
 
 
 def _read_fields(call: Body, function: Body, source: str) -> Iterator[Part]:
-    """Yield a part with the fields of a tool call that the API does not define, if there are any.
+    """If a tool call has fields that the API does not define, yield a part with these fields.
 
     Gemini's `extra_content` must be sent back with the call.
     """

@@ -6,7 +6,8 @@ import os
 from typing import cast
 
 from actgent.errors import ConfigurationError
-from actgent.llm.http import Body, find_url
+from actgent.llm.http.api_keys import find_url
+from actgent.llm.http.wire_encoding import Body
 from actgent.llm.model_interface import ModelRequest
 
 from .openai import OpenAI

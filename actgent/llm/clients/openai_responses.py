@@ -9,25 +9,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Unpack
 
 from actgent.errors import UnsupportedPart
-from actgent.llm.http import (
-    PDF,
-    PICTURES,
+from actgent.llm.http.base_provider_client import Remote, RemoteOptions, StreamAssembler
+from actgent.llm.http.provider_schemas import SchemaStyle, UnsupportedSchema, answer_schema, supported_tools
+from actgent.llm.http.provider_sdk_client_and_token_counter import Sdk
+from actgent.llm.http.tool_result_media import PDF, PICTURES, attach_media
+from actgent.llm.http.wire_encoding import (
     Body,
-    Remote,
-    RemoteOptions,
-    SchemaStyle,
-    Sdk,
-    StreamAssembler,
-    UnsupportedSchema,
-    answer_schema,
-    attach_media,
     count,
     data_url,
     description_field,
     provider_call_id,
     provider_tool_name,
     read_call,
-    supported_tools,
     whole_calls,
     write_arguments,
 )
@@ -90,7 +83,7 @@ class OpenAIResponses(Remote):
         self._store = store
 
     def _connect(self, **options: Any) -> Sdk:
-        from ._openai_sdk import make_sdk  # noqa: PLC0415 - a second and 60 MB, only when a client is made
+        from ._openai_sdk_import import make_sdk  # noqa: PLC0415 - a second and 60 MB, only when a client is made
 
         return make_sdk(**options)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -133,10 +133,7 @@ COMPATIBLE: Mapping[str, CompatibleProvider] = {
         address="https://openrouter.ai/api/v1",
     ),
     "ollama": CompatibleProvider(
-        title="Ollama",
-        key=("OLLAMA_API_KEY",),
-        url=("OLLAMA_BASE_URL",),
-        address="http://localhost:11434/v1",
+        title="Ollama", key=("OLLAMA_API_KEY",), url=("OLLAMA_BASE_URL",), address="http://localhost:11434/v1"
     ),
     "vllm": CompatibleProvider(
         title="vLLM",
@@ -150,5 +147,5 @@ COMPATIBLE: Mapping[str, CompatibleProvider] = {
 
 
 def row_at(host: str) -> CompatibleProvider:
-    """Return the row of the provider table whose base URL has the host name `host`; `UNKNOWN` if there is none."""
+    """Return the row of the provider table whose base URL has the host `host`; `UNKNOWN` if no row has this host."""
     return next((row for row in COMPATIBLE.values() if row.address.startswith(f"https://{host}/")), UNKNOWN)

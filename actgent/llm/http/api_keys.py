@@ -65,7 +65,7 @@ def find_key(argument: str | None, variables: Sequence[str], *, name: str, is_op
 
 
 def _check_argument(name: str, argument: object, instead: str) -> None:
-    """Check that an argument is None or a text that is not empty, such as from a setting that was not filled in.
+    """Raise `ConfigurationError` if an argument is not None and not a text, or if it is an empty text.
 
     `instead` says what None does, for the error.
 
@@ -84,7 +84,7 @@ def _check_argument(name: str, argument: object, instead: str) -> None:
 
 
 def _hint_of_file(variables: Sequence[str]) -> str:
-    """Return a hint for errors that `.env` is not read, if that file in the working directory sets one of the variables.
+    """Return a hint that actgent does not read `.env`, if this file sets one of the variables; empty otherwise.
 
     Return an empty text otherwise.
     """

@@ -43,17 +43,16 @@ from actgent.llm.rate_limiter_statistics import RateLimiterProtocol
 from actgent.llm.rate_limiting import Permit, RateLimiter, rate_limit_key, shared_rate_limiter
 from actgent.llm.retry_policy import Retry
 from actgent.messages import Text, Usage
-from actgent.support.http_environment import reading_environment
-from actgent.support.misuse_hints import hints_for_clients
+from actgent.support.common_mistake_hints import hints_for_clients
+from actgent.support.proxy_environment_validation import reading_environment
 from actgent.support.tracing_interface import active_trace
 
 from .api_keys import find_key, find_url
 from .provider_errors import UnreadableCall, broken, error_object, provider_error, shorten_page
 from .provider_schemas import OPENAI_STYLE, SchemaStyle, UnsupportedSchema, answer_schema, unwrap_answer
-from .sdk_client import Sdk, TokenCounter
+from .provider_sdk_client_and_token_counter import Sdk, TokenCounter
 from .secret_removal import Secrets, secrets_in, split_login, validate_headers
 from .sse import MAX_EVENT_BYTES, EventDecoder, EventTooLarge
-from .tool_name_encoding import names_by_provider_name
 from .tool_result_media import RefusedMedia, media_in, without_media
 from .wire_encoding import (
     Body,
@@ -61,6 +60,7 @@ from .wire_encoding import (
     check_texts,
     decode_leniently,
     join_surrogates,
+    names_by_provider_name,
     split_surrogate,
     to_json,
 )
@@ -255,7 +255,7 @@ class Remote(LLM):
         """
 
     def stream_fields(self) -> Body:
-        """Return the fields that are added to the request body if the answer is streamed."""
+        """Return the fields that the request body needs so that the provider streams the answer."""
         return {"stream": True}
 
     # --- path of a call ----------------------------------------------------------------------
@@ -405,7 +405,7 @@ class Remote(LLM):
         return answer
 
     def _read_whole(self, data: bytes, response: httpx2.Response) -> Body:
-        """Parse a response that was received completely: one JSON object, or the events of a stream."""
+        """Parse a complete response, which contains one JSON object or all events of a stream."""
         if not _starts_events(data):
             return self._parse_whole(data, response)
         assembler, decoder = self.assembler(), _Stream()
@@ -414,7 +414,7 @@ class Remote(LLM):
         return self._assembled(assembler, decoder, response)
 
     async def _read_events(self, response: httpx2.Response, call: "_Call", attempt: int) -> tuple[Body, bool]:
-        """Read a stream. Return the assembled body, and True if its text was already passed to `on_text`."""
+        """Read an event stream. Return the assembled body, and True if its text was already passed to `on_text`."""
         assembler, decoder = self.assembler(), _Stream()
         failure: BaseException | None = None
         is_over = False
@@ -501,9 +501,11 @@ class Remote(LLM):
                     f"the response is not JSON but a {page[:200]}: check {self._url_settings}", response
                 )
             if not data.strip():
-                raise self._interrupted_error("the response is empty", response)
+                raise self._interrupted_error(f"the response is empty: check {self._url_settings}", response)
             excerpt = self._secrets.redact(_excerpt(data))
-            raise self._interrupted_error(f"{excerpt} must be a JSON object", response)
+            raise self._interrupted_error(
+                f"the response must be a JSON object, not {excerpt}: check {self._url_settings}", response
+            )
         return value
 
     def _parse_whole(self, data: bytes, response: httpx2.Response) -> Body:
@@ -705,7 +707,7 @@ class Remote(LLM):
     # --- usage -----------------------------------------------------------------------------------
 
     def priced(self, usage: Usage, model: str, raw: Mapping[str, Any]) -> Usage:
-        """Return a usage with its cost: the cost that the provider reports in `raw`, else the price by the tables, else None."""
+        """Return the usage with its cost: the cost in `raw` that the provider reports, or the price by the tables, or None."""
         cost = reported_cost(raw)
         if cost is None and usage.input_tokens + usage.output_tokens:
             cost = self._cost(usage, model or self.model)
@@ -739,7 +741,7 @@ class _Stream:
         return f"; its last data was {self.last_non_json!r}" if self.last_non_json else ""
 
     def is_no_stream(self, chunk: bytes) -> bool:
-        """Return True if the data so far is JSON or a web page, not an event stream. It is collected in `head`."""
+        """Return True if the data received so far is JSON or a web page and not an event stream. `head` collects this data."""
         if not self.head and chunk.lstrip(_BLANK)[:1] not in (b"{", b"<", b"["):
             return False
         self.head += chunk
@@ -748,7 +750,7 @@ class _Stream:
         return True
 
     def split(self, chunk: bytes | None) -> Iterator[bytes]:
-        """Yield the data of the events that a chunk completes; None ends the stream.
+        """Yield the data of the events that are complete after a chunk of bytes. None as chunk ends the stream.
 
         Some servers omit the blank line after each event, so that several JSON objects form one event.
         """
@@ -760,7 +762,7 @@ class _Stream:
                 yield data
 
     def complete_text(self, text: str) -> str:
-        """Return a piece of text without half of a surrogate pair at its end. The half is buffered until the other half is received."""
+        """Return a piece of text without half a surrogate pair at its end. The half is kept until the other half is received."""
         if not self.has_surrogates:
             return text
         text, self._half = split_surrogate(self._half + text)
@@ -787,7 +789,7 @@ class _Call:
     """Trace span of the current attempt; None without tracing."""
 
     async def show(self, texts: Sequence[str], attempt: int) -> None:
-        """Pass pieces of answer text, and the number of the attempt, to the caller's `on_text` if there is one."""
+        """Pass pieces of answer text and the number of the attempt to `on_text`, if the caller has passed `on_text`."""
         if self.work is not None and any(texts):
             self.work.note_chunk()
         if self.on_text is not None:
@@ -834,6 +836,8 @@ def _unwrap_response(answer: ModelResponse) -> ModelResponse:
 def _check_settings(options: Mapping[str, Any]) -> None:
     """Validate the options of a client when it is created, not at the first call.
 
+    Error texts contain no header and body values.
+
     Raises:
         ConfigurationError: A setting has the wrong type or is out of range. The text contains no header or body value.
     """
@@ -869,7 +873,7 @@ def _has_version(url: str) -> bool:
 
 
 def _detail(body: object) -> object:
-    """Return the error object inside the body of an error response. Gemini wraps it in a list."""
+    """Return the error object in the body of an error response. Gemini puts the error object into a list."""
     if isinstance(body, list) and len(body) == 1:
         body = body[0]
     return body["error"] if isinstance(body, Mapping) and body.get("error") else body
@@ -904,7 +908,7 @@ def cost_of(usage: Usage, model: str, *, url: str) -> float | None:
 
 
 def window_of(model: str, *, url: str) -> int | None:
-    """Return the context window in tokens of a model at the API with the base URL `url`; None if the tables do not contain it."""
+    """Return the context window of a model in tokens, for the API at the base URL `url`; None if the tables lack the model."""
     from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - as above
 
     try:

@@ -200,7 +200,7 @@ def broken(
 
 
 def request_id(headers: Headers, secrets: Secrets) -> str | None:
-    """Return the provider's request id in response headers, on one line and without secrets; None if they have none."""
+    """Return the provider's request id in response headers, as one line without secrets; None if there is no request id."""
     value = headers.get("x-request-id") or headers.get("request-id")
     return shown(secrets.redact(value)) if value else None
 
@@ -221,7 +221,7 @@ def retry_after(headers: Headers) -> float | None:
 
 
 def retry_delay(fields: Mapping[str, Any]) -> float | None:
-    """Return the seconds until a retry that an error object contains; None if it contains none.
+    """Return the seconds until a retry that an error object contains; None if the error object contains no delay.
 
     Gemini sends a google.rpc.RetryInfo and no Retry-After header. Groq, OpenAI and Azure write the time in the message.
     """
@@ -250,7 +250,7 @@ def _upstream_headers(fields: Mapping[str, Any]) -> Headers:
 
 
 def _limit_reset(headers: Headers, fields: Mapping[str, Any]) -> float | None:
-    """Return the seconds until an exhausted limit is reset, which OpenRouter sends as a Unix time; None without one."""
+    """Return the seconds until an exhausted limit is reset, from the Unix time that OpenRouter sends; None without this time."""
     for found in (headers, _upstream_headers(fields)):
         reset = _number(found.get("x-ratelimit-reset"))
         if found.get("x-ratelimit-remaining") == "0" and reset is not None and reset > _FIRST_UNIX_TIME:
@@ -285,7 +285,7 @@ def _kind(codes: list[str], status: int | None, text: str) -> type[ModelError]:
 
 
 def _kind_of_words(codes: list[str], status: int | None, text: str) -> type[ModelError] | None:
-    """Return the exception class that the codes or the text of an error decide with any status; None if they decide none."""
+    """Return the exception class that an error's codes or text decide, whatever its status is; None if they do not decide."""
     if known := [_CODES[word] for word in codes if word in _CODES]:
         return known[0]
     found = [kind for pattern, kind in _CODE_PATTERNS if any(map(pattern.search, codes))]
@@ -305,12 +305,12 @@ def kind_of_status(status: int) -> type[ModelError]:
 
 
 def _choose_code(codes: list[str]) -> str:
-    """Choose the error code that decides the exception class: the first code for a too long request, else the first code."""
+    """Return the error code that decides the exception class: a code for a too long request if there is one, else the first code."""
     return next((word for word in codes if word in OVERFLOW_CODES), codes[0])
 
 
 def _generation(codes: list[str], fields: Mapping[str, Any]) -> str | None:
-    """Return the model's output that an error object contains, if the error says that the output could not be parsed.
+    """Return the model's output in an error object that reports an output which could not be parsed; None for other errors.
 
     Return None for other errors.
     """
@@ -333,7 +333,7 @@ def _error_codes(fields: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _status_in(fields: Mapping[str, Any]) -> int | None:
-    """Return the HTTP status that an error object contains (OpenRouter in `code`, Azure in `status`); None without one."""
+    """Return the HTTP status inside an error object (OpenRouter: `code`, Azure: `status`); None if it contains no status."""
     for key in ("status", "status_code", "code"):
         value = fields.get(key)
         if isinstance(value, str) and _STATUS.fullmatch(value):
@@ -387,7 +387,7 @@ _TITLE = re.compile(r"<title[^>]*>(.{1,300}?)</title>", re.IGNORECASE | re.DOTAL
 
 
 def error_object(body: Mapping[str, Any]) -> object:
-    """Return the error in a body with status 200, or in a stream event, that does not contain an answer; None without one.
+    """Return the error in a response body with status 200 or in a stream event; None if there is no error.
 
     Servers send such errors in many forms: `{"object": "error", "message": ...}`, `{"code": 401, "msg": ...}`,
     `{"base_resp": {"status_code": 1008, "status_msg": ...}}`, `{"detail": ...}`.

@@ -45,12 +45,7 @@ _DRAFT_4 = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 _FORMATS = frozenset("date-time time date duration email hostname ipv4 ipv6 uuid".split())
 _UNSUPPORTED_GEMINI = (
     _UNSUPPORTED_STRICT - {"default", "minLength", "maxLength", "minProperties", "maxProperties"}
-) | {
-    "additionalProperties",
-    "exclusiveMinimum",
-    "exclusiveMaximum",
-    "multipleOf",
-}
+) | {"additionalProperties", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 _log = logger_of(__name__)
 
 
@@ -237,7 +232,7 @@ class _Rewriter:
     _nodes: int = 0
 
     def with_definitions(self, root: Mapping[str, Any]) -> dict[str, Any]:
-        """Rewrite a root schema, and add `$defs` with the rewritten schemas that it refers to."""
+        """Rewrite a root schema, and add `$defs` with all rewritten schemas to which the root schema refers."""
         made = self.rewrite({key: value for key, value in root.items() if key not in _DEFINITIONS}, ())
         definitions: dict[str, Any] = {}
         while left := [pointer for pointer, name in self._names.items() if name not in definitions]:
@@ -255,7 +250,7 @@ class _Rewriter:
             target = self._target(reference)
             properties = {**(target.get("properties") or {}), **(rest.get("properties") or {})}
             schema = {**target, **rest, **({"properties": properties} if properties else {})}
-        raise UnsupportedSchema("its references must not form a cycle")
+        raise UnsupportedSchema("the references in the schema must not form a cycle")
 
     def rewrite(self, schema: object, trail: tuple[str, ...], level: int = 0) -> dict[str, Any]:
         """Rewrite a subschema for the provider.
@@ -264,7 +259,7 @@ class _Rewriter:
         """
         self._nodes += 1
         if level > MAX_LEVELS or self._nodes > _MAX_NODES:
-            raise UnsupportedSchema("it is nested too deeply, or has too many subschemas")
+            raise UnsupportedSchema("the schema is nested too deeply, or has too many subschemas")
         if isinstance(schema, bool):
             return {} if schema else {"not": {}}
         if not isinstance(schema, Mapping):
@@ -384,7 +379,7 @@ def _decode_pointer(step: str) -> str:
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:
-    """Return the JSON types that a schema names, or that its keywords imply; empty if unknown."""
+    """Return the JSON types that a schema names or that its keywords imply; empty if the types are unknown."""
     given = schema.get("type")
     if isinstance(given, str):
         return {given}

@@ -37,7 +37,7 @@ class LineDecoder(abc.ABC, Generic[E]):
         """Size in bytes of the incomplete event that is buffered."""
 
     def feed(self, chunk: bytes) -> Iterator[E]:
-        """Decode a chunk of received bytes, and yield the events that it completes.
+        """Decode a chunk of received bytes, and yield the events that are complete after this chunk.
 
         Raises:
             EventTooLarge: The incomplete event exceeds `MAX_EVENT_BYTES`.
@@ -50,7 +50,7 @@ class LineDecoder(abc.ABC, Generic[E]):
             yield from self._split()
 
     def close(self) -> Iterator[E]:
-        """Yield the last event at the end of the stream, if the server omitted the blank line after it."""
+        """At the end of the stream, yield the last event if the server has omitted the blank line after the event."""
         self._pieces.append(b"\n\n")
         yield from self._split()
 

@@ -24,7 +24,7 @@ AcceptsMedium = Callable[[Medium], bool]
 
 
 def attach_media(result: ToolResult, accepts: AcceptsMedium) -> tuple[str, tuple[Medium, ...]]:
-    """Split a tool result into its text and the media that the API accepts. The text names the omitted media."""
+    """Split a tool result into its text and the media that the API accepts. The text names the media that are omitted."""
     text = result.text if result.native else result_text(result)
     if not result.media:
         return text, ()
@@ -54,7 +54,7 @@ class RefusedMedia:
         return bool(self._keys)
 
     def add(self, chat: ModelRequest) -> None:
-        """Record all media in a request as rejected by the provider, so that later requests omit them."""
+        """Record that the provider rejected the media of a request. Later requests omit these media."""
         for medium in media_in(chat):
             self._keys[hash(medium)] = None
             self._keys.move_to_end(hash(medium))

@@ -1,18 +1,99 @@
-"""Encoding and decoding shared by all clients: JSON, tool arguments, media and token counts."""
+"""Encoding and decoding shared by all clients: JSON, tool names and arguments, media, token counts and stop reasons.
+
+Providers accept only names and call ids that match `^[a-zA-Z0-9_-]{1,64}$`. The encoded name depends on the name alone, so that
+the bytes of a prompt do not depend on the other tools of an agent. A valid name is unchanged; any other becomes a readable stem
+and a digest. A valid name that looks like an encoded one is encoded as well, so that two names never become equal.
+"""
 
 import base64
+import functools
+import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import msgspec
 
 from actgent.errors import ParseError
-from actgent.llm.model_interface import ModelResponse
-from actgent.messages import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from actgent.llm.model_interface import ModelResponse, StopReason
+from actgent.messages import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 from actgent.support.strict_json import decode_at, depth_error, unique
+
+NAME_LIMIT = 64
+"""Maximum length of a tool name in characters."""
+ID_LIMIT = 40
+"""Maximum length of a call id in characters: the lowest limit among providers (OpenAI chat completions)."""
+
+_FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
+_MAPPED = re.compile(r"_[0-9a-f]{12}\Z")
+
+
+@functools.lru_cache(maxsize=4096)
+def provider_tool_name(name: str, limit: int = NAME_LIMIT) -> str:
+    """Encode a tool name in a form that every provider accepts, with at most `limit` characters.
+
+    Equal names give equal results.
+    """
+    if 0 < len(name) <= limit and not _FOREIGN.search(name) and not _MAPPED.search(name):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"{_FOREIGN.sub('_', name)[: limit - 13]}_{digest}"
+
+
+def provider_call_id(call_id: str) -> str:
+    """Encode a tool call id in a form that every provider accepts.
+
+    An invalid or long id is replaced by a shorter one with a digest.
+    """
+    # Not cached: each id is new, and would evict names from the cache.
+    if 0 < len(call_id) <= ID_LIMIT and not _FOREIGN.search(call_id):
+        return call_id
+    return provider_tool_name(call_id, ID_LIMIT)
+
+
+def names_by_provider_name(tools: Iterable[ToolSpec]) -> Mapping[str, str]:
+    """Return the real names of tools by their encoded names."""
+    return {provider_tool_name(tool.name): tool.name for tool in tools}
+
+
+_WORDS: tuple[tuple[re.Pattern[str], StopReason | None], ...] = (
+    (
+        re.compile(
+            r"content.?filter|safety|recitation|prohibited|blocklist|\bspii\b|sensitive|moderat|guardrail|toxic|^language$"
+        ),
+        "filter",
+    ),
+    (re.compile(r"refus"), "refusal"),
+    (re.compile(r"length|max\w*.?tokens|token.?limit|context.?window"), "length"),
+    (
+        re.compile(
+            r"error|abort|cancel|fail|timeout|malformed|unexpected_tool_call|insufficient_system_resource|interrupt"
+        ),
+        None,
+    ),
+)
+"""Patterns of the words in a stop reason, in the order in which they are tried. None means that the server aborted the answer.
+
+Servers add prefixes and details, such as `content_filter: RECITATION` or `function_call_filter: MALFORMED_FUNCTION_CALL`.
+"""
+
+
+def stop_reason(reason: object) -> StopReason:
+    """Convert a provider's `finish_reason` or `stop_reason` to a stop reason. Unknown words mean a normal end.
+
+    Raises:
+        ValueError: The server aborted the answer.
+    """
+    text = str(reason).lower()
+    for pattern, stop in _WORDS:
+        if pattern.search(text):
+            if stop is None:
+                raise ValueError(f"the provider aborted the answer with the finish_reason {reason!r}")
+            return stop
+    return "end"
+
 
 _DECODED_CALL = re.compile(rb'"tool_use"|"arguments"\s*:\s*\{')
 Body = dict[str, Any]
@@ -48,7 +129,7 @@ def join_surrogates(value: Any) -> Any:
 
 
 def split_surrogate(text: str) -> tuple[str, str]:
-    """Split a piece of streamed text into its complete characters and a high surrogate at its end.
+    """Split a piece of streamed text into its complete characters and an incomplete character (high surrogate) at its end.
 
     The surrogate is empty if the text does not end with one.
     """
@@ -132,7 +213,7 @@ def _arguments_value(text: str) -> Any:
 
 
 def check_decoded(data: bytes) -> None:
-    """Check that no key is repeated in the decoded arguments of a call in a response body. A decoder would drop one silently.
+    """Raise if the arguments of a call repeat a key, because a JSON decoder would silently drop one of the values.
 
     Raises:
         ParseError: A key is repeated, or the body is nested too deep.
@@ -168,7 +249,7 @@ def read_call(name: object, arguments: object, call_id: object, names: Mapping[s
 
 
 def whole_calls(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Return the parts of a truncated answer without the tool calls that may be incomplete, and without their extra fields."""
+    """Return the parts of a truncated answer without tool calls that may be incomplete."""
     last = next((part for part in reversed(parts) if isinstance(part, ToolCall)), None)
     kept: list[Part] = []
     drops_fields = False
@@ -184,7 +265,7 @@ def whole_calls(parts: Sequence[Part]) -> tuple[Part, ...]:
 
 
 def check_texts(answer: ModelResponse) -> ModelResponse:
-    """Return an answer after a check that its texts, names and ids are strings.
+    """Check that the texts, names and ids of an answer are strings, and return the answer.
 
     A numeric answer id is converted to a string.
 
@@ -203,7 +284,7 @@ def check_texts(answer: ModelResponse) -> ModelResponse:
 
 
 def count(usage: Mapping[str, Any], *path: str) -> int:
-    """Return the number at a path of keys in a nested usage object; 0 if it is absent, negative or infinite.
+    """Return the number at a path of keys in a nested usage object; 0 if the number is absent, negative or infinite.
 
     Servers that generate their JSON from protocol buffers send numbers as texts.
     """

@@ -1,7 +1,7 @@
 """Admission decisions of the rate limiter, without a clock and without waiting.
 
-A call is admitted when the concurrency window of its model has room, no Retry-After is active, and every bucket holds the
-cost of the call. The configured buckets are common to all models. The buckets from response headers belong to one model, since
+A call is admitted when the concurrency window of its model has room, no Retry-After is active, and every token bucket contains
+the cost of the call. The configured buckets are common to all models. The buckets from response headers belong to one model, since
 providers count each model separately. A model that is not ready lets other models proceed. A common bucket lets no call
 overtake, since the most expensive call would otherwise starve.
 """
@@ -48,13 +48,13 @@ class Window:
     _cut: float = -math.inf
 
     def ready_at(self, running: int, now: float) -> float:
-        """Return the earliest start time of a further call while `running` calls run; infinity if one of them must end first."""
+        """Return the earliest start time of another call while `running` calls run; infinity if a running call must end first."""
         if running >= max(1, math.floor(self.size)):
             return math.inf
         return now if self.size >= 1 else max(now, self._started + self.duration / self.size)
 
     def start(self, now: float) -> None:
-        """Record the start time of a call, because a window below 1 limits the time between calls."""
+        """Record that a call starts now. If the window is smaller than one call, the next call must wait for some time."""
         self._started = now
 
     def grow(self, running: int, *, seconds: float, now: float) -> None:
@@ -136,15 +136,14 @@ class ModelState:
     detected: dict[str, Bucket] = attrs.field(factory=dict)
     """Rate limits detected from response headers, by kind of limit."""
     total: Cost = NO_COST
-    """Sum of the reservations of all calls that were admitted for the model."""
+    """Sum of the reservations (requests and tokens) of all calls admitted for the model so far."""
     counted: Cost = NO_COST
-    """Sum of the reservations of all calls up to the newest answered one, which the provider has counted."""
+    """Part of `total` that the provider has certainly counted: the reservations of all calls up to the newest answered call."""
     admitted: int = 0
     _uncounted: dict[Call, None] = attrs.field(factory=dict)
     """Calls whose requests and tokens the provider may not have counted yet, oldest first."""
     _reported: Cost = NO_COST
-    """Sum of the reservations that the provider had certainly counted when it wrote the newest response headers.
-    """
+    """Value of `counted` at the time at which the provider wrote the newest response headers."""
 
     @property
     def is_idle(self) -> bool:
@@ -215,7 +214,7 @@ class ModelState:
         self.window.grow(self.running, seconds=now - call.started, now=now)
 
     def refuse(self, call: Call, retry_after: float | None, now: float) -> None:
-        """Record that the provider refused a call: pause the model for `retry_after` seconds; None for no pause.
+        """Record that the provider refused a call. Pause the model for `retry_after` seconds; None means no pause.
 
         Shrink the concurrency window unless a detected limit explains the refusal.
         """
@@ -331,7 +330,7 @@ class AdmissionController:
             self._correct(state, call, Cost(), now)
 
     def withdraw(self, state: ModelState, call: Call, now: float) -> None:
-        """Remove a call that waits or was admitted, but was not sent. Return its reserved units to the limits."""
+        """Remove a waiting or admitted call that was not sent, and return the units that it has reserved to the limits."""
         if call.state == "waiting":
             state.queue.withdraw(call)
         elif call.state == "running":

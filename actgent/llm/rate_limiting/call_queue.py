@@ -2,13 +2,14 @@
 
 Only the first call of a session competes with other sessions. Its key is the time since which it is first, plus its level
 times `age_step`, as in the inbox. HIGH precedes NORMAL within one step of time, an older call of a lower level overtakes, and
-no call starves. URGENT has the key minus infinity. When a call is admitted, the next call of its session becomes first with
-the current time, so it follows all waiting sessions of the owner. That is round robin (Nagle, RFC 970): a session with a
-hundred calls delays a session with one call by at most one call. Owners alternate in the same way over all models, see
-`actgent/support/fair_queue.py`. A call without an owner uses its session as the owner.
+no call starves. URGENT has the key minus infinity. When a call is admitted, the next call of its session becomes the
+first, and its key has the current time. So this session follows all waiting sessions of the owner. That is round robin (Nagle,
+RFC 970): a session with a hundred calls delays a session with one call by at most one call. Owners alternate in the same way
+over all models, see `actgent/support/fair_queue.py`. A call without an owner uses its session as the owner.
 
-Round robin is fair in calls. For fairness in tokens, an expensive call delays the next turn of its session and owner by the
-time that the fair shares of the others take (start tags of start-time fair queueing, Goyal et al. 1996), at most `age_step`.
+Round robin is fair in calls. For fairness in tokens, an expensive call delays the next call of its session and owner. The delay
+is the time that the fair shares of the other sessions and owners take, at most `age_step`. These are the start tags of start-time
+fair queueing (Goyal et al. 1996).
 """
 
 import heapq
@@ -35,7 +36,7 @@ class Call:
     """One attempt of a model call in the rate limiter, from its arrival to its end."""
 
     session: str
-    """Session id; empty for a call without a session, which competes alone."""
+    """Session id; empty for a call without a session. Such a call counts as the only call of a session."""
     priority: Priority
     cost: Cost
     """Requests and tokens reserved for the call."""
@@ -48,11 +49,11 @@ class Call:
     key: float = math.inf
     """Sort key of the call while it is the first of its session; the smallest key is next."""
     reserved_total: Cost = NO_COST
-    """Sum of the reservations of all calls admitted for the model up to this call."""
+    """Value of `ModelState.total` directly after the call was admitted."""
     counted_total: Cost = NO_COST
-    """Part of `reserved_total` that the provider had certainly counted when the call was admitted."""
+    """Value of `ModelState.counted` when the call was admitted."""
     settled: Cost = NO_COST
-    """Sum of the model's reservations at the time at which the provider had certainly received the call."""
+    """Value of `ModelState.total` at the time at which the provider had certainly received this call."""
     task: object = None
     """Trio task that waits for the call's admission, set by the rate limiter; None if no task waits."""
 
@@ -63,7 +64,7 @@ class Call:
 
     @property
     def owner_key(self) -> object:
-        """Key of the call's owner in the round robin; a call without an owner uses its session."""
+        """Key of the call's owner in the round robin. If the call has no owner, the key is its session."""
         return self.owner or self.session_key
 
 
@@ -91,7 +92,7 @@ class _SessionQueue:
         return self.calls[0][2] if self.calls else None
 
     def drop_stale(self) -> None:
-        """Count a call as withdrawn. Remove all withdrawn calls if they are the majority of the entries."""
+        """Count a withdrawn call of this session. If most entries of the queue are withdrawn, remove the withdrawn entries."""
         self.stale += 1
         if self.stale * 2 > len(self.calls):
             self.calls = [entry for entry in self.calls if entry[2].state == "waiting"]
@@ -151,7 +152,9 @@ class CallQueue:
         return None if entry is None else (entry.owner.turn + self._delays[entry.level], entry.item)
 
     def admit(self, call: Call, now: float, *, seconds: float) -> None:
-        """Remove an admitted call from the queue, and postpone the next turn of its owner and of its session.
+        """Remove an admitted call from the queue.
+
+        The next calls of its owner and its session then come later in the round robin.
 
         `seconds` is the time in which the rate limit grants the cost of the call.
         """
@@ -161,7 +164,7 @@ class CallQueue:
         self._remove(call, "running", now + self._share(seconds, len(self._sessions)))
 
     def _share(self, seconds: float, sharers: int) -> float:
-        """Return the delay of the next turn: the seconds in which each of `sharers` sessions or owners gets an equal share.
+        """Return the delay of the next turn of a session or owner: the seconds after which each of `sharers` has had an equal share.
 
         The delay is at most `age_step`.
         """

@@ -10,8 +10,8 @@ import trio
 from actgent.errors import ActgentError
 from actgent.llm.rate_limiter_statistics import LimitLeaser
 from actgent.messages import new_secret
+from actgent.support.plain_nursery import plain_nursery
 from actgent.support.safe_logging import LogVariable, logger_of
-from actgent.support.trio_batches_and_nursery import plain_nursery
 
 from .shared_rate_limits import LEASE_SECONDS, LeasedLimit
 
@@ -62,7 +62,10 @@ class LimitLeaseClient(LimitLeaser):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None, None]:
-        """Request leases on demand during this block. After the block, each rate limiter uses its limits locally again."""
+        """Lease units of shared limits on demand during the block.
+
+        After the block, each rate limiter applies its limits locally.
+        """
         try:
             async with plain_nursery() as self._nursery:
                 for share in self._shares:

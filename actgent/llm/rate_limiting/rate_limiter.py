@@ -1,12 +1,13 @@
 """`RateLimiter`: limits the rate and concurrency of calls to one provider, and decides their order.
 
-Clients with the same address and key share a rate limiter automatically. It needs no configuration: it raises the number of
-concurrent calls until the provider refuses one, reads limits from response headers, and applies a Retry-After to all waiting
-calls. Known limits can be configured: `RateLimiter(requests_per_minute=500)`.
+Clients with the same address and key share a rate limiter automatically. The rate limiter needs no configuration. It raises the
+number of concurrent calls until the provider rejects a call. It reads limits from response headers, and applies a Retry-After to
+all waiting calls. Known limits can be configured: `RateLimiter(requests_per_minute=500)`.
 
-Each attempt of a call asks for admission again, so a retry pause holds no slot. A waiting call is the suspended task of its caller; it uses no connection, slot or timer. One of the waiting tasks is the *leader*: it sleeps until the next call can be
-admitted, admits it, and passes the role on when it is admitted or cancelled. The algorithms are in `concurrency_window.py`,
-`token_buckets.py`, `call_queue.py` and `admission_decisions.py`.
+Each attempt of a call asks for admission again, so a retry pause holds no slot. A waiting call is the suspended task of its
+caller, and uses no connection, slot or timer. One of the waiting tasks is the *leader*: it sleeps until the next call can be
+admitted, and admits this call. When the leader's own call is admitted or cancelled, another waiting task becomes the leader.
+The algorithms are in `concurrency_window.py`, `token_buckets.py`, `call_queue.py` and `admission_decisions.py`.
 """
 
 import hashlib
@@ -30,6 +31,7 @@ from actgent.llm.rate_limiter_statistics import (
 )
 from actgent.messages import NO_USAGE, Usage
 from actgent.support.safe_logging import LogVariable, logger_of
+from actgent.support.unknown_name_hints import lists_arguments
 
 from .admission_decisions import AdmissionController, ModelState
 from .call_queue import AGE_STEP_SECONDS, Call
@@ -46,6 +48,7 @@ _RECOVERY = 0.5
 _log = logger_of(__name__)
 
 
+@lists_arguments
 class RateLimiter:
     """Rate limiter for model calls: admits calls by priority, alternates between sessions, and adapts to the provider.
 
@@ -95,7 +98,7 @@ class RateLimiter:
         _check_counts(concurrency=concurrency, first_window=first_window, capacity=capacity)
         if not (_is_number(burst) and 0 < burst <= 1):
             raise ConfigurationError(
-                f"RateLimiter(burst=...) must be a share above 0 and up to 1, not {burst!r:.200}"
+                f"RateLimiter(burst=...) must be a fraction of the limit above 0 and up to 1, not {burst!r:.200}"
             )
         if not all(_is_number(seconds) and seconds >= 0 for seconds in (age_step, max_pause)):
             raise ConfigurationError(
@@ -257,7 +260,7 @@ class RateLimiter:
                 await _park(call)
 
     def _leave(self, state: ModelState, call: Call, *, is_admitted: bool) -> None:
-        """Remove a call from the waiting calls, because it was admitted or its wait failed.
+        """Remove a call from the waiting calls, because the call was admitted or its wait has failed.
 
         If its task is the leader, which sleeps until the next call can be admitted, make another waiting task the leader.
         """
@@ -305,7 +308,7 @@ class RateLimiter:
     # --- several processes -------------------------------------------------------------------
 
     def share(self, leaser: LimitLeaser, name: str) -> None:
-        """Share the limits per minute with other processes until the leaser closes. `name` identifies them in all processes.
+        """Share the limits per minute with other processes until the leaser closes. All processes use the same `name`.
 
         Detected limits and `concurrency` stay local: the slots of running calls cannot be revoked from a hanging process.
         """
@@ -342,7 +345,7 @@ class RateLimiter:
         )
 
     def _waiting_units(self, kind: str) -> float:
-        """Return the number of units of a kind of limit, such as `tokens`, that waiting calls need.
+        """Return how many units of a limit (`kind`, such as `tokens`) all waiting calls together need.
 
         At most `_MAX_COUNTED_CALLS` calls are counted.
         """
@@ -401,7 +404,7 @@ def rate_limit_key(address: str, key: str) -> str:
 
 
 def shared_rate_limiter(key: str) -> RateLimiter:
-    """Return the rate limiter that all clients with this `rate_limit_key` share in this trio run.
+    """Return the rate limiter for `rate_limit_key`. All clients with this key in one trio run share the rate limiter.
 
     It exists as long as one of these clients.
     """
@@ -433,7 +436,7 @@ async def _park(call: Call) -> None:
 
 @trio.lowlevel.enable_ki_protection
 def _wake(call: Call) -> None:
-    """Wake the task that waits for the admission of a call, unless it is already awake."""
+    """Wake the task that waits for the admission of a call; do nothing if the task is already awake."""
     if isinstance(call.task, trio.lowlevel.Task):
         trio.lowlevel.reschedule(call.task)
         call.task = None

@@ -30,7 +30,7 @@ class LeaseRequest:
     held: float
     """Number of leased units that the process has not spent."""
     charge: float
-    """Number of units spent above the lease, by answers that used more than their reservation."""
+    """Number of units that calls spent in excess of the lease, because they used more than their reservation."""
     least: float
     """Minimum number of units that the next waiting call needs to start; 0 if no call waits."""
     wanted: float
@@ -66,7 +66,7 @@ class LeasedLimit:
     _requested_at: float = -math.inf
 
     def fill(self, now: float) -> float:
-        """Return the number of leased units that are available at the time `now`; an expired lease has none."""
+        """Return the number of leased units that are available at the time `now`. An expired lease has no units."""
         if now >= self._expires_at:
             self.level = min(0.0, self.level)
         return self.level
@@ -84,7 +84,7 @@ class LeasedLimit:
         return math.inf
 
     def earliest_start(self, cost: Cost, now: float) -> float:
-        """Return the earliest possible start time of a call with this cost, if no other call waits. Request a missing lease."""
+        """Return the earliest start time of a call with this cost if no other call waits. Request a lease if one is missing."""
         return now if self.ready_at(cost, now) <= now else max(now, self.next_at)
 
     def spend(self, cost: Cost, now: float) -> None:
@@ -96,7 +96,7 @@ class LeasedLimit:
             self.on_request()
 
     def seconds(self, cost: Cost) -> float:
-        """Return the seconds in which the limit grants this cost at its refill rate."""
+        """Return how many seconds the limit needs to refill the units of this cost."""
         return cost.of(self.kind) / self.rate
 
     # --- lending -------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class LeasedLimit:
         return LeaseRequest(at=now, held=max(0.0, level), charge=max(0.0, -level), least=least, wanted=wanted)
 
     def renew(self, request: LeaseRequest, *, lent: float, held: float, wait: float, room: float) -> None:
-        """Apply the answer to a lease request.
+        """Apply the answer to a lease request: store the lent units and the time of the next request.
 
         Args:
             request: The answered request.

@@ -45,7 +45,7 @@ class Cost:
         )
 
     def of(self, kind: str) -> float:
-        """Return the number of units that the call costs of a kind of limit.
+        """Return the number of units of a kind of limit that the call costs.
 
         The kind is `requests`, `tokens`, `input-tokens` or `output-tokens`.
         """
@@ -108,7 +108,7 @@ class Bucket:
         self.level = min(self.capacity, self.fill(now) - cost.of(self.kind))
 
     def seconds(self, cost: Cost) -> float:
-        """Return the seconds in which the limit grants this cost at its refill rate."""
+        """Return how many seconds the bucket needs to refill the units of this cost."""
         return cost.of(self.kind) / self.rate
 
 

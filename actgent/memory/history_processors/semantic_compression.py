@@ -7,23 +7,26 @@ from collections.abc import Sequence
 
 import attrs
 
-from actgent.memory.token_budget import CHARACTERS_PER_TOKEN, count_characters
+from actgent.memory.context_size_estimate import CHARACTERS_PER_TOKEN, count_characters
 from actgent.messages import Message, Text
-from actgent.support.number_checks import bounded_number, whole_number
+from actgent.support.number_field_validators import bounded_number, whole_number
+from actgent.support.unknown_name_hints import lists_arguments
 
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?]*\s*")
 LEFT_OUT = "[...]"
 """Text at the end of a message that marks omitted sentences."""
 
 
+@lists_arguments
 @attrs.frozen(kw_only=True)
 class SemanticCompression:
     """History processor that keeps the last messages, and the sentences of older messages that are relevant to the newest.
 
-    It takes effect above `trigger` tokens. A sentence scores by the rarity of its words in the conversation, divided by the square
-    root of its length; words of the newest message count three times. The best sentences are kept in order until `max_tokens` are
-    used. No model is called. Words are compared, not meanings: `SummarizingMemory` has a model write a summary, and `long_term_memory=` with
-    `recall_before_answer=` searches by vectors if an embedding is set. The journal keeps all messages.
+    It takes effect above `trigger` tokens. The score of a sentence is the rarity of its words in the conversation, divided by the
+    square root of its length. Words of the newest message count three times. The best sentences are kept in order until
+    `max_tokens` are used. The processor compares words, not meanings, and calls no model. `SummarizingMemory` lets a model write a
+    summary. `long_term_memory=` with `recall_before_answer=` searches by vectors if an embedding is set. The journal keeps all
+    messages.
     """
 
     trigger: int = attrs.field(default=8_000, validator=whole_number(1))
@@ -56,7 +59,7 @@ class SemanticCompression:
     def _select_sentences(
         self, sentences: Sequence[tuple[int, str]], *, asked: frozenset[str]
     ) -> dict[int, list[str]]:
-        """Select the sentences that are most related to the words `asked` of the newest message, within the token limit.
+        """Select the sentences that are related most closely to the words `asked`, within the token limit.
 
         Each of `sentences` is the index of its message and its text. The result has the selected texts in their
         order, by message index.
@@ -87,12 +90,12 @@ def _sentence_score(own: frozenset[str], asked: frozenset[str], weights: dict[st
 
 
 def _sentences(message: Message) -> list[str]:
-    """Return the sentences of a message; none if it has calls or results, since these are kept or omitted as a whole."""
+    """Return the sentences of a message; none if it has tool calls or results, which are kept or omitted as a whole."""
     return [] if message.tool_calls or message.tool_results else _SENTENCE.findall(message.text)
 
 
 def _keep_sentences(message: Message, sentences: Sequence[str]) -> Message | None:
-    """Return a copy of a message with only the given sentences of its text; None if there are none.
+    """Return a copy of a message that has only `sentences` as its text; None if `sentences` is empty.
 
     Notices, calls and results are returned unchanged.
     """
@@ -114,6 +117,7 @@ def _recent(history: Sequence[Message], count: int) -> set[str]:
     return {message.id for message in history[max(0, len(history) - count) :]}
 
 
+@lists_arguments
 @attrs.frozen(kw_only=True)
 class TimeDecay:
     """History processor that keeps the messages whose weight is at least `keep`. The weight is 1 for the newest message and halves every `half_life` seconds.
@@ -132,6 +136,7 @@ class TimeDecay:
         return [message for message in history if message.created_at >= oldest]
 
 
+@lists_arguments
 @attrs.frozen(kw_only=True)
 class RelevanceFilter:
     """History processor that keeps the newest messages, and older messages that share enough words with the newest.
@@ -165,6 +170,6 @@ class RelevanceFilter:
 
 
 def word_weights(words: Sequence[frozenset[str]]) -> dict[str, float]:
-    """Return a weight for each word: the rarer a word is in the texts, the higher. `words` has the words of each text."""
+    """Return a weight for each word. Words that occur in few texts have high weights. `words` has the words of each text."""
     counts = collections.Counter(word for each in words for word in each)
     return {word: math.log(1 + len(words) / count) for word, count in counts.items()}

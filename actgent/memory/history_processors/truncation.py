@@ -4,14 +4,16 @@ from collections.abc import Sequence
 
 import attrs
 
-from actgent.memory.token_budget import CHARACTERS_PER_TOKEN, count_characters, length
+from actgent.memory.context_size_estimate import CHARACTERS_PER_TOKEN, count_characters, length
 from actgent.messages import Message, Part, Text, ToolResult
-from actgent.support.number_checks import whole_number
+from actgent.support.number_field_validators import whole_number
+from actgent.support.unknown_name_hints import lists_arguments
 
 CUT = "..."
 """Text at the start of a truncated text."""
 
 
+@lists_arguments
 @attrs.frozen(kw_only=True)
 class Truncation:
     """History processor that keeps the newest messages that fit into `max_tokens`, but at least `keep` messages. If those do not fit, their texts are cut.
@@ -21,7 +23,7 @@ class Truncation:
     """
 
     max_tokens: int = attrs.field(default=8_000, validator=whole_number(1))
-    """Maximum tokens of the shown messages, by the rule of `token_budget.py`: four ASCII characters per token."""
+    """Maximum tokens of the shown messages, by the rule of `context_size_estimate.py`: four ASCII characters per token."""
     keep: int = attrs.field(default=2, validator=whole_number(1))
     """Minimum number of newest messages that are shown."""
 
@@ -37,7 +39,7 @@ class Truncation:
 
 
 def _cut_to(messages: Sequence[Message], sizes: Sequence[int], budget: int) -> list[Message]:
-    """Cut the longest texts so that all messages together have at most `budget` characters. `sizes` are their lengths."""
+    """Cut the longest texts so that all messages together have at most `budget` characters. `sizes` are the present lengths."""
     share = _share(sizes, budget)
     return [
         message if size <= share else attrs.evolve(message, parts=_shorten_parts(message.parts, share))
@@ -46,7 +48,7 @@ def _cut_to(messages: Sequence[Message], sizes: Sequence[int], budget: int) -> l
 
 
 def _share(sizes: Sequence[int], budget: int) -> int:
-    """Return the maximum size of one message so that all messages together have at most `budget` characters.
+    """Return the maximum length of one message with which all messages together have at most `budget` characters.
 
     Room that shorter messages leave unused is divided among the longer ones.
     """

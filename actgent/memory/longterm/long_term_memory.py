@@ -23,9 +23,11 @@ from actgent.messages import Sender
 from actgent.support import span_names as names
 from actgent.support.safe_logging import logger_of
 from actgent.support.tracing_interface import Attribute, TracedWork, active_trace, begin_operation, error_type
+from actgent.support.unknown_name_hints import lists_arguments
 from actgent.support.user_code_calls import DedicatedThreadLimiter, convert_user_error
-from actgent.support.word_normalization import spaced
+from actgent.support.word_normalization import separate_words
 
+from .concurrent_store_access import MAX_GROUP, StoreAccess
 from .memory_records import (
     EVERYTHING,
     Association,
@@ -43,10 +45,7 @@ from .memory_records import (
     clean,
 )
 from .memory_store import Found, MemoryStore
-from .named_months import named_months
-from .owner_visibility import Scope, check_owner, owner_key
-from .store_access import MAX_GROUP, StoreAccess
-from .store_commands import (
+from .memory_store_operations import (
     Associate,
     Embed,
     Erase,
@@ -58,6 +57,8 @@ from .store_commands import (
     SetMark,
     Transaction,
 )
+from .memory_visibility_by_owner import Scope, check_owner, owner_key
+from .months_in_questions import named_months
 
 Vectors: TypeAlias = Sequence[Sequence[float]]
 EmbedTexts: TypeAlias = Callable[[Sequence[str]], Vectors | Awaitable[Vectors]]
@@ -80,7 +81,7 @@ class Embedder:
     _threads: DedicatedThreadLimiter = attrs.field(factory=DedicatedThreadLimiter, init=False, repr=False)
 
     async def vectors(self, texts: Sequence[str]) -> list[bytes | None]:
-        """Return the vector of each text as bytes. If there is no function, or it fails or times out, all are None.
+        """Return the vector of each text as bytes. If there is no function, or it fails or times out, all vectors are None.
 
         Failures are logged, and memories are then compared by words only.
         """
@@ -162,6 +163,7 @@ _CHANGES: Mapping[str, Callable[[Any], Any]] = {
 """Validator of each field that a caller can set, by name. `metadata` has a separate validator."""
 
 
+@lists_arguments
 class LongTermMemory(LongTermMemoryBase):
     """Long-term memories of owners in a database, for agents (`Agent(long_term_memory=...)`) and programs.
 
@@ -178,7 +180,7 @@ class LongTermMemory(LongTermMemoryBase):
             SQLite, the extension pgvector with PostgreSQL. None recalls by words only.
         capacity: Maximum number of memories per owner; None has no maximum. A new memory evicts the one with the lowest worth,
             never one with `is_kept`.
-        half_life: Days without use in which the worth of a memory halves; None disables the decay.
+        half_life: Days without use after which the importance of a memory halves; None disables the decay.
         now: Returns the current Unix time in seconds.
 
     Raises:
@@ -235,7 +237,7 @@ class LongTermMemory(LongTermMemoryBase):
         key: str = "",
         is_unique: bool = False,
     ) -> MemoryRecord:
-        """Store a memory, and return it. It is durable on return. The arguments are fields of `MemoryRecord`.
+        """Store a memory durably, and return it. The arguments are fields of `MemoryRecord`.
 
         A second call with the same `key` for an owner stores nothing, and returns the memory of the first, even if that was
         forgotten since. With `is_unique`, an existing memory with the same kind and text is returned instead of a second one.
@@ -277,7 +279,7 @@ class LongTermMemory(LongTermMemoryBase):
     async def update(
         self, memory_id: str, text: str | None = None, *, owner: Sender | str, key: str = "", **changes: Any
     ) -> MemoryRecord:
-        """Replace a memory by a new one, and return the new one. The old one stays readable as history.
+        """Replace a memory by a new version, and return the new version. The old version stays readable in the history.
 
         Args:
             memory_id: Id of the memory to replace.
@@ -316,7 +318,9 @@ class LongTermMemory(LongTermMemoryBase):
         )
 
     async def forget(self, *ids: str, owner: Sender | str, wanted: MemoryFilter | None = None) -> int:
-        """Delete memories with their history, by ids or by a filter, and return their number. `is_kept` does not protect them.
+        """Delete memories with their history, by ids or by a filter, and return their number.
+
+        `is_kept` memories are deleted, too.
 
         Unknown ids and ids of other owners are ignored.
 
@@ -345,7 +349,9 @@ class LongTermMemory(LongTermMemoryBase):
     async def associate(
         self, memory_id: str, other_id: str, relation: str = "related_to", *, owner: Sender | str
     ) -> bool:
-        """Link two memories of an owner. Return False if the link exists already. `associations` finds it from both memories.
+        """Link two memories of an owner. Return False if the link exists already.
+
+        `associations` of both memories return the link.
 
         Raises:
             MemoryNotFound: One of the ids is not a memory of the owner.
@@ -380,7 +386,9 @@ class LongTermMemory(LongTermMemoryBase):
         at: float | None = None,
         with_shared: bool = True,
     ) -> list[MemoryMatch]:
-        """Return the memories that match a query by words or vectors, best first. A query without words returns those of most worth.
+        """Return the memories that match a query by words or vectors, best first.
+
+        Without words, return the most important memories.
 
         Only current memories that are valid at the time `at` are returned; None means now. All words of a query are searched; none
         is an operator. The scores of words and vectors are added. Neighbours in the same session get a part of a memory's score.
@@ -440,7 +448,7 @@ class LongTermMemory(LongTermMemoryBase):
         )
 
     async def get(self, memory_id: str, *, owner: Sender | str) -> MemoryRecord:
-        """Return one memory by its id, current or replaced.
+        """Return the memory with this id. The memory may be current or replaced.
 
         Raises:
             MemoryNotFound: Neither the owner's nor the shared memories contain this id.
@@ -449,7 +457,7 @@ class LongTermMemory(LongTermMemoryBase):
         return next(scope.check([await self._store.read(MemoryStore.get, scope, clean(memory_id))]))
 
     async def history(self, memory_id: str, *, owner: Sender | str) -> list[MemoryRecord]:
-        """Return all versions of a memory, from the first one to the current one. The id of any version selects them.
+        """Return all versions of a memory, the first version first. `memory_id` is the id of any version.
 
         Raises:
             MemoryNotFound: Neither the owner's nor the shared memories contain this id.
@@ -587,7 +595,7 @@ class LongTermMemory(LongTermMemoryBase):
         marks: Mapping[str, str] | None = None,
         key: str = "",
     ) -> list[MemoryRecord]:
-        """Add, replace and delete memories in one transaction, and return the new ones.
+        """Add, replace and delete memories in one transaction. Return the new memories.
 
         Args:
             owner: Owner of the memories.
@@ -638,7 +646,7 @@ class LongTermMemory(LongTermMemoryBase):
         return results[: len(puts) + len(changes)]
 
     async def reindex(self, *, recompute: bool = False) -> int:
-        """Compute the vectors of current memories that have none, and return the number of these memories.
+        """Compute the vectors of all current memories without a vector, and return the number of these memories.
 
         The call is needed after `embed=` failed or was added.
 
@@ -740,7 +748,7 @@ def _new_id() -> str:
 def _store_opener(
     url: str, *, has_vectors: bool, capacity: int | None, half_life: float | None
 ) -> Callable[[], MemoryStore]:
-    """Return a function that opens the store at a URL. It must be called in the thread that will use the store.
+    """Return a function that opens the store at a URL. Call the function in the thread that will use the store.
 
     Raises:
         ConfigurationError: The URL has an unknown scheme, or the extra of its database is not installed.
@@ -796,7 +804,7 @@ def searched_words(question: str) -> list[str]:
     Stop words are included only if there are no other words. Of a very long question, words in the middle are
     left out.
     """
-    found = _WORD.findall(spaced(question))
+    found = _WORD.findall(separate_words(question))
     significant = [word for word in found if word not in _COMMON] or found
     words = list(dict.fromkeys(significant))
     half = MAX_WORDS // 2
@@ -822,7 +830,7 @@ def begin_memory_span(operation: str, query: str | None = None) -> AbstractConte
 
 
 def note_records(span: TracedWork | None, memories: Sequence[MemoryRecord]) -> None:
-    """Add the number of memories to the span of their operation. If there is one memory, also add its id."""
+    """Add the number of memories to the tracing span of their operation. For a single memory, also add its id."""
     if span is None:
         return
     span.facts[names.MEMORY_COUNT] = len(memories)

@@ -3,14 +3,17 @@
 import json
 import math
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import shown
+from actgent.information_flow_labels import Label, label_of
 from actgent.messages import Sender
+from actgent.support.unknown_name_hints import lists_arguments
+from actgent.support.untrusted_text_delimiters import READERS, join_origins, split_readers
 
 MAX_TEXT_CHARACTERS = 8_000
 """Maximum length of a memory in characters. A memory is a fact or an episode, not a document."""
@@ -85,10 +88,9 @@ class MemoryMatch:
     score: float
     """Score of the memory. Higher is better; scores of different searches are not comparable."""
     found_by: tuple[Source, ...]
-    """Reasons why the memory was found.
-
-    `words`: it shares words with the query. `vectors`: its vector was compared. `session`: only its neighbours in its session
-    were found. `worth`: the query has no words.
+    """Reasons why the memory was found. `words`: it shares words with the query.
+    `vectors`: its vector was compared with the query. `session`: only memories next to it in the same session matched.
+    `worth`: the query has no words, and the memory is one of the most important.
     """
 
 
@@ -112,6 +114,7 @@ class MemoryOwnerPage:
     """Value of `after` for the next page; None on the last page."""
 
 
+@lists_arguments
 @attrs.frozen(kw_only=True)
 class MemoryFilter:
     """Filter for memories. A memory must fulfil all conditions.
@@ -173,7 +176,7 @@ def clean(text: str) -> str:
 
 
 def checked_id(label: str, text: str) -> str:
-    """Return an id or key with the characters replaced that databases reject. `label` names the id in the error.
+    """Replace the characters of an id or key that databases reject, and return it. `label` names the id in errors.
 
     Raises:
         ConfigurationError: The text is too long for an index of PostgreSQL.
@@ -255,3 +258,44 @@ def normal_form(text: str) -> str:
 
 
 EVERYTHING = MemoryFilter()
+
+
+_SOURCES = "actgent.sources"
+"""Name in the metadata of a memory of the untrusted sources on which its text depends; missing if it is trusted."""
+_READERS = "actgent.readers"
+"""Name in the metadata of a memory of its readers in the format of the journal; missing if all owners may read it."""
+
+
+def metadata_of(sources: str, old: MemoryRecord | None = None) -> dict[str, Any]:
+    """Return metadata with the untrusted sources and the permitted readers of a memory's text; empty if nothing must change.
+
+    Args:
+        sources: Label of the text (its sources and readers), in the format of the journal.
+        old: Memory that is replaced, whose metadata, sources and readers are kept; None for a new memory.
+    """
+    if not sources:
+        return {}
+    kept: Mapping[str, Any] = {} if old is None else old.metadata
+    names, readers = split_readers(sources if old is None else join_origins(_label_text(old), sources))
+    added = {_SOURCES: names, _READERS: readers.removeprefix(READERS)}
+    is_set = {_SOURCES: bool(names), _READERS: bool(readers)}
+    return {"metadata": {**kept, **{name: value for name, value in added.items() if is_set[name]}}}
+
+
+def _label_text(memory: MemoryRecord) -> str:
+    """Return the label of a memory (its sources and readers), in the format of the journal."""
+    return join_origins(str(memory.metadata.get(_SOURCES, "")), readers_of([memory]))
+
+
+def label_of_memory(memory: MemoryRecord) -> Label:
+    """Return the untrusted sources on which the text of a memory depends, and the owners that may read it."""
+    return label_of(_label_text(memory))
+
+
+def readers_of(memories: Iterable[MemoryRecord]) -> str:
+    """Return the owners that may read all of these memories, in the format of the journal; empty if all owners may read them."""
+    found = ""
+    for each in memories:
+        if _READERS in each.metadata:
+            found = join_origins(found, f"{READERS}{each.metadata[_READERS]}")
+    return found

@@ -14,7 +14,7 @@ import attrs
 
 from actgent.errors import ConfigurationError, MemoriesFull, MemoryNotFound, MemoryReplaced
 from actgent.messages import Sender
-from actgent.support.fast_init import fast_constructor
+from actgent.support.fast_attrs_constructors import fast_constructor
 from actgent.support.sql_connection_interface import Row, SQLConnection
 
 from .memory_records import (
@@ -28,20 +28,7 @@ from .memory_records import (
     normal_form,
     written_value,
 )
-from .named_months import Period
-from .owner_visibility import Scope, owner_key, owner_of_key
-from .recall_ranking import (
-    DAY_SECONDS,
-    MIN_IMPORTANCE,
-    SHARES,
-    UNITS,
-    add_neighbour_scores,
-    combine_scores,
-    raise_dated_scores,
-    sort_by_score,
-    worth,
-)
-from .store_commands import (
+from .memory_store_operations import (
     Associate,
     Embed,
     Erase,
@@ -53,6 +40,19 @@ from .store_commands import (
     SetMark,
     Transaction,
     Use,
+)
+from .memory_visibility_by_owner import Scope, owner_key, owner_of_key
+from .months_in_questions import Period
+from .recall_ranking import (
+    DAY_SECONDS,
+    MIN_IMPORTANCE,
+    SHARES,
+    UNITS,
+    add_neighbour_scores,
+    combine_scores,
+    decayed_importance,
+    raise_dated_scores,
+    sort_by_score,
 )
 from .word_index import WordIndex
 
@@ -143,7 +143,7 @@ class Found:
     memory: MemoryRecord
     """The memory that was read."""
     normal_text: str
-    """Text of the memory in `normal_form`."""
+    """Text of the memory in the normalized form that the word index uses."""
 
 
 @attrs.frozen
@@ -151,16 +151,16 @@ class Candidates:
     """Memories that a search found, before they are loaded."""
 
     scores: Mapping[int, int]
-    """Scores of the found memories in `UNITS`, by memory number."""
+    """Scores of the found memories by memory number, as multiples of the smallest score unit (see `UNITS`)."""
     words: Container[int] = ()
     """Numbers of the memories that share words with the query."""
     vectors: Container[int] = ()
     """Numbers of the memories whose vectors were compared."""
     is_all: bool = True
-    """True if no other candidates exist, so that a higher maximum would find no more."""
+    """False if the maximum number of candidates was reached, so that a higher maximum would find more."""
 
     def recalled(self, found: Found, source: Source) -> MemoryMatch:
-        """Return a loaded memory as a search result with its score, and with the reasons why it was found.
+        """Convert a loaded memory to a search result with its score and the reasons why the search has found it.
 
         The reason is `words`, `vectors` or both; `source` is the reason of a memory that neither of them
         found.
@@ -180,7 +180,7 @@ class MemoryStore(SQLConnection):
 
     Args:
         capacity: Maximum number of current memories per owner; None has no maximum.
-        half_life: Days without use in which the worth of a memory halves; None disables the decay.
+        half_life: Days without use after which the importance of a memory halves; None disables the decay.
     """
 
     has_cheap_reads = False
@@ -240,7 +240,10 @@ class MemoryStore(SQLConnection):
     # --- writing -------------------------------------------------------------------------
 
     def apply(self, operations: Sequence[Operation]) -> list[object]:
-        """Execute operations in one transaction. Return the result of each, or its exception, which does not affect the others."""
+        """Execute operations in one transaction. Return the result or the exception of each.
+
+        A failed operation changes nothing.
+        """
         with self.transaction():
             return [self._attempt(each) for each in operations]
 
@@ -266,7 +269,7 @@ class MemoryStore(SQLConnection):
         return todo.unit
 
     def _done_before(self, owner: str, key: str, unit: MemoryRecord) -> MemoryRecord | None:
-        """Return the memory that an earlier operation with the same key has stored; None if there is none.
+        """Return the memory that an earlier operation with the same key has stored; None if the key is new.
 
         If that memory was forgotten since, return `unit` with the id of the forgotten memory.
         """
@@ -342,7 +345,7 @@ class MemoryStore(SQLConnection):
             after = rows[-1][0]
 
     def _make_room(self, unit: MemoryRecord) -> None:
-        """Evict the memories of least worth if the owner of `unit`, a new memory, has reached the capacity.
+        """Evict the least important memories if the owner of the new memory `unit` has reached the capacity.
 
         Memories with `is_kept` are never evicted.
 
@@ -356,7 +359,7 @@ class MemoryStore(SQLConnection):
         if count < self.capacity:
             return
         many = count - self.capacity + 1 + self.capacity // EVICTION_SHARE
-        # The logarithm of `ranking.worth`, without the term that is the same for all memories.
+        # The logarithm of `decayed_importance`, without the term that is the same for all memories.
         faded = "0" if self.half_life is None else f"m.last_used / {self.half_life * DAY_SECONDS!r}"
         weight = f"CASE WHEN m.importance > {MIN_IMPORTANCE} THEN m.importance ELSE {MIN_IMPORTANCE} END"
         rows = self.run(
@@ -472,7 +475,7 @@ class MemoryStore(SQLConnection):
     def search(self, search: Search) -> list[tuple[int, MemoryMatch]]:
         """Return the best memories with their numbers, at most `search.limit`, best first.
 
-        A search without words returns the memories of most worth.
+        A search without words returns the memories with the highest importance after decay.
         """
         if not search.words:
             return self._load_best(search, self._candidates_by_worth(search), "worth")
@@ -494,7 +497,7 @@ class MemoryStore(SQLConnection):
         return Candidates({number: 0 for (number,) in rows})
 
     def _candidates(self, search: Search, pool: int) -> Candidates:
-        """Return at most `pool` candidates by words and as many by vectors, with their scores, before filters are applied."""
+        """Return at most `pool` candidates by words and at most `pool` by vectors, with their scores, before filtering."""
         words, is_all = self.words.scores(search.scope.key, search.words, pool)
         cosines: dict[int, float] = {}
         if search.vector is not None:
@@ -523,9 +526,9 @@ class MemoryStore(SQLConnection):
         }
 
     def _neighbours(self, numbers: Sequence[int]) -> list[Row]:
-        """Find the memories near the given memories in the same session.
+        """Find the memories next to the given memories in the same session.
 
-        Each row has the number of the given memory, the number of the near memory, and their distance.
+        Each row has the number of the given memory, the number of the found memory, and the distance between them.
         """
         if not numbers:
             return []
@@ -550,7 +553,9 @@ class MemoryStore(SQLConnection):
     def _load_best(
         self, search: Search, candidates: Candidates, source: Source
     ) -> list[tuple[int, MemoryMatch]]:
-        """Load the best candidates that pass the filters, each with its memory number. Memories with equal text take one place.
+        """Load the best candidates that pass the filters, with their numbers.
+
+        Of memories with equal text, only one is returned.
 
         `source` is the reason of a match that neither words nor vectors found.
         """
@@ -573,9 +578,9 @@ class MemoryStore(SQLConnection):
     def _load_by_score(
         self, scores: Mapping[int, int], numbers: Sequence[int], condition: str, values: Sequence[object]
     ) -> list[Found]:
-        """Load those of the memories `numbers` that match an SQL condition, best score first.
+        """Load the memories in `numbers` that match an SQL condition, best score first.
 
-        Of equal scores, the memory of most worth comes first.
+        Of equal scores, the memory with the highest importance after decay comes first.
         """
         found = [
             each
@@ -588,7 +593,9 @@ class MemoryStore(SQLConnection):
 
         def rank(each: Found) -> tuple[int, float, int]:
             memory = each.memory
-            value = worth(memory.importance, memory.last_used, newest=newest, half_life=self.half_life)
+            value = decayed_importance(
+                memory.importance, memory.last_used, newest=newest, half_life=self.half_life
+            )
             return -scores[each.number], -value, -each.number
 
         return sorted(found, key=rank)
@@ -614,7 +621,7 @@ class MemoryStore(SQLConnection):
         return self._load_one(scope, memory_id).number
 
     def get(self, scope: Scope, memory_id: str) -> MemoryRecord:
-        """Return one memory, current or replaced.
+        """Return the memory with this id in `scope`. The memory may be current or replaced.
 
         Raises:
             MemoryNotFound: The scope contains no memory with this id.
@@ -661,7 +668,7 @@ class MemoryStore(SQLConnection):
         return {name: value for name, value in rows if name.startswith(prefix)}
 
     def owners(self, after: str = "", limit: int | None = None) -> list[tuple[Sender, int]]:
-        """Return the owners that have current memories, each with their number, ordered by owner key.
+        """Return the owners that have current memories, each with the number of these memories, ordered by owner key.
 
         Args:
             after: Key of the owner after which the result begins; empty begins with the first owner.
@@ -721,13 +728,13 @@ def _condition(scope: Scope, wanted: MemoryFilter, *, at: float | None = None) -
     if at is not None:
         clauses.append(_VALID)
         values += [at, at]
-    for clause, more in _wanted(wanted) if wanted is not EVERYTHING else ():
+    for clause, more in _filter_conditions(wanted) if wanted is not EVERYTHING else ():
         clauses.append(clause)
         values += more
     return " AND ".join(clauses), values
 
 
-def _wanted(wanted: MemoryFilter) -> Iterator[tuple[str, list[object]]]:
+def _filter_conditions(wanted: MemoryFilter) -> Iterator[tuple[str, list[object]]]:
     lists = (("m.kind", wanted.kinds), ("m.agent", wanted.agents), ("m.session_id", wanted.sessions))
     for column, allowed in lists:
         if allowed:

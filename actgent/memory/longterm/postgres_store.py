@@ -12,9 +12,9 @@ from actgent.support.postgres_address import connection_failure
 from actgent.support.postgres_connection import DIALECT, PostgresConnection
 
 from .memory_store import TABLES, UPGRADE, MemoryStore
-from .owner_visibility import Scope
+from .memory_store_operations import Operation, Put, Replace, Transaction
+from .memory_visibility_by_owner import Scope
 from .recall_ranking import check_dimensions
-from .store_commands import Operation, Put, Replace, Transaction
 from .word_index import TABLE
 
 VERSION = 2

@@ -1,11 +1,12 @@
 """The order in which found memories are returned.
 
-A score is the sum of a word score and a vector score: BM25 as a share of the best in the search, and the cosine of the
-vectors, weighted. Scores, unlike ranks, keep the distance between a hit and a guess. A part of the score of the best
-memories goes to those before and after them in the same session, since a question and its answer are often two turns.
-Memories of a session with several of the best memories get another part, because the session is probably about the question.
-The best memory itself keeps its place. Before that, the scores of memories created in a month that the question names are
-multiplied. docs/benchmarks.md has the figures.
+The score of a memory is the sum of a word score and a weighted vector score. The word score is BM25 as a share of the best BM25
+in the search. The vector score is the cosine of the vectors. Scores, unlike ranks, keep the distance between a hit and a guess.
+
+The scores are changed in three steps. First, the scores of memories from a month that the question names are multiplied. Second,
+the memories before and after a best memory in its session get a part of its score, since a question and its answer are often two
+turns. Third, all memories of a session with several of the best memories get another part, because the session is probably
+about the question. The best memory stays first. docs/benchmarks.md has the figures.
 
 Importance and age decide only between memories with the same score.
 """
@@ -65,13 +66,13 @@ def raise_dated_scores(scores: Mapping[int, int], created_then: Container[int]) 
 
 
 def add_neighbour_scores(
-    scores: Mapping[int, int],
-    neighbours: Iterable[tuple[int, int, int]],
-    sessions: Mapping[int, Hashable],
+    scores: Mapping[int, int], neighbours: Iterable[tuple[int, int, int]], sessions: Mapping[int, Hashable]
 ) -> dict[int, int]:
-    """Add to the scores of memories near a found memory in its session, and of memories in the best sessions.
+    """Raise the scores of memories next to good memories of the same session, and of memories of the best sessions.
 
-    Return all scores. The memories that had the best score before still have the best score.
+    Return all scores.
+
+    The best memory before the additions stays the best memory.
 
     Args:
         scores: Score of each memory by words and vectors.
@@ -109,8 +110,10 @@ def sort_by_score(scores: Mapping[int, float]) -> list[int]:
     return sorted(sorted(scores, reverse=True), key=scores.__getitem__, reverse=True)
 
 
-def worth(importance: float, last_used: float, *, newest: float, half_life: float | None) -> float:
-    """Return the worth of a memory: its importance, halved for each half-life between its last use and `newest`.
+def decayed_importance(
+    importance: float, last_used: float, *, newest: float, half_life: float | None
+) -> float:
+    """Return the importance of a memory, halved for each half-life between its last use and `newest`.
 
     Times are Unix times in seconds, `half_life` is in days. None disables the decay.
     """

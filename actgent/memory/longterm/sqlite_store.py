@@ -11,9 +11,9 @@ from actgent.errors import ConfigurationError, MemoriesFailed
 from actgent.support.sqlite_connection import DIALECT, SQLiteConnection
 
 from .memory_store import TABLES, UPGRADE, MemoryStore
-from .owner_visibility import Scope
+from .memory_store_operations import Erase, ForgetMemories, Operation, Transaction
+from .memory_visibility_by_owner import Scope
 from .recall_ranking import check_dimensions
-from .store_commands import Erase, ForgetMemories, Operation, Transaction
 from .word_index import TABLE
 
 VERSION = 2

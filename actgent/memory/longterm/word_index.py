@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import apsw
 
-from actgent.support.word_normalization import spaced
+from actgent.support.word_normalization import separate_words
 
 from .recall_ranking import sort_by_score
 
@@ -26,8 +26,10 @@ K1, B = 0.9, 0.4
 MAX_READ_ROWS = 8_000
 """Maximum number of index rows that a search reads, unless its rarest word alone has more."""
 COMMON_SHARE = 1 / 2
-"""Fraction of the memories above which a term is common. A third takes 7 % less CPU, but then open questions of LoCoMo
-find their answer at the first place more often by words alone than with vectors.
+"""Fraction of the memories above which a term is common.
+
+The fraction 1/3 takes 7 % less CPU time. But then a search by words alone finds the answers to LoCoMo's open questions at the
+first place more often than a search with vectors.
 """
 MAX_SUMMED_ROWS = 1_000
 """Maximum number of index rows whose scores Python adds. SQLite sorts the rows first, which takes longer for few rows."""
@@ -79,7 +81,7 @@ class WordIndex:
         )
 
     def add(self, number: int, owner: str, text: str, *, is_shared: bool) -> None:
-        """Add a memory with this text to the index. `number` identifies the memory, `owner` is the key of its owner.
+        """Add the text of the memory `number` to the index. `owner` is the key of the memory's owner.
 
         With `is_shared`, other owners find the memory as well.
         """
@@ -102,7 +104,7 @@ class WordIndex:
             )
 
     def scores(self, owner: str, words: Sequence[str], limit: int) -> tuple[dict[int, float], bool]:
-        """Return the BM25 scores, by memory number, of visible memories that contain some of the words, best first.
+        """Return the BM25 scores, by memory number, of memories that the owner may read and that contain some of the words.
 
         Visible are the owner's memories and shared memories. The second result is True if these are all such memories,
         and False if a higher `limit` would find more.
@@ -162,7 +164,7 @@ class WordIndex:
         return counts
 
     def _scopes(self, owner: str) -> tuple[Sequence[str], int, int]:
-        """Return the non-empty scopes that an owner can search, and the numbers of memories and of terms in them.
+        """Return the non-empty scopes in which an owner can search, and the number of memories and of terms in these scopes.
 
         The scopes are that of the owner and that of shared memories. Both numbers are counted up to a maximum, and cached
         until a change. Most programs share no memories; searches are then limited to the owner's terms.
@@ -194,13 +196,13 @@ class WordIndex:
     def _terms(self, text: str) -> list[str]:
         """Return the index terms of a text: the stems of its words, in order and with repetitions."""
         found = self._tokenize(
-            spaced(text).encode(), apsw.FTS5_TOKENIZE_DOCUMENT, None, include_offsets=False
+            separate_words(text).encode(), apsw.FTS5_TOKENIZE_DOCUMENT, None, include_offsets=False
         )
         return [term[:MAX_TERM_CHARS] for together in found for term in cast(tuple[str, ...], together)]
 
 
 def _rarest(counts: Mapping[str, int], total: int, *, enough: int) -> tuple[dict[str, int], bool]:
-    """Select the rarest terms of a query, by which memories are ranked. Return them with their counts.
+    """Select the rarest terms of a query, which rank the memories. Return these terms with their counts.
 
     The second result is False if common terms were omitted.
 

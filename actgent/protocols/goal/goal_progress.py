@@ -1,7 +1,7 @@
 """Progress of a goal: plain data in the session's state, updated from the messages.
 
-The protocol stores its own decisions immediately. The core handles native tool calls, so their results are read from
-the messages at the next pass: `absorb` continues after the last message that it has read.
+The protocol stores its own decisions immediately. The core handles native tool calls. At the next pass, `absorb` reads the
+results of these calls from the messages after the last message that it has read.
 """
 
 import json
@@ -11,10 +11,9 @@ from typing import Any, Literal
 
 import attrs
 
-from actgent.errors import ParseError
 from actgent.messages import Message, ToolCall, ToolResult
 from actgent.protocols.protocol_interface import TurnView
-from actgent.support.strict_json import loads
+from actgent.support.strict_json import loads_or_text
 
 from .task_plan import RUN_TASKS, tasks_in_result
 
@@ -89,8 +88,8 @@ class Progress:
     actions: Sequence[str] = ()
     """Last actions with their arguments as text, oldest first, for loop detection."""
     course: str = ""
-    """Digests of the last calls and results, then one dot for each later decision without a new result. The dots are
-    the stall count.
+    """Digests of the last tool calls and results, followed by one dot for each later model decision that gave no new result.
+    The number of dots shows how long there was no progress.
     """
     tries: int = 0
     """Number of final answers so far that did not fit the `output=` type."""
@@ -140,7 +139,7 @@ _DEFAULTS = [(field.name, field.default) for field in attrs.fields(Progress)]
 
 
 def progress_in(state: Mapping[str, Any]) -> Progress | None:
-    """Return the progress that is stored in a session's state; None before its first goal."""
+    """Return the goal progress that is stored in a session's state; None before the session's first goal."""
     stored = state.get(STATE_KEY)
     return None if stored is None else _from_data(stored)
 
@@ -266,18 +265,11 @@ def turn_of(record: Sequence[Message]) -> str:
 
 
 def _result_data(result: ToolResult) -> list[dict[str, Any]]:
-    """Convert a tool result to plain data `{"tool", "result"}`; a result of `run_tasks` to one entry for each completed task."""
+    """Convert a tool result to plain data `{"tool", "result"}`. A result of `run_tasks` gives one item per completed task."""
     if result.tool_name != RUN_TASKS:
-        return [{"tool": result.tool_name, "result": _decode(result.content)}]
+        return [{"tool": result.tool_name, "result": loads_or_text(result.content)}]
     done = [task for task in tasks_in_result(result) if task.get("status") == "completed"]
     return [{"tool": task["tool"], "result": task["output"]} for task in done]
-
-
-def _decode(content: str) -> Any:
-    try:
-        return loads(content)
-    except ParseError:
-        return content
 
 
 # --- loop detection ------------------------------------------------------------------------

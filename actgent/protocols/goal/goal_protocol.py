@@ -19,8 +19,9 @@ import attrs
 from actgent.errors import ConfigurationError, ParseError
 from actgent.errors.text_escaping import counted
 from actgent.llm.model_interface import ModelResponse
-from actgent.messages import ToolCall
+from actgent.messages import Message, ToolCall
 from actgent.protocols.answer_content_parsing import answer_text, parse_encoded_calls
+from actgent.protocols.conversation_rendering import tool_documentation
 from actgent.protocols.prompt_rendering import WHO
 from actgent.protocols.protocol_interface import (
     CallTools,
@@ -39,7 +40,7 @@ from actgent.tools.outputs.result_text import canonical_json, describe, to_text,
 from actgent.tools.state_tools import parse_changes
 from actgent.tools.tool_registry import HELPER_TOOLS
 
-from .decision_parsing import ACTIONS, FORMS, CustomAction, Decision, DecisionReader
+from .goal_decision_parsing import ACTIONS, FORMS, CustomAction, Decision, DecisionReader
 from .goal_progress import (
     MAX_STALLED,
     WHOLE,
@@ -49,10 +50,57 @@ from .goal_progress import (
     detect_action_loop,
     goal_view,
     progress_of,
+    results_of,
     stored_progress,
 )
-from .prompt_texts import MAX_SHOWN_CHARS, closing_text, feedback, tool_changes
 from .task_plan import MAX_PLANS, RUN_TASKS, TASKS_FORM, failure_lines, tasks_in, tasks_to_arguments
+
+MAX_SHOWN_CHARS = 2_000
+"""Maximum length of the repeated goal, and of each result in a final answer without a summary."""
+
+
+def tool_changes(view: TurnView) -> list[str]:
+    """Return lines that list the current tools, if these tools differ from those in the system prompt; empty otherwise."""
+    known, now = view.profile.tools, view.tools
+    if known is now or known == now:
+        return []
+    return ["The tools have changed since.", tool_documentation(now) or "There are none any more."]
+
+
+def feedback(progress: Progress) -> list[str]:
+    """Return lines for the model about the last evaluation; none if the goal is achieved or was not evaluated."""
+    evaluation = progress.evaluation
+    if evaluation is None or progress.achieved:
+        return []
+    lines = [f"The last evaluation: not achieved. {evaluation.get('feedback') or ''}".rstrip()]
+    if missing := evaluation.get("missing_items"):
+        lines.append(f"Missing: {'; '.join(missing)}.")
+    if suggestions := evaluation.get("suggestions"):
+        lines.append(f"Suggestions: {'; '.join(suggestions)}.")
+    return lines
+
+
+def closing_text(progress: Progress, record: Sequence[Message]) -> str:
+    """Return the final answer for the user: the answer of the evaluation, or the summary, or a list of the results.
+
+    If the goal was not achieved, the text begins with the reason and ends with the missing items.
+    """
+    evaluation = progress.evaluation or {}
+    found: str = progress.summary or _list_results(progress, record) or "Nothing was found."
+    if progress.achieved:
+        return (evaluation.get("answer") or "").strip() or found
+    missing = evaluation.get("missing_items")
+    lines = [f"The goal was not achieved: {progress.error}.", found]
+    return "\n\n".join([*lines, f"Missing: {'; '.join(missing)}"] if missing else lines)
+
+
+def _list_results(progress: Progress, record: Sequence[Message]) -> str:
+    """Return the successful tool results of a goal as a text with a list, for a goal without a summary."""
+    good = [result for result in results_of(progress, record) if result.error is None and result.content]
+    return "\n".join(
+        f"- {result.tool_name}: {result.fenced(truncate(result.content, MAX_SHOWN_CHARS))}" for result in good
+    )
+
 
 MAX_UNMET = 5
 """Maximum number of consecutive evaluations that find the goal not achieved."""
@@ -183,7 +231,7 @@ class Goal(Protocol):
         return [*choice, *self.actions] if progress.phase in OPEN_PHASES else choice
 
     def _is_closing(self, progress: Progress) -> bool:
-        """Return True if so few model calls remain that they are reserved for the evaluation and the final answer."""
+        """Return True if the remaining model calls are reserved for the evaluation and the final answer."""
         reserved = min(2 if self._has_form else 1, self.max_iterations - 1)
         return progress.calls >= self.max_iterations - reserved
 
@@ -254,7 +302,7 @@ class Goal(Protocol):
     def _execute_last(
         self, decision: Decision, reason: str | None, progress: Progress, view: TurnView
     ) -> list[Outcome]:
-        """Execute the last permitted decision if it is an evaluation; otherwise end the goal as incomplete.
+        """Execute the last permitted decision if it is an evaluation. End the goal as incomplete after any other decision.
 
         `reason` is the reason why the decision is not possible. An evaluation that the goal was not achieved
         is always possible.
@@ -266,14 +314,14 @@ class Goal(Protocol):
         return self._end(progress, view, "incomplete", error=self._limit)
 
     def _reject(self, action: str, reason: str, progress: Progress, view: TurnView) -> list[Outcome]:
-        """Reject a valid decision that is not possible now, with a note that lists the possible actions."""
+        """Reject a valid decision that is not possible now. Add a note for the model that lists the possible actions."""
         possible = ", ".join(self._choice(progress, view))
         progress.add_action(f"refused {action}")
         note = f"{action} is not possible now: {reason}. Possible: {possible}."
         return self._on_stalled(progress, view) or _continue(progress, note)
 
     def _on_stalled(self, progress: Progress, view: TurnView) -> list[Outcome]:
-        """Count a decision without a new result. After too many in a row, return the outcomes that end the goal, else an empty list."""
+        """Count a decision without a new result. After too many of them in a row, return the outcomes that end the goal."""
         progress.stall()
         if progress.stalled < MAX_STALLED:
             return []
@@ -460,7 +508,7 @@ def offered_actions(progress: Progress, *, has_tools: bool) -> list[str]:
 
 
 def rejection_reason(action: str, progress: Progress, *, has_tools: bool) -> str | None:
-    """Return the reason why an action is not possible now; None if it is possible.
+    """Return the reason why an action is not possible now; None if the action is possible.
 
     Calls need tools. A summary or an evaluation needs earlier results; without tools, a summary needs none.
     """

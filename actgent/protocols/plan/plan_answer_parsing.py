@@ -14,9 +14,9 @@ import attrs
 from actgent.errors import EmptyAnswer, ParseError
 from actgent.messages import ToolCall
 from actgent.protocols.answer_content_parsing import misspelled_key_reason
-from actgent.protocols.text_tool_calls import CallFormat, stray_arguments_reason
+from actgent.protocols.text_tool_calls import CallFormat
 from actgent.structured_output.extract_json import extract_only, is_cut, loads, visible
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 from .todo_list import STATUSES, Plan, TodoItem
 
@@ -55,8 +55,6 @@ class PlanningAnswer(FieldRepr):
     """Tool calls in the answer."""
     thoughts: str | None = None
     """The model's reasoning; None if the answer has none."""
-    has_list: bool = False
-    """True if the answer contains a todo list; the list may be empty."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -90,7 +88,6 @@ def parse_planning_answer(text: str, *, now: float) -> PlanningAnswer:
         plan=_plan(value, now=now),
         calls=_calls(value.get("toolCalls")) or (),
         thoughts=_text(value.get("thoughts")) or thoughts,
-        has_list="todoList" in value,
     )
 
 
@@ -174,7 +171,7 @@ def _decode(text: str, reason: Callable[[Any], str | None]) -> dict[str, Any]:
 
 
 def _parse_object(text: str) -> Any:
-    """Parse a text that is exactly one JSON object; return None for other texts. Takes half the time of `extract_only`."""
+    """Parse a text that is exactly one JSON object; None for other texts. This takes half the time of `extract_only`."""
     if not text.startswith("{"):
         return None
     try:
@@ -382,7 +379,7 @@ def _update_reason(value: Mapping[str, Any]) -> str | None:
 
 
 def _to_plan_object(update: Any) -> dict[str, Any]:
-    """Convert an updated plan to an object; the model may write only its list of items."""
+    """Convert an updated plan to an object. The model may have written only the list of items."""
     if isinstance(update, list):
         return {"todoList": update}
     return _camel(update) if isinstance(update, dict) else {}
@@ -402,10 +399,7 @@ def _calls_reason(value: Mapping[str, Any]) -> str | None:
         return None
     if not isinstance(calls, list):
         return _CALL.expected
-    reasons = filter(None, map(_CALL.reason, calls))
-    if not calls or (reason := next(reasons, None)):
-        return reason if calls else None
-    return stray_arguments_reason(value, "toolCalls", envelope_keys=_KEYS, are_bare=_CALL.is_bare(calls))
+    return _CALL.calls_reason(calls, ("toolCalls", value, _KEYS)) if calls else None
 
 
 def _calls(calls: Any) -> tuple[ToolCall, ...] | None:

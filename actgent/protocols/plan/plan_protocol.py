@@ -37,7 +37,7 @@ from actgent.protocols.protocol_interface import (
 )
 from actgent.protocols.tool_call_summary import status_of_tools
 from actgent.structured_output.extract_json import extract_only, unfenced
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 from .plan_answer_parsing import (
     END,
@@ -250,7 +250,7 @@ class Planning(Protocol):
         if answer.decision == "continue" or (answer.update is not None and not answer.content):
             return [Continue(EXECUTE, "Go on with this item.")]
         if not (found := answer.content or work.output):
-            raise ParseError('the answer about the item must have "content" or "toolCalls"')
+            raise ParseError('the answer about the running plan item must have "content" or "toolCalls"')
         return self._complete(item, found, plan, view)
 
     def _complete(self, item: TodoItem, result: str, plan: Plan, view: TurnView) -> list[Outcome]:
@@ -302,7 +302,7 @@ class Planning(Protocol):
         return [*_events(thoughts=thoughts), *self.conclude(SendReply(text=_answer_text(rest)), view)]
 
     def conclude(self, reply: SendReply, view: TurnView) -> list[Outcome]:
-        """Return the outcomes that end the turn: the reply with the final status of the plan as its message type."""
+        """Return the outcomes that end the turn: the reply, with the final status of the plan as its message type."""
         plan = plan_of(view.state)
         turn = [*_since(view, None)][::-1]
         if plan is None or view.stage is None:  # native calls replaced a plan
@@ -371,7 +371,7 @@ class ItemWork(FieldRepr):
     item: TodoItem
     """The plan item, with the names of the tools called so far."""
     rounds: int
-    """Number of answers for the item, including the current one."""
+    """Number of model answers since the work on the plan item began, including the current answer."""
     output: str | None
     """Result of the last successful tool call; None if there was none."""
 
@@ -402,7 +402,7 @@ def _calls_before(view: TurnView) -> int:
 
 
 def _has_results(view: TurnView) -> bool:
-    """Return True if this turn has a tool result, and the current model call is not the first one of the turn."""
+    """Return True if a tool of this turn has returned a result before the current model call."""
     return _calls_before(view) > 0 and any(message.tool_results for message in _since(view, None))
 
 

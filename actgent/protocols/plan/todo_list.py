@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 import attrs
 
 from actgent.protocols.tool_call_summary import ToolsStatus
-from actgent.support.field_repr import FieldRepr
-from actgent.support.serializable import Serializable
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.dict_serialization import Serializable
 
 Status = Literal["pending", "in_progress", "completed", "failed", "cancelled", "waiting"]
 StepType = Literal["tool", "reasoning"]
@@ -118,7 +118,7 @@ class Plan(Serializable):
 
     @property
     def current(self) -> TodoItem | None:
-        """The item in progress; None if there is none."""
+        """Item that is in progress; None if no item is in progress."""
         return next((item for item in self.items if item.status == "in_progress"), None)
 
     @property
@@ -127,7 +127,7 @@ class Plan(Serializable):
         return {item.id: item.result or "" for item in self.items if item.status == "completed"}
 
     def with_item(self, item: TodoItem) -> "Plan":
-        """Return a copy of the plan in which an item replaces the one with the same id."""
+        """Return a copy of the plan in which `item` replaces the item with the same id."""
         items = [item if old.id == item.id else old for old in self.items]
         # `attrs.evolve` takes three times as long.
         return Plan(
@@ -200,7 +200,7 @@ def _without_defaults(value: Plan | TodoItem, defaults: Mapping[str, Any]) -> di
 
 
 def next_item(plan: Plan) -> TodoItem | None:
-    """Return the first pending item whose dependencies are all completed; None if there is none."""
+    """Return the first pending item whose dependencies are all completed; None if no pending item can start."""
     done = {item.id for item in plan.items if item.status == "completed"}
     return next((i for i in plan.items if i.status == "pending" and done.issuperset(i.dependencies)), None)
 
@@ -345,7 +345,7 @@ def _change(old: TodoItem | None, new: TodoItem) -> TodoChange | None:
 
 
 def todo_text(plan: Plan) -> str:
-    """Render a plan as text: one line for each item, with its result below."""
+    """Render a plan as text. Each item is one line, followed by its result."""
     lines = [line for line in (plan.title, plan.outline) if line]
     for item in plan.items:
         lines.append(f"{status_mark(item)} {item.id}: {item.description}{_dependency_text(item)}")
@@ -355,13 +355,8 @@ def todo_text(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def diff_text(diff: TodoDiff) -> str:
-    """Render the differences of two todo lists as lines: `+` added, `~` modified, `-` removed."""
-    return "\n".join(change_text(change) for change in diff.changes)
-
-
 def change_text(change: TodoChange) -> str:
-    """Render the change of one item as a line of `diff_text`."""
+    """Render the change of one item as a line: `+` added, `~` modified, `-` removed."""
     sign = {"added": "+", "modified": "~", "removed": "-"}[change.kind]
     details = ", ".join(f"{name}: {_field_text(getattr(change.item, name))}" for name in change.fields)
     return f"{sign} {change.item.id}: {details or change.item.description}"

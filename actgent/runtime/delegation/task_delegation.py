@@ -41,7 +41,7 @@ from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.sessions.session_tree_close import close_tree
 from actgent.runtime.waits_between_sessions import note_sources, releasing_slot
 from actgent.sessions.budget_accounts import funding_of_result
-from actgent.sessions.context_propagation import Propagation
+from actgent.sessions.context_variable_propagation import Propagation
 from actgent.sessions.pending.delegated_tasks import (
     MAX_TASKS,
     TASK_DEADLINE_SECONDS,
@@ -50,21 +50,16 @@ from actgent.sessions.pending.delegated_tasks import (
     report_id_of,
     task_key,
 )
-from actgent.sessions.pending.task_reports import (
-    answer_in,
-    is_accepted,
-    outcome_of,
-    report_text,
-)
+from actgent.sessions.pending.task_reports import answer_in, is_accepted, outcome_of, report_text
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.pending.turn_options import restored_options
-from actgent.sessions.restore import owner_of
+from actgent.sessions.restore.record_replayer import owner_of
 from actgent.sessions.session_context import SessionContext, host_of
 from actgent.sessions.session_record_writer import accepted_record, unless_written
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.safe_logging import LogVariable, logger_of
 
-from .pool_tasks import Pools
+from .tasks_between_cluster_pools import Pools
 
 RETRY_SECONDS = 1.0
 """Seconds between attempts to send a task's outcome after a journal error."""
@@ -120,6 +115,8 @@ class Delegation(FieldRepr):
     ) -> TaskOutcomeRecord:
         """Send a task to another agent without retries. Return its outcome, which can be a failure.
 
+        If the agent stops during the task, and sessions are in a journal, wait until the agent is started again.
+
         Args:
             opener: Session opener of the other agent.
             caller: Calling session.
@@ -135,26 +132,38 @@ class Delegation(FieldRepr):
             SessionExists: An unrelated session has the id.
         """
         with host_of(caller).kept(caller):
-            child = await self._open(
-                opener,
-                caller,
-                content,
-                key=key,
-                reports=False,
-                name=name,
-                priority=priority,
-                deadline=deadline,
-                form=form,
-            )
-            answered = (
-                child if isinstance(child, TaskOutcomeRecord) else await self._wait(opener, child, caller)
-            )
+            answered, is_known = None, False
+            while answered is None:
+                try:
+                    child = await self._open(
+                        opener,
+                        caller,
+                        content,
+                        key=key,
+                        reports=False,
+                        name=name,
+                        priority=priority,
+                        deadline=deadline,
+                        form=form,
+                    )
+                    is_known = True
+                    answered = (
+                        child
+                        if isinstance(child, TaskOutcomeRecord)
+                        else await self._wait(opener, child, caller)
+                    )
+                except NotRunning:
+                    if not is_known:
+                        raise
+                if answered is None:  # the agent has stopped; its next start continues the task
+                    opener = await self.agents.wait_restarted(opener)
             note_sources(caller, answered.via)
             return answered
 
     async def _wait(
         self, opener: SessionOpener, child: SessionContext, caller: SessionContext
-    ) -> TaskOutcomeRecord:
+    ) -> TaskOutcomeRecord | None:
+        """Wait for the outcome of a task. Return None if its agent has stopped before the task ended."""
         task = child.task
         assert task is not None  # noqa: S101 - the session was created for a task
         task.is_unclaimed = False
@@ -165,10 +174,13 @@ class Delegation(FieldRepr):
                 await task.future.done.wait()
             except trio.Cancelled:
                 await task.future.leave(host_of(caller))  # noqa: ASYNC102 - one shielded checkpoint
+                # a turn that an earlier start suspended is not attached to the future
+                if task.future.abandoned:
+                    host_of(child).resume_if_superseded(child)
                 raise
-            error = None if task.future.failure is None else task.future.failure.error
-            if isinstance(error, Stopped) and host_of(child).is_durable:
-                await trio.sleep_forever()  # the calling agent stops or its tool timed out; after a restart the task is requested again
+        error = None if task.future.failure is None else task.future.failure.error
+        if isinstance(error, Stopped) and host_of(child).is_durable:
+            return None
         blame = "internal" if task.future.failure is None else task.future.failure.kind
         said = child.conversation
         return outcome_of(task, error, blame, origin=said.origin, via=said.via)
@@ -185,9 +197,11 @@ class Delegation(FieldRepr):
         deadline: float = TASK_DEADLINE_SECONDS,
         metadata: Mapping[str, Any] | None = None,
     ) -> str:
-        """Start a task of another agent in a child session without waiting. Return the task's `name`, or the child's session id.
+        """Start a task of another agent in a child session without waiting for it, and return the id of the task.
 
-        The child session sends its outcome to the calling session as a message.
+        The task id is `name`, or the id of the child session if `name` is empty. The id of the child session is derived from
+        `name`, or is `key` if an unrelated session already has that id. The child session sends its outcome to the calling
+        session as a message.
 
         Args:
             opener: Session opener of the other agent.
@@ -262,11 +276,7 @@ class Delegation(FieldRepr):
             child = opener.new(owner, session_id=child_id, parent=caller, task=task, is_transient=True)
             async with opener.single_message_block(child):
                 message = child.new_message(
-                    content,
-                    message_id=task.message_id,
-                    priority=priority,
-                    on_busy="queue",
-                    metadata=metadata,
+                    content, message_id=task.message_id, priority=priority, on_busy="queue", metadata=metadata
                 )
                 future = None if form is None else task.future  # the stored form replaces the future
                 await opener.admission.accept(child, message, once=True, future=future)
@@ -291,7 +301,7 @@ class Delegation(FieldRepr):
         return await _child_of(caller, opener, context)
 
     async def _erase_unaccepted(self, agent: str, caller: SessionContext, child_id: str) -> bool:
-        """Erase the child session `child_id` of an agent if it has never accepted its task; older versions left such sessions.
+        """Erase the child session `child_id` if it has never accepted its task. Older versions of actgent left such sessions.
 
         Return False if the session has accepted its task, or is not a child of the calling session.
         """
@@ -366,18 +376,14 @@ class Delegation(FieldRepr):
         task = Task(answered.message_id, TurnFuture(options), *parent, reports=True, name=opened.task)
         scope = key.scope if opened.agent and opened.task else key.session_id
         message = _report_of(
-            answered,
-            key,
-            report_id_of(scope),
-            task_id=task.name or key.session_id,
-            parent_id=task.parent_id,
+            answered, key, report_id_of(scope), task_id=task.name or key.session_id, parent_id=task.parent_id
         )
         with suppress(
             SessionClosed, SessionNotFound
         ):  # the parent session has ended, so no turn waits for the report
-            if self.agents.trees.find(parent) is None:
-                await self._write_for_later(self.journal, task, accepted_record(message, None))
-            else:
+            accepted = accepted_record(message, None)
+            is_loaded = self.agents.trees.find(parent) is not None
+            if is_loaded or not await self._write_for_later(self.journal, task, accepted):
                 await self._post(task, message, None, {})
 
     async def _post_with_retries(
@@ -391,8 +397,6 @@ class Delegation(FieldRepr):
         has_failed = False
         while True:
             try:
-                if not task.reports:  # it was stopped
-                    return None
                 return await self._post(task, message, funding_of_result(child), baggage)
             except (JournalFull, JournalFailed) as error:
                 if not has_failed:
@@ -414,31 +418,53 @@ class Delegation(FieldRepr):
 
         `funding` has the budget accounts of the turn that the message starts; None uses those of the parent session.
         If the parent's agent is not running, record the outcome for its next start. `baggage` has the context
-        variables that the journal stores.
+        variables that the journal stores. Nothing is sent if the task was stopped.
 
         Raises:
             NotRunning: The agent is not running, and the runtime has no journal.
         """
-        try:
-            opener = self.agents.opener(task.parent_agent)
-            parent = await opener.find(task.parent_id)
-            await opener.admission.accept(parent, message, once=True, is_granted=True, funding=funding)
-        except NotRunning:
-            if self.journal is None:
-                raise
-            accepted = accepted_record(message, funding, baggage=baggage)
-            await self._write_for_later(self.journal, task, accepted)
+        while task.reports:
+            try:
+                opener = self.agents.opener(task.parent_agent)
+                parent = await opener.find(task.parent_id)
+                await opener.admission.accept(parent, message, once=True, is_granted=True, funding=funding)
+            except NotRunning:
+                if self.journal is None:
+                    raise
+                accepted = accepted_record(message, funding, baggage=baggage)
+                if not await self._write_for_later(self.journal, task, accepted):
+                    continue
+                with suppress(NotRunning):  # a start during the write did not find the message
+                    await self.agents.opener(task.parent_agent).find(task.parent_id)
+            return
 
-    async def _write_for_later(self, journal: Journal, task: Task, accepted: MessageAcceptedRecord) -> None:
-        epoch = journal.epoch_of(task.parent_id)
-        records = await journal.load(task.parent_id, agent=task.parent_agent)
-        if any(isinstance(record, SessionClosedRecord) for record in records):
-            raise SessionClosed(task.parent_id)
-        if not is_accepted(records, accepted.message.id):
-            entry = Entry(
-                session_id=task.parent_id, agent=task.parent_agent, records=(accepted,), follows=True
-            )
-            await journal.commit(entry, epoch=epoch)
+    async def _write_for_later(self, journal: Journal, task: Task, accepted: MessageAcceptedRecord) -> bool:
+        """Record a message for the next load of the parent session. Loads of the session wait until the record is written.
+
+        Return False without a record if a running agent has the session in memory, because this agent accepts the message itself.
+        Also return False if the task was stopped.
+        """
+        parent = SessionKey(task.parent_agent, task.parent_id)
+        pending = self.agents.pending_opens_of(parent.agent)
+        await pending.wait_loaded(parent.session_id)
+        with pending.block(parent.session_id, erases=True):
+            # A session that is loaded now would miss the record.
+            if self.agents.accepts_messages_to(parent):
+                return False
+            epoch = journal.epoch_of(task.parent_id)
+            records = await journal.load(task.parent_id, agent=task.parent_agent)
+            if any(isinstance(record, SessionClosedRecord) for record in records):
+                raise SessionClosed(task.parent_id)
+            if not task.reports:
+                return False
+            if not is_accepted(records, accepted.message.id):
+                entry = Entry(
+                    session_id=task.parent_id, agent=task.parent_agent, records=(accepted,), follows=True
+                )
+                await journal.commit(entry, epoch=epoch)
+            if (context := self.agents.find_context(parent)) is not None:  # its agent is stopping
+                context.add_accepted_id(accepted.message.id)
+            return True
 
 
 def _report_of(
@@ -480,7 +506,7 @@ def child_ids(opener: SessionOpener, caller: SessionContext, task_id: str) -> Co
 
 
 def _child_id(opener: SessionOpener, caller: SessionContext, key: str) -> str:
-    """Return the id of the calling session's child session that executes the task with this key.
+    """Return the id of the child session of `caller` that executes the task with the key `key`.
 
     If another process may own that id, the id is derived from the calling session's tree instead.
     """
@@ -505,7 +531,7 @@ def _new_task(
 async def _child_of(
     caller: SessionContext, opener: SessionOpener, child: SessionContext
 ) -> SessionContext | TaskOutcomeRecord:
-    """Return `child`, a session in memory, if its task is running; otherwise return the task's outcome.
+    """Return the child session `child`, which is in memory, if its task is running. If the task has ended, return the outcome.
 
     Raises:
         SessionExists: The session is not a child of the calling session.
@@ -547,14 +573,14 @@ async def find_tasks(
         SessionMoved: Another process owns the tasks.
         JournalError: The journal cannot be read.
     """
-    if host_of(caller).has_ended:  # its tasks belong to its next start
-        raise NotRunning(caller.agent)
-    if journal is not None and caller.log is not None and caller.log.creation is None:
+    if journal is not None and caller.log is not None:
         ids = child_ids(agents.opener(caller.agent), caller, task_id)
         for head in await journal.children(*caller.key):
             if head.session_id in ids and not head.closed and head.key not in (caller.children or ()):
                 with suppress(SessionClosed, SessionNotFound):
                     await agents.opener(head.agent).find(head.session_id)
+    if host_of(caller).has_ended:  # its tasks belong to its next start
+        raise NotRunning(caller.agent)
     return () if caller.children is None else caller.children.tasks(task_id)
 
 
@@ -566,6 +592,7 @@ async def stop_tasks(
     Return False if all tasks have already reported their outcome to the calling session.
 
     Raises:
+        NotRunning: The agent of the calling session has stopped, so a task may have reported its outcome.
         SessionMoved: Another process owns the tasks.
         JournalError: The sessions are closed in memory, but the journal could not record it.
     """
@@ -578,6 +605,8 @@ async def stop_tasks(
             closing.push_async_callback(
                 close_tree, child, journal, agents.opener
             )  # the stack closes each tree even if another close fails
+    if stopped and host_of(caller).has_left:
+        raise NotRunning(caller.agent)
     return any(not caller.has_accepted(report_id(child, task)) for child, task in stopped)
 
 

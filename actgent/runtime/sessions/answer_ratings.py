@@ -14,8 +14,8 @@ from actgent.journal.record_types import (
     SessionCreatedRecord,
 )
 from actgent.journal.session_list_queries import SessionKey
-from actgent.limits_and_schedules.argument_checks import check_id
 from actgent.limits_and_schedules.clock import Clock
+from actgent.limits_and_schedules.id_and_number_validation import check_id
 
 from .remote_session_interface import RemoteSessions
 
@@ -25,7 +25,7 @@ MAX_TEXT = 10_000
 
 
 def check_rating(score: object, comment: object, expected: object) -> None:
-    """Raise if a rating is invalid: its score, its comment or its expected answer.
+    """Raise `UsageError` if the score, the comment or the expected answer of a rating is invalid.
 
     Raises:
         ConfigurationError: The score is not from 0 to 1, or a text is too long.
@@ -129,7 +129,9 @@ class Ratings:
 
 
 async def _keep(journal: Journal, key: SessionKey, rating: RatingRecord) -> bool:
-    """Record a rating, unless it equals the user's last rating. Return True if it was recorded.
+    """Record a rating in the journal, unless it equals the last rating of the same user.
+
+    Return True if the rating was recorded.
 
     Raises:
         SessionNotFound: The session does not exist.

@@ -16,7 +16,7 @@ from actgent.limits_and_schedules.durable_timer import DueIndex
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.session_context import SessionContext, Suspension, host_of, is_inside, running_turn
 from actgent.sessions.session_record_writer import SessionLog
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 SessionPredicate = Callable[[str], bool]
 """Function of a session id; returns True if the session leaves this process."""
@@ -41,14 +41,14 @@ class SessionEviction(FieldRepr):
     # --- ownership --------------------------------------------------------------------------
 
     def is_held(self, session_id: str) -> bool:
-        """Return True if new work must be rejected, because the session is about to move to another process.
+        """Return True if new work in a session must be rejected, because the session is about to move to another process.
 
-        If the caller is a running turn, return False, because running turns must be able to finish.
+        Return False if the caller is a running turn, because running turns must be able to finish.
         """
         return any(is_leaving(session_id) for is_leaving in self.drains) and not is_inside(running_turn.get())
 
     def check_stays(self, session_id: str) -> None:
-        """Raise if the session is about to leave this process, so that no new work may start in it.
+        """Raise if a session is about to move to another process, so that no new work may start in it here.
 
         Raises:
             SessionMoved: The session is about to leave.
@@ -142,7 +142,7 @@ class SessionEviction(FieldRepr):
             self.runner.inbox.release(context.id)
 
     def evict_tree(self, log: SessionLog) -> None:
-        """Evict a session with its whole tree, after a write of its log found that another process owns the session."""
+        """Evict the whole tree of a session, because a write of its log found that another process owns the session."""
         context = self.runner.sessions.find_any(log.session_id)
         if context is None or context.log is not log:
             return
@@ -153,7 +153,7 @@ class SessionEviction(FieldRepr):
             host_of(each).evict(each)
 
     def end(self, context: SessionContext) -> None:
-        """Complete the eviction of a session, and wake the tasks that wait for it."""
+        """Complete the eviction of a session, and wake the tasks that wait for the end of the eviction."""
         if self.runner.sessions.remove(context):
             if context.parent is not None:
                 context.parent.remove_child(context)
@@ -215,7 +215,7 @@ class SessionEviction(FieldRepr):
 
 
 def is_stalled(context: SessionContext) -> bool:
-    """Return True if a session cannot continue before an approval is decided, so that it may move to another process.
+    """Return True if a session can only continue after an approval is decided. Such a session may move to another process.
 
     The approval is that of the session, or of the child sessions for which all its running calls wait. Such
     calls can run again in another process, where they find their child sessions by id.

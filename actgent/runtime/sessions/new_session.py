@@ -6,20 +6,17 @@ from typing import Any, TypedDict
 
 import attrs
 
-from actgent.errors import (
-    ConfigurationError,
-    WrongOwner,
-)
+from actgent.errors import ConfigurationError, WrongOwner
 from actgent.errors.text_escaping import quoted
 from actgent.journal.record_types import SessionCreatedRecord
-from actgent.journal.session_annotations import SessionAnnotations
 from actgent.journal.session_list_queries import is_storable
-from actgent.limits_and_schedules.argument_checks import check_session_limits
+from actgent.journal.session_tags_and_metadata import SessionAnnotations
+from actgent.limits_and_schedules.id_and_number_validation import check_session_limits
 from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import OnBusy, Sender, check_busy_rule
 from actgent.sessions.imported_history import ImportedMessage, check_history
 from actgent.sessions.session_context import SessionContext
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 
 class NewSession(TypedDict, total=False):
@@ -64,7 +61,7 @@ def check_new(new: NewSession) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _user(name: str) -> Sender:
-    """Return the user with this name; cached, because one user opens many sessions."""
+    """Return the sender object of the user with this name. The object is cached, because one user opens many sessions."""
     _check_storable_name(name)
     return Sender(name)
 

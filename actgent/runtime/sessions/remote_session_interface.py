@@ -6,8 +6,8 @@ from typing import Any, Protocol
 from actgent.errors import ConfigurationError, Fenced
 from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.record_types import RatingRecord
-from actgent.journal.session_annotations import AnnotationChange
 from actgent.journal.session_list_queries import SessionKey
+from actgent.journal.session_tags_and_metadata import AnnotationChange
 
 
 class RemoteSessions(Protocol):

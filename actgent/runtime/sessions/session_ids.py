@@ -8,7 +8,7 @@ from actgent.sessions.session_context import SessionContext
 
 
 def id_for(running: AgentActor, session_id: str | None, parent: SessionContext | None) -> str:
-    """Return the id of a new session: `session_id` if it is set, else a random id.
+    """Return the id of a new session: `session_id` if it is set, or a random id if it is None.
 
     The random id of a child session is in the tree of its parent, so that one process owns both.
 
@@ -29,7 +29,7 @@ def id_for(running: AgentActor, session_id: str | None, parent: SessionContext |
 
 
 def id_in_tree(running: AgentActor, parent: SessionContext, session_id: str) -> str:
-    """Return `session_id`, or an id derived from it in the parent's tree if another process may own `session_id`."""
+    """Return `session_id`. If another process may own this id, derive an id in the parent's session tree from it."""
     have_same_owner = running.journal is None or running.journal.have_same_owner(parent.id, session_id)
     return session_id if have_same_owner else id_below(parent.id, session_id)
 

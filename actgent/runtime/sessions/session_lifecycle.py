@@ -8,14 +8,7 @@ import trio
 
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.inbox import PriorityInbox
-from actgent.errors import (
-    Interrupted,
-    JournalError,
-    JournalSlow,
-    NotRunning,
-    SessionClosed,
-    Stopped,
-)
+from actgent.errors import Interrupted, JournalError, JournalSlow, NotRunning, SessionClosed, Stopped
 from actgent.errors.restored_errors import restored_failure
 from actgent.events import EventStream, SessionEnded, SessionOpened
 from actgent.journal.journal_interface import Journal
@@ -26,8 +19,8 @@ from actgent.memory.memory_interface import Memory
 from actgent.messages import Message, Priority
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.runtime.waits_between_sessions import would_wait_for_itself
-from actgent.sessions.context_propagation import run_with
-from actgent.sessions.restore import SessionSnapshotter
+from actgent.sessions.context_variable_propagation import run_with
+from actgent.sessions.restore.snapshotter import SessionSnapshotter
 from actgent.sessions.session_context import (
     MessageEnding,
     SessionContext,
@@ -71,6 +64,8 @@ class SessionLifecycle:
         self.eviction = SessionEviction(runner, journal, timers, drains)
         self.resumed = 0
         """Number of sessions resumed from the journal with unfinished work, without those that only wait for approvals."""
+        self.has_left = False
+        """True after the agent has stopped for good. Its sessions in the journal then belong to its next start."""
         self._turn_lifecycle = runner.turn_lifecycle
         self._timers = timers
         self._keeper = (
@@ -109,7 +104,7 @@ class SessionLifecycle:
         """Add a new session to the agent's sessions in memory.
 
         Raises:
-            NotRunning: The agent accepts no more sessions.
+            NotRunning: The agent accepts no more sessions, or the parent's agent has stopped.
             SessionClosed: The parent was closed.
             SessionMoved: Another process owns the parent.
             SessionExists: The id is taken.
@@ -118,6 +113,8 @@ class SessionLifecycle:
         parent = None if context.tree is None else context.tree.parent
         if parent is not None and parent.closed:
             raise parent.refusal
+        if parent is not None and host_of(parent).has_left:  # its next start would not find the child
+            raise NotRunning(parent.agent)
         self.sessions.add(context)
         context.due_index = self._timers
         if parent is not None:
@@ -196,7 +193,7 @@ class SessionLifecycle:
         self.runner.pump()
 
     def drop(self, context: SessionContext, *, is_claimed: bool) -> None:
-        """Unload a session whose handlers could not be attached. The journal keeps it with its messages.
+        """Unload a session whose handlers could not be attached. The session and its messages stay in the journal.
 
         `is_claimed` is True if the session was claimed in the inbox, and must be released.
         """
@@ -228,7 +225,7 @@ class SessionLifecycle:
         self.sessions.mark_idle(context)
 
     def unload_when_idle(self, context: SessionContext) -> None:
-        """Let a session be unloaded as soon as no work is queued or running in it; unload it now if it is idle."""
+        """Unload a session as soon as no work is queued or running in it. If the session is idle now, unload it at once."""
         context.is_transient = True
         self.unload_if_finished(context)
 
@@ -246,9 +243,10 @@ class SessionLifecycle:
     def note_closed(self, context: SessionContext) -> None:
         """Record that a session is closed, without waiting for the write.
 
-        If queued messages were passed to the next owner, do nothing: the next owner ends them, and closes the session.
+        If queued messages were passed to the next owner of the session, do nothing: the next owner ends these messages and
+        closes the session.
         """
-        if context.is_forwarded:
+        if context.is_forwarded or self.has_left:
             return
         if context.log is not None and self.sessions.get(context.id) is context:
             context.log.note_closed()
@@ -261,7 +259,10 @@ class SessionLifecycle:
         self.discard(context)
 
     def discard(self, context: SessionContext) -> None:
-        """Unload a session without recording its end. Also unload finished sessions that stayed in memory only for it."""
+        """Unload a session without recording its end.
+
+        Also unload ended sessions that stayed in memory only because of this session.
+        """
         _release_sessions(self, self.remove(context))
 
     def remove(self, context: SessionContext) -> list[SessionContext]:
@@ -296,7 +297,9 @@ class SessionLifecycle:
     # --- interrupting, ending and closing ----------------------------------------------------
 
     async def interrupt(self, context: SessionContext, reason: str, *, drop_queued: bool) -> None:
-        """Stop a session's turn with `reason` as text of its error. With `drop_queued`, its queued messages end as well.
+        """Stop the running turn of a session; `reason` is the text of its error.
+
+        With `drop_queued`, also end the queued messages.
 
         Raises:
             JournalError: The end of a message could not be recorded.
@@ -318,6 +321,7 @@ class SessionLifecycle:
         A message that has not arrived yet ends on arrival; an ended one is ignored.
 
         Raises:
+            NotRunning: The agent has stopped; the next start answers the message.
             JournalError: The end of the message could not be recorded.
             SessionMoved: Another process owns the session.
         """
@@ -333,6 +337,8 @@ class SessionLifecycle:
             if context.cancel_on_arrival(message_id, reason) and context.log is not None:
                 context.log.add(CancellationRecord(message_id=message_id, reason=reason))
             await trio.lowlevel.checkpoint()
+        elif self.has_ended:  # `end_remaining` has removed the message from the inbox
+            raise NotRunning(self.name)
         else:
             self.inbox.remove(acceptance.inbox_entry)
             ending = MessageEnding()
@@ -341,6 +347,8 @@ class SessionLifecycle:
                 await end_it()
             await ending.ended.wait()
             lost = _journal_error([ending.error])
+            if isinstance(ending.error, Stopped):  # the next start of the agent answers the message
+                raise NotRunning(self.name)
         _check_not_moved(context)
         if lost is not None:
             raise lost
@@ -354,7 +362,9 @@ class SessionLifecycle:
         *,
         after: trio.Event | None = None,
     ) -> Callable[[], Awaitable[None]]:
-        """Return a function that records the failure of messages already removed from the inbox, and notifies their callers.
+        """Return a function that records the failure of messages and notifies their callers.
+
+        The inbox no longer has these messages.
 
         Callers and handlers are notified after the event `after`. `ending` receives the progress, for other
         calls that wait for the end of these messages.
@@ -370,7 +380,10 @@ class SessionLifecycle:
         await self.close(context)
 
     async def close(self, context: SessionContext) -> list[SessionContext]:
-        """Close a session and all its descendants in memory. Return them, including sessions that another task is closing."""
+        """Close a session and all its descendants in memory.
+
+        Return these sessions, including those that another task is closing.
+        """
         with ExitStack() as kept:
             family = [kept.enter_context(host_of(each).kept(each)) for each in _with_descendants(context)]
             for each in family:
@@ -393,7 +406,7 @@ class SessionLifecycle:
     async def _stop(
         self, context: SessionContext, error: Exception, *, drop: Exception | None
     ) -> JournalError | None:
-        """Stop the turn with `error`, and end queued messages with `drop`; None keeps them queued.
+        """Stop the turn of a session with `error`. If `drop` is not None, end the queued messages with this exception.
 
         Waits until both have ended, unless the caller is inside the turn or the turn waits for the caller. Cancelling the
         caller does not undo it. Returns the journal's error if the end of a message could not be recorded, otherwise None.
@@ -452,7 +465,7 @@ class SessionLifecycle:
             self.unload_if_finished(context)
 
     async def end_remaining(self) -> None:
-        """End accepted messages that have not started when the agent stops, including those of senders that were waiting for room."""
+        """When the agent stops, end all accepted messages that have not started, and the sends that wait for room in the inbox."""
         inbox = self.inbox
         if not (inbox.sessions() or self.runner.has_suspended):
             return  # the usual case; a cancel scope takes 10 us
@@ -469,8 +482,8 @@ class SessionLifecycle:
 def stop_if_requested(lifecycle: SessionLifecycle, context: SessionContext, message_id: str) -> None:
     """End an accepted message as interrupted if a caller stopped its id before the message arrived.
 
-    The stop request is kept until the end of the message is recorded. If the journal fails for that end, or the process
-    dies before it is written, a message that is sent again with the id is stopped too.
+    The stop request is kept until the end of the message is recorded. If this record cannot be written, for example because the
+    process dies, a message that is sent again with the same id is also stopped.
     """
     reason, acceptance = context.cancellation_reason(message_id), context.find_message(message_id)
     if reason is None:
@@ -489,12 +502,12 @@ def stop_if_requested(lifecycle: SessionLifecycle, context: SessionContext, mess
 
 
 def _end_failed(lifecycle: SessionLifecycle, context: SessionContext, message_id: str) -> None:
-    """End a queued message whose failure was recorded before a restart, because its handlers may not have received it."""
+    """End a queued message whose failure was recorded before a restart. Its handlers may not have received the failure."""
     acceptance = context.find_message(message_id)
     if acceptance is None or acceptance.failed is None or acceptance.inbox_entry is None:
         return
     failed = acceptance.failed
-    error = restored_failure(failed.error, failed.words, failed.kind, failed.fields)
+    error = restored_failure(failed.error, failed.error_text, failed.kind, failed.fields)
     lifecycle.inbox.remove(acceptance.inbox_entry)
     lifecycle.runner.start_soon(lifecycle.ending(context, [acceptance.message], error, MessageEnding()))
 
@@ -516,19 +529,23 @@ def _endings(context: SessionContext) -> list[MessageEnding]:
 
 
 def _journal_error(errors: Iterable[Exception | None]) -> JournalError | None:
-    """Return the first journal error in `errors`; None if there is none. Its message then has no recorded end."""
+    """Return the first journal error in `errors`, which shows that a message's end was not recorded; None if there is none."""
     return next((error for error in errors if isinstance(error, JournalError)), None)
 
 
 async def write_end(context: SessionContext) -> None:
-    """Record that a session was closed, durably, after its descendants. Does nothing if called from inside the stopped turn.
+    """Record durably that a session was closed, after all its descendants.
+
+    Do nothing if the stopped turn itself makes this call.
 
     Raises the same errors as `write_pending`.
     """
-    is_own = is_inside(context.turn) or would_wait_for_itself(context)
-    if context.closed and context.log is not None and not is_own:
+    is_own, host = is_inside(context.turn) or would_wait_for_itself(context), host_of(context)
+    if context.closed and (log := context.log) is not None and not is_own:
         await context.wait_idle()  # another task may be closing it and still end queued messages ...
-        host_of(context).note_closed(context)  # ... and keeps it in memory
+        host.note_closed(context)  # ... and keeps it in memory
+        if host.has_left and not log.is_closed:
+            raise NotRunning(context.agent)
     await write_pending(context)
 
 
@@ -575,15 +592,15 @@ async def _end_within_timeout(
 
 
 def _with_descendants(context: SessionContext) -> list[SessionContext]:
-    """Return a session and its descendants, without those of other agents that have ended: their next start resumes or erases them."""
+    """Return a session and its descendants, except the sessions of agents that have ended."""
     return [each for each in context.family() if each.host is context.host or not host_of(each).has_ended]
 
 
 def _release_sessions(host: SessionHost, around: list[SessionContext]) -> None:
-    """Unload sessions that stayed in memory only because of a removed session, as soon as they are finished.
+    """Unload the sessions `around` that stayed in memory only because of a removed session, once they have no pending work.
 
-    Unloading one may release further sessions, which are treated alike. Sessions of other agents that are
-    stopping stay open for the next start.
+    Unloading one can release further sessions, which are unloaded in the same way. Sessions of other agents that are stopping
+    stay open for the next start.
     """
     while around:
         other = around.pop()
@@ -599,7 +616,7 @@ def _release_sessions(host: SessionHost, around: list[SessionContext]) -> None:
 
 
 def _is_finished(context: SessionContext) -> bool:
-    """Return True if a session can be unloaded: it is closed or served its only request, and has no pending work."""
+    """Return True if a session may be unloaded: it was closed or has served its only request, and has no pending work."""
     is_over = context.closed or (context.should_close and not context.reports_due)
     return is_over and not context.pending and not context.pins
 

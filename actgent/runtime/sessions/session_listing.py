@@ -7,9 +7,9 @@ import trio
 
 from actgent.errors import ConfigurationError, nearest
 from actgent.journal.journal_interface import Journal, SessionSummary
-from actgent.journal.session_annotations import check_session_metadata, check_tags
 from actgent.journal.session_list_queries import Cursor, SessionFilter, State, is_internal
-from actgent.limits_and_schedules.argument_checks import at_least_one
+from actgent.journal.session_tags_and_metadata import check_session_metadata, check_tags
+from actgent.limits_and_schedules.id_and_number_validation import at_least_one
 from actgent.messages import Sender
 from actgent.sessions.session_context import SessionContext
 
@@ -69,7 +69,9 @@ async def page_of(
 async def _from_journal(
     journal: Journal, session_filter: SessionFilter, cursor: Cursor | None, limit: int
 ) -> Sequence[SessionSummary]:
-    """Return at most `limit` session summaries after a cursor, without the internal sessions that store owner quotas.
+    """Return at most `limit` session summaries after a cursor.
+
+    The internal sessions that store the quotas of owners are omitted.
 
     An empty page is the end.
     """
@@ -81,7 +83,7 @@ async def _from_journal(
 
 
 def summary_of(context: SessionContext) -> SessionSummary:
-    """Build the summary of a session in memory; its dates are those of its first and last message."""
+    """Build the summary of a session in memory. The dates in the summary are those of the first and the last message."""
     messages, parent, root = context.conversation.messages, context.parent_key, context
     while root.parent is not None:
         root = root.parent

@@ -7,13 +7,7 @@ from contextvars import ContextVar
 import attrs
 import trio
 
-from actgent.errors import (
-    JournalDamaged,
-    JournalKeyError,
-    SessionNotFound,
-    WireError,
-    WrongOwner,
-)
+from actgent.errors import JournalDamaged, JournalKeyError, SessionNotFound, WireError, WrongOwner
 from actgent.journal.journal_interface import Journal
 from actgent.journal.record_types import MessageAcceptedRecord, Record, SessionCreatedRecord, task_message_id
 from actgent.journal.session_list_queries import SessionKey
@@ -22,9 +16,10 @@ from actgent.runtime.agent_actor import AgentActor
 from actgent.sessions.pending.delegated_tasks import Task
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.pending.turn_options import restored_options
-from actgent.sessions.restore import LoadedSession, is_unused, load_session, owner_of
+from actgent.sessions.restore.record_replayer import is_unused, owner_of
+from actgent.sessions.restore.session_loader import LoadedSession, load_session
 from actgent.sessions.session_context import SessionContext
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.turns.turn_lifecycle import DepsMissingCheck
 
 
@@ -33,17 +28,19 @@ class PendingOpen(FieldRepr):
     """Creation, loading or erasure of a session that is in progress."""
 
     erases: bool = False
-    """True if the session is only being erased. Waiting for it cannot deadlock, because an erasure waits for the journal alone."""
+    """True if the session is only loaded to be erased.
+    Waiting for it cannot deadlock, because an erasure waits only for the journal.
+    """
     loaded: trio.Event = attrs.field(factory=trio.Event)
     """Set when the session is in memory, or has failed to load; its handlers may still run."""
     done: trio.Event = attrs.field(factory=trio.Event)
     """Set at the end of the creation, loading or erasure, including the session's handlers."""
     earlier: "PendingOpen | None" = None
-    """Earlier opening of the same session that was not waited for; None if there is none."""
+    """Earlier, unfinished opening of the same session; None if there is none."""
 
     @property
     def is_of_calling_task(self) -> bool:
-        """True if the calling task executes this opening, or was started by one of its handlers."""
+        """True if the calling task executes this opening, or if a handler called by this opening started the calling task."""
         return self in _within.get()
 
 
@@ -75,12 +72,14 @@ class PendingOpens(dict[str, PendingOpen]):
             await opening.loaded.wait()
 
     def _find_loading(self, session_id: str) -> PendingOpen | None:
-        """Return an opening of a session that is not loaded yet; None if there is none."""
+        """Return the opening (a task that opens a session) of a session that is not loaded yet; None if no task opens it."""
         return next((each for each in self.of(session_id) if not each.loaded.is_set()), None)
 
     @contextmanager
     def block(self, session_id: str, *, erases: bool) -> Iterator[None]:
-        """Mark a session as being opened or erased during the block, so that other tasks that open it wait.
+        """Mark a session as being opened or erased during the block.
+
+        Other tasks that open the session wait for the end of the block.
 
         Does nothing in a task that is already opening this session.
         """
@@ -112,7 +111,7 @@ class PendingOpens(dict[str, PendingOpen]):
             opening = opening.earlier
 
     def end(self, session_id: str, opening: PendingOpen) -> None:
-        """Remove an opening from the table, and wake the tasks that wait for it."""
+        """Remove an opening from the table, and wake the tasks that wait for the end of the opening."""
         opening.loaded.set()
         opening.done.set()
         left = self.get(session_id)
@@ -125,7 +124,9 @@ class PendingOpens(dict[str, PendingOpen]):
 
 
 async def load_tail(running: AgentActor, journal: Journal, session_id: str) -> LoadedSession:
-    """Load a session from its newest usable snapshot. Records of a session that was not returned to any caller are erased.
+    """Load a session from its newest usable snapshot and the later records.
+
+    Erase a session that was never returned to a caller.
 
     Raises:
         JournalDamaged: The first record is missing.
@@ -143,8 +144,18 @@ async def load_tail(running: AgentActor, journal: Journal, session_id: str) -> L
     return loaded
 
 
+async def is_outdated(journal: Journal, key: SessionKey, loaded: LoadedSession) -> bool:
+    """Return True if the journal has newer records of a session than those that were loaded.
+
+    For example, the agent was stopped while a caller sent a message. The rejection of that message can be written while the
+    next start of the agent loads the session.
+    """
+    head = journal.cached_head(*key) or await journal.head(*key)
+    return head is not None and head.records > loaded.record_count
+
+
 async def check_owner_by_summary(running: AgentActor, session_id: str, owner: Sender) -> None:
-    """Check the owner of a session by its stored summary, so that a wrong owner never causes the session to be loaded.
+    """Check the owner of a session in its stored summary, so that a request of another owner never loads the session.
 
     Raises:
         SessionNotFound: No session has the id.
@@ -162,7 +173,7 @@ async def check_owner_by_summary(running: AgentActor, session_id: str, owner: Se
 async def with_parent_agent(
     journal: Journal | None, session_id: str, opened: SessionCreatedRecord, *, agent: str
 ) -> SessionCreatedRecord:
-    """Return a session's first record, completed with its parent's agent from the session summary if the record lacks it."""
+    """Return the first record of a session. If the record lacks the agent of the parent, take it from the session summary."""
     if journal is None or opened.parent_agent or not opened.parent_id:
         return opened
     head = await journal.head(agent, session_id)
@@ -233,7 +244,7 @@ async def is_orphan(context: SessionContext, journal: Journal | None) -> bool:
 
 
 def mark_restored(context: SessionContext, opened: SessionCreatedRecord, records: Sequence[Record]) -> None:
-    """Mark a restored session that served one request for erasure at its end.
+    """If a restored session serves only one request, mark it so that it is erased when it ends.
 
     Sessions of tasks are kept, because the parent may read the outcome again.
     """

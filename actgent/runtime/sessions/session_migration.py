@@ -1,8 +1,8 @@
 """Migration of sessions between the processes that share a journal.
 
 `drain` prepares sessions to leave, `evict` unloads sessions that another process owns, and `resume_acquired` resumes sessions
-that this process has acquired. Sessions are selected by id alone, because all sessions of an id and its tree have one
-owner.
+that this process has acquired. Sessions are selected by id without the agent, because one process
+owns all sessions with an id, together with their child sessions.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -54,16 +54,15 @@ class SessionMigration:
                 await self.remote_sessions.delete_session(key.session_id, agent=key.agent)
 
     async def evict(self, has_moved: SessionPredicate) -> int:
-        """Unload sessions that another process owns, and wait until their turns have ended. Return the number of those turns.
+        """Unload the sessions that other processes own now, wait until their turns have ended, and return the number of these turns.
 
-        `has_moved` selects the sessions by id; their descendants leave too. At the call, before any other task runs:
-        turns are stopped in model calls, tools, handlers, writes and waits, timers are removed, nothing more is written,
-        and no handler is notified. Callers waiting here (`run`, `stream`, `chat`, `wait_idle`, other methods of the
-        session) get `SessionMoved`; in a stream it is the error of the last delivery, a Failure of kind `moved`.
-        Cancelling the call only ends the wait.
+        `has_moved` selects the sessions by id; their descendants are also unloaded. Before any other task runs, the call stops the
+        turns of these sessions and removes their timers. After that, no record is written and no handler is notified. Callers that
+        wait in a method of such a session (`run`, `stream`, `chat`, `wait_idle` ...) get `SessionMoved`. In a stream, `SessionMoved`
+        is the error of the last delivery, a `Failure` of the kind `moved`. Cancelling the call only ends the wait.
 
-        A session can be opened here again after it has left and belongs to this process again; until then opening it
-        waits. If a turn's write finds that its session was acquired elsewhere, its tree leaves without this call.
+        Opening such a session waits until it is unloaded and this process owns it again. If a turn's write finds that another
+        process has acquired the session, the tree of the session is unloaded without this call.
         """
         opening = [each for opener in self.agents.openers for each in opener.pending_open_events(has_moved)]
         stopped = self._leave(has_moved)
@@ -101,7 +100,7 @@ class SessionMigration:
     async def drain(
         self, is_leaving: SessionPredicate, *, grace: float = DRAIN_GRACE_SECONDS
     ) -> AsyncGenerator[None, None]:
-        """Return a block in which sessions are not loaded in this process, so that another one can acquire them, e.g. by `journal.give_back`.
+        """Return a block in which this process does not load the leaving sessions, so that another process can acquire them.
 
         Before the block: new work is rejected with `SessionMoved`, running turns have `grace` seconds to end, and their
             records are written. Then the sessions leave as by `evict`. Closes in progress have the same time to finish.
@@ -125,7 +124,7 @@ class SessionMigration:
             self.drains.remove(is_leaving)
 
     async def _wait_closes(self, is_leaving: SessionPredicate) -> None:
-        """Wait for closes in progress while the child sessions are still loaded; no other process would continue them."""
+        """Wait for the end of closes that need loaded child sessions, because no other process would continue these closes."""
         actors = [opener.running for opener in self.agents.openers]
         found = [(actor.sessions, each) for actor in actors for each in _sessions_of(actor, is_leaving)]
         for sessions, context in found:
@@ -170,7 +169,7 @@ class SessionMigration:
         choose: Choose | None = None,
         max_concurrent_opens: int = MAX_CONCURRENT_OPENS,
     ) -> int:
-        """Resume sessions that this process has acquired, as at a start. Return the number of opened sessions.
+        """Resume the sessions that this process has acquired from another process. Return the number of opened sessions.
 
         Sessions with unfinished work are opened, oldest first, and the timers of the others are watched. Sessions in
         memory are not changed. Call it after `PartitionedJournal.take`.

@@ -8,35 +8,30 @@ from typing import Any, Unpack
 import attrs
 import trio
 
-from actgent.errors import (
-    ActgentError,
-    SessionClosed,
-    SessionExists,
-    SessionNotFound,
-    WrongOwner,
-)
+from actgent.errors import ActgentError, SessionClosed, SessionExists, SessionNotFound, WrongOwner
 from actgent.journal.record_types import NO_LIMITS, Record, SessionCreatedRecord
-from actgent.journal.session_annotations import NO_ANNOTATIONS, SessionAnnotations
 from actgent.journal.session_list_queries import SessionKey
-from actgent.limits_and_schedules.argument_checks import check_id, check_session_limits
+from actgent.journal.session_tags_and_metadata import NO_ANNOTATIONS, SessionAnnotations
+from actgent.limits_and_schedules.id_and_number_validation import check_id, check_session_limits
 from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import Content, Message, OnBusy, Sender, check_busy_rule
 from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.message_admission import MessageAdmission
-from actgent.runtime.start_phase import StartPhase
+from actgent.runtime.resumption_during_startup import StartPhase
 from actgent.runtime.waits_between_sessions import running_session, sources_of_caller
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.imported_history import ImportedMessage, add_history, check_history
-from actgent.sessions.in_memory_records import RecentRecords
+from actgent.sessions.parent_and_child_sessions import SessionTree
 from actgent.sessions.pending.delegated_tasks import Task, TaskDeadline
-from actgent.sessions.restore import is_unused, restore_loaded
+from actgent.sessions.recent_records_without_journal import RecentRecords
+from actgent.sessions.restore.record_replayer import is_unused
+from actgent.sessions.restore.session_loader import restore_loaded
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.session_handlers import name_of, to_awaitable
-from actgent.sessions.session_relations import SessionTree
 from actgent.state.reducers import Reducer
 from actgent.state.session_state import StateCheck
-from actgent.support.fast_init import fast_constructor
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.fast_attrs_constructors import fast_constructor
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.user_code_calls import convert_user_error
 from actgent.turns.turn_lifecycle import DepsMissingCheck
@@ -59,6 +54,7 @@ from .session_loading import (
     check_owner_by_summary,
     find_root_owner,
     is_orphan,
+    is_outdated,
     load_tail,
     mark_restored,
     restored_task,
@@ -175,7 +171,7 @@ class SessionOpener(FieldRepr):
     def fresh(self) -> SessionContext:
         """Create a session for a single request.
 
-        If a turn makes the request, its session is the parent and its agent the owner.
+        If a turn makes the request, the turn's session is the parent and the turn's agent is the owner.
         """
         caller = running_session()
         owner = Sender("user") if caller is None else Sender(caller.agent, "agent")
@@ -240,7 +236,9 @@ class SessionOpener(FieldRepr):
             return context
 
     async def _begin(self, context: SessionContext, description: Content, metadata: Any) -> None:
-        """Call the `on_session` functions for a new session, then accept its first message or record the empty session.
+        """Call the `on_session` functions for a new session.
+
+        Then accept its first message, or record the session without a message.
 
         If a step fails, the session is removed.
         """
@@ -253,7 +251,7 @@ class SessionOpener(FieldRepr):
                 await context.log.flush()
 
     def single_message_block(self, context: SessionContext) -> "SessionInitializer":
-        """Return the block in which a new session receives its only message; the session ends after that message.
+        """Return the block in which a new session receives its only message. The session ends after that message.
 
         If the block fails, the session is removed.
         """
@@ -281,7 +279,10 @@ class SessionOpener(FieldRepr):
                     await opening.done.wait()
 
     async def _erase(self, session_id: str, opening: PendingOpen) -> None:
-        """Erase the records of a session that was not returned to any caller. If that fails, the next use of its id erases them."""
+        """Erase the records of a session that was never returned to a caller.
+
+        If the erasure fails, the next use of the id repeats it.
+        """
         try:
             await self._load(session_id)
         except ActgentError as error:
@@ -329,7 +330,7 @@ class SessionOpener(FieldRepr):
             raise WrongOwner(self.running.name, context.id, owner.name)
 
     async def find(self, session_id: str, *, deps: object = None) -> SessionContext:
-        """Return the session with this id without an owner check; loaded from the journal if necessary.
+        """Return the session with this id, loaded from the journal if necessary. The owner of the session is not checked.
 
         `deps` is the dependency object for the tools of a loaded session.
 
@@ -344,7 +345,7 @@ class SessionOpener(FieldRepr):
         return await self._context_after_checkpoint(self.running.sessions.find(session_id).public_session)
 
     def find_loaded(self, session_id: str) -> SessionContext | None:
-        """Return the context of a session that is in memory and open, without waiting; None for other sessions."""
+        """Return the session with this id if it is open and in memory; None otherwise. Never waits."""
         context = self.running.sessions.get(session_id)
         if context is None or context.closed or session_id in self._pending_opens:
             return None
@@ -370,14 +371,9 @@ class SessionOpener(FieldRepr):
             yield context
 
     async def ensure(
-        self,
-        owner: Sender | str,
-        session_id: str,
-        *,
-        deps: object = None,
-        **new: Unpack[NewSession],
+        self, owner: Sender | str, session_id: str, *, deps: object = None, **new: Unpack[NewSession]
     ) -> SessionContext:
-        """Return the open session with this id; create it with these options if it does not exist."""
+        """Return the open session with this id. If no such session exists, create it with the options `new`."""
         check_new(new)
         wanted = to_owner(owner)
         await self.wait_opened(session_id)
@@ -396,7 +392,7 @@ class SessionOpener(FieldRepr):
     async def ensure_child(
         self, parent: SessionContext, name: str, *, history: Iterable[ImportedMessage] = ()
     ) -> SessionContext:
-        """Return the child session with this name, owned by the parent's owner; create it with this history if it does not exist."""
+        """Return the child session `name` of a parent session. If it does not exist, create it with this history."""
         plain = f"{parent.id}/{name}"
         await self.wait_opened(plain)
         with self.opens(plain):
@@ -428,17 +424,20 @@ class SessionOpener(FieldRepr):
         return records
 
     async def wait_opened(self, session_id: str) -> None:
-        """Wait until a session that is moving has left this process, and until no other task is opening it."""
+        """Wait until a session that moves to another process has left this process, and until no other task is opening it."""
         while (left := self.running.lifecycle.eviction.find(session_id)) is not None:
             await left.wait()
         await self._pending_opens.wait(session_id)
 
     async def wait_loaded(self, session_id: str) -> None:
-        """Wait until a session that is being created or opened is in memory; its `on_session` handlers may still run."""
+        """Wait until a session that another task creates or opens is in memory. Its `on_session` handlers may still be running."""
         await self._pending_opens.wait_loaded(session_id)
 
     def opens(self, session_id: str) -> AbstractContextManager[None]:
-        """Return a block in which the session is marked as being opened; other tasks that open it wait until the block exits."""
+        """Return a block in which a session is marked as being opened.
+
+        Other tasks that open the session wait until the block exits.
+        """
         return self._pending_opens.block(session_id, erases=False)
 
     def pending_open_events(self, is_wanted: Callable[[str], bool]) -> list[trio.Event]:
@@ -450,6 +449,18 @@ class SessionOpener(FieldRepr):
         """Return True if no task is opening the session, and the session has no work, timers or unwritten records."""
         context = self.running.sessions.find_any(session_id)
         return session_id not in self._pending_opens and (context is None or context.is_quiescent)
+
+    def _find_known(self, session_id: str) -> SessionContext | None:
+        """Return the session with this id if it is in memory, or if the program holds its handle; None otherwise.
+
+        Raises:
+            SessionClosed, SessionMoved: The session is being closed or is moving.
+        """
+        sessions = self.running.sessions
+        if session_id in sessions:
+            return sessions.find(session_id)
+        unloaded = sessions.find_unloaded(session_id)
+        return None if unloaded is None else sessions.loaded(unloaded)
 
     async def reopen(self, session_id: str, deps: object = None) -> SessionContext:
         """Load a session from the journal, call the `on_session` functions, and resume its accepted messages.
@@ -476,10 +487,11 @@ class SessionOpener(FieldRepr):
         await running.runner.turn_lifecycle.accounts.restore(context, running.name, restored)
         opened = await with_parent_agent(running.journal, session_id, opened, agent=running.name)
         root_owner = await find_root_owner(running.journal, context.key, opened)
-        if session_id in sessions:  # another task has opened the session
-            return sessions.find(session_id)
-        if (unloaded := sessions.find_unloaded(session_id)) is not None:
-            return sessions.loaded(unloaded)
+        running.runner.check_accepts()
+        if await is_outdated(running.journal, context.key, loaded):
+            return await self.reopen(session_id, deps)
+        if (known := self._find_known(session_id)) is not None:  # another task has opened the session
+            return known
         running.lifecycle.eviction.check_epoch(session_id, epoch)
         self._find_parent(context, opened, restored.waiting, root_owner)
         context.public_session, context.host = self.make_handle(context, deps), running.lifecycle
@@ -508,7 +520,7 @@ class SessionOpener(FieldRepr):
         return context
 
     async def read_only(self, session_id: str) -> SessionContext:
-        """Build a read-only session from its records. It is not added to the sessions in memory, and no turn of it starts.
+        """Build a session from its records only for reading. It does not join the sessions in memory, and no turn of it starts.
 
         Raises:
             SessionNotFound: The journal has no session of this id.
@@ -569,7 +581,7 @@ class SessionInitializer(FieldRepr):
     _opener: SessionOpener
     _context: SessionContext
     ends: bool = False
-    """True if the session ends after the messages that the block sends."""
+    """True if the session is closed after the messages that were sent inside the block."""
 
     async def __aenter__(self) -> SessionContext:
         context = self._context
@@ -617,7 +629,7 @@ def _tree_of(parent: SessionContext | None, task: Task | None) -> SessionTree[Se
 
 
 async def _call_with(fn: OnSession, handle: object) -> None:
-    """Call one function of `Agent.on_session`. Its exceptions are converted as errors of user code."""
+    """Call one function that was registered with `Agent.on_session`. Convert its exceptions to errors of user code."""
     try:
         awaitable = to_awaitable(fn(handle))
         if awaitable is not None:

@@ -18,9 +18,9 @@ from actgent.errors import (
 )
 from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import SessionKey
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.plain_nursery import plain_nursery
 from actgent.support.safe_logging import LogVariable, logger_of
-from actgent.support.trio_batches_and_nursery import plain_nursery
 
 from .moved_session_eviction import SessionPredicate
 from .session_opener import SessionOpener
@@ -46,7 +46,7 @@ async def recover(opener: SessionOpener) -> None:
 
 
 async def _resume_session(opener: SessionOpener, session_id: str) -> None:
-    """Open a session so that it resumes. A session that cannot be opened is logged and skipped."""
+    """Open a session so that its unfinished work resumes. If the session cannot be opened, log the error and return."""
     try:
         with opener.opens(session_id):
             await opener.reopen(session_id)
@@ -149,7 +149,7 @@ class _OpeningPool(FieldRepr):
 
 
 async def _open_once(opener: SessionOpener, session_id: str) -> bool:
-    """Open a session so that it resumes. Return False if it was in memory, or if it could not be opened."""
+    """Open a session so that its unfinished work resumes. Return False if it was in memory already, or could not be opened."""
     await opener.wait_opened(session_id)
     sessions = opener.running.sessions
     if session_id in sessions:

@@ -73,7 +73,7 @@ class SessionTable(Mapping[str, SessionContext]):
         return context
 
     def find_unloaded(self, session_id: str) -> object | None:
-        """Return the public handle of an unloaded session that the program holds; None if there is none."""
+        """Return the public `Session` object of an unloaded session, if the program still holds it; None otherwise."""
         return self._unloaded.get(session_id)
 
     def find_any(self, session_id: str) -> SessionContext | None:
@@ -169,7 +169,9 @@ class SessionTable(Mapping[str, SessionContext]):
             self._unload(self._loaded[longest])
 
     def _unload(self, context: SessionContext) -> None:
-        """Unload an idle session from memory. The journal can restore it, and the program may still hold its handle.
+        """Unload an idle session from memory.
+
+        The journal can restore the session, and the program may still hold its `Session` object.
 
         A session with work, a parent or children stays in memory.
         """
@@ -227,7 +229,7 @@ class SessionTrees:
                     self._detach(child)
 
     def _detach(self, child: SessionContext) -> None:
-        """Detach a child session from its parent, whose agent has stopped, as if the child had been loaded without the parent."""
+        """Detach a child session from its parent, because the agent of the parent has stopped."""
         tree = child.open_tree()
         tree.root_owner, tree.parent = child.root_owner, None
         if child.task is not None:
@@ -236,7 +238,7 @@ class SessionTrees:
             self.wait_for_parent(tree.parent_key, child)
 
     def find(self, key: SessionKey) -> SessionContext | None:
-        """Return a session in memory by its key; None if there is none."""
+        """Return the session with this key (agent and id) if it is in memory; None otherwise."""
         table = self._tables.get(key.agent)
         context = None if table is None else table.get(key.session_id)
         return None if context is None or context.closed else context

@@ -9,6 +9,7 @@ import trio
 from actgent.errors import (
     ActgentError,
     Fenced,
+    JournalError,
     JournalFailed,
     JournalFull,
     NotRunning,
@@ -19,7 +20,7 @@ from actgent.errors import (
 from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import SessionKey
 from actgent.sessions.session_context import SessionContext, host_of
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.safe_logging import LogVariable, logger_of
 
 from .session_lifecycle import write_end
@@ -43,6 +44,7 @@ async def close_tree(
 
     Raises:
         JournalError: The sessions are closed in memory, but the journal could not record it.
+        NotRunning: The agent has stopped, and the session stays open in the journal.
         SessionMoved: Another process owns the sessions.
     """
     if context.is_silent and journal is not None and not host_of(context).is_stopping:
@@ -57,9 +59,14 @@ async def close_tree(
         keeping.enter_context(host_of(context).kept(context))
         try:
             await closing.close_below()
-        except BaseException as error:
-            if not isinstance(error, SessionMoved | Fenced):
-                closing.continue_in_background(keeping.pop_all())
+        except (SessionMoved, Fenced):
+            raise
+        except JournalError as error:
+            if not closing.continue_in_background(keeping.pop_all()):
+                raise NotRunning(context.agent) from error
+            raise
+        except BaseException:
+            closing.continue_in_background(keeping.pop_all())
             raise
     await write_end(context)
 
@@ -68,7 +75,7 @@ async def close_tree(
 def closing_in_background(
     context: SessionContext, journal: Journal | None, opener_of: Callable[[str], SessionOpener]
 ) -> Iterator[None]:
-    """Keep a session and its descendants in memory for a block that closes them without records.
+    """During the block, keep a session and its descendants in memory. The block closes these sessions without records.
 
     If the block fails or is cancelled, close them durably in the background, the session last.
     """
@@ -107,7 +114,7 @@ class _Closing(FieldRepr):
 
     @property
     def _stored(self) -> Journal | None:
-        """Journal, if it may contain descendants that are not in memory; None if all descendants are in memory."""
+        """Journal that may contain descendants of the session; None if all descendants are in memory."""
         log = self._context.log
         are_left = any(self._is_left(each) for each in self._below)
         if log is None or not (log.creation is None or log.has_withdrawn_child or are_left):
@@ -115,7 +122,7 @@ class _Closing(FieldRepr):
         return self._journal
 
     def _is_left(self, below: SessionContext) -> bool:
-        """Return True if a descendant belongs to another agent that has ended here, and may have been started again."""
+        """Return True if the agent of a descendant session was stopped in this process and may be running again."""
         return below.host is not self._context.host and host_of(below).has_ended
 
     async def _close_loaded(self) -> None:
@@ -135,17 +142,18 @@ class _Closing(FieldRepr):
             if self._stored is None or not await _open_below(self._context.key, self._stored):
                 otherwise.pop_all()
 
-    def continue_in_background(self, keeping: ExitStack) -> None:
+    def continue_in_background(self, keeping: ExitStack) -> bool:
         """Continue closing in a background task after the caller was cancelled or the journal failed.
 
-        If the agent is stopping, unload the session instead; it stays open in the journal. `keeping` keeps it
+        If the agent is stopping, unload the session instead and return False; it stays open in the journal. `keeping` keeps it
         in memory.
         """
         with suppress(NotRunning):
             if self._opener_of(self._context.agent).running.runner.start_soon(self._close_at_last, keeping):
-                return
+                return True
         with keeping:
             self._unload_open()  # its agent is stopping
+        return False
 
     async def _close_at_last(self, keeping: ExitStack) -> None:
         with keeping, ExitStack() as otherwise:
@@ -172,7 +180,7 @@ class _Closing(FieldRepr):
             await trio.sleep(RETRY_SECONDS)
 
     def _unload_open(self) -> None:
-        """Unload the session without recording its close. It stays open in the journal, so a later owner can retry the close."""
+        """Unload the session without recording its close. It stays open in the journal, so that a later owner can close it."""
         if not self._context.has_moved:
             host_of(self._context).discard(self._context)
 

@@ -11,9 +11,9 @@ import trio
 from actgent.errors import ConfigurationError, InvalidCursor, SessionNotFound, nearest
 from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import SessionKey
-from actgent.limits_and_schedules.argument_checks import at_least_one
+from actgent.limits_and_schedules.id_and_number_validation import at_least_one
 from actgent.runtime.sessions.session_table import SessionTable
-from actgent.sessions.in_memory_records import RecentRecords
+from actgent.sessions.recent_records_without_journal import RecentRecords
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.subscriptions import (
     FollowedRecord,
@@ -27,14 +27,15 @@ from actgent.sessions.subscriptions import (
     growing_thoughts,
     thoughts_id,
 )
-from actgent.support.field_repr import FieldRepr
-from actgent.support.misuse_hints import hints_for_readers
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.common_mistake_hints import hints_for_readers
 
 from .session_follower import PAGE_RECORDS, SessionFollower, follow_session
 
 SHORT_CHARS, GROWTH_DIVISOR = 4096, 16
-"""Length up to which an answer is searched for thoughts at each delta, and divisor of later growth: a longer answer
-is searched after each growth by 1/`GROWTH_DIVISOR`.
+"""Answers of at most `SHORT_CHARS` characters are searched for thoughts at each delta.
+
+A longer answer is searched each time it has grown by 1/`GROWTH_DIVISOR` of its length.
 """
 
 

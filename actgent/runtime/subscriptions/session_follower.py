@@ -4,6 +4,7 @@ The feed is opened first, then the journal is read from the cursor. Feed records
 reader that falls behind the feed reads the journal again: it loses no record, and writers never wait for it.
 """
 
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -19,7 +20,7 @@ from actgent.errors import (
     SessionNotFound,
 )
 from actgent.journal.journal_interface import Journal
-from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
+from actgent.journal.record_feed_readers import Erased, FeedReader, Written
 from actgent.journal.record_types import AgentMessageRecord, MessageEndRecord, Record, SessionClosedRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import CallProgress
@@ -33,7 +34,7 @@ from actgent.sessions.subscriptions import (
     WakeableReader,
     turn_at_end,
 )
-from actgent.support.misuse_hints import hints_for_readers
+from actgent.support.common_mistake_hints import hints_for_readers
 
 MAX_STEP_RECORDS = 100
 """Maximum number of records in a step that is received as a whole; the records of larger steps are received one by one."""
@@ -75,15 +76,15 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         self._ready: deque[FollowedRecord] = deque()
         self._is_behind = True
         self._has_ended, self._is_closed = has_ended, False
-        self._shown: tuple[object, int] = (None, 0)
-        """Partial answer that was last received, and the number of characters received of it."""
-        self._void = "" if live.is_growing else live.reply_id
-        """Id of the answer or turn that the last received record has ended. Its partial text is discarded."""
+        self._shown: tuple[object, float] = (None, 0) if live.is_growing else (live.answer, math.inf)
+        """Partial answer that was last received, and the number of characters received of it.
+        Infinity if its record was received, which replaces the partial text.
+        """
         self._progress: dict[str, CallProgress] = dict(live.progress)
         self._feed: FeedReader
 
     def listen(self, feed: FeedReader) -> None:
-        """Attach the feed of new records; call it once before reading."""
+        """Attach the feed of new records to this reader. Call this method once, before the first read."""
         self._feed = feed
 
     def start_idle(self, *, is_current: bool) -> None:
@@ -162,9 +163,9 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         item, names = self._next_item_nowait(), self._names
         is_next = isinstance(item, Written) and item.first == self.cursor + 1
         if isinstance(item, Written) and is_next and names and 0 < len(item.records) <= MAX_STEP_RECORDS:
-            for record, turn in names.turns(item):
+            for record, _ in names.turns(item):
                 if type(record) in _ENDING:
-                    self._note_received(record, turn)
+                    self._note_received(record)
             self.cursor = item.last
             return item
         if item is not None:
@@ -195,20 +196,22 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
     def _take(self) -> FollowedRecord:
         item = self._ready.popleft()
         self.cursor = item.number
-        self._note_received(item.record, item.turn)
+        self._note_received(item.record)
         return item
 
-    def _note_received(self, record: Record, turn: str) -> None:
+    def _note_received(self, record: Record) -> None:
         """Process a record that the reader has received.
 
         It may replace the partial text of an answer or turn, or end the session.
         """
+        live = self._live
         if type(record) is MessageEndRecord:
-            self._void = turn
+            if record.message_id == live.turn:
+                self._shown = (live.answer, math.inf)
         elif type(record) is SessionClosedRecord:
             self._has_ended = True
-        elif type(record) is AgentMessageRecord and record.stop:
-            self._void = record.message.id
+        elif type(record) is AgentMessageRecord and record.stop and record.message.id == live.reply_id:
+            self._shown = (live.answer, math.inf)
 
     async def _read_page(self) -> None:
         """Read a page of records after the cursor from the journal.
@@ -269,10 +272,11 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
 
     def _take_new_text(self) -> PartialText | CallProgress | None:
         live = self._live
-        if live.reply_id and self._void not in (live.reply_id, live.turn):
+        if live.reply_id:
             answer, shown = self._shown
             begin = shown if answer is live.answer else 0
             if live.size > begin:
+                begin = int(begin)
                 self._shown = (live.answer, live.size)
                 return PartialText(
                     turn=live.turn,

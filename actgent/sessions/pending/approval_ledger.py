@@ -37,7 +37,7 @@ from actgent.journal.record_types import (
 )
 from actgent.limits_and_schedules.durable_timer import DurableTimer
 from actgent.messages import Message, ToolCall
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 REMEMBERED = 1000
 """Maximum number of decisions that a session remembers, to detect a second decision about an approval."""
@@ -60,7 +60,7 @@ class PendingCalls(FieldRepr):
     calls: tuple[ToolCall, ...]
     """All tool calls of the answer."""
     stage: str | None
-    """Stage of the protocol; None if the protocol has no stages."""
+    """Name of the protocol's stage that requested the calls; None if the protocol has no stages."""
 
 
 @attrs.frozen(repr=False)
@@ -68,13 +68,13 @@ class PendingDecision(FieldRepr):
     """An approver's decision about a tool call that has no result yet."""
 
     approval: Approval
-    """The decided approval."""
+    """The approval that the decision answers."""
     decision: Decision
-    """Decision of the approver: approve, edit, reject, respond, or that the approval has expired."""
+    """The decision: approve, edit, reject or respond, or that the approval has expired."""
 
     @property
     def grant(self) -> Grant | None:
-        """The decision if it allows the tool call to run; None if the decision itself is the result of the call."""
+        """The decision if it allows the tool call to run; None if the decision contains the result of the call or rejects the call."""
         decision = self.decision
         if isinstance(decision, Edit):
             return decision
@@ -91,7 +91,10 @@ class PendingDecision(FieldRepr):
 
     @property
     def result(self) -> tuple[str, str | None]:
-        """Content and error text that the model receives as the result of a call that does not run. The error may be None."""
+        """Content and error text that the model receives as the result of a tool call that does not run.
+
+        The error text may be None.
+        """
         match self.decision:
             case Approve(reason):
                 answer = {"approved": True, "reason": reason} if reason else {"approved": True}
@@ -157,15 +160,18 @@ class ApprovalLedger(FieldRepr):
                 self.is_suspended = isinstance(record, SuspensionRecord)
 
     def _find_decided(self, approval_id: str) -> Approval | None:
-        """Return the approval with this id if a decision about it is known already; else None.
+        """Return the approval with this id if its decision is already known; None otherwise.
 
-        This happens if the journal has the decision although the write reported a failure.
+        A decision can be in the journal although its write reported a failure.
         """
         each = (verdict.approval for verdict in self._verdicts.values())
         return next((approval for approval in each if approval.id == approval_id), None)
 
     def close(self, call_ids: Iterable[str]) -> None:
-        """Forget the decisions about the calls with these ids, which have results now, and withdraw their open approvals."""
+        """Remove the decisions about tool calls that now have results, and withdraw the open approvals of these calls.
+
+        `call_ids` are the ids of these calls.
+        """
         closed = set(call_ids)
         for call_id in closed:
             self._verdicts.pop(call_id, None)
@@ -235,11 +241,11 @@ class ApprovalLedger(FieldRepr):
         return [approval for approval in self.undecided if approval.deadline <= now]
 
     def open_of(self, call_id: str) -> Approval | None:
-        """Return the open approval of the call with this id; None if there is none."""
+        """Return the open approval of the tool call with this id; None if the call has no open approval."""
         return next((each for each in self.open.values() if each.call_id == call_id), None)
 
     def verdict(self, call_id: str) -> PendingDecision | None:
-        """Return the decision about the call with this id, if the call has no result yet; None otherwise."""
+        """Return the decision about the tool call with this id, while the call has no result; None otherwise."""
         return self._verdicts.get(call_id)
 
     def reuse_decision(self, approval_id: str) -> bool:
@@ -261,7 +267,7 @@ class ApprovalLedger(FieldRepr):
         return approval_id in self.open or approval_id in self._decisions
 
     def find(self, requested: Approval | str, session_id: str) -> Approval:
-        """Return the open approval that an approver decides on, given as an `Approval` or its id.
+        """Return the open approval that an approver wants to decide. `requested` is the approval or its id.
 
         `session_id` is the id of the session for the errors.
 
@@ -291,14 +297,14 @@ class ApprovalLedger(FieldRepr):
             await writing.wait()
 
     def begin(self, approval: Approval) -> None:
-        """Note that a decision about the approval is being written to the journal.
+        """Mark an approval, because its decision is being written to the journal.
 
         Other decisions about the approval wait for the end of this write.
         """
         self._writing[approval.id] = trio.Event()
 
     def undo(self, approval: Approval) -> None:
-        """Note that the write of a decision about the approval failed, so that the approval can be decided again."""
+        """Remove the mark of `begin` after the write has failed, so that the approval can be decided again."""
         self._end_writing(approval.id)
 
     def _end_writing(self, approval_id: str) -> None:

@@ -15,7 +15,7 @@ import trio
 
 from actgent.limits_and_schedules.durable_timer import DurableTimer
 from actgent.limits_and_schedules.limits import WEEK_SECONDS
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 from .turn_future import TurnFuture
 
@@ -43,7 +43,7 @@ class Task(FieldRepr):
     name: str = ""
     """Task id that the parent session chose; empty if the id of the child session is the task id."""
     is_unclaimed: bool = False
-    """True if the task was restored after a restart, and the resumed turn of the parent has not requested it again yet."""
+    """True if the task was restored after a restart, and its parent's resumed turn has not asked for the task again yet."""
     is_answered: bool = False
     """True if the outcome was recorded before a restart, and the child session still has messages to answer."""
     deadline: float = 0.0
@@ -82,7 +82,7 @@ def id_below(session_id: str, name: str) -> str:
 
 
 def child_id_of(key: str) -> str:
-    """Return the session id for the key of a child session: the key, or its beginning with a digest if it is too long."""
+    """Return the child session id for a key. A key that is too long is shortened to its beginning and a digest."""
     if len(key) <= _MAX_ID_CHARACTERS:
         return key
     return f"{key[:_MAX_ID_CHARACTERS]}/{hashlib.blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"

@@ -26,7 +26,7 @@ from actgent.limits_and_schedules.schedule import Schedule
 from actgent.messages import traceparent, valid_traceparent
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.session_record_writer import unless_written
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ MAX_SCHEDULES = 100
 MAX_REMEMBERED_IDS = 1000
 """Maximum number of schedule ids that a session remembers; setting a known id has no effect."""
 TREE_WINDOW_SECONDS = 60.0
-"""Schedules that a turn sets to fire within this number of seconds count for the turn's tree of turns.
+"""Turns that a turn schedules within this number of seconds count as turns that it causes.
 
 The value is the shortest interval of a cron expression. `Limits.tree_model_calls` thus bounds a chain of turns that
 schedule each other. Later schedules are bounded by time: an agent may schedule itself each hour for a year.
@@ -62,13 +62,17 @@ class ScheduleTimer(DurableTimer):
     traceparent: str | None = None
     """W3C Trace Context of the code that set the schedule; None without a trace."""
     account_keys: tuple[AccountKey, ...] = ()
-    """Keys of the budget accounts of the turn that set the schedule. The schedule's first turn draws on these accounts."""
+    """Keys of the budget accounts of the turn that set the schedule.
+    The first turn of the schedule is charged to these accounts.
+    """
     depth: int = 0
     """Number of turns in the chain of requests that led to the schedule."""
     deepest: int = 0
-    """Lowest limit of `depth` among the turns of that chain; 0 means unlimited."""
+    """Lowest maximum for `depth` among the limits of the turns in that chain; 0 means unlimited."""
     accounts: tuple[Account, ...] = ()
-    """Budget accounts with these keys; empty if the schedule was loaded from the journal."""
+    """Budget accounts for `account_keys`.
+    Empty if the schedule was loaded from the journal: they are then opened when the schedule fires.
+    """
     via: str = ""
     """Names of the untrusted sources of another session whose turn set this schedule; empty if there are none."""
     id: str = attrs.field(init=False, default=_of_schedule(lambda schedule: _timer_id(schedule.id)))
@@ -280,7 +284,7 @@ def schedules_in(records: Iterable[Record]) -> tuple[Schedule, ...]:
 
 
 def is_over_by_time(records: Iterable[Record], schedule_id: str) -> bool:
-    """Return True if the last record about a schedule in these records is a firing, so that the schedule has ended.
+    """Return True if the last record of a schedule is a record of its firing, so that the schedule has ended.
 
     A repeating schedule has not ended, but also gives True after a firing.
     """
@@ -313,7 +317,7 @@ class SavedSchedules(FieldRepr):
     due: tuple[SavedSchedule, ...] = ()
     """Schedules that are set and will fire."""
     known: tuple[ScheduleRecord, ...] = ()
-    """Earlier schedules whose ids are remembered, oldest first. A schedule with such an id cannot be set again."""
+    """Ended schedules whose ids are remembered, oldest first. A new schedule cannot use such an id."""
 
 
 def save_schedules(context: SessionContext) -> SavedSchedules:
@@ -373,7 +377,7 @@ def enter(context: SessionContext, timer: ScheduleTimer) -> None:
 
 
 def apply_fired(context: SessionContext, fired: ScheduleFiredRecord) -> None:
-    """Apply the record of a fired schedule: set its next time, or remove the schedule if it does not repeat.
+    """Apply the record of a fired schedule: set the next time of the schedule, or remove a schedule that does not repeat.
 
     Later turns of the schedule do not count for the budget of the turn that set it.
     """

@@ -12,7 +12,7 @@ from actgent.journal.record_types import (
     Record,
     TaskOutcomeRecord,
 )
-from actgent.support.untrusted_text import fence, join_origins
+from actgent.support.untrusted_text_delimiters import fence, join_origins
 from actgent.tools.outputs.result_text import to_result_text
 
 from .delegated_tasks import Task
@@ -43,7 +43,7 @@ def outcome_of(
         TaskOutcomeRecord,
         message_id=task.message_id,
         origin=join_origins(origin, reply.origin),
-        via=via,
+        via=join_origins(via, reply.via),
     )
     try:
         text = to_result_text(reply.text if reply.data is None else reply.data)
@@ -55,7 +55,7 @@ def outcome_of(
 
 
 def with_shortfall(text: str, shortfall: str) -> str:
-    """Return the text of an answer, after a line with its status for the model if the answer is incomplete.
+    """Return the text of an answer. If the answer is incomplete, put a line with the reason `shortfall` in front of the text.
 
     `shortfall` is the status, such as `partial`; it is empty for a complete answer.
     """

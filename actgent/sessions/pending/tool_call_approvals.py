@@ -59,7 +59,7 @@ def approval_for(
 
 
 def grants_of(ledger: ApprovalLedger, calls: Iterable[ToolCall]) -> Mapping[str, Grant]:
-    """Return the approvers' decisions that allow tool calls to run, by call id. Calls without such a decision are omitted."""
+    """Return, by call id, the decisions of approvers that allow tool calls to run. Calls without such a decision are omitted."""
     verdicts = [(call.id, ledger.verdict(call.id)) for call in calls]
     return {
         call_id: verdict.grant
@@ -69,6 +69,9 @@ def grants_of(ledger: ApprovalLedger, calls: Iterable[ToolCall]) -> Mapping[str,
 
 
 def edited(call: ToolCall, grants: Mapping[str, Grant]) -> ToolCall:
-    """Return the tool call with the arguments of its `Edit` decision; the unchanged call if `grants` has none for it."""
+    """Return a tool call with the arguments of the `Edit` decision in `grants`.
+
+    Without such a decision, return the call unchanged.
+    """
     grant = grants.get(call.id)
     return attrs.evolve(call, arguments=grant.arguments) if isinstance(grant, Edit) else call

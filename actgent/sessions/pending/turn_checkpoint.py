@@ -17,9 +17,9 @@ from actgent.journal.record_types import (
     UsageRecord,
 )
 from actgent.limits_and_schedules.budget import NOTHING, Amounts
-from actgent.limits_and_schedules.loop_detection import is_same
+from actgent.limits_and_schedules.tool_call_loop_detection import is_same
 from actgent.messages import NO_USAGE, Message, ToolCall, ToolResult, Usage
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 
 @attrs.define(eq=False, repr=False)
@@ -100,8 +100,8 @@ class TurnCheckpoint(FieldRepr):
     def apply_message(self, record: AgentMessageRecord, *, state_number: int) -> None:
         """Update the checkpoint from the record of a model answer or of tool results in this turn.
 
-        `state_number` is the number of state changes of the session at this record. Tool results complete the calls of the
-        answer, so the separate results in `finished` are dropped.
+        `state_number` is the number of state changes of the session at this record. A record of tool results contains the
+        results of all calls of the answer, so the separate results in `finished` are dropped.
         """
         progress = self.progress
         self.state_number = state_number
@@ -119,7 +119,7 @@ class TurnCheckpoint(FieldRepr):
                 progress.remember(record.called or (record.last_call,))
 
     def apply_usage(self, record: UsageRecord | DownstreamUsageRecord) -> None:
-        """Add recorded usage to the usage of the turn (`spent`), or of the turns that it causes (`tree_spent`)."""
+        """Add the tokens and cost of a record to the turn (`spent`), or to the turns that the turn causes (`tree_spent`)."""
         if record.of:
             self.charged.add(record.of)
         if isinstance(record, DownstreamUsageRecord):

@@ -14,7 +14,7 @@ from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Event, Failure, Message, Reply, ToolCall, ToolSpec, message_failure
 from actgent.protocols.protocol_interface import Protocol
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.tools.pausable_time_limits import TimeLimit, time_limits
 
 
@@ -89,12 +89,7 @@ def reply_of_event(event: Event | None) -> Reply:
     if event is None:
         return Reply(text="")
     return Reply(
-        id=event.id,
-        text="",
-        data=event.data,
-        message_type=event.name,
-        origin=event.origin,
-        via=event.via,
+        id=event.id, text="", data=event.data, message_type=event.name, origin=event.origin, via=event.via
     )
 
 
@@ -130,7 +125,7 @@ class TurnFuture:
         """Futures of callers of the calling turn. Their time limits are paused while this caller waits."""
 
     def abandon(self) -> None:
-        """Stop waiting for the outcome. The turn is stopped, now or when it starts, unless another caller waits for it."""
+        """Stop waiting for the outcome. If no other caller waits for the turn, the turn is stopped as soon as it runs."""
         self.abandoned = True
         self.detach()
         if self.turn is not None:
@@ -156,7 +151,7 @@ class TurnFuture:
             self.event = delivery
 
     def answer(self) -> Reply:
-        """Return the answer of the turn: its last reply, a reply made from its last event, or an empty reply."""
+        """Return the answer of the turn: the last reply, or a reply made from the last event, or an empty reply."""
         return self.reply or reply_of_event(self.event)
 
     @property
@@ -228,7 +223,7 @@ class TurnFuture:
 
     @property
     def own_deadline(self) -> float:
-        """Time on trio's clock until which this caller waits, regardless of the callers that wait for its own turn."""
+        """Time on trio's clock until which this caller waits. The deadlines of the callers of this caller's turn are ignored."""
         turn = self._caller.turn if self._caller is not None else None
         turn_deadline = math.inf if turn is None else turn.time_limit_at
         return min((self._until, turn_deadline, *(limit.deadline for limit in self._limits)))
@@ -243,7 +238,7 @@ class TurnFuture:
             held += held.pop().pause_own_timeouts()
 
     def pause_own_timeouts(self) -> "tuple[TurnFuture, ...]":
-        """Pause the time limits of this caller, and return the futures of the callers that wait for its turn.
+        """Pause the time limits of this caller. Return the futures of the callers that wait for the turn of this caller.
 
         If the limits are paused already, only count the pause and return nothing.
         """
@@ -257,7 +252,7 @@ class TurnFuture:
             released += released.pop().resume_own_timeouts()
 
     def resume_own_timeouts(self) -> "tuple[TurnFuture, ...]":
-        """Undo one pause of this caller's time limits. After the last one, resume the limits.
+        """Undo one pause of this caller's time limits. If no pause is left, the limits continue.
 
         Then return the futures of the callers that wait for its turn; otherwise return nothing.
         """
@@ -274,7 +269,7 @@ class TurnFuture:
                 each.release()
 
     def _stop_time(self) -> "tuple[TurnFuture, ...]":
-        """Pause the time limits of this caller. Return the futures of the callers that wait for its turn."""
+        """Pause the time limits of this caller. Return the futures of the callers that wait for the turn of this caller."""
         for limit in self._limits:
             limit.hold()
         self._held = self.above()
@@ -283,7 +278,7 @@ class TurnFuture:
     def _resume_time_limits(self) -> "tuple[TurnFuture, ...]":
         """Resume the time limits of this caller.
 
-        Return the futures of the callers that waited for its turn when it was paused.
+        Return the futures of the callers that waited for its turn when the limits were paused.
         """
         for limit in self._limits:
             limit.release()
@@ -291,7 +286,7 @@ class TurnFuture:
         return held
 
     def above(self) -> "tuple[TurnFuture, ...]":
-        """Return the futures of the callers that wait for this caller's own turn; empty if the caller is not in a turn."""
+        """Return the futures of the callers that wait for the turn in which this caller runs; empty if it runs in no turn."""
         turn = self._caller.turn if self._caller is not None else None
         return turn.listeners if turn is not None else ()
 

@@ -23,7 +23,7 @@ def turn_options(
     deps: bool,
     tools: tuple[ToolSpec, ...] = (),
 ) -> TurnOptions | None:
-    """Return the options that were set for one turn in the form that the journal stores; None if no option is set.
+    """Return the options of one turn in the format of the journal; None if no option is set.
 
     `deps` is True if deps were passed for the turn; the deps themselves are not stored.
     """

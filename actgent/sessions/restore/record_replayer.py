@@ -38,20 +38,21 @@ from actgent.journal.record_types import (
     SessionAnnotatedRecord,
     SessionClosedRecord,
     SessionCreatedRecord,
+    SourceLiftRecord,
     StateChangeRecord,
     StateRollbackRecord,
     SuspensionRecord,
     SystemPromptRecord,
     UsageRecord,
 )
-from actgent.journal.session_annotations import SessionAnnotations
+from actgent.journal.session_tags_and_metadata import SessionAnnotations
 from actgent.limits_and_schedules.budget import NOTHING, Amounts
 from actgent.messages import Message, Sender, ToolCall
 from actgent.sessions.pending.schedules import restore_schedule
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.session_context import QueuedMessage, SessionContext, can_resume
 from actgent.state.session_state import StateRecord
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.tools.tool_execution import Batch
 from actgent.tools.tool_registry import ToolRegistry
 
@@ -59,7 +60,7 @@ TOOLS = Sender("tools", "tool")
 
 
 def close_calls(answer: Message, calls: Iterable[ToolCall], turn: TurnCheckpoint) -> Message:
-    """Return the tool message that closes these calls of a model answer, because their turn has ended.
+    """Return the tool message that gives each open tool call of a model answer a result, because the turn of the calls has ended.
 
     It has a result for each call: the recorded result, or else an error that says if the call may have run.
     """
@@ -102,7 +103,10 @@ class RestoredSession(FieldRepr):
 
 
 def is_unused(records: Sequence[Record]) -> bool:
-    """Return True if these records show that the session was withdrawn before any caller received it, so its id is free."""
+    """Return True if records show that a new session was withdrawn before a caller received it.
+
+    The id of such a session is free.
+    """
     return any(isinstance(record, SessionClosedRecord) and record.unused for record in reversed(records))
 
 
@@ -152,7 +156,7 @@ class RecordReplayer:
         match record:
             case MessageAcceptedRecord():
                 self._accept(record)
-            case MessageAppendedRecord(message_id=message_id, again=True):
+            case MessageAppendedRecord(message_id=message_id, is_repeated=True):
                 self._turn = self._unkept or TurnCheckpoint(message_id)
                 self._unkept = None
             case MessageAppendedRecord(message_id=message_id, joins=joins):
@@ -182,13 +186,15 @@ class RecordReplayer:
                 self._read_aside(record)
 
     def _read_aside(self, record: Record) -> None:
-        """Apply a record that does not belong to a turn, such as a schedule or a changed tag."""
+        """Apply a record that does not belong to a turn, such as the record of a schedule or of a changed tag."""
         match record:
             case ApprovalRequestRecord() | ApprovalDecisionRecord() | SuspensionRecord() | ResumptionRecord():
                 self._read_approval(record)
             case SystemPromptRecord(system=system, via=via):
                 self._context.conversation.system = system
                 self._context.conversation.add_via(via)
+            case SourceLiftRecord(source=source):
+                self._context.conversation.remove_source(source)
             case NextTimerRecord(at=at):
                 self.due = at
             case SessionCreatedRecord(is_described=is_described):
@@ -221,7 +227,7 @@ class RecordReplayer:
             self._turn.apply(record)
 
     def _joined_messages(self) -> tuple[Message, ...]:
-        """Return the messages that the turn answers in addition to the message that was just appended."""
+        """Return the messages that the current turn answers in addition to its main message."""
         if self._turn is None:
             return ()
         return (*self._turn.joined, self._find_accepted(self._turn.message_id))
@@ -263,7 +269,7 @@ class RecordReplayer:
             self._turn = None
 
     def _fail(self, record: FailureRecord) -> None:
-        """Store the recorded failure of a message that has not ended, because its handlers may not have received the failure."""
+        """Store the recorded failure of a message that has not ended yet. The handlers may not have received this failure."""
         acceptance = self._context.find_message(record.message_id)
         if acceptance is not None:
             acceptance.failed = record

@@ -25,7 +25,7 @@ from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import ChatMessage, Message, Sender, Usage
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.session_context import SessionContext
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 from .record_replayer import RecordReplayer, RestoredSession, owner_of
 from .snapshot import BEGINNING, RECENT, Mark, SessionSnapshot, decode_snapshot, restore_snapshot
@@ -58,6 +58,11 @@ class LoadedSession(FieldRepr):
     """The decoded snapshot; None if all records were loaded."""
 
     @property
+    def record_count(self) -> int:
+        """Number of records of the session, including those in the snapshot."""
+        return len(self.records) + (0 if self.snapshot is None else self.snapshot.records)
+
+    @property
     def opened(self) -> SessionCreatedRecord | None:
         """Record that created the session; None if the session does not exist."""
         return owner_of(self.records) if self.snapshot is None else self.snapshot.session_data.opened
@@ -87,7 +92,7 @@ async def load_session(
 
 
 async def decode_with_view(stored: Snapshot, memory: Memory) -> DecodedSnapshot | None:
-    """Decode a stored snapshot and restore its memory view, in a worker thread if the snapshot is large.
+    """Decode a stored snapshot and restore the memory view in it. A large snapshot is decoded in a worker thread.
 
     Return None if this version of actgent or this memory cannot read the snapshot.
     """
@@ -105,7 +110,7 @@ def _decode_with_view(stored: Snapshot, memory: Memory) -> DecodedSnapshot | Non
 def apply_snapshot(
     reader: RecordReplayer, snapshot: DecodedSnapshot, journal: Journal, key: SessionKey
 ) -> None:
-    """Set up a new replayer from a decoded snapshot, so that it can continue with the records after the snapshot."""
+    """Initialize a new replayer from a decoded snapshot. The replayer can then continue with the records after the snapshot."""
     data, reader.number = snapshot.session_data, snapshot.records
     end = Mark(messages=data.messages, records=snapshot.records)
     restore_snapshot(data, reader, snapshot.view, JournalMessages(journal, key, data.marks, end))
@@ -294,7 +299,7 @@ def _raise_session_lost(key: SessionKey) -> tuple[Record, ...]:
 
 
 def messages_in(records: Iterable[Record]) -> Sequence[Message]:
-    """Return the messages that these records add to the conversation.
+    """Return the messages that a sequence of records adds to the conversation.
 
     The records must begin and end at marks of a snapshot, so that no record refers to an earlier one.
     """

@@ -22,7 +22,7 @@ from actgent.journal.record_types import (
     SessionCreatedRecord,
     StateChangeRecord,
 )
-from actgent.journal.session_annotations import NO_SESSION_METADATA, SessionAnnotations
+from actgent.journal.session_tags_and_metadata import NO_SESSION_METADATA, SessionAnnotations
 from actgent.limits_and_schedules.budget import NOTHING, Amounts
 from actgent.memory.memory_interface import ModelView
 from actgent.messages import MEDIA_TAGS, NO_USAGE, PART_TAGS, Medium, Message, Part, Usage
@@ -30,12 +30,12 @@ from actgent.sessions.conversation import EarlierMessages, RecordedMessages
 from actgent.sessions.pending.schedules import SavedSchedules, restore_schedules, save_schedules
 from actgent.sessions.session_context import SessionContext
 from actgent.state.session_state import SavedStore
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.tagged_codec import TaggedCodec
 
 from .record_replayer import RecordReplayer
 
-VERSION = 1
+VERSION = 2
 """Version of the snapshot format."""
 RECENT = 32
 """Number of newest messages in a snapshot, which protocols can read without reading the journal."""
@@ -102,7 +102,7 @@ class SessionSnapshot(FieldRepr):
     origin: str = ""
     """Names of the sources of untrusted text in the conversation; empty if there is none."""
     via: str = ""
-    """Names of untrusted sources that influenced the conversation, although it does not contain their text."""
+    """Names of untrusted sources that influenced the conversation without adding text to it."""
     tags: tuple[str, ...] = ()
     """Tags of the session."""
     metadata: Mapping[str, str] = NO_SESSION_METADATA
@@ -134,7 +134,7 @@ def encode_snapshot(data: SessionSnapshot, records: int) -> Snapshot:
 
 
 def decode_snapshot(stored: Snapshot | None) -> SessionSnapshot | None:
-    """Decode a stored snapshot. Return None if `stored` is None, or if this version of actgent cannot read it."""
+    """Decode a stored snapshot; None if there is no snapshot or this version of actgent cannot read the snapshot."""
     if stored is None or stored.version != VERSION:
         return None
     try:
@@ -205,7 +205,6 @@ def restore_snapshot(
     conversation.via = data.via
     if data.tags or data.metadata:
         context.annotations = SessionAnnotations(tags=data.tags, metadata=data.metadata)
-    conversation.add_origins(data.recent)
     conversation.restore_notices(data.notices)
     conversation.former_ids = data.call_ids
     context.restore_accepted_ids(data.accepted)

@@ -16,7 +16,7 @@ from actgent.messages import Sender
 from actgent.sessions.conversation import RecordedMessages, SessionConversation
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.session_record_writer import SessionLog
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import error_text
@@ -27,7 +27,7 @@ from .snapshot import BEGINNING, RECENT, Mark, encode_snapshot, take_snapshot
 
 MARK_MESSAGES = 256
 """Minimum number of messages between two marks of a snapshot."""
-PAGE = 3_000
+PAGE_SIZE = 3_000
 """Number of records per read. One row of a journal has up to about 700 records."""
 SLICE = 300
 """Number of records that are applied before the event loop gets a checkpoint, about 2 ms."""
@@ -96,7 +96,7 @@ class SnapshotBuilder:
         self._number = 0
 
     async def make(self, *, slack: int, epoch: int) -> bool:
-        """Create and store a snapshot that covers all records except at most the `slack` newest ones.
+        """Create and store a snapshot. The snapshot may omit at most the newest `slack` records.
 
         `epoch` is the ownership period in which the write is valid. Return False if no snapshot can be made.
 
@@ -118,7 +118,7 @@ class SnapshotBuilder:
         )
 
     async def _begin(self) -> None:
-        """Restore the replayer from the session's last snapshot, if there is one."""
+        """If the session has a snapshot, restore the replayer from the newest snapshot."""
         stored = await self._journal.find_snapshot(self._key.session_id, agent=self._key.agent)
         snapshot = None if stored is None else await decode_with_view(stored, self._memory)
         if snapshot is not None:
@@ -134,7 +134,7 @@ class SnapshotBuilder:
         """
         while self._number < last:
             page = await self._journal.read(
-                self._key.session_id, agent=self._key.agent, after=self._number, limit=PAGE
+                self._key.session_id, agent=self._key.agent, after=self._number, limit=PAGE_SIZE
             )
             if not page:
                 return None

@@ -1,6 +1,9 @@
 """Subscriptions to a session: records, partial answers, observations, and message search."""
 
-from .followed_records import (
+from .in_memory_record_reader import RecentHistory
+from .message_search import MessageFilter, MessageTrace, find_links, read_matching
+from .observations import ObservationView, Observed, ObservedType, growing_thoughts, thoughts_id
+from .records_for_subscribers import (
     FollowedItem,
     FollowedRecord,
     LiveText,
@@ -9,9 +12,6 @@ from .followed_records import (
     WakeableReader,
     turn_at_end,
 )
-from .in_memory_record_reader import RecentHistory
-from .message_search import MessageFilter, MessageTrace, find_links, read_matching
-from .observations import ObservationView, Observed, ObservedType, growing_thoughts, thoughts_id
 
 __all__ = [
     "FollowedItem",

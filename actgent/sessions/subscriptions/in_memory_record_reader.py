@@ -1,6 +1,6 @@
 """Reader of the recent records that a session without a journal keeps in memory."""
 
-from actgent.journal.record_feed_backlog import Written
+from actgent.journal.record_feed_readers import Written
 from actgent.journal.record_types import (
     AgentMessageRecord,
     DeliveryRecord,
@@ -10,15 +10,17 @@ from actgent.journal.record_types import (
     Record,
 )
 from actgent.messages import Event, Message, Reply, Route
-from actgent.sessions.in_memory_records import Entry, RecentRecords
-from actgent.support.untrusted_text import join_origins
+from actgent.sessions.recent_records_without_journal import Entry, RecentRecords
 from actgent.tools.outputs.result_text import to_json_text
 
-from .followed_records import FollowedRecord, TurnAssigner
+from .records_for_subscribers import FollowedRecord, TurnAssigner
 
 
 class RecentHistory:
-    """Converts the entries of `RecentRecords` to numbered records with their turns, in order."""
+    """Converts the entries of `RecentRecords` to numbered records with their turns, in order.
+
+    The records of replies, events and routes have no untrusted sources, because observations do not contain these.
+    """
 
     def __init__(self, recent: RecentRecords) -> None:
         self._recent = recent
@@ -30,7 +32,7 @@ class RecentHistory:
         self._at: float | None = None
 
     def read(self) -> list[FollowedRecord]:
-        """Return the next records: usually one, or several if one turn answered several messages. Empty if no entry is left."""
+        """Return the next records: usually one record, several if one turn answered several messages, or none at the end."""
         recent = self._recent
         self._number = max(self._number, recent.dropped)
         records: list[Record] = []
@@ -80,18 +82,11 @@ class RecentHistory:
 
     def _delivery_record(self, delivery: Reply | Event | Route) -> Record:
         answer = self._answer
-        via = join_origins(delivery.origin, delivery.via)
         if not isinstance(delivery, Reply):
             kind, name = (
                 ("event", delivery.name) if isinstance(delivery, Event) else ("route", delivery.action)
             )
-            return OutcomeRecord(
-                id=delivery.id,
-                kind=kind,
-                name=name,
-                data=to_json_text(delivery.data),
-                via=via,
-            )
+            return OutcomeRecord(id=delivery.id, kind=kind, name=name, data=to_json_text(delivery.data))
         is_plain = delivery.data is None and delivery.message_type is None and delivery.reasoning is None
         if is_plain and answer is not None and (delivery.id, delivery.text) == (answer.id, answer.text):
             return DeliveryRecord(ids=(delivery.id,))
@@ -102,5 +97,4 @@ class RecentHistory:
             text=delivery.text,
             data=to_json_text(delivery.data),
             reasoning=to_json_text(delivery.reasoning),
-            via=via,
         )

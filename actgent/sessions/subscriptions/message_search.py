@@ -10,14 +10,14 @@ from typing import get_args
 import attrs
 
 from actgent.errors import ConfigurationError, nearest
-from actgent.limits_and_schedules.argument_checks import at_least_one
+from actgent.limits_and_schedules.id_and_number_validation import at_least_one
 from actgent.messages import INTERMEDIATE, Message, SenderKind, ToolCall, ToolResult
 from actgent.sessions.conversation import MessagePage, SessionConversation
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 from .observations import Observed
 
-PAGE = 200
+PAGE_SIZE = 200
 """Number of messages that are read at a time."""
 LOOKAHEAD = 10
 """Number of messages that are read after a page in order to find the end of its last turn."""
@@ -41,10 +41,7 @@ class MessageFilter(FieldRepr):
 
     @classmethod
     def of(
-        cls,
-        before: int | datetime | None,
-        after: int | datetime | None,
-        roles: Collection[SenderKind] | None,
+        cls, before: int | datetime | None, after: int | datetime | None, roles: Collection[SenderKind] | None
     ) -> "MessageFilter":
         """Create the filter from the arguments `before=`, `after=` and `roles=` of `Session.messages`.
 
@@ -63,7 +60,7 @@ class MessageFilter(FieldRepr):
 
     @property
     def is_forward(self) -> bool:
-        """True if the filter selects the first messages after a position or date; False if it selects the newest ones."""
+        """True if the filter selects the first messages after a position or date. False if it selects the newest messages."""
         return self.after is not None or (
             self.since is not None and self.until is None and self.before is None
         )
@@ -113,7 +110,7 @@ async def read_matching(
     end = total if message_filter.before is None else min(max(0, message_filter.before), total)
     while begin < end and len(found) < limit:
         bound = {"after": begin - 1} if message_filter.is_forward else {"before": end}
-        page = await conversation.read(limit=min(PAGE, end - begin), **bound)
+        page = await conversation.read(limit=min(PAGE_SIZE, end - begin), **bound)
         left_out = frozenset[str]()
         if message_filter.roles is not None and "assistant" in message_filter.roles:
             left_out = await _intermediate_answer_ids(conversation, page)
@@ -150,7 +147,7 @@ def intermediate_answers(messages: Sequence[Message], *, after: Message | None =
 
 
 def _is_intermediate(answer: Message, after: Message | None) -> bool:
-    """Return True if an answer is intermediate: its protocol reports so, it has tool calls, or its turn continued.
+    """Return True if an answer is not the final answer of its turn.
 
     An instruction with a mapped tool is delivered as an answer before the tool runs, so its answer is not intermediate.
     """
@@ -185,7 +182,7 @@ class MessageTrace(FieldRepr):
     """A message with its links to the other messages, tool calls, results and observations of its turn."""
 
     message: Message
-    """The message whose links these are."""
+    """The message whose turn, cause and effects the other fields describe."""
     turn: str
     """Id of the message that started the turn, from a user, another agent or a schedule."""
     traceparent: str | None
@@ -226,7 +223,7 @@ async def find_links(conversation: SessionConversation, message_id: str) -> Mess
     """
     known, end = list[Message](), len(conversation.messages)
     while end > 0 and not any(_begins_turn_of(each, message_id, known) for each in known):
-        page = await conversation.read(limit=PAGE, before=end)
+        page = await conversation.read(limit=PAGE_SIZE, before=end)
         known, end = [*page, *known], page.first
     message = next((each for each in known if each.id == message_id), None)
     if message is None:
@@ -271,7 +268,7 @@ def _steps(of_turn: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _with_results(message: Message, of_turn: Sequence[Message]) -> Sequence[Message]:
-    """Return the message, and the next message of its turn if that contains the results of its tool calls."""
+    """Return a message. If the next message of its turn contains the results of its tool calls, return both messages."""
     if message.sender.kind != "assistant" or message not in of_turn:
         return (message,)
     later = of_turn[of_turn.index(message) + 1 :]

@@ -25,9 +25,9 @@ from actgent.journal.record_types import (
 )
 from actgent.messages import Thinking, ToolResult
 from actgent.protocols.plan import STATE as PLAN
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
-from .followed_records import FollowedRecord
+from .records_for_subscribers import FollowedRecord
 
 ObservedType = Literal[
     "INTENT",
@@ -96,7 +96,7 @@ class ObservationView:
         """Ids of calls whose results were already observed."""
 
     def read(self, item: FollowedRecord) -> Iterator[Observed]:
-        """Convert one record to observations for users; most records give one, some none or several.
+        """Convert one record to observations for users. A record gives one, none or several observations.
 
         Records must be read in order, because later ones refer to earlier calls.
         """
@@ -179,7 +179,7 @@ def _of_turn(record: Record, number: int) -> Iterator[tuple[Any, ...]]:
     match record:
         case MessageEndRecord(message_id=message_id, failed=str(kind)):
             about = {"kind": kind, "error": record.error}
-            yield f"{message_id}/error", "ERROR", f"Failed: {kind}", record.words, about
+            yield f"{message_id}/error", "ERROR", f"Failed: {kind}", record.error_text, about
         case StateChangeRecord(changes=changes, action=action):
             yield f"state/{number}", "STATE_UPDATE", _state_title(changes, action), _expand_plans(changes)
         case StateRollbackRecord(number=after):
@@ -234,5 +234,5 @@ def growing_thoughts(text: str) -> str:
 
 
 def _without_half_pair(quoted: str) -> str:
-    """Return the content of a JSON string, without an incomplete surrogate pair at its end."""
+    """Remove an incomplete surrogate pair (a half character) from the end of a quoted JSON string."""
     return re.sub(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z", "", quoted)

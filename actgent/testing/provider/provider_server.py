@@ -126,7 +126,9 @@ class Provider:
             ProviderFailed: The script failed; the script's exception is the cause.
         """
         if self._failure is not None:
-            raise ProviderFailed(f"the provider's script failed: {self._failure!r}") from self._failure
+            raise ProviderFailed(
+                f"the script of the simulated provider raised an exception: {self._failure!r}"
+            ) from self._failure
 
     # --- deciding ------------------------------------------------------------------------
 
@@ -346,9 +348,9 @@ async def open_provider(
     ```
 
     Args:
-        script: Answers in the order of the requests (text, parts, `ToolCall`, `ModelResponse`, `Fault`, or a function of
-            the request, sync
-            or async, that returns one of these), or one function for all requests. Further requests fail.
+        script: Answers in the order of the requests: texts, parts, `ToolCall`, `ModelResponse` or `Fault` objects, or sync or
+            async functions of the request that return one of these. Or one function for all requests. Requests after the last
+            answer fail.
         chunk: Number of characters in one streamed event.
         delay: Delay in seconds before each answer.
         gap: Delay in seconds before each streamed event; None sends all events at once.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from .anthropic_messages import AnthropicMessagesAPI
 from .openai_chat import OpenAIChatAPI
 from .openai_responses import OpenAIResponsesAPI
-from .reply_plan import (
+from .provider_api_interface import (
     MalformedRequest,
     Pace,
     ProviderAPI,

@@ -10,7 +10,7 @@ from actgent.llm.model_interface import ChatMessage, ModelRequest, ModelResponse
 from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
 from .anthropic_request_validation import check_anthropic_messages, check_anthropic_request
-from .reply_plan import (
+from .provider_api_interface import (
     ErrorBody,
     Pieces,
     ProviderAPI,

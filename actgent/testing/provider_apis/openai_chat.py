@@ -15,7 +15,7 @@ from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall
 
 from .openai_errors import openai_error
 from .openai_request_validation import check_chat_messages, check_chat_request
-from .reply_plan import (
+from .provider_api_interface import (
     NEW_YEAR,
     ErrorBody,
     Pieces,

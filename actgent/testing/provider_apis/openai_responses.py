@@ -10,7 +10,7 @@ from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall
 
 from .openai_errors import openai_error
 from .openai_request_validation import check_compaction, check_responses_input, check_responses_request
-from .reply_plan import (
+from .provider_api_interface import (
     NEW_YEAR,
     ErrorBody,
     Pieces,

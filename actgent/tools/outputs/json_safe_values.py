@@ -1,7 +1,7 @@
 """Conversion of values that JSON does not support to simpler values.
 
-`result_text` imports this module with the first such value: most tools return text and plain data, and the classes that are
-recognized here come from 20 modules.
+`result_text` imports this module when a tool returns the first such value, because the recognized classes come from 20 modules.
+Most tools return text and plain data, and do not need this module.
 """
 
 import dataclasses

@@ -20,7 +20,7 @@ MAX_SEARCH_HITS = 20
 """Maximum number of search hits that one call returns."""
 _CONTEXT_CHARACTERS = 150
 """Characters shown before and after each search hit."""
-_KEY_PREFIX = "_result/"
+_KEY_PREFIX, _MOVED_PREFIX = "_result/", "_moved/"
 _TOTAL_KEY = "_results"
 
 
@@ -33,7 +33,7 @@ class ReadResult(Tool):
     name = READ_RESULT
     description = "Read more of a long result that was shortened, or search it for a text."
     effect: Effect = "pure"
-    inline = True
+    # Not `inline`: a search in the messages of a long session reads the journal, and has to respect the tool's time limit.
     outside = True  # the stored result may be untrusted
     in_every_mode = True
     parameters: Mapping[str, Any] = {
@@ -53,9 +53,10 @@ class ReadResult(Tool):
     }
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
-        state = context.state
-        text = None if state is None else state.get(f"{_KEY_PREFIX}{arguments['id']}")
-        if not isinstance(text, str):
+        values = {} if context.state is None else context.state.shared_values
+        name = arguments["id"]
+        text = values.get(f"{_KEY_PREFIX}{name}", values.get(f"{_MOVED_PREFIX}{name}"))
+        if text is None:
             text = await _text_from_record(context.session, arguments["id"])
         if not text:
             raise ToolError(
@@ -90,7 +91,7 @@ def has_read_result(registry: ToolRegistry) -> bool:
 
 
 def store_oversized(source: StateSource, call: ToolCall, text: str, limit: int, *, session_limit: int) -> str:
-    """Store a result that exceeds `limit` characters, and return its beginning with a note on how to read the rest.
+    """Store a result with more than `limit` characters. Return its beginning, and a note with the id for `read_result`.
 
     Args:
         source: Session whose state stores the text.
@@ -109,24 +110,38 @@ def store_oversized(source: StateSource, call: ToolCall, text: str, limit: int, 
 def store_text(state: Any, name: str, text: str, *, session_limit: int) -> bool:
     """Store a text in the session state for `read_result`, with the id `name`.
 
+    The state hides the text from tools and prompts, because the text may be untrusted.
+
     Return False, without storing it, if the stored texts would exceed `session_limit` characters.
     """
-    size = state.get(_TOTAL_KEY, 0) + len(text)
+    return _store(state, f"{_KEY_PREFIX}{name}", text, once=f"{name}/kept", session_limit=session_limit)
+
+
+def move_to_results(state: Any, name: str, text: str, *, session_limit: int) -> bool:
+    """Store a large value of the state, as JSON text, for `read_result` and `moved_text`. Otherwise like `store_text`."""
+    return _store(state, f"{_MOVED_PREFIX}{name}", text, once=f"{name}/kept", session_limit=session_limit)
+
+
+def _store(state: Any, key: str, text: str, *, once: str, session_limit: int) -> bool:
+    size = state.shared_values.get(_TOTAL_KEY, 0) + len(text)
     if size > session_limit:
         return False
     # `once`: a call that is repeated after a crash may have stored the text before.
-    state.dispatch([(f"{_KEY_PREFIX}{name}", text), (_TOTAL_KEY, size)], once=f"{name}/kept")
+    state.dispatch([(key, text), (_TOTAL_KEY, size)], once=once)
     return True
 
 
-def stored_text(state: Mapping[str, Any], name: str) -> str | None:
-    """Return the text that `store_text` stored with the id `name`; None if the id is unknown."""
-    text = state.get(f"{_KEY_PREFIX}{name}")
-    return text if isinstance(text, str) else None
+def moved_text(state: Any, name: str) -> str | None:
+    """Return the text that `move_to_results` stored with the id `name`; None if the id is unknown.
+
+    Results of tools are never returned, because a reference in the state could name an untrusted result.
+    """
+    text: str | None = getattr(state, "shared_values", state).get(f"{_MOVED_PREFIX}{name}")
+    return text
 
 
 async def _text_from_record(session: Any, call_id: str) -> str | None:
-    """Return the untruncated result of a call from the newest message of the session that contains it.
+    """Return the complete result of a call from the newest message of the session that contains the result.
 
     Return None if no message contains the result.
     """

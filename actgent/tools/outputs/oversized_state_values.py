@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .oversized_results import store_text, stored_text
+from .oversized_results import move_to_results, moved_text
 
 MIN_OFFLOADED_CHARACTERS = 1_000
 """Minimum size of a value that is moved out of the state, in characters of JSON."""
@@ -36,7 +36,7 @@ def offload_large_values(state: Any, call_id: str, bound: int) -> None:
             continue
         text = json.dumps(state[key])
         name = f"{call_id}/{key}"
-        if not store_text(state, name, text, session_limit=MAX_OFFLOADED_CHARACTERS):
+        if not move_to_results(state, name, text, session_limit=MAX_OFFLOADED_CHARACTERS):
             return
         reference = {_REFERENCE_KEY: name, "characters": len(text), "beginning": text[:_PREVIEW_CHARACTERS]}
         state.dispatch([(key, reference)], once=f"{name}/moved")
@@ -69,7 +69,7 @@ class StateCopy(dict[str, Any]):
         value = super().__getitem__(key)
         if not is_offloaded(value):
             return value
-        text = stored_text(self._store, value[_REFERENCE_KEY])
+        text = moved_text(self._store, value[_REFERENCE_KEY])
         if text is None:
             return value
         self[key] = whole = json.loads(text)

@@ -13,7 +13,7 @@ import attrs
 
 from actgent.errors import InvalidToolResult
 from actgent.messages import File, Image, Media, Medium, ToolCall
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.user_code_calls import type_name
 
 from .result_text import fallback_text, replace_control_characters, to_text
@@ -58,7 +58,7 @@ class DescribedMedia(FieldRepr):
 
 
 def has_media(value: object) -> bool:
-    """Return True if a tool's value is a picture or file, or a list that contains one. Nested lists are not searched."""
+    """Return True if the value of a tool is a picture or file, or a list with a picture or file. Nested lists are ignored."""
     kind = type(value)  # not `isinstance`: it reads `__class__` of the value, which may raise
     if issubclass(kind, Media):
         return True
@@ -66,7 +66,7 @@ def has_media(value: object) -> bool:
 
 
 def split_media(value: Any) -> tuple[list[Any], list[Any]]:
-    """Split a tool's value into the list of its pictures and files, and the list of its other items."""
+    """Split the value of a tool into two lists: its pictures and files, and its other items."""
     items: Sequence[Any] = (value,) if isinstance(value, Media) else value
     return (
         [item for item in items if isinstance(item, Media)],
@@ -117,7 +117,7 @@ def describe_media(value: object, call: ToolCall, *, state: Any, outside: bool) 
         state: Session store that accounts for the bytes; with None only the limits of one result apply.
         outside: True if the tool is untrusted. Its media that are only URLs are then left out.
     """
-    budget_bytes = MAX_SESSION_MEDIA_BYTES - (0 if state is None else state.get(_KEY_PREFIX, 0))
+    budget_bytes = MAX_SESSION_MEDIA_BYTES - (0 if state is None else state.shared_values.get(_KEY_PREFIX, 0))
     accepted: list[Medium] = []
     texts: list[str] = []
     unusable: InvalidToolResult | None = None

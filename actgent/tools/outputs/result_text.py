@@ -13,7 +13,7 @@ import attrs
 
 from actgent.errors import InvalidToolResult, ToolError
 from actgent.information_flow_labels import Labelled
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.user_code_calls import advice_for, convert_user_error, explained_text, leaves, type_name
 
 _BINARY = (bytes, bytearray, memoryview)
@@ -29,7 +29,7 @@ for _allowed in "\t\n\r":
 
 
 def _bytes_text(value: bytes) -> str:
-    """Return bytes as text if they are UTF-8 without control characters, else as base64."""
+    """Convert bytes to text: UTF-8 without control characters is decoded, all other bytes are written as base64."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -55,7 +55,7 @@ _MAX_LEVELS = 100
 
 
 def _with_text_keys(value: Any, level: int = 0) -> Any:
-    """Replace mapping keys that JSON does not support, such as dates and tuples, and the numbers NaN and Infinity by text.
+    """Replace mapping keys that JSON does not support by text, and also the numbers NaN and Infinity.
 
     Applies to all nested values.
     """
@@ -137,7 +137,7 @@ def fallback_text(value: object) -> str:
 
 
 def to_json_text(data: object) -> str | None:
-    """Encode data as JSON text; return None if the data is None or JSON cannot represent it."""
+    """Encode data as JSON text; None if the data is None or cannot be written as JSON."""
     if data is None:
         return None
     try:
@@ -181,7 +181,7 @@ def _with_advice(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Describe one exception by its class name and text; a `ToolError` only by its text.
+    """Describe an exception by its class name and its text. A `ToolError` is described only by its text.
 
     Exceptions inside a group are not described.
     """

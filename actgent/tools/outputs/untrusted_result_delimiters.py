@@ -6,9 +6,15 @@ The delimiter is derived from the result, so it is equal after a restart and the
 import attrs
 
 from actgent.messages import File, Medium, ToolResult
-from actgent.support.untrusted_text import OTHERS, delimiter_for, join_origins, neutral, split_readers
+from actgent.support.untrusted_text_delimiters import (
+    OTHERS,
+    delimiter_of_result,
+    join_origins,
+    replace_special_tokens,
+    split_readers,
+)
 
-__all__ = ["mark_untrusted", "neutral"]
+__all__ = ["mark_untrusted", "replace_special_tokens"]
 
 
 def mark_untrusted(result: ToolResult, origin: str) -> ToolResult:
@@ -16,11 +22,11 @@ def mark_untrusted(result: ToolResult, origin: str) -> ToolResult:
 
     The text is neutralized: delimiters and special tokens in it lose their meaning. `mark` is the delimiter around it.
     """
-    content = neutral(result.content)
-    error = None if result.error is None else neutral(result.error)
-    names, readers = split_readers(neutral(origin))
+    content = replace_special_tokens(result.content)
+    error = None if result.error is None else replace_special_tokens(result.error)
+    names, readers = split_readers(replace_special_tokens(origin))
     origin = names or OTHERS
-    mark = delimiter_for(f"{result.call_id}\n{origin}\n{error}\n{content}")
+    mark = delimiter_of_result(result.call_id, origin, error, content)
     return ToolResult(  # not attrs.evolve: it takes as long as the rest of the function
         id=result.id,
         call_id=result.call_id,
@@ -32,9 +38,14 @@ def mark_untrusted(result: ToolResult, origin: str) -> ToolResult:
         origin=origin,
         mark=mark,
         media=tuple(map(_neutralize_name, result.media)) if result.media else (),
+        raised=result.raised,
         via=join_origins(result.via, readers),
+        started_at=result.started_at,
+        ended_at=result.ended_at,
     )
 
 
 def _neutralize_name(medium: Medium) -> Medium:
-    return attrs.evolve(medium, name=neutral(medium.name)) if isinstance(medium, File) else medium
+    return (
+        attrs.evolve(medium, name=replace_special_tokens(medium.name)) if isinstance(medium, File) else medium
+    )

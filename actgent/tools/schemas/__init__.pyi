@@ -1,8 +1,6 @@
 # The names of `__init__.py`, for type checkers.
 
-from .argument_validation import (
-    ArgumentsValidator as ArgumentsValidator,
-)
+from .argument_validation import ArgumentsValidator as ArgumentsValidator
 from .docstring_schema import (
     schema_from_annotation as schema_from_annotation,
     schema_from_docstring as schema_from_docstring,

@@ -16,7 +16,7 @@ from .schema_validation import CompiledSchema, compile_schema
 
 
 def _require_object_schema(name: str, parameters: Any) -> Mapping[str, Any]:
-    """Return `parameters` of the tool `name` after a check that they are a schema of type object.
+    """Check that `parameters` of the tool `name` is a schema of an object, and return it.
 
     Raises:
         InvalidToolSchema: The parameters are not a schema of type object.
@@ -167,7 +167,7 @@ class _Coercion:
     """Number of schemas examined so far, which is limited."""
 
     def coerce(self, value: Any, schema: Any, level: int) -> Any:
-        """Convert texts in a value to the types that the schema accepts there.
+        """Convert texts inside of a value to the types that the schema accepts at their positions.
 
         Other values are returned unchanged. `level` is the nesting depth.
         """
@@ -199,7 +199,7 @@ class _Coercion:
         return self.coerce(value, candidates[0], level + 1)
 
     def _alternatives(self, schema: Mapping[str, Any], level: int) -> Iterator[Mapping[str, Any]]:
-        """Yield a schema and all schemas that its references and branches apply to the same value. `level` is the nesting depth."""
+        """Yield a schema and all schemas that apply to the same value by references and branches. `level` is the nesting depth."""
         self._schema_count += 1
         if self._schema_count > _MAX_SCHEMAS or level > _MAX_LEVELS:
             raise _TooManySchemas
@@ -221,7 +221,7 @@ def _is_equal_schema(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _property(schema: Mapping[str, Any], name: str) -> Any:
-    """Return the schema of a property of an object schema, else the schema of its additional properties.
+    """Return the schema of a property of an object schema. For an unlisted property, return that of additional properties.
 
     Return None if the schema has neither.
     """
@@ -232,7 +232,7 @@ def _property(schema: Mapping[str, Any], name: str) -> Any:
 
 
 def _item(schema: Mapping[str, Any], index: int) -> Any:
-    """Return the schema of an item of an array schema by its index; None if the array schema does not define the item."""
+    """Return the schema of the array item at `index`; None if the array schema does not define this item."""
     items, prefix = schema.get("items"), schema.get("prefixItems")
     if isinstance(prefix, list | tuple) and index < len(prefix):
         return prefix[index]
@@ -280,7 +280,7 @@ def _parse_text(text: str, types: set[str]) -> Any:
 
 
 def _parse_json(word: str, otherwise: str) -> Any:
-    """Parse a JSON text, and return its value; return `otherwise` if the text is not JSON."""
+    """Parse a JSON text and return its value. If the text is not JSON, return `otherwise`."""
     try:
         return loads(word)
     except (ParseError, json.JSONDecodeError):

@@ -59,7 +59,7 @@ def schema_from_annotation(function: Callable[..., Any]) -> CompiledType | None:
 
 
 def schema_from_docstring(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the JSON Schema of the arguments that a docstring lists; a schema of any object if it lists none."""
+    """Return the JSON Schema of the arguments that a docstring lists. If it lists none, the schema accepts any object."""
     listed = list(_documented_items(function))
     if not listed:
         return ANY_ARGUMENTS

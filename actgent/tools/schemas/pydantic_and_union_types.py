@@ -1,7 +1,7 @@
 """Placeholder classes for types that msgspec cannot read: pydantic types, and unions with members of similar JSON.
 
-msgspec sees a placeholder class and passes each value of it to a hook, which reads the value. pydantic is imported
-only if a type of it is used.
+msgspec passes each value of a placeholder class to a hook, which reads the value. pydantic is imported only if a pydantic type is
+used.
 """
 
 import enum
@@ -39,9 +39,9 @@ class Placeholder:
 
     @classmethod
     def schema(cls, definitions: "Definitions") -> Mapping[str, Any]:
-        """Return the JSON Schema of the values that this placeholder reads.
+        """Return the JSON Schema of the values that `read` of this placeholder type accepts.
 
-        Schemas that it refers to are added to `definitions`.
+        The returned schema may refer to other schemas. These are added to `definitions`.
         """
         raise NotImplementedError
 
@@ -276,7 +276,7 @@ def _read_member(members: Sequence[tuple[Any, bool]], value: Any, convert: Conve
         )
     if loose:
         return loose.popitem()[1]
-    raise ValueError(f"the value matches none of {'; '.join(reasons[:_MAX_SHOWN_ERRORS])}")
+    raise ValueError(f"the value has none of the permitted types: {'; '.join(reasons[:_MAX_SHOWN_ERRORS])}")
 
 
 def object_schema(member: Any) -> Mapping[str, Any]:
@@ -297,7 +297,7 @@ def keys_of(schema: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def could_both_fit(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return True if one object may match two object schemas, so that its class is ambiguous."""
+    """Return True if one object could match both object schemas, so that its class would be ambiguous."""
     mine, others = keys_of(one), keys_of(other)
     if mine is None or others is None:
         return False
@@ -314,7 +314,7 @@ def could_both_fit(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _are_disjoint(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return True if no value can match both schemas, judged by constants or JSON types. Return False if this is unclear."""
+    """Return True if constants or JSON types show that no value can match both schemas; False if this is unclear."""
     if (parts := one.get("anyOf")) is not None:
         return all(_are_disjoint(resolved(part, one.get("$defs", {})), other) for part in parts)
     if "anyOf" in other:
@@ -327,12 +327,12 @@ def _are_disjoint(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _values_of(schema: Mapping[str, Any]) -> list[Any] | None:
-    """Return the values that a schema's `const` or `enum` allows; None if it has neither."""
+    """Return the values that the `const` or `enum` of a schema allows; None if the schema has neither keyword."""
     return [schema["const"]] if "const" in schema else schema.get("enum")
 
 
 def _types_of(schema: Mapping[str, Any]) -> set[str] | None:
-    """Return the JSON types that a schema allows; None if it does not restrict them."""
+    """Return the JSON types that a schema allows; None if the schema allows all types."""
     values, definitions = _values_of(schema), schema.get("type")
     if values is not None:
         return {_JSON_TYPES.get(type(value), "any") for value in values}
@@ -354,7 +354,7 @@ def union_label(member: Any) -> str:
 
 
 def schema_in(annotation: Any, definitions: Definitions) -> dict[str, Any]:
-    """Return the JSON Schema of an annotation with placeholders. Add the schemas that it refers to to `definitions`.
+    """Return the JSON Schema of an annotation, with placeholders. Add the schemas to which it refers to `definitions`.
 
     Raises:
         TypeError: The annotation has no JSON Schema.

@@ -77,9 +77,11 @@ class _TypeRewriter:
     _done: dict[Any, Any] = attrs.field(factory=dict)
     """Rewritten types by original class, so that each class is rewritten once."""
     _placeholders: dict[int, tuple[Any, type[Placeholder]]] = attrs.field(factory=dict)
-    """Annotation and placeholder by the `id()` of the annotation; the annotation is kept so that the id stays valid."""
+    """Annotation and its placeholder class, by the `id()` of the annotation.
+    The annotation is kept so that its id stays valid.
+    """
     _choices: dict[tuple[Any, ...], type[Placeholder]] = attrs.field(factory=dict)
-    """Placeholder of each union, by its members."""
+    """Placeholder class of each union, by the members of the union."""
 
     @property
     def has_placeholders(self) -> bool:
@@ -152,7 +154,7 @@ class _TypeRewriter:
         return made
 
     def _struct(self, cls: type) -> type:
-        """Create the msgspec struct that replaces an attrs class or dataclass: it has the same fields and the same JSON."""
+        """Create the msgspec struct for an attrs class or dataclass. The struct has the same fields and the same JSON."""
         fields = list(_init_arguments(cls))
         struct = msgspec.defstruct(
             self._free_name(cls.__name__),
@@ -242,7 +244,7 @@ def _takes_none(annotation: Any) -> bool:
 
 
 def _annotated_text(annotation: Any) -> str | None:
-    """Return the first text in the metadata of `Annotated`, which describes the value; None if there is none."""
+    """Return the first text in the metadata of `Annotated`, which describes the value; None without such a text."""
     metadata = getattr(annotation, "__metadata__", ()) if get_origin(annotation) is Annotated else ()
     return next((text for text in metadata if isinstance(text, str)), None)
 
@@ -277,13 +279,13 @@ def _parse_docstring(text: str) -> Docstring:
 
 
 def description_of(target: object) -> str:
-    """Return the docstring of an object without its sections; empty if it has none."""
+    """Return the docstring of an object without sections such as `Args:`; empty if the object has no docstring."""
     document = docstring_of(target)
     return (document.description or "").strip()
 
 
 def _summary(cls: type) -> str:
-    """Return the docstring of a class without its sections; empty if `dataclass` generated the docstring."""
+    """Return the docstring of a class without sections such as `Args:`; empty if `dataclass` generated the docstring."""
     text = cls.__doc__ or ""
     generated = text.startswith(f"{cls.__name__}(") and dataclasses.is_dataclass(cls)
     return "" if generated else description_of(cls)
@@ -314,7 +316,7 @@ class CompiledType:
     """The members of each union that msgspec cannot read, because its members are similar in JSON."""
 
     def ambiguous_pair(self) -> tuple[str, str] | None:
-        """Return the names of two classes of a union that one object could match; None if there are none."""
+        """Return the names of two classes in a union that the same object could match; None if no pair is ambiguous."""
         for members in self.unions:
             schemas = [(union_label(member), object_schema(member)) for member in members]
             for (name, one), (other_name, other) in itertools.combinations(schemas, 2):
@@ -381,7 +383,10 @@ class _Converter:
     _build: Callable[[Any], Any] | None
     """Function that replaces structs in a decoded value by the user's classes; None if the type contains no structs."""
     _results: dict[tuple[int, type], tuple[Any, str]] = attrs.field(factory=dict)
-    """Cached value or error of each part that a placeholder converted, by the part's `id()` and the placeholder."""
+    """Cached conversions of parts of the JSON value.
+    The key is the `id()` of the part and the class (`Placeholder`) that replaces its type. The value is the result and
+    an empty string, or None and the error text.
+    """
 
     def convert(self, annotation: Any, value: Any) -> Any:
         """Convert a part of the JSON value to the type `annotation`.
@@ -457,7 +462,7 @@ def compile_type(annotation: Any) -> CompiledType:
 
 
 def _reason(error: Exception) -> str:
-    """Return the last line of an error's text. The other lines, by msgspec, recommend hooks that users cannot set."""
+    """Return the last line of an error's text. The other lines are advice of msgspec that users cannot apply."""
     return str(error).rpartition("\n")[2]
 
 
@@ -538,7 +543,7 @@ def _compile_plain_fields(
 
 
 def _is_cacheable(field: _Field) -> bool:
-    """Return True if the schema of a parameter can be cached: its type is built-in and its default is hashable.
+    """Return True if a parameter's schema can be cached, because its type is built-in and its default is hashable.
 
     Classes are not cacheable, because their annotations may resolve differently later.
     """

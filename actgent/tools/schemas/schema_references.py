@@ -1,7 +1,7 @@
 """Resolution of references within a JSON Schema document: pointers (RFC 6901), anchors and `$id`s.
 
-A reference whose target depends on the value (`$dynamicRef`, two resources of the same name) resolves to all candidates,
-so that the measured cost is an upper bound.
+The target of a `$dynamicRef`, or of a name that two resources have, depends on the value. Such a reference resolves to all
+candidates, so that the measured cost is an upper bound.
 """
 
 import re
@@ -52,7 +52,7 @@ class SchemaReferences:
                 ]  # skips the texts of an enum
 
     def _index(self, schema: Mapping[str, Any], base: str) -> str:
-        """Index the id and the anchors of one schema. Return the base URI for the schemas inside it."""
+        """Index the id and the anchors of a schema. Return the base URI for the schemas inside of it."""
         named = schema.get("$id", schema.get("id"))
         if isinstance(named, str):
             base = _resolve_uri(base, named).removesuffix("#")

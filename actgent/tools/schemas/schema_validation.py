@@ -18,7 +18,7 @@ import jsonschema_rs
 
 from actgent.errors import ConfigurationError
 
-from .validation_time_bound import (
+from .schema_validation_cost import (
     MAX_COST,
     MAX_DEPTH,
     SchemaCost,
@@ -64,7 +64,7 @@ def _patterns(schema: Any) -> Iterator[str]:
 
 
 def is_backtracking(pattern: str) -> bool:
-    """Return True if a pattern may backtrack, so that it does not run in linear time."""
+    """Return True if a regular expression may backtrack, so that it may take more than linear time."""
     return _BACKTRACKS.search(pattern) is not None
 
 
@@ -175,7 +175,7 @@ def _compile_cached(schema: Mapping[str, Any]) -> "CompiledSchema":
 
 
 def _compile(schema: Mapping[str, Any]) -> "CompiledSchema":
-    """Compile a schema without its duplicate branches.
+    """Compile a schema after its duplicate branches were removed.
 
     If that fails, compile the unchanged schema, so that the error quotes the user's schema.
     """
@@ -239,7 +239,7 @@ class CompiledSchema:
         return self._compiled[backtracks]
 
     def reason(self, value: Any, *, root: str = "") -> str | None:
-        """Return why a value does not match the schema, as text for the model; None if it matches. `root` is the path of the value.
+        """Return for the model why a value does not match the schema; None if it matches. `root` is the path of the value.
 
         Raises:
             ValueError: The value is not JSON.
@@ -276,7 +276,7 @@ class CompiledSchema:
         return backtracks_for(tries) if tries <= MAX_BACKTRACKS // MIN_TEXT_BACKTRACKS else None
 
     def _errors(self, value: Any, backtracks: int) -> Sequence[jsonschema_rs.ValidationError]:
-        """Return all validation errors of a value if their number is bounded, else only the first error."""
+        """Return all validation errors of a value if their number is limited; otherwise only the first error."""
         text = json.dumps(value)
         limit = self._cost.at_depth(MAX_DEPTH) * (text.count(",") + 1)
         is_short = (
@@ -305,7 +305,7 @@ class CompiledSchema:
 
     @cached_property
     def _brief(self) -> "CompiledSchema":
-        """The same schema compiled so that branches report no error details. It is compiled on first use."""
+        """This schema, compiled so that branches report no error details. It is compiled when it is first used."""
         return attrs.evolve(self, schema=_hide_branches(self._schema), compiled={})
 
     @cached_property
@@ -342,14 +342,20 @@ def _format_error(
             ]
         )
     path = "".join(f"/{step}" for step in error.instance_path) or root
-    message = (_format_required_choice(error, schema) or _format_branches(error, branches, path))[
-        :_MAX_SHOWN_CHARACTERS
-    ]
+    message = _shorten(_format_required_choice(error, schema) or _format_branches(error, branches, path))
     return f"{path[:_MAX_SHOWN_CHARACTERS]}: {message}" if path and path != known_path else message
 
 
+def _shorten(message: str) -> str:
+    """Omit the middle of a long message: it begins with the value, and ends with the reason."""
+    if len(message) <= _MAX_SHOWN_CHARACTERS:
+        return message
+    begin = _MAX_SHOWN_CHARACTERS // 3
+    return f"{message[:begin]} ... {message[begin - _MAX_SHOWN_CHARACTERS :]}"
+
+
 def _relevant_branches(error: jsonschema_rs.ValidationError) -> list[Sequence[jsonschema_rs.ValidationError]]:
-    """Return the errors of the branches of `anyOf` or `oneOf` that the value was most likely written for, one list per branch.
+    """Return the errors of the branches of `anyOf` or `oneOf` that the model has probably meant, one list per branch.
 
     If no branch is likely, return for each branch the errors that exclude it.
     """
@@ -453,7 +459,7 @@ def copy_schema(schema: Any) -> Any:
 
 
 def _without_duplicate_branches(schema: Any) -> dict[str, Any]:
-    """Return the schema without duplicate branches in `anyOf` and `allOf`, which do not change its meaning."""
+    """Return the schema without duplicate branches in `anyOf` and `allOf`. Duplicate branches have no effect."""
     plain = dict(schema)
     for key in ("anyOf", "allOf"):
         branches = plain.get(key)
@@ -475,7 +481,7 @@ def _map_schemas(key: str, value: Any, change: Callable[[Mapping[str, Any]], Any
 
 
 def _deduplicate(branches: Sequence[Any]) -> list[Any]:
-    """Return the branches of a choice without duplicates, in their order."""
+    """Return the branches of a choice in their order, each branch once."""
     kept: dict[str, Any] = {}
     for branch in branches:
         try:

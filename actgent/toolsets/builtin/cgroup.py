@@ -1,7 +1,7 @@
 """Control group that limits the memory of a sandboxed command, if this process may create one.
 
-The kernel charges a memory cgroup for everything that its processes cause: their pages, files in memory (tmpfs, memfd,
-including unmapped ones), and kernel memory such as inodes and socket buffers.
+The kernel counts for a memory cgroup all memory that its processes use: their pages, files in memory (tmpfs, memfd, also
+unmapped files), and kernel memory such as inodes and socket buffers.
 
 Documentation: https://docs.kernel.org/admin-guide/cgroup-v2.html,
 https://docs.kernel.org/admin-guide/cgroup-v1/memory.html.
@@ -18,7 +18,7 @@ _PREFIX = "actgent-"
 
 
 def make_cgroup(memory: int) -> Path | None:
-    """Create a cgroup whose processes together use at most `memory` bytes; None if this process has no permission.
+    """Create a cgroup whose processes together use at most `memory` bytes; None if this process lacks the permission.
 
     Return the folder of the cgroup. The caller removes it after the last process has ended.
     """
@@ -53,7 +53,7 @@ def _set_limit(path: Path, memory: int) -> None:
 
 @functools.cache
 def _parents() -> tuple[Path, ...]:
-    """Return the folders in which this process may create cgroups with a memory limit; empty if there are none.
+    """Return the folders in which this process may create cgroups with a memory limit; empty if no folder permits this.
 
     The first call removes leftover cgroups of dead processes from these folders.
     """
@@ -67,7 +67,7 @@ def _parents() -> tuple[Path, ...]:
 
 
 def _remove_stale(parent: Path) -> None:
-    """Remove cgroups of `parent` that actgent created in a process which is dead. A cgroup that still has processes stays."""
+    """Remove the cgroups in `parent` that a dead actgent process has created. Cgroups with running processes are kept."""
     for path in parent.glob(f"{_PREFIX}*"):
         process = path.name.removeprefix(_PREFIX).partition("-")[0]
         if not Path("/proc", process).exists():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from actgent.errors import ConfigurationError, ToolError
 from actgent.errors.text_escaping import counted
-from actgent.limits_and_schedules.argument_checks import check_flag
+from actgent.limits_and_schedules.id_and_number_validation import check_flag
 from actgent.tools.function_tool import tool
 from actgent.tools.tool_interface import Tool
 from actgent.toolsets.toolset import StaticToolset
@@ -84,7 +84,7 @@ def _make_reading_tools(inside: "ConfinedFolder") -> list[Tool]:
 
     @tool(effect="pure")
     def search_files(text: str, folder: str = "") -> list[str]:
-        """Find the lines of files that contain a text, in a folder and below it.
+        """Find the lines that contain a text, in all files of a folder and its subfolders.
 
         Args:
             text: Text to find; upper and lower case differ.
@@ -194,7 +194,7 @@ class ConfinedFolder:
 
 
 def _files_below(descriptor: int, prefix: str, depth: int = 0) -> Iterator[tuple[str, str, int]]:
-    """Yield each file in an open folder and its subfolders: path of the file's folder, file name, descriptor of that folder.
+    """Yield each file in an open folder and its subfolders, as folder path, file name and descriptor of the folder.
 
     A subfolder that is too deep is yielded with an empty file name. Each level keeps one descriptor open.
 
@@ -223,7 +223,7 @@ def _files_below(descriptor: int, prefix: str, depth: int = 0) -> Iterator[tuple
 
 
 def _parse_name(name: str) -> list[str]:
-    """Split the path that a model gave into its components, without empty ones and `.`.
+    """Split a path that the model has given into its components. Empty components and `.` are omitted.
 
     Raises:
         ToolError: The path is absolute, or contains `..` or NUL.

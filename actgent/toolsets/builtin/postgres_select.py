@@ -179,7 +179,7 @@ def _reject_functions(connection: "psycopg.Connection[Any]", sql: str) -> None:
 
 
 def called_names(sql: str) -> frozenset[str]:
-    """Return all names that precede an opening parenthesis in a statement, so all functions that it calls by name.
+    """Return all names before an opening parenthesis in an SQL statement. They include every function that it calls by name.
 
     Raises:
         ToolError: A name uses Unicode escapes (`U&"..."`).
@@ -213,7 +213,7 @@ def called_names(sql: str) -> frozenset[str]:
 
 
 def _after_comment(sql: str, index: int) -> int:
-    """Return the index after the end of a `/*` comment whose text begins at `index`; the length of `sql` if it does not end.
+    """Return the index after the end of a `/*` comment whose text begins at `index`; the length of `sql` without an end.
 
     Comments of PostgreSQL nest.
     """
@@ -245,7 +245,7 @@ class _Column:
 
 
 def _limit_values(sql: str, columns: Sequence[_Column], bounds: QueryBounds) -> str:
-    """Wrap a SELECT in one that makes the server truncate long values and stop after one row more than `bounds.rows`."""
+    """Wrap a SELECT statement, so that the server truncates long values and stops after `bounds.rows` + 1 rows."""
     most = min(bounds.characters + 1, _ROW_CHARACTERS // len(columns))
     values = []
     for number, column in enumerate(columns, 1):
@@ -294,7 +294,7 @@ class _Statement:
         return self._columns
 
     def rows(self, sql: str) -> Iterator[Sequence[Any]]:
-        """Run a SELECT, and yield each row as it arrives. `describe` must have been called for its columns."""
+        """Run a SELECT statement, and yield each row when it is received. Call `describe` first, which reads the columns."""
         connection = self._connection.pgconn
         connection.send_query_params(sql.encode(), None)
         connection.set_single_row_mode()
@@ -306,7 +306,7 @@ class _Statement:
                 ]
 
     def close(self) -> None:
-        """Cancel the statement if it still runs, and close the connection. The server then rolls the transaction back."""
+        """Cancel the statement if it is still running, and close the connection. The server then rolls back the transaction."""
         if self._connection.pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
             with suppress(psycopg.Error):
                 self._connection.cancel_safe(timeout=_CANCEL_SECONDS)

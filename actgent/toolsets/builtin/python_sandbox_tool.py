@@ -1,8 +1,8 @@
 """Tool that runs Python code in Monty, an interpreter in a separate process without files, network or system access.
 
-Source: https://github.com/pydantic/monty. The agent's other tools are functions in the code, so that a model replaces
-twenty calls by one; each function call is a call of the tool itself (`ToolContext.tools`). Code that runs again sees the
-same time and random numbers, and gets the recorded results of its calls.
+Source: https://github.com/pydantic/monty. The code can call the agent's other tools as functions, so that a model
+replaces twenty calls by one. Each function call is a call of the tool (`ToolContext.tools`). Code that runs again gets the same
+time and random numbers, and the recorded results of its calls.
 """
 
 import datetime as dt
@@ -20,9 +20,9 @@ import outcome
 import trio
 
 from actgent.approvals import ApprovalRequest
-from actgent.errors import ConfigurationError, ParseError, ToolError
+from actgent.errors import ConfigurationError, ToolError
 from actgent.errors.text_escaping import counted
-from actgent.support.strict_json import loads
+from actgent.support.strict_json import loads, loads_or_text
 from actgent.tools.outputs.result_text import to_text
 from actgent.tools.tool_interface import ApprovalRule, Effect, NestedToolCalls, Tool, ToolContext
 
@@ -119,7 +119,7 @@ class PythonTool(Tool):
             return await worker.run(arguments["code"], functions)
 
     def _functions(self, others: NestedToolCalls | None) -> Mapping[str, str]:
-        """Return the names of the tools that the code may call, by the names of their Python functions.
+        """Return the names of the tools that the code may call, each under the name of its Python function.
 
         In function names, characters that Python does not allow become `_`. `others` are the agent's tools; None gives no functions.
         """
@@ -156,7 +156,7 @@ class _Functions:
         result = await self.others.call(known, arguments)
         if result.error is not None:
             return {"exception": RuntimeError(f"{known}: {result.error}")}
-        return {"return_value": _value(result.content)}
+        return {"return_value": loads_or_text(result.content)}
 
 
 def _arguments(
@@ -175,14 +175,6 @@ def _arguments(
         raise TypeError(f"it got two values for {twice[0]!r}")
     plain: dict[str, Any] = loads(to_text({**placed, **named}))
     return plain
-
-
-def _value(content: str) -> Any:
-    """Convert the text of a tool result to a Python value: JSON is decoded, other text unchanged."""
-    try:
-        return loads(content)
-    except ParseError:
-        return content
 
 
 # --- the interpreter ---------------------------------------------------------------------------
@@ -265,7 +257,7 @@ class _Worker:
     """Number of printed characters, including dropped ones."""
 
     async def run(self, code: str, functions: _Functions) -> str:
-        """Run code to its end. Return the printed text and the value of the last expression, or a note if both are empty.
+        """Run code to its end. Return the printed text and the value of the last expression. If both are empty, return a note.
 
         Raises:
             ToolError: The code is invalid or raised an exception; the text includes the output.
@@ -285,7 +277,7 @@ class _Worker:
         return "\n".join([*self._printed_lines(), *value]) or "(no output)"
 
     async def _answer(self, state: Any, functions: _Functions) -> Any:
-        """Handle a suspension of the code, such as a call of a tool, and resume the code. Return its next state."""
+        """Resume the interpreter after the code was suspended, for example by a tool call. Return the next state of the code."""
         if isinstance(state, self.monty.NameLookupSnapshot):
             return await self._step(state.resume)
         if not isinstance(state, self.monty.FunctionSnapshot):
@@ -323,7 +315,7 @@ class _Worker:
                 os.kill(self.process, signal.SIGKILL)
 
     def _print(self, _: str, text: str) -> None:
-        """Store text that the code printed. Drop text above the output limit; the code continues. Runs in a thread."""
+        """Store text that the code has printed. Text above the output limit is dropped. Runs in a thread."""
         if text and self.size < self.output_limit:
             self.printed.append(text[: self.output_limit - self.size])
         self.size += len(text)

@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from actgent.errors import ConfigurationError, ToolError
-from actgent.limits_and_schedules.argument_checks import at_least_one
+from actgent.limits_and_schedules.id_and_number_validation import at_least_one
 
 from .cgroup import make_cgroup
 from .sandbox_supervisor import MEMORY_EXCEEDED, count_oom_kills
@@ -239,7 +239,7 @@ def _open_filter_pipe(program: bytes) -> list[int]:
 
 
 async def _read_output(command: _Command, bounds: SandboxBounds, folder: Path | None) -> None:
-    """Read a command's output until the command has exited. Kill the command if it exceeds one of its bounds.
+    """Read the output of a command until the command exits. Kill the command if it exceeds one of its limits.
 
     `folder` is the persistent writable folder, whose size and number of files are also bounded; None without one.
     """
@@ -261,7 +261,7 @@ async def _read_output(command: _Command, bounds: SandboxBounds, folder: Path | 
 
 
 async def _watch(command: _Command, bounds: SandboxBounds, folder: Path | None) -> None:
-    """Measure a running command, and kill it when it exceeds its limits of memory, files or disk space.
+    """Measure a running command, and kill it if it uses too much memory, too many files or too much disk space.
 
     If the folder exceeds its limits before the command starts, the command is killed only if it adds to the folder.
     So commands can clean up.
@@ -387,7 +387,7 @@ def _measure(folder: Path, limit: int | None = None, max_files: int | None = Non
 
 
 def _read_status(status: int) -> bytes:
-    """Return the data that is available in the supervisor's status pipe without waiting, and close the pipe."""
+    """Return the data that can be read from the supervisor's status pipe without waiting, and close the pipe."""
     os.set_blocking(status, False)
     try:
         return os.read(status, 4096)

@@ -4,8 +4,8 @@ Run as a script by an interpreter without site packages, so it imports only the 
 other end of the control pipe. The command starts when a byte arrives on that pipe. It is
 killed when the pipe closes, which the kernel also does after kill -9 of the parent.
 
-The death signal of bubblewrap (`--die-with-parent`) is not sufficient: bubblewrap is two processes, and if the first
-one dies before the second has requested the signal, the second waits forever. Orphans of the command become children
+The death signal of bubblewrap (`--die-with-parent`) is not sufficient, because bubblewrap is two processes. If the first process
+dies before the second has requested the signal, the second process waits forever. Orphans of the command become children
 of this process (PR_SET_CHILD_SUBREAPER, prctl(2)), which kills its children until none is left.
 
 Arguments: the control descriptor, bubblewrap's status descriptor, the user id or `-`, the folder of the cgroup or
@@ -25,7 +25,7 @@ MEMORY_EXCEEDED = b"actgent: memory-exceeded\n"
 
 
 def supervise() -> int:
-    """Run the command of this process's arguments until it ends, kill its remaining processes, and return its exit code."""
+    """Run the command in this process's arguments, kill all processes that it leaves, and return its exit code."""
     control, status = int(sys.argv[1]), int(sys.argv[2])
     user = None if sys.argv[3] == "-" else int(sys.argv[3])
     cgroup = None if sys.argv[4] == "-" else sys.argv[4]
@@ -82,7 +82,7 @@ def _redirect(target: int, *descriptors: int) -> None:
 
 
 def _wait(child: int, control: int) -> int:
-    """Wait until the process `child` ends, or kill it when the control pipe closes. Return its exit code."""
+    """Wait until the process `child` ends. If the control pipe closes first, kill the process. Return the exit code."""
     ended = os.pidfd_open(child)
     polling = select.poll()
     polling.register(ended, select.POLLIN)

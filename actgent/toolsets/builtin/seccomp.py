@@ -1,9 +1,9 @@
 """System call filter for sandboxed commands: forbids calls that commands do not need and that attacks on kernels use.
 
-Namespaces isolate a command, but all share the kernel. So the filter forbids calls that namespaces do not separate
-(keys, performance counters, hypervisor sockets) and calls that expose more of the kernel (bpf, io_uring, mounts). It also
-forbids calls that access other processes. bubblewrap installs the filter directly before it starts the command; child processes inherit
-it.
+Namespaces isolate a command, but all namespaces share the kernel. So the filter forbids calls that namespaces do not separate:
+keys, performance counters, hypervisor sockets. It also forbids calls that expose more of the kernel (bpf, io_uring, mounts), and
+calls that access other processes. bubblewrap installs the filter directly before it starts the command. Child processes inherit
+the filter.
 
 A filter is a BPF program (seccomp(2)); the system call numbers are from Linux' headers.
 """

@@ -1,8 +1,7 @@
 """Tool that runs shell commands in a bubblewrap sandbox: no network, a read-only system, one writable folder, and limits.
 
-The kernel isolates the command by namespaces for users, processes, network and mounts, which bubblewrap
-(https://github.com/containers/bubblewrap) creates without root, and by the limits that `prlimit` sets.
-`sandbox.py` runs and ends the command.
+The kernel isolates the command by namespaces for users, processes, network and mounts, and by the limits that `prlimit` sets.
+bubblewrap (https://github.com/containers/bubblewrap) creates the namespaces without root. `sandbox.py` runs and ends the command.
 """
 
 import math
@@ -58,9 +57,9 @@ def process_tool(
 
     The `memory` limit is exact if this process may create a cgroup with a memory controller: as root, in most containers, and
     in services of a user's systemd. Otherwise processes are measured four times per second, and unnamed files
-    (`memfd_create`) are forbidden. Not limited are then: kernel memory for sockets, pipes and page tables, memory that is
-    allocated and freed between two measurements, and disk space under `folder` of removed files that are still open, mapped,
-    or in a socket.
+    (`memfd_create`) are forbidden. Three kinds of use are then not limited: kernel memory for sockets, pipes and page tables;
+    memory that is allocated and freed between two measurements; and disk space of removed files under `folder` that are still in
+    use.
 
     Args:
         name: Name by which the model calls the tool.
@@ -78,8 +77,8 @@ def process_tool(
         approval: True if each command needs an approval.
 
     Raises:
-        ConfigurationError: bubblewrap or prlimit is not installed, the folder does not exist or is owned by root, or a path
-            of `read` does not exist, is not a folder or file, or is used by the sandbox itself.
+        ConfigurationError: bubblewrap or prlimit is not installed. Or the folder does not exist, or is owned by root. Or a path of
+            `read` does not exist, is not a folder or file, or is used by the sandbox itself.
     """
     bounds = SandboxBounds(
         seconds=seconds, memory=memory, processes=processes, disk=disk, files=files, output=output
@@ -240,7 +239,7 @@ def _program(name: str) -> str:
 
 
 def _check_folder(folder: str | os.PathLike[str] | None) -> Path | None:
-    """Return the resolved path of the writable folder of commands; None without such a folder.
+    """Check and resolve the path of the folder in which commands may write; None if there is no such folder.
 
     Raises:
         ConfigurationError: The folder does not exist, or is owned by root.

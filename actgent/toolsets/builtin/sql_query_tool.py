@@ -5,7 +5,7 @@ from typing import Any
 
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
-from actgent.limits_and_schedules.argument_checks import at_least_one, check_seconds
+from actgent.limits_and_schedules.id_and_number_validation import at_least_one, check_seconds
 from actgent.tools.function_tool import FunctionTool
 from actgent.tools.tool_interface import Effect, Tool
 
@@ -58,7 +58,7 @@ def sql_tool(
         )
 
     def ask(sql: str, parameters: dict[str, str | float | bool | None] | None = None) -> dict[str, Any]:
-        """Run one SQL statement, and return its columns and rows."""
+        """Run one SQL statement with parameters, and return the columns and rows of its result."""
         if kind == "sqlite":
             return _ask_sqlite(rest.removeprefix("/"), sql, parameters or {}, max_rows, timeout)
         return _ask_postgres(database, sql, parameters or {}, max_rows, timeout)
@@ -107,7 +107,7 @@ def _collect_rows(names: Sequence[str], rows: Iterable[Row], max_rows: int) -> d
 
 
 def _value(value: Any) -> Any:
-    """Convert a column value to JSON data. Bytes become a text with their size; types that JSON lacks become text.
+    """Convert a column value to JSON data. Bytes become a text with their size, and types that JSON lacks become text.
 
     Long text is truncated.
     """

@@ -175,7 +175,7 @@ class _TemporaryFile(apsw.VFSFile):
 
 
 def _install_functions(connection: Any) -> None:
-    """Replace SQL functions of a connection that take quadratic time by linear ones.
+    """Replace SQL functions that take quadratic time in SQLite by functions that take linear time.
 
     A query with a quadratic function could block its thread for minutes.
     """

@@ -13,7 +13,8 @@ from actgent.errors import ToolError
 from actgent.errors.text_escaping import counted
 from actgent.support.user_code_calls import explained_text
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
-from actgent.toolsets.http import Guard, decode_text, read_decoded
+from actgent.toolsets.http.bounded_http_requests import decode_text, read_decoded
+from actgent.toolsets.http.internal_address_blocking import Guard
 
 MAX_BYTES = 2_000_000
 """Maximum size of a page in bytes; the rest is ignored."""
@@ -105,7 +106,7 @@ def page_text(page: str) -> str:
 
 
 def _lines(text: str) -> str:
-    """Convert text with NUL characters between blocks to lines: one block per line, single spaces, no empty blocks."""
+    """Convert text with a NUL character between blocks to one line per block. Spaces are merged and empty blocks removed."""
     lines = io.StringIO()
     between = ""
     for found in _WORD_OR_END.finditer(text):

@@ -14,6 +14,7 @@ from urllib.parse import quote, quote_plus
 import attrs
 
 from actgent.errors import ConfigurationError
+from actgent.support.unknown_name_hints import lists_arguments
 
 
 @attrs.frozen
@@ -59,13 +60,14 @@ NO_CREDENTIALS = Credentials()
 
 
 async def get_credentials(auth: Auth | None) -> Credentials:
-    """Call an `auth=` function, and return its credentials for one request. Without a function, return empty credentials."""
+    """Call the `auth=` function, and return the credentials for one request. If `auth` is None, return empty credentials."""
     if auth is None:
         return NO_CREDENTIALS
     given = auth()
     return await given if inspect.isawaitable(given) else given
 
 
+@lists_arguments
 @attrs.frozen
 class Bearer:
     """Credentials: a token in the `Authorization` header (RFC 6750)."""
@@ -77,6 +79,7 @@ class Bearer:
         return Credentials(headers={"Authorization": f"Bearer {self.token}"})
 
 
+@lists_arguments
 @attrs.frozen
 class Basic:
     """Credentials: a user name and a password in the `Authorization` header (RFC 7617)."""
@@ -91,6 +94,7 @@ class Basic:
         return Credentials(headers={"Authorization": f"Basic {pair}"})
 
 
+@lists_arguments
 @attrs.frozen
 class APIKey:
     """Credentials: a key in a header, or in a query parameter if `query` is set."""

@@ -9,6 +9,7 @@ import codecs
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import attrs
 import httpx2
@@ -19,7 +20,27 @@ from actgent.errors.text_escaping import counted, shown
 from actgent.support.user_code_calls import explained_text
 
 from .api_credentials import NO_CREDENTIALS, Credentials
-from .connection_guard import CODINGS, Guard
+from .internal_address_blocking import CODINGS, Guard
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def is_http_url(url: str) -> bool:
+    """Return True if `url` is an absolute http or https URL with a host, and with a valid port or none."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises ValueError for an invalid port
+        return parts.scheme in _PORTS and bool(parts.hostname) and bool(httpx2.URL(url).host)
+    except (ValueError, UnicodeError, httpx2.InvalidURL):
+        return False
+
+
+def origin_of(url: str) -> str:
+    """Return scheme, host and port of a valid http or https URL (RFC 6454), with the port written out."""
+    parts = httpx2.URL(url)
+    host = f"[{parts.host}]" if ":" in parts.host else parts.host
+    return f"{parts.scheme}://{host.lower()}:{parts.port or _PORTS[parts.scheme]}"
+
 
 MAX_ERROR_CHARACTERS = 2_000
 """Maximum number of characters of an error response that the model reads."""
@@ -28,6 +49,9 @@ _MIN_SECRET_CHARACTERS = 8
 _REDIRECTS = (301, 302, 303, 307, 308)
 _RETRYABLE_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 """HTTP statuses after which a retry may succeed."""
+
+_MAX_RETRY_WAIT_SECONDS = 2
+"""Maximum `Retry-After` of a response after which the tool retries a request itself."""
 
 
 class RetryableHTTPToolError(HTTPToolError):
@@ -128,7 +152,7 @@ def _follow_redirect(request: APIRequest, response: APIResponse) -> APIRequest:
     """Build the request to the target of a redirect response.
 
     Raises:
-        HTTPToolError: The redirect would send a body to another origin, or leave TLS.
+        HTTPToolError: The redirect would send a body to another origin, drop the body of a moved POST, or leave TLS.
     """
     here = httpx2.URL(request.url)
     try:
@@ -140,7 +164,15 @@ def _follow_redirect(request: APIRequest, response: APIResponse) -> APIRequest:
             f"the API redirected from https to {shown(str(there.scheme))}, which is not followed"
         )
     is_same = (here.scheme, here.host, here.port) == (there.scheme, there.host, there.port)
-    keeps_method = response.status in (307, 308) or request.method in ("GET", "HEAD")
+    keeps_method = (
+        response.status in (307, 308)
+        or request.method in ("GET", "HEAD")
+        or (response.status in (301, 302) and request.method != "POST")  # as in browsers
+    )
+    if response.status == 301 and not keeps_method:  # noqa: PLR2004 - moved permanently: a GET would not do the work
+        raise HTTPToolError(
+            f"the API moved to {shown(str(there.copy_with(query=None)))}, and POST is not redirected: use that URL"
+        )
     if keeps_method and request.content is not None and not is_same:
         raise HTTPToolError(
             f"the API redirected a request with a body to {shown(there.host)}, which is not followed"
@@ -209,7 +241,7 @@ def _exclude_names(
 
 @asynccontextmanager
 async def _answer(client: httpx2.AsyncClient, request: httpx2.Request) -> AsyncIterator[httpx2.Response]:
-    """Send a request for the duration of a block, which gets the response and may read its body."""
+    """Send a request. During the block, the response is open and its body can be read."""
     response = await client.send(request, stream=True)
     try:
         yield response
@@ -252,9 +284,10 @@ def decode_text(body: bytes, charset: str | None) -> str:
     """
     try:
         codec = codecs.lookup(charset or "utf-8").name
-        return body.decode("utf-8" if codec in _SLOW_CODECS else codec, "replace")
+        text = body.decode("utf-8" if codec in _SLOW_CODECS else codec, "replace")
     except (LookupError, ValueError):
-        return body.decode("utf-8", "replace")
+        text = body.decode("utf-8", "replace")
+    return text.removeprefix("\ufeff")
 
 
 def _check_response(response: APIResponse, secrets: Sequence[str]) -> APIResponse:
@@ -271,12 +304,15 @@ def _check_response(response: APIResponse, secrets: Sequence[str]) -> APIRespons
     response = attrs.evolve(response, body=body)
     if not is_error:
         return response
-    error_text = response.text[:MAX_ERROR_CHARACTERS]
     phrase = httpx2.codes.get_reason_phrase(response.status)
-    kind = RetryableHTTPToolError if response.status in _RETRYABLE_STATUSES else HTTPToolError
-    raise kind(
-        f"the API answered {response.status} {phrase}: {error_text}".rstrip(": "), status=response.status
-    )
+    reason = f"the API answered {response.status} {phrase}".rstrip()
+    is_retryable = response.status in _RETRYABLE_STATUSES
+    if wait := response.headers.get("retry-after", "")[:40]:
+        reason += f"; retry after {wait} s" if wait.isdecimal() else f"; retry after {wait}"
+        is_retryable = is_retryable and wait.isdecimal() and int(wait) <= _MAX_RETRY_WAIT_SECONDS
+    kind = RetryableHTTPToolError if is_retryable else HTTPToolError
+    error_text = response.text[:MAX_ERROR_CHARACTERS]
+    raise kind(f"{reason}: {error_text}".rstrip(": "), status=response.status)
 
 
 def _redact(text: Any, credentials: Credentials) -> str:

@@ -1,6 +1,7 @@
 """`HTTPTool`: one HTTP request of an API as a tool."""
 
 import base64
+import codecs
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
@@ -13,15 +14,15 @@ import trio
 from actgent.approvals import ApprovalRequest
 from actgent.errors import ConfigurationError, InvalidArguments
 from actgent.errors.text_escaping import counted
-from actgent.limits_and_schedules.argument_checks import at_least_one
+from actgent.limits_and_schedules.id_and_number_validation import at_least_one
+from actgent.support.unknown_name_hints import lists_arguments
 from actgent.tools.outputs.result_media import UNKNOWN_TYPE, make_medium
 from actgent.tools.tool_interface import ApprovalRule, Effect, Tool, ToolContext
 from actgent.toolsets.toolset import Publish, Toolset
 
 from .api_credentials import Auth, check_auth, get_credentials
-from .bounded_http_requests import APIRequest, APIResponse, Connections, RetryableHTTPToolError
-from .connection_guard import Guard
-from .http_url_parsing import is_http_url
+from .bounded_http_requests import APIRequest, APIResponse, Connections, RetryableHTTPToolError, is_http_url
+from .internal_address_blocking import Guard
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 Parameters = Mapping[str, Any]
@@ -40,6 +41,8 @@ RESERVED_HEADERS = frozenset(
     "transfer-encoding upgrade".split()
 )
 """Names of headers that a model must not set."""
+MAX_LOCATION_CHARACTERS = 1_000
+"""Maximum number of characters of the `Location` of an empty response that the model reads."""
 _PLACEHOLDER = re.compile(r"\{([A-Za-z0-9_.-]+)\}")
 _MEDIA = re.compile("image/|audio/|application/pdf")
 _TEXT = (
@@ -54,6 +57,7 @@ _TEXT = (
 )
 
 
+@lists_arguments
 class HTTPTool(Tool, Toolset):
     """An HTTP request as a tool. The model supplies the `{}` parts of the URL, query parameters, headers and the body.
 
@@ -233,7 +237,7 @@ def to_parameter_text(value: Any) -> str:
 
 
 def to_query_pairs(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Convert parameter values to (name, text) pairs of a query. A list becomes one pair per item; None is omitted."""
+    """Convert parameter values to (name, text) pairs of a query. A list gives one pair for each item, and None gives no pair."""
     found = []
     for name, value in values.items():
         items = value if isinstance(value, list) else [value]
@@ -248,15 +252,31 @@ def to_tool_result(response: APIResponse) -> object:
     """
     kind = response.headers.get("content-type", "").lower()
     if not response.body:
-        return f"(empty response, status {response.status})"
-    if not kind or any(mark in kind for mark in _TEXT):
+        location = response.headers.get("location", "").partition("?")[0]  # the query may repeat a key
+        more = f", location {location[:MAX_LOCATION_CHARACTERS]}" if location else ""
+        return f"(empty response, status {response.status}{more})"
+    if any(mark in kind for mark in _TEXT):
         return response.text
     if not response.is_truncated and _MEDIA.match(kind):
         name = PurePosixPath(urlsplit(response.url).path).name or "file"
         if (medium := make_medium(response.body, kind, name=name)).media_type != UNKNOWN_TYPE:
             return medium
+    if _is_utf8(response):
+        return response.text
     head = base64.b64encode(response.body[:48]).decode()
-    return f"(binary response: {kind.partition(';')[0]}, {counted(len(response.body), 'byte')}; first bytes in base64: {head})"
+    kind = kind.partition(";")[0] or "unknown type"
+    return f"(binary response: {kind}, {counted(len(response.body), 'byte')}; first bytes in base64: {head})"
+
+
+def _is_utf8(response: APIResponse) -> bool:
+    """Return True if a response body is UTF-8 text without NUL bytes. The last character of a truncated body may be incomplete."""
+    if b"\0" in response.body:
+        return False
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(response.body, final=not response.is_truncated)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 # --- checking arguments -----------------------------------------------------------------------

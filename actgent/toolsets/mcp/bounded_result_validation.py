@@ -3,16 +3,21 @@
 The SDK validates in the event loop by a library without time limits: a kilobyte of schema could block the process forever.
 """
 
-from collections.abc import Iterable
-from typing import Any, Self
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import mcp_types
 from mcp import ClientSession
+from mcp.shared.dispatcher import CallOptions
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from pydantic import ValidationError
 
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import shown
 from actgent.support.safe_logging import logger_of
 from actgent.tools.schemas import CompiledSchema, compile_schema
+
+from .message_repair import describe_faults, repair_result
 
 _log = logger_of(__name__)
 
@@ -24,9 +29,21 @@ class BoundedSession(ClientSession):
     """
 
     def __init__(self, reading: Any, writing: Any, **options: Any) -> None:
-        super().__init__(_ToolLists(reading), writing, **options)
+        super().__init__(dispatcher=_RepairingDispatcher(reading, writing), **options)
         self._schemas: dict[str, Any] = {}
         self._compiled: dict[str, CompiledSchema | None] = {}
+
+    async def send_request(self, *arguments: Any, **options: Any) -> Any:
+        """Send a request, and return its result.
+
+        Raises:
+            MCPError: The server rejected the request, or the connection was lost.
+            ValueError: The result is invalid.
+        """
+        try:
+            return await super().send_request(*arguments, **options)
+        except ValidationError as error:
+            raise ValueError(f"the server's response is invalid: {describe_faults(error)}") from error
 
     def set_tools(self, listed: Iterable[mcp_types.Tool]) -> None:
         """Set the tools of the server, whose output schemas validate later results."""
@@ -59,57 +76,10 @@ class BoundedSession(ClientSession):
         return self._compiled[name]
 
 
-class _ToolLists:
-    """Message stream from a server without the invalid tools in tool lists, for which the SDK would reject the whole list."""
+class _RepairingDispatcher(JSONRPCDispatcher[Any]):
+    """Dispatcher of the SDK that repairs results, because the SDK would reject the whole result for one invalid item."""
 
-    def __init__(self, messages: Any) -> None:
-        self._messages = messages
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._messages, name)
-
-    async def __aenter__(self) -> Self:
-        await self._messages.__aenter__()
-        return self
-
-    async def __aexit__(self, *error: object) -> Any:
-        return await self._messages.__aexit__(*error)  # noqa: ASYNC102 - the caller shields it
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Any:
-        return _with_usable_tools(await self._messages.__anext__())
-
-    async def receive(self) -> Any:
-        return _with_usable_tools(await self._messages.receive())
-
-
-def _with_usable_tools(item: Any) -> Any:
-    result = getattr(getattr(item, "message", None), "result", None)
-    if isinstance(result, dict) and isinstance(tools := result.get("tools"), list):
-        result["tools"] = [each for each in tools if not isinstance(each, dict) or _make_usable(each)]
-    return item
-
-
-def _make_usable(tool: dict[str, Any]) -> bool:
-    """Add the type `object` to the input schema of a listed tool if the schema has no type.
-
-    Return False if the schema has another type; models can only pass objects.
-    """
-    schema = tool.get("inputSchema")
-    if not schema or not isinstance(schema, dict):
-        schema = tool["inputSchema"] = {"type": "object", "properties": {}}
-    kinds = schema.get("type", "object")
-    if kinds != "object" and not (isinstance(kinds, list) and "object" in kinds):
-        _log.warning(
-            "the tool %s of an MCP server is left out: the type of its arguments is %s, not object",
-            shown(str(tool.get("name"))[:100]),
-            shown(str(kinds)[:100]),
-        )
-        return False
-    schema["type"] = "object"
-    output = tool.get("outputSchema")
-    if output is not None and not (isinstance(output, dict) and output.get("type") == "object"):
-        del tool["outputSchema"]  # the SDK accepts only objects; without a schema results are not validated
-    return True
+    async def send_raw_request(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None, **more: Any
+    ) -> dict[str, Any]:
+        return repair_result(method, await super().send_raw_request(method, params, opts, **more))

@@ -50,7 +50,7 @@ class Round:
 
     @classmethod
     def parse(cls, text: str) -> "Round":
-        """Restore the round of a request from the text that `dump` wrote; a new round if the text is empty.
+        """Restore the state of a request from the text that `dump` wrote. An empty text gives the state of a new request.
 
         Raises:
             ToolError: The text is not an encoded round.
@@ -66,10 +66,12 @@ class Round:
                 _Responses.validate_python(known["responses"]),
             )
         except (ValueError, KeyError, TypeError, ValidationError) as error:
-            raise ToolError("the stored state of the MCP server's question cannot be read") from error
+            raise ToolError(
+                "the stored state of the MCP server's question cannot be read: call the tool again"
+            ) from error
 
     def dump(self) -> str:
-        """Encode the round as text for the journal, so that the request resumes after an approver's answer.
+        """Encode the state of a request as text for the journal, so that the request can resume after an approver's answer.
 
         Raises:
             ToolError: The text is too long.

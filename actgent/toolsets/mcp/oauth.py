@@ -1,8 +1,11 @@
 """OAuth 2.1 authorization of MCP servers by the SDK's client and a token file. Imported with the SDK.
 
 The SDK's client handles discovery, registration, PKCE and refresh. This module adds persistence and coordination
-between processes: the expiry time of tokens, the endpoint that refreshes them, one refresh at a time, a refresh if a
-server rejects a token, and a browser login only if the caller provides one.
+between processes:
+
+- The token file also stores the expiry time of the tokens, and the endpoint that refreshes them.
+- Tokens are refreshed by one process at a time, also if a server rejects a token.
+- The browser is opened only if the caller provides a login.
 
 Specification: https://modelcontextprotocol.io/specification/draft/basic/authorization
 """
@@ -27,9 +30,9 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl
 
 from actgent.errors import ConfigurationError, ToolsetUnavailable
-from actgent.support.shared_files import file_change
+from actgent.support.files_shared_by_processes import file_change
 
-from .token_file import OAuthSettings, TokenFile
+from .oauth_token_file import OAuthSettings, TokenFile
 
 EXPIRY_MARGIN_SECONDS = 30.0
 """Time before its expiry at which a token is refreshed, since a request takes a while."""
@@ -79,7 +82,7 @@ class StoredTokens:
         return bool(self._settings.client_id)
 
     def stored(self) -> dict[str, Any]:
-        """Return the stored authorization of this server; empty if there is none."""
+        """Return the stored authorization of this server; empty if no authorization is stored."""
         return self.file.read(self.url)
 
     async def get_tokens(self) -> OAuthToken | None:
@@ -251,7 +254,7 @@ async def delete_tokens(settings: OAuthSettings, url: str) -> None:
 
 
 def registered_port(settings: OAuthSettings, url: str) -> int:
-    """Return the redirect port with which this client registered earlier; 0 if it has not registered."""
+    """Return the redirect port of this client's earlier registration; 0 if the client is not registered."""
     client = TokenFile(settings.tokens).read(url).get("client") or {}
     try:
         return int(AnyUrl(client["redirect_uris"][0]).port or 0)
@@ -276,7 +279,7 @@ def _to_plain_model(model: Any) -> Any:
 
 
 def check_authorization_url(url: str) -> str:
-    """Return the URL of an authorization server after a check that it is safe to open in a browser.
+    """Check that the URL of an authorization server is safe to open in a browser, and return the URL.
 
     Raises:
         ConfigurationError: The URL is neither https nor a local address.

@@ -11,8 +11,8 @@ from mcp.shared.auth import AuthorizationCodeResult
 from actgent.errors import ConfigurationError
 
 from .oauth import LoginPrompt, check_authorization_url, delete_tokens, registered_port
+from .oauth_token_file import OAuthSettings
 from .server_toolset import MCPServer
-from .token_file import OAuthSettings
 
 LOGIN_TIMEOUT_SECONDS = 300.0
 """Time that the user has to authorize a server."""
@@ -172,7 +172,7 @@ def _make_redirect_handler(redirect: RedirectReceiver) -> Callable[[trio.SocketS
 
 
 async def _target(stream: trio.SocketStream) -> str | None:
-    """Read a browser's request and return its target (path and query); None if it is not a GET request."""
+    """Read the request of a browser, and return its target (path and query); None if the request is not a GET request."""
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_REQUEST_BYTES)
     while True:
         await trio.lowlevel.checkpoint()

@@ -16,7 +16,7 @@ from actgent.errors.text_escaping import shown
 from actgent.messages import ChatMessage
 from actgent.support.safe_logging import logger_of
 from actgent.support.user_code_calls import convert_user_error
-from actgent.tools.untrusted_call_sources import reading_text_of
+from actgent.tools.untrusted_sources_of_call import reading_text_of
 
 Sampling = Callable[[Sequence[ChatMessage], str, int], Awaitable[str]]
 """Function that answers a conversation, given its messages, a system prompt (may be empty) and the maximum tokens of the answer."""
@@ -52,7 +52,7 @@ class SampledCall:
         self._send, self._receive = trio.open_memory_channel[_Request](0)
 
     async def serve(self, fn: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
-        """Await `fn(*args)` and return its result. Until then, answer the server's sampling requests in this task."""
+        """Await `fn(*args)` and return its result. While it runs, answer the server's sampling requests in the calling task."""
         result: outcome.Outcome[T] | None = None
 
         async def run() -> None:
@@ -71,7 +71,7 @@ class SampledCall:
         return result.unwrap()
 
     async def ask(self, params: mcp_types.CreateMessageRequestParams) -> Reply:
-        """Pass a sampling request to the task that runs the call, and return its reply.
+        """Pass a sampling request to the task that runs the tool call, and return the reply to the request.
 
         Called by the connection's task.
         """

@@ -12,8 +12,8 @@ from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import shown
 from actgent.support.strict_json import load_document
 
+from .oauth_token_file import resolve_token_path
 from .server_toolset import MCPServer
-from .token_file import resolve_token_path
 from .tool_lock_file import LOCK
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -33,11 +33,11 @@ class AllowedEnvironment(dict[str, str]):
     """
 
     def __init__(self, allowed: Iterable[str]) -> None:
-        """Copy the values of the variables named in `allowed` that are set in this process."""
+        """Copy the environment variables named in `allowed` that are set in this process."""
         super().__init__({name: os.environ[name] for name in allowed if name in os.environ})
 
     def rejected(self, entry: object) -> list[str]:
-        """Return the names of the variables that a server entry refers to and that are set but not allowed."""
+        """Return the environment variables that a server entry uses and that are set in this process but not allowed."""
         used = {found[1] for found in _VARIABLE.finditer(json.dumps(entry))}
         return sorted(name for name in used if name in os.environ and name not in self)
 
@@ -95,7 +95,7 @@ def listed_servers(data: object, *, location: str) -> Mapping[str, Any]:
 def make_server(
     name: str, entry: object, *, environment: Mapping[str, str], folder: Path, location: str
 ) -> MCPServer:
-    """Create a server from its entry in a file.
+    """Create an MCP server from an entry of a configuration file.
 
     Args:
         name: Name of the server.

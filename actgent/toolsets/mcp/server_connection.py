@@ -3,8 +3,8 @@
 import base64
 import json
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
@@ -24,17 +24,18 @@ from actgent.errors.text_escaping import counted
 from actgent.information_flow_labels import label_of, to_ifc
 from actgent.messages import ChatMessage, Medium, Text
 from actgent.support.safe_logging import logger_of
-from actgent.support.untrusted_text import join_origins
+from actgent.support.untrusted_text_delimiters import join_origins
 from actgent.tools.outputs.result_media import make_medium
 from actgent.tools.outputs.result_text import replace_control_characters
-from actgent.tools.outputs.untrusted_result_delimiters import neutral
+from actgent.tools.outputs.untrusted_result_delimiters import replace_special_tokens
 from actgent.tools.schemas import compile_schema
-from actgent.tools.untrusted_call_sources import reading_text_of
-from actgent.toolsets.http import Guard
+from actgent.tools.untrusted_sources_of_call import reading_text_of
+from actgent.toolsets.http.internal_address_blocking import Guard
 
 from .bounded_result_validation import BoundedSession
+from .expired_session_error import SessionExpired
+from .http_transport import LOST, RepairingTransport
 from .multi_round_requests import Round, RoundRequest, run_rounds
-from .response_size_limit import BoundedTransport, SessionExpired
 from .sampling import SampledCall, Sampling, rejected
 from .server_command import MAX_MESSAGE_BYTES, ServerCommand
 from .stdio_transport import open_process
@@ -94,20 +95,14 @@ class MCPConnection:
     """Function that answers sampling requests; None if sampling is off."""
     answers: Answers | None = None
     """Function that answers the server's questions without an approver; None asks an approver."""
-    is_expired: bool = False
-    """True if a request was rejected because the server does not know the session; set before the request fails."""
     is_ended: bool = False
     """True if a new session must replace this one."""
     replaced: trio.Event = attrs.field(factory=trio.Event)
     """Set after the session has ended, as soon as the next session is open or has failed to open."""
     _idle: trio.Event = attrs.field(factory=trio.Event)
 
-    def mark_expired(self) -> None:
-        """Record that the server no longer knows the session. The rejected request then ends the connection."""
-        self.is_expired = True
-
     def end(self) -> None:
-        """End the session of this connection, so that a new connection replaces it."""
+        """End the session of this connection. The toolset then opens a new connection."""
         self.is_ended = True
         self.changed.set()
 
@@ -119,26 +114,27 @@ class MCPConnection:
                 await self._idle.wait()
 
     async def tools(self) -> list[mcp_types.Tool]:
-        """Request all tools of the server. Of several tools with the same name, return only the first."""
-        found: dict[str, mcp_types.Tool] = {}
-        cursor = None
-        for _ in range(MAX_PAGES):
-            page = await self.session.list_tools(params=_page(cursor))
-            for each in page.tools:
-                found.setdefault(each.name, each)
-            cursor = page.next_cursor
-            if cursor is None:
-                break
-            if len(found) > MAX_TOOLS:
-                break
-        if cursor is not None or len(found) > MAX_TOOLS:
-            _log.warning(
-                "an MCP server lists too many tools or pages: only the first %d tools are used",
-                min(len(found), MAX_TOOLS),
-            )
-        tools = list(found.values())[:MAX_TOOLS]
-        self.session.set_tools(tools)
-        return tools
+        """Request all tools of the server. Of several tools with the same name, return only the first.
+
+        Raises:
+            MCPError: The server rejected the request, or the connection was lost.
+            SessionExpired: The server no longer knows the session.
+        """
+        found: list[mcp_types.Tool] = []
+        try:
+            found = await _list_items(self.session.list_tools, "tools", MAX_TOOLS)
+        except MCPError as error:
+            if _is_about_session(error):
+                raise SessionExpired("the MCP server ended its session") from error
+            capabilities = self.session.server_capabilities
+            if (
+                error.code != mcp_types.METHOD_NOT_FOUND
+                or capabilities is None
+                or capabilities.tools is not None
+            ):
+                raise
+        self.session.set_tools(found)
+        return found
 
     @property
     def identity(self) -> tuple[str, str]:
@@ -193,17 +189,19 @@ class MCPConnection:
             if call.question is not None:
                 raise _approval_request(call.question) from error
             # Servers reject unknown sessions with the code that the SDK uses for closed connections.
-            is_refused = self.is_expired and "connection closed" not in str(error).casefold()
-            if is_refused or _is_about_session(error):
+            if _is_about_session(error):
                 self.end()
                 raise SessionExpired("the MCP server ended its session: repeat the call") from error
             if error.code == mcp_types.CONNECTION_CLOSED:
+                reason = str(error).removeprefix(LOST).removeprefix(": ")
                 raise OutcomeUnknown(
-                    "the connection to the MCP server was lost while the call ran"
+                    ": ".join(
+                        filter(None, ("the connection to the MCP server was lost while the call ran", reason))
+                    )
                 ) from error
-            raise ToolError(f"the server rejected the call: {error}") from error
+            raise ToolError(f"the call failed: {error}") from error
         except (RuntimeError, ValueError) as error:
-            raise ToolError(f"the server's response is invalid: {error}") from error
+            raise ToolError(str(error)) from error
         finally:
             self.calls.remove(call)
             self._idle.set()
@@ -219,7 +217,7 @@ class MCPConnection:
     async def elicit(
         self, context: ClientRequestContext, params: mcp_types.ElicitRequestParams
     ) -> mcp_types.ElicitResult:
-        """Answer a question that the server asks during a call (elicitation; before revision 2026-07-28).
+        """Answer a question that the server asks during a tool call (elicitation before revision 2026-07-28).
 
         Use the result of `answers`, or the approver's answer. Without them, cancel, and record the question. An
         approver's answer is valid once and only for its question; other questions are declined.
@@ -306,16 +304,14 @@ class MCPConnection:
         return capabilities is not None and capabilities.prompts is not None
 
     async def resources(self) -> list[dict[str, Any]]:
-        """Request the server's resources: URI, name, type and description of each."""
-        found: list[dict[str, Any]] = []
-        cursor = None
-        for _ in range(MAX_PAGES):
-            listed = await self.session.list_resources(params=_page(cursor))
-            found += [_resource_row(each) for each in listed.resources]
-            cursor = listed.next_cursor
-            if cursor is None or len(found) > MAX_RESOURCES:
-                break
-        return found[:MAX_RESOURCES]
+        """Request the server's resources: URI, name, type and description of each.
+
+        Raises:
+            ToolError: The server failed to list its resources.
+        """
+        with _failures("the server failed to list its resources"):
+            found = await _list_items(self.session.list_resources, "resources", MAX_RESOURCES)
+        return [_resource_row(each) for each in found]
 
     async def read(self, uri: str, *, answer: FormAnswer | None = None) -> str | list[str | Medium]:
         """Read a resource of the server, and return its content.
@@ -327,10 +323,8 @@ class MCPConnection:
             ToolError: The resource cannot be read.
         """
         send: Any = partial(self.session.read_resource, uri, allow_input_required=True)
-        try:
+        with _failures("the resource cannot be read"):
             result = await self._rounds(send, _Call(answer))
-        except MCPError as error:
-            raise ToolError(f"the resource cannot be read: {error}") from error
         return _join_texts([_document(each) for each in result.contents])
 
     async def prompts(self) -> list[dict[str, Any]]:
@@ -339,33 +333,23 @@ class MCPConnection:
         Raises:
             ToolError: The server failed to list its prompts.
         """
-        found: list[dict[str, Any]] = []
-        cursor = None
-        for _ in range(MAX_PAGES):
-            try:
-                listed = await self.session.list_prompts(params=_page(cursor))
-            except MCPError as error:
-                raise ToolError(f"the server failed to list its prompts: {error}") from error
-            found += [_prompt_row(each) for each in listed.prompts]
-            cursor = listed.next_cursor
-            if cursor is None or len(found) > MAX_PROMPTS:
-                break
-        return found[:MAX_PROMPTS]
+        with _failures("the server failed to list its prompts"):
+            found = await _list_items(self.session.list_prompts, "prompts", MAX_PROMPTS)
+        return [_prompt_row(each) for each in found]
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> list[ChatMessage]:
         """Request the messages of a prompt of the server, filled in with the arguments.
 
         Raises:
-            ToolError: The prompt is unknown, the arguments are invalid, the prompt has too many messages, or the
-                server asks a question that `answers` does not answer.
+            ToolError: The prompt is unknown, the arguments are invalid, or the prompt has too many messages. Or the server asks a
+                question that `answers` does not answer.
         """
         send: Any = partial(self.session.get_prompt, name, dict(arguments), allow_input_required=True)
         try:
-            result = await self._rounds(send, _Call(None))
+            with _failures("the server failed to return the prompt"):
+                result = await self._rounds(send, _Call(None))
         except ApprovalRequired as question:
             raise ToolError(f"the prompt asks a question: {question.question}") from None
-        except MCPError as error:
-            raise ToolError(f"the server failed to return the prompt: {error}") from error
         if len(result.messages) > MAX_PROMPT_MESSAGES:
             raise ToolError(f"the prompt has more than {MAX_PROMPT_MESSAGES} messages")
         return [_prompt_message(each) for each in result.messages]
@@ -402,16 +386,14 @@ async def open_connection(
         else:
             # No read timeout: a server may stream for any time, and the tool's timeout limits a call.
             client = (guard or Guard()).client(
-                wrap=lambda guarded: BoundedTransport(
-                    guarded, MAX_MESSAGE_BYTES, on_session_end=link.mark_expired
-                ),
+                wrap=lambda guarded: RepairingTransport(guarded, MAX_MESSAGE_BYTES, on_unreachable=link.end),
                 headers=dict(headers or {}),
                 auth=auth,
                 timeout=httpx2.Timeout(30, read=None),
             )
             await stack.enter_async_context(client)
             reading, writing = await stack.enter_async_context(
-                streamable_http_client(url, http_client=client)
+                streamable_http_client(url, http_client=client, max_sse_event_size=None)
             )
         link.session = await stack.enter_async_context(
             BoundedSession(
@@ -447,7 +429,7 @@ async def _negotiate(session: BoundedSession, *, discoveries: int) -> None:
 
 
 def _is_about_session(error: MCPError) -> bool:
-    """Return True if an error means that the server does not know the session, reported without status 404."""
+    """Return True if an error without status 404 means that the server does not know the session."""
     return error.code in _SESSION_ERROR_CODES and _SESSION.search(str(error)) is not None
 
 
@@ -457,8 +439,48 @@ async def _forward_progress(
     on_progress(progress, total, message)
 
 
-def _page(cursor: str | None) -> mcp_types.PaginatedRequestParams | None:
-    return mcp_types.PaginatedRequestParams(cursor=cursor) if cursor else None
+async def _list_items(request: Callable[..., Awaitable[Any]], member: str, maximum: int) -> list[Any]:
+    """Request all pages of a list, and return the items. Stop at a page without a cursor or with a repeated cursor.
+
+    Of several items with the same URI or name, keep the first. If the list has more than `maximum` items or `MAX_PAGES`
+    pages, cut the list off and log a warning.
+
+    Args:
+        request: Method of the session that requests one page.
+        member: Attribute of a page with its items.
+        maximum: Maximum number of items to return.
+    """
+    found: dict[str, Any] = {}
+    cursors: set[str] = set()
+    cursor = None
+    for _ in range(MAX_PAGES):
+        page = await request(params=mcp_types.PaginatedRequestParams(cursor=cursor) if cursor else None)
+        for each in getattr(page, member):
+            found.setdefault(str(getattr(each, "uri", each.name)), each)
+        cursor = page.next_cursor
+        if len(found) > maximum:
+            break
+        if not cursor or cursor in cursors:
+            return list(found.values())
+        cursors.add(cursor)
+    items = list(found.values())[:maximum]
+    _log.warning(
+        "an MCP server lists too many %s or pages: only the first %d %s are used", member, len(items), member
+    )
+    return items
+
+
+@contextmanager
+def _failures(label: str) -> Iterator[None]:
+    """Convert errors of a request to `ToolError`, with `label` in front.
+
+    Raises:
+        ToolError: The block raised an error of the MCP SDK, or the server's response is invalid.
+    """
+    try:
+        yield
+    except (MCPError, RuntimeError, ValueError) as error:
+        raise ToolError(f"{label}: {error}") from error
 
 
 def _resource_row(each: mcp_types.Resource) -> dict[str, Any]:
@@ -482,7 +504,9 @@ def _sampled_message(message: mcp_types.SamplingMessage) -> ChatMessage:
     texts = [
         block.text if isinstance(block, mcp_types.TextContent) else f"[{block.type}]" for block in blocks
     ]
-    return ChatMessage(message.role, (Text(neutral(replace_control_characters("\n".join(texts)))),))
+    return ChatMessage(
+        message.role, (Text(replace_special_tokens(replace_control_characters("\n".join(texts)))),)
+    )
 
 
 def _prompt_message(message: mcp_types.PromptMessage) -> ChatMessage:
@@ -492,7 +516,8 @@ def _prompt_message(message: mcp_types.PromptMessage) -> ChatMessage:
         value = _text_of(value)
     parts = (value,) if isinstance(value, str) else value
     read = tuple(
-        Text(neutral(replace_control_characters(part))) if isinstance(part, str) else part for part in parts
+        Text(replace_special_tokens(replace_control_characters(part))) if isinstance(part, str) else part
+        for part in parts
     )
     return ChatMessage(message.role, read)
 
@@ -516,7 +541,7 @@ def _join_texts(items: list[str | Medium]) -> str | list[str | Medium]:
 
 
 def _text_of(value: str | list[str | Medium]) -> str:
-    """Convert a tool value to text; media are replaced by their type."""
+    """Convert the value of a tool to text. Each picture or file is replaced by its type."""
     if isinstance(value, str):
         return value
     return "\n".join(item if isinstance(item, str) else f"[{item.media_type}]" for item in value)

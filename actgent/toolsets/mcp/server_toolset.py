@@ -24,19 +24,20 @@ from actgent.errors import ActgentError, ConfigurationError, ToolError, ToolsetU
 from actgent.errors.text_escaping import shown
 from actgent.information_flow_labels import from_ifc, text_of
 from actgent.messages import ChatMessage
-from actgent.support.misuse_hints import hints_for_servers
+from actgent.support.common_mistake_hints import hints_for_servers
 from actgent.support.safe_logging import logger_of
-from actgent.support.untrusted_text import join_origins
+from actgent.support.untrusted_text_delimiters import join_origins
 from actgent.support.user_code_calls import leaves
 from actgent.tools.outputs.result_text import error_text
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
-from actgent.tools.untrusted_call_sources import running_call
-from actgent.toolsets.http import Guard, is_http_url
+from actgent.tools.untrusted_sources_of_call import running_call
+from actgent.toolsets.http.bounded_http_requests import is_http_url
+from actgent.toolsets.http.internal_address_blocking import Guard
 from actgent.toolsets.toolset import CONNECT_TIMEOUT_SECONDS, ConnectionInfo, Publish, Toolset, check_name
 
-from .response_size_limit import SessionExpired
+from .expired_session_error import SessionExpired
+from .oauth_token_file import OAuthSettings
 from .server_command import ServerCommand
-from .token_file import OAuthSettings
 from .tool_lock_file import ToolLock, tool_digest
 
 LIST_INTERVAL_SECONDS = 0.5
@@ -87,7 +88,7 @@ class MCPServer(Toolset):
             None to ask an approver. It may only return values that the program may disclose to the server.
         resources: True gives the model `list_resources` and `read_resource` if the server has resources.
         lock: Lock file created by `actgent mcp lock`. Tools and prompts that are not in it or have changed since are
-            withheld and logged.
+            blocked and logged.
 
     Raises:
         ConfigurationError: Neither or both of command and url are given, or an argument is invalid.
@@ -222,10 +223,8 @@ class MCPServer(Toolset):
             changed = link.changed = trio.Event()
             try:
                 tools = await link.tools()
-            except Exception:
-                if link.is_expired:
-                    break
-                raise
+            except SessionExpired:
+                break
             publish(self.make_tools(tools, link))
             scope.deadline = math.inf
             if before is not None:
@@ -251,7 +250,7 @@ class MCPServer(Toolset):
 
     @contextmanager
     def _set_current_connection(self, link: Any) -> Iterator[None]:
-        """Make a connection the newest one of this toolset for the duration of a block, so that calls use it."""
+        """During the block, use the connection `link` for the calls of this toolset, because it is the newest connection."""
         run = trio.lowlevel.current_trio_token()
         links = self._connections.setdefault(run, [])
         links.append(link)
@@ -336,7 +335,7 @@ class MCPServer(Toolset):
         The messages are untrusted: use a prompt that the user has chosen, not a prompt that a model asked for.
 
         Raises:
-            ToolError: The prompt is unknown, withheld by the lock, or the arguments are invalid.
+            ToolError: The prompt is unknown, blocked by the lock, or the arguments are invalid.
         """
 
         async def ask(link: Any) -> Sequence[ChatMessage]:
@@ -348,7 +347,7 @@ class MCPServer(Toolset):
         return await self._with_connection(ask)
 
     def _withheld_prompts(self, listed: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-        """Return why the lock withholds prompts, by prompt name. `listed` are the server's prompts."""
+        """Return why the lock blocks prompts, by prompt name. `listed` are the server's prompts."""
         if self.lock is None:
             return {}
         lock = ToolLock.read(self.lock)
@@ -356,14 +355,14 @@ class MCPServer(Toolset):
         return {name: reason for name, reason in reasons if reason is not None}
 
     def _check_prompt(self, name: str, listed: Sequence[Mapping[str, Any]]) -> None:
-        """Raise `ToolError` if the server does not list a prompt, or if the lock withholds it as changed."""
+        """Raise `ToolError` if the server does not list a prompt, or if the lock blocks it as changed."""
         if all(each["name"] != name for each in listed):
             raise ToolError(f"the MCP server has no prompt {name[:100]!r}")
         if reason := self._withheld_prompts(listed).get(name):
             raise ToolError(f"the prompt {name[:100]!r} is withheld: {reason}")
 
     async def _with_connection(self, ask: Callable[[Any], Awaitable[T]]) -> T:
-        """Call `ask(connection)` with the open connection, or with one that is opened for this call. Return its result.
+        """Call `ask(connection)`, and return its result. If no connection is open, open a connection for this call.
 
         Raises:
             ToolError: As `ask` raises it, without exception groups; or the server cannot be connected.
@@ -432,11 +431,11 @@ class MCPTool(Tool):
             return await link.call(self._remote, arguments, **options)
 
     def _restrict(self, context: ToolContext, meta: Mapping[str, Any]) -> None:
-        """Label the result of a call by its `_meta.ifc`: untrusted without the integrity `trusted`, and restricted readers.
+        """Add the labels in the result's member `_meta.ifc` to the result of a call. Labels name sources and readers.
 
-        The server can restrict a tool that the program declares trusted. It can never raise the trust of a result.
-        The confidentiality is `public`, `private` (the owner of the topmost session), or a list of names of owners. Other
-        values allow no owner.
+        The result is untrusted without the integrity `trusted`. The confidentiality sets its permitted readers: `public`,
+        `private` (the owner of the topmost session), or a list of names of owners; other values allow no owner. The server can
+        restrict a tool that the program declares trusted, but it can never raise the trust of a result.
         """
         if "ifc" not in meta:
             return
@@ -448,9 +447,9 @@ class MCPTool(Tool):
 
 
 def _sources_of(context: ToolContext) -> str:
-    """Return the untrusted sources of the turn that runs a call, and of the arguments of the call."""
+    """Return the untrusted sources of the turn that runs a call, of the arguments of the call, and of its outer call."""
     running = running_call.get()
-    given = "" if running is None else running.argument_sources
+    given = join_origins(context.outer_sources, "" if running is None else running.argument_sources)
     return given if context.session is None else join_origins(text_of(context.session.label), given)
 
 
@@ -555,7 +554,7 @@ def _origin_of(url: str) -> str:
 
 
 def check_sampling(sampling: Any) -> Any:
-    """Validate the `sampling=` argument and return it; None is allowed.
+    """Validate the argument `sampling=`, and return it. None is allowed.
 
     Raises:
         ConfigurationError: The value is not an async function.

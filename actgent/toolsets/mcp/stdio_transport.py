@@ -25,8 +25,10 @@ from mcp.shared.message import SessionMessage
 
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import shown
+from actgent.support.json_rpc_decoding import message_id
 from actgent.support.safe_logging import logger_of
 
+from .message_repair import error_response, read_messages
 from .server_command import ServerCommand
 
 Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
@@ -53,6 +55,40 @@ class _StderrTail:
         """Event that is set when standard error is closed."""
 
 
+class _OpenRequests:
+    """Ids of the requests that the server has not answered."""
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+
+    def note_sent(self, message: mcp_types.JSONRPCMessage) -> None:
+        """Add the id of a sent request to the ids of unanswered requests. If the message cancels a request, remove its id."""
+        match message:
+            case mcp_types.JSONRPCRequest(id=number):
+                self._ids.add(str(number))
+            case mcp_types.JSONRPCNotification(
+                method="notifications/cancelled", params={"requestId": number}
+            ):
+                self._ids.discard(str(number))
+
+    def note_received(self, message: mcp_types.JSONRPCMessage) -> None:
+        """Remove the id of an answered request from the ids of unanswered requests.
+
+        A server that cannot read a request answers by an error without an id. If exactly one request is unanswered, set the
+        id of that request in the error. Otherwise log the text of the error as a warning.
+        """
+        if not isinstance(message, mcp_types.JSONRPCResponse | mcp_types.JSONRPCError):
+            return
+        if isinstance(message, mcp_types.JSONRPCError) and message.id is None:
+            if len(self._ids) != 1:
+                _log.warning(
+                    "an MCP server sent an error without an id: %s", shown(message.error.message[:200])
+                )
+                return
+            (message.id,) = self._ids
+        self._ids.discard(str(message.id))
+
+
 @asynccontextmanager
 async def open_process(command: ServerCommand) -> AsyncGenerator[tuple[Incoming, Outgoing]]:
     """Start a server process for the duration of a block, which gets its incoming and outgoing message streams.
@@ -64,14 +100,14 @@ async def open_process(command: ServerCommand) -> AsyncGenerator[tuple[Incoming,
         ServerEnded: The process ended; raised in an ExceptionGroup.
     """
     process = await _start(command)
-    stderr_tail = _StderrTail()
+    stderr_tail, open_requests = _StderrTail(), _OpenRequests()
     to_us, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_us = anyio.create_memory_object_stream[SessionMessage](0)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_write, process, from_us, stderr_tail)
+            nursery.start_soon(_write, process, from_us, open_requests, stderr_tail)
             nursery.start_soon(_keep_errors, process, stderr_tail)
-            nursery.start_soon(_read, process, to_us, command.max_message, stderr_tail)
+            nursery.start_soon(_read, process, to_us, command.max_message, open_requests, stderr_tail)
             nursery.start_soon(_watch, process, stderr_tail)
             yield incoming, outgoing
             nursery.cancel_scope.cancel()
@@ -107,7 +143,7 @@ async def _start(command: ServerCommand) -> trio.Process:
 
 
 def _remedy(command: ServerCommand, error: OSError | ValueError) -> str:
-    """Return an error text with the reason why a program cannot be started, and the change that fixes it."""
+    """Return an error text for a program that cannot be started, with the reason and the change that fixes it."""
     program, folder = command.command, Path(command.cwd or ".")
     path = folder / program
     first, *rest = program.split() or [program]
@@ -141,10 +177,14 @@ def _remedy(command: ServerCommand, error: OSError | ValueError) -> str:
 
 
 async def _write(
-    process: trio.Process, messages: MemoryObjectReceiveStream[SessionMessage], stderr_tail: _StderrTail
+    process: trio.Process,
+    messages: MemoryObjectReceiveStream[SessionMessage],
+    open_requests: _OpenRequests,
+    stderr_tail: _StderrTail,
 ) -> None:
     assert process.stdin is not None  # noqa: S101 - opened with a pipe
     async for each in messages:
+        open_requests.note_sent(each.message)
         line = each.message.model_dump_json(by_alias=True, exclude_unset=True)
         try:
             await process.stdin.send_all(line.encode() + b"\n")
@@ -154,9 +194,13 @@ async def _write(
 
 
 async def _read(
-    process: trio.Process, to_us: MemoryObjectSendStream[Any], max_message: int, stderr_tail: _StderrTail
+    process: trio.Process,
+    to_us: MemoryObjectSendStream[Any],
+    max_message: int,
+    open_requests: _OpenRequests,
+    stderr_tail: _StderrTail,
 ) -> None:
-    """Forward the server's messages from its standard output, one per line, to `to_us`, until the output ends.
+    """Forward the messages in the server's standard output, one per line, to `to_us`, until the output ends.
 
     Raises:
         ServerEnded: The output ended, or a message is too long.
@@ -166,16 +210,18 @@ async def _read(
     async for piece in process.stdout:
         *lines, rest = bytes(piece).split(b"\n")
         for line in lines:
-            await _deliver(to_us, bytes(begun + line))
+            await _deliver(to_us, bytes(begun + line), open_requests)
             begun.clear()
         begun += rest
         if len(begun) > max_message:
             raise ServerEnded(f"the server sent a message of more than {max_message:,} bytes")
+    if begun.endswith(b"}"):
+        await _deliver(to_us, bytes(begun), open_requests)
     raise await _server_ended_error(process, stderr_tail)
 
 
 async def _watch(process: trio.Process, stderr_tail: _StderrTail) -> None:
-    """Wait until the server process has exited, and a little longer, so that its last output is read.
+    """Wait until the server process has exited. Then wait a short time, so that the last output is read.
 
     The pipes do not show the exit, because children of the process may keep them open.
 
@@ -199,37 +245,27 @@ async def _server_ended_error(process: trio.Process, stderr_tail: _StderrTail) -
     return ServerEnded(f"its process ended with {process.returncode}{words}")
 
 
-async def _deliver(to_us: MemoryObjectSendStream[Any], line: bytes) -> None:
+async def _deliver(to_us: MemoryObjectSendStream[Any], line: bytes, open_requests: _OpenRequests) -> None:
+    """Send the messages in one line of the server's output to `to_us`. A line without a message is logged and dropped."""
     if not line.strip():
         return
     try:
-        message = _message_in(line)
-    except (ValueError, RecursionError):
+        messages = read_messages(line)
+    except ValueError as error:
         _log.warning(
             "an MCP server wrote a line that is not a message: %s", shown(line[:200].decode(errors="replace"))
         )
-        return
-    await to_us.send(SessionMessage(message))
-
-
-def _message_in(line: bytes) -> Any:
-    """Parse a line as a message of the server. Unpaired surrogates, as JavaScript creates by cutting text, become U+FFFD.
-
-    Raises:
-        ValueError: The line is not a message.
-    """
-    try:
-        return mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-    except ValueError:
-        if b"\\u" not in line:
-            raise
-    text = json.dumps(json.loads(line), ensure_ascii=False)
-    whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return mcp_types.jsonrpc_message_adapter.validate_json(whole, by_name=False)
+        if (number := message_id(line, b"result", b"error")) is None:
+            return
+        failed = error_response(number, f"the response cannot be read: {error}"[:200])
+        messages = read_messages(json.dumps(failed).encode())
+    for message in messages:
+        open_requests.note_received(message)
+        await to_us.send(SessionMessage(message))
 
 
 async def _keep_errors(process: trio.Process, stderr_tail: _StderrTail) -> None:
-    """Read the server's standard error, log it, and keep its last lines for errors.
+    """Read and log the standard error of the server. Keep the last lines for the texts of errors.
 
     Otherwise the server could block on the full pipe.
     """

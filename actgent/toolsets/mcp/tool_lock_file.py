@@ -1,7 +1,7 @@
 """Lock file with digests of the approved tools and prompts of MCP servers.
 
 A server may change its tools at any time. The lock has a digest of each tool's name, description, schema and hints,
-and of each prompt's name, description and arguments. A tool or prompt with another digest is withheld until it is
+and of each prompt's name, description and arguments. A tool or prompt with another digest is blocked until it is
 locked again. Results of tools and contents of prompts are not locked.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.support.shared_files import write_whole
+from actgent.support.files_shared_by_processes import write_whole
 from actgent.support.strict_json import load_document
 
 VERSION = 1
@@ -64,15 +64,18 @@ class ToolLock:
         write_whole(path, json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
     def of(self, server: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """Return the locked digests of a server: those of tools by tool name, and those of prompts by prompt name."""
+        """Return the locked digests of a server: the digests of tools by tool name, and of prompts by prompt name."""
         return self.servers.get(server, {}), self.prompts.get(server, {})
 
     def withheld_reason(self, server: str, tool: str, digest: str) -> str | None:
-        """Return why a tool is withheld from agents: it is new or was changed. Return None if `digest` is the locked one."""
+        """Return why agents must not use a tool: the tool is new or was changed.
+
+        Return None if `digest` equals the locked digest.
+        """
         return _withheld_reason(self.servers.get(server, {}).get(tool), digest)
 
     def prompt_withheld_reason(self, server: str, prompt: Mapping[str, Any]) -> str | None:
-        """Return why a prompt is withheld: it is new or was changed. Return None if its digest is the locked one.
+        """Return why a prompt must not be used: the prompt is new or was changed. Return None if its digest is locked.
 
         `prompt` is an item of `MCPServer.prompts`.
         """

@@ -1,7 +1,7 @@
-"""Parsed OpenAPI document (3.0 or 3.1): its operations, references and schemas.
+"""Parsed OpenAPI document (3.0 to 3.2): its operations, references and schemas.
 
 Specification: https://spec.openapis.org/oas/v3.1.1 and v3.0.4. Schemas of 3.0 are a dialect and are converted to JSON
-Schema; schemas of 3.1 are JSON Schema.
+Schema; schemas of later versions are JSON Schema.
 """
 
 import io
@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from actgent.errors import ConfigurationError
-from actgent.toolsets.http import is_http_url
+from actgent.toolsets.http.bounded_http_requests import is_http_url
 
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch")
 _MAX_REFERENCE_CHAIN = 50
@@ -32,6 +32,7 @@ Compiling 10,000 values takes 0.3 s, and no model reads a tool of 100,000 tokens
 """
 _INDEX = re.compile("[0-9]{1,9}")
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
+_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 _DROPPED = frozenset(
     "discriminator xml externalDocs example examples deprecated readOnly writeOnly nullable".split()
 )
@@ -61,7 +62,12 @@ class Operation:
     def id(self) -> str:
         """The `operationId`, or an id made of method and path."""
         given = self.spec.get("operationId")
-        return given if isinstance(given, str) and given else f"{self.method}{self.path}".replace("/", "_")
+        return given if isinstance(given, str) and given else self.default_id
+
+    @property
+    def default_id(self) -> str:
+        """Id made of method and path."""
+        return f"{self.method}{self.path}".replace("/", "_")
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -112,7 +118,7 @@ class APIDocument:
                 "this is not an OpenAPI document: it must have the members openapi, info and paths"
             )
         version = str(data.get("openapi") or data.get("swagger"))
-        if not version.startswith(("3.0", "3.1")):
+        if not version.startswith(("3.0", "3.1", "3.2")):
             raise ConfigurationError(
                 f"OpenAPI {version} is not supported: convert the document to 3.0 or 3.1"
             )
@@ -124,7 +130,7 @@ class APIDocument:
 
     @property
     def title(self) -> str:
-        """Title of the API; empty if it has none."""
+        """Title of the API; empty if the document has no title."""
         info = self.data.get("info")
         return str(info.get("title", "")) if isinstance(info, Mapping) else ""
 
@@ -153,7 +159,7 @@ class APIDocument:
 
     def _operation(self, path: str, method: str, item: Mapping[str, Any]) -> Operation:
         if not path.startswith("/"):
-            raise Unsupported("its path must begin with /")
+            raise Unsupported("the path of the operation must begin with /")
         spec = item[method]
         parameters = self._merge_parameters(item.get("parameters"), spec.get("parameters"))
         return Operation(path, method, spec, parameters, item.get("servers"))
@@ -167,7 +173,7 @@ class APIDocument:
         return tuple({(str(each.get("name")), str(each.get("in"))): each for each in found}.values())
 
     def security_schemes(self) -> Mapping[str, Any]:
-        """Return the document's security schemes by name; their references are not resolved."""
+        """Return the security schemes of the document by name. References inside of the schemes are not resolved."""
         components = self.data.get("components")
         schemes = components.get("securitySchemes") if isinstance(components, Mapping) else None
         return schemes if isinstance(schemes, Mapping) else {}
@@ -187,18 +193,18 @@ class APIDocument:
         return _resolve_server(self.origin, "")
 
     def resolve(self, node: Any) -> Mapping[str, Any]:
-        """Follow references from a node to the first node that is not a reference, and return that node.
+        """Follow the references of a node until a node that is not a reference, and return that node.
 
         Raises:
             Unsupported: A reference has no target, leaves the document, or is circular.
         """
         for _ in range(_MAX_REFERENCE_CHAIN):
             if not isinstance(node, Mapping):
-                raise Unsupported("a part of it must be an object")
+                raise Unsupported("each part of the operation must be an object")
             if not isinstance(node.get("$ref"), str):
                 return node
             node = self.lookup(node["$ref"])
-        raise Unsupported("its references are circular")
+        raise Unsupported("the references in the operation must not form a cycle")
 
     def lookup(self, reference: str) -> Any:
         """Return the node of the document at a `$ref` such as `#/components/schemas/City` (RFC 6901).
@@ -222,7 +228,7 @@ class APIDocument:
         return node
 
     def translate(self, schema: Any) -> TranslatedSchema:
-        """Convert a schema of the document to JSON Schema. The schemas that it refers to are not converted.
+        """Convert a schema of the document to JSON Schema. Schemas to which it refers stay unchanged.
 
         Raises:
             Unsupported: A part of the schema is invalid, or the schema is too large.
@@ -255,7 +261,7 @@ class SchemaTranslator:
         self._values = 0
 
     def translate(self, schema: Any) -> Any:
-        """Convert a schema to JSON Schema, and collect the schemas that it refers to for `$defs`.
+        """Convert a schema to JSON Schema. Remember all schemas to which it refers, for `$defs`.
 
         Raises:
             Unsupported: A reference has no target within the document, or the tool's schemas are too large.
@@ -266,7 +272,7 @@ class SchemaTranslator:
         return self._use_tool_names(translated)
 
     def _define(self, references: Sequence[str]) -> None:
-        """Convert the schemas at these references and the schemas that they refer to, and add them to `$defs`."""
+        """Convert the schemas at these references, and all schemas to which they refer, and add them to `$defs`."""
         waiting, fresh = [*reversed(references)], list[str]()
         while waiting:
             reference = waiting.pop()
@@ -296,9 +302,9 @@ class SchemaTranslator:
         return name
 
     def _use_tool_names(self, translated: TranslatedSchema) -> Any:
-        """Return a converted schema with this tool's names in its references.
+        """Return the converted schema with references to the names that this tool's `$defs` have.
 
-        Tools that use the default names share one object.
+        If no name differs from its default, return `translated.schema` itself: tools share this object to save memory.
         """
         if all(self._names[each] == _default_name(each) for each in translated.references):
             return translated.schema
@@ -337,6 +343,7 @@ class _SchemaConverter:
             for key, value in schema.items()
             if key not in _DROPPED and not key.startswith("x-")
         }
+        _drop_unusable(schema, translated)
         return _from_3_0(schema, translated) if self._is_3_0 else translated
 
     def _siblings(self, schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -376,14 +383,33 @@ def _default_name(reference: str) -> str:
 
 def _require_list(value: Any) -> Sequence[Any]:
     if not isinstance(value, list | None):
-        raise Unsupported("a part of a schema must be a list")
+        raise Unsupported(f"a schema has {type(value).__name__} where OpenAPI requires a list")
     return value or ()
 
 
 def _require_object(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise Unsupported("a part of a schema must be an object")
+        raise Unsupported(f"a schema has {type(value).__name__} where OpenAPI requires an object")
     return value
+
+
+def _drop_unusable(schema: Mapping[str, Any], translated: dict[str, Any]) -> None:
+    """Remove the read-only properties of a schema, which requests must not have, and keywords with common mistakes.
+
+    `schema` is the schema as written. `translated` is its converted form, which is changed.
+    """
+    if not isinstance(required := translated.get("required", []), list):
+        del translated["required"]  # `required: true` on a property
+        required = []
+    kinds = translated.get("type")
+    if isinstance(kinds, str) and kinds not in _TYPES:
+        del translated["type"]
+    properties = schema.get("properties")
+    for name, each in properties.items() if isinstance(properties, Mapping) else ():
+        if isinstance(each, Mapping) and each.get("readOnly") is True:
+            del translated["properties"][name]
+            if name in required:
+                required = translated["required"] = [other for other in required if other != name]
 
 
 def _from_3_0(schema: Mapping[str, Any], translated: dict[str, Any]) -> dict[str, Any]:
@@ -408,8 +434,8 @@ def _fill_server_variables(server: Mapping[str, Any]) -> str:
     url = str(server.get("url", ""))
     variables = server.get("variables")
     for name, variable in variables.items() if isinstance(variables, Mapping) else ():
-        default = variable.get("default", "") if isinstance(variable, Mapping) else ""
-        url = url.replace(f"{{{name}}}", str(default))
+        if isinstance(variable, Mapping) and "default" in variable:
+            url = url.replace(f"{{{name}}}", str(variable["default"]))
     return url
 
 
@@ -486,7 +512,7 @@ def _convert_node(node: Any, converted: dict[int, tuple[Any, int]], above: dict[
 
 
 def _scalar(value: Any) -> Any:
-    """Convert a YAML scalar to a JSON value. Values that JSON lacks, such as dates and NaN, become text."""
+    """Convert a YAML scalar to a JSON value. Values that JSON does not have, such as dates and NaN, become text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if isinstance(value, str | int | float | None) else str(value)
@@ -528,8 +554,10 @@ def read_document(text: str | bytes, *, name: str, check: Callable[[], object] =
     try:
         return YAML(typ="safe").load(_CheckedReader(data, check))
     except (YAMLError, ValueError, TypeError, RecursionError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigurationError(f"{name} is neither JSON nor YAML: {first:.200}") from None
+        mark = getattr(error, "problem_mark", None)
+        reason = getattr(error, "problem", None) or (str(error).splitlines() or [type(error).__name__])[0]
+        place = "" if mark is None else f" in line {mark.line + 1}"
+        raise ConfigurationError(f"{name} is neither JSON nor YAML: {reason:.200}{place}") from None
 
 
 def read_file(path: Path) -> Any:

@@ -1,6 +1,7 @@
 """`OpenAPI`: the operations of an API with an OpenAPI document as a toolset."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,25 +11,16 @@ import trio
 
 from actgent.errors import AddressBlocked, ConfigurationError
 from actgent.errors.text_escaping import counted, shown
-from actgent.limits_and_schedules.argument_checks import at_least_one
+from actgent.limits_and_schedules.id_and_number_validation import at_least_one
 from actgent.support.safe_logging import logger_of
+from actgent.support.unknown_name_hints import lists_arguments
 from actgent.tools.callable_kinds import check_rule_function, rule_allows
 from actgent.tools.tool_interface import Tool
 from actgent.tools.tool_option_checks import check_options
 from actgent.tools.tool_registry import make_valid_name
-from actgent.toolsets.http import (
-    APIKey,
-    APIRequest,
-    Auth,
-    Basic,
-    Bearer,
-    Connections,
-    Credentials,
-    Guard,
-    check_auth,
-    is_http_url,
-    origin_of,
-)
+from actgent.toolsets.http.api_credentials import APIKey, Auth, Basic, Bearer, Credentials, check_auth
+from actgent.toolsets.http.bounded_http_requests import APIRequest, Connections, is_http_url, origin_of
+from actgent.toolsets.http.internal_address_blocking import Guard
 from actgent.toolsets.toolset import CONNECT_TIMEOUT_SECONDS, Publish, Toolset, check_name
 
 from .document import APIDocument, Operation, Unsupported, is_server, read_document, read_file
@@ -41,8 +33,9 @@ MAX_LOGGED_OPERATIONS = 20
 _log = logger_of(__name__)
 
 
+@lists_arguments
 class OpenAPI(Toolset):
-    """The operations of an API as tools, from its OpenAPI document (3.0 or 3.1).
+    """The operations of an API as tools, from its OpenAPI document (3.0, 3.1 or 3.2).
 
         OpenAPI("api.yaml", tags=["issues"], auth=Bearer(token))
 
@@ -152,7 +145,7 @@ class OpenAPI(Toolset):
             await trio.sleep_forever()
 
     def _read(self, body: bytes) -> tuple[Tool, ...]:
-        """Parse a fetched document, and create its tools. Runs in a worker thread of trio; a cancellation stops it between two steps."""
+        """Parse a fetched document, and create its tools. Runs in a worker thread, and stops between two steps if cancelled."""
         check = trio.from_thread.check_cancelled
         data = read_document(body, name=self._url, check=check)
         return self._build_tools(APIDocument(data, origin=self._url), check=check)
@@ -196,10 +189,9 @@ class OpenAPI(Toolset):
             except (Unsupported, ConfigurationError, RecursionError) as error:
                 self.skipped[operation.id] = str(error) or type(error).__name__
             else:
-                if tools.setdefault(tool.name, tool) is not tool:
-                    self.skipped[f"{operation.method} {operation.path}"] = (
-                        f"another operation has the id {operation.id!r}"
-                    )
+                if tool.name in tools:  # two operations with the same id
+                    tool.name = _free_name(operation, tools)
+                tools[tool.name] = tool
         self._check_selection(operations, tools)
         if foreign:
             _log.warning(
@@ -222,7 +214,7 @@ class OpenAPI(Toolset):
         return tuple(tools.values())
 
     def _origins(self, document: APIDocument) -> frozenset[str]:
-        """Return the origins to which credentials are sent: those of the URLs that the program names.
+        """Return the origins that receive credentials: the origins of the URLs that the program has named.
 
         If the program names no URL, return the origin of the document's first server.
         """
@@ -273,6 +265,13 @@ class OpenAPI(Toolset):
         if not tools and self.skipped:
             reason = next(iter(self.skipped.values()))
             raise ConfigurationError(f"no operation of the document can become a tool: {reason}")
+
+
+def _free_name(operation: Operation, taken: Container[str]) -> str:
+    """Return a tool name that is not in `taken`, made of the method and path of an operation, and a number if necessary."""
+    default = operation.default_id
+    names = (make_valid_name(default if n == 1 else f"{default}_{n}") for n in itertools.count(1))
+    return next(name for name in names if name not in taken)
 
 
 def _parse_origin(url: str) -> str:

@@ -13,7 +13,7 @@ from actgent.messages import ToolCall
 from actgent.sessions.pending.approval_ledger import GUARDED, ApprovalLedger
 from actgent.sessions.pending.tool_call_approvals import approval_for
 from actgent.sessions.session_context import SessionContext, Turn
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.tools.tool_execution import Batch
 from actgent.tools.tool_interface import Tool, ToolContext
 from actgent.turns.outcome_dispatcher import Dispatcher
@@ -36,7 +36,7 @@ class GuardApproval(FieldRepr):
 
     @property
     def call_id(self) -> str:
-        """Id in place of a tool call id in the approval. It is built from guard and subject, so it stays equal after a restart."""
+        """Id that replaces the tool call id in the approval of a guard. It is equal after a restart."""
         return f"{GUARDED}{self.guard}/{self.subject}"
 
 
@@ -61,7 +61,7 @@ class ApprovalRequests(FieldRepr):
         return None if self.rule is None else partial(approval_question, self.rule, tool_context)
 
     def apply_decisions(self, ledger: ApprovalLedger, batch: Batch) -> None:
-        """Set the results of those tool calls in a batch that an approver has rejected or answered, from the recorded decisions.
+        """Set the results of the tool calls in a batch that an approver has rejected or answered.
 
         Calls whose approval is still open are marked as waiting. Approved calls are not changed.
         """
@@ -76,7 +76,7 @@ class ApprovalRequests(FieldRepr):
     # --- when all others have run --------------------------------------------------------------
 
     async def ask(self, turn: Turn, batch: Batch) -> None:
-        """Record the approval requests for the waiting calls of a batch in the journal, then deliver them to handlers and callers.
+        """Record the approval requests of a batch of tool calls in the journal, then deliver them to handlers and callers.
 
         The turn can be suspended after this call, unless a handler decided all requests immediately.
         """
@@ -172,7 +172,7 @@ class ApprovalRequests(FieldRepr):
 def approval_question(
     rule: NeedsPerson, tool_context: ToolContext, call: ToolCall, tool: Tool
 ) -> ApprovalRequest | None:
-    """Call the program's approval rule for a tool call. Return its question; None if the call needs no approval.
+    """Call the program's approval rule for a tool call. Return the question for the approver; None if no approval is needed.
 
     A rule that returns True gets a default question.
     """

@@ -28,14 +28,14 @@ from actgent.messages import (
     new_id,
 )
 from actgent.sessions.session_context import SessionContext, Turn
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.user_code_calls import convert_user_error
-from actgent.turns.content_guards import Guards
+from actgent.turns.message_and_answer_guards import Guards
 from actgent.turns.outcome_dispatcher import Dispatcher
 from actgent.turns.turn_event_publisher import Observer
 
-from .context_fitting import Assemble, ContextFitter, overflow_of
-from .metered_calls import MeteredModelCaller
+from .budgeted_model_calls import MeteredModelCaller
+from .context_window_fitting import Assemble, ContextFitter, overflow_of
 
 
 @attrs.define(eq=False, repr=False)
@@ -64,7 +64,7 @@ class AnswerStream(FieldRepr):
             await self._show(delta)
 
     async def finish(self, text: str) -> None:
-        """Emit the text that was held back until the end of the answer. `text` is the complete answer.
+        """Emit the text that could not be shown before the end of the answer. `text` is the complete answer.
 
         Do nothing if the model did not stream the whole answer.
         """
@@ -98,16 +98,9 @@ class ModelCaller(FieldRepr):
     """Fitter that shortens requests to the models' context windows; None if no model needs it."""
 
     async def ask_fitting(
-        self,
-        turn: Turn,
-        message: Message,
-        chat: ModelRequest,
-        assemble: Assemble,
-        *,
-        model: str,
-        prompt: str,
+        self, turn: Turn, message: Message, chat: ModelRequest, assemble: Assemble, *, model: str, prompt: str
     ) -> tuple[ModelResponse, tuple[ToolCall, ...]]:
-        """Call the model with a request that fits its context window.
+        """Call the model with a request that was shortened to the context window of the model.
 
         If the provider rejects the request as too long, shorten it and retry once. `assemble` returns the
         messages again after the memory view was shortened. The other arguments are those of `ask`.
@@ -139,12 +132,7 @@ class ModelCaller(FieldRepr):
         return answered
 
     async def ask(
-        self,
-        turn: Turn,
-        message: Message,
-        chat: ModelRequest,
-        model: str,
-        prompt: str,
+        self, turn: Turn, message: Message, chat: ModelRequest, model: str, prompt: str
     ) -> tuple[ModelResponse, tuple[ToolCall, ...]]:
         """Call the model once, at most `model_timeout` seconds.
 
@@ -251,14 +239,12 @@ class ModelCaller(FieldRepr):
                 context.log.add(AgentMessageRecord(message=answer, calls=turn.progress.calls))
 
     def _record_answer(
-        self,
-        turn: Turn,
-        message: Message,
-        answer: ModelResponse,
-        chat: ModelRequest,
-        prompt: str,
+        self, turn: Turn, message: Message, answer: ModelResponse, chat: ModelRequest, prompt: str
     ) -> tuple[ToolCall, ...]:
-        """Record the model answer in conversation and journal, and count its usage. Return its tool calls, with unique ids."""
+        """Record a model answer in the conversation and the journal, and count its tokens.
+
+        Return its tool calls with unique ids.
+        """
         context = turn.session
         first_at = turn.first_at
         turn.growth = turn.first_at = None
@@ -279,6 +265,7 @@ class ModelCaller(FieldRepr):
                     prompt=prompt,
                     seconds=time.monotonic() - turn.asked_at,
                     waited=0.0 if chat.watch is None else chat.watch.waited,
+                    failures=0 if chat.watch is None else chat.watch.failures,
                     fitting=turn.fitting,
                 )
             )

@@ -18,13 +18,13 @@ from actgent.approvals import FormAnswer, Grant
 from actgent.errors import ApprovalRequired, ToolError
 from actgent.messages import ToolCall, ToolResult
 from actgent.sessions.session_context import Turn
-from actgent.support.field_repr import FieldRepr
-from actgent.support.untrusted_text import join_origins
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.untrusted_text_delimiters import join_origins
 from actgent.tools.outputs.result_text import canonical_json
 from actgent.tools.tool_execution import Batch
 from actgent.tools.tool_interface import Tool
 from actgent.tools.tool_registry import ToolRegistry
-from actgent.tools.untrusted_call_sources import running_call
+from actgent.tools.untrusted_sources_of_call import running_call
 
 MAX_STORED_CHARS = 4_000_000
 """Maximum characters of nested results that one outer call may store."""
@@ -55,20 +55,20 @@ class NestedCalls(FieldRepr):
 
     def __attrs_post_init__(self) -> None:
         mine = f"{_KEY}{self.outer.id}/"
-        for key, known in self.turn.session.seen_state.items():
+        for key, known in self.turn.session.state_values.items():
             if key.startswith(mine) and isinstance(known, Mapping) and "result" in known:
                 self._sources = join_origins(self._sources, known["result"].get("sources", ""))
 
     @property
     def sources(self) -> str:
-        """Names of the untrusted sources of the results of all nested calls so far, running ones included; empty if none."""
+        """Untrusted sources of the results of all nested calls so far, including running calls; empty if there are none."""
         sources = self._sources
         for batch in self._running:
             sources = join_origins(sources, batch.running_sources())
         return sources
 
     def names(self) -> Sequence[str]:
-        """Return the names of the tools that nested calls may use: all tools except those that make nested calls themselves."""
+        """Return the names of the tools that code may call: all tools except the tools that make nested calls themselves."""
         return tuple(tool.name for tool in self.registry if _may_be_called(tool))
 
     def parameters(self, name: str) -> Sequence[str]:
@@ -83,7 +83,7 @@ class NestedCalls(FieldRepr):
         """
         self._delete_completed()
         key = f"{_KEY}{self.outer.id}/0"
-        began = self.turn.session.state.get(key)
+        began = self.turn.session.state_values.get(key)
         if began is None:
             began = self.now()
             self.turn.session.state.dispatch([(key, began)])
@@ -106,7 +106,7 @@ class NestedCalls(FieldRepr):
             raise ToolError(
                 f"tool {name!r} cannot be called here (available: {', '.join(there[:20]) or 'none'})"
             )
-        known = self.turn.session.state.get(_KEY + call.id)
+        known = self.turn.session.state_values.get(_KEY + call.id)
         if known is not None and known["call"] != _digest(call):
             raise ToolError(
                 f"nested call number {self._count} differs from that of the earlier run, so the run cannot resume"
@@ -124,8 +124,9 @@ class NestedCalls(FieldRepr):
         batch = self.new_batch(turn, [call])
         if batch.isolation is not None:
             batch.isolation.is_nested = True
+        batch.context.outer_sources = join_origins(self.sources, self._sources_of_outer())
         if batch.policy is not None:
-            batch.policy = batch.policy.for_nested(join_origins(self.sources, self._sources_of_outer()))
+            batch.policy = batch.policy.for_nested(batch.context.outer_sources)
         if (grant := self._grant(batch.calls[0])) is not None:
             batch.grants = {call.id: grant}
         if has_begun and tool.effect == "once":
@@ -148,7 +149,7 @@ class NestedCalls(FieldRepr):
         return self._store(call, result, checked if has_run else {})
 
     def _note_for_audit(self, batch: Batch) -> Mapping[str, Any]:
-        """Return state changes that describe the nested call of a batch and its untrusted sources, for audits of the journal.
+        """Return state changes that describe a nested call and its untrusted sources, for later audits of the journal.
 
         They are empty if the call has no untrusted sources.
 
@@ -165,9 +166,9 @@ class NestedCalls(FieldRepr):
         return {"name": call.name, "arguments": call.arguments, "depends_on": sources}
 
     def _sources_of_outer(self) -> str:
-        """Return the names of the untrusted sources that the outer call has read: in its arguments, and in answers of agents.
+        """Return the untrusted sources that the outer tool call has read: in its arguments, and in answers of agents.
 
-        The text is empty unless the session withholds untrusted text from the model.
+        The text is empty unless the session hides untrusted text from the model.
         """
         running = running_call.get()
         if running is None or running.owner is not self.turn.session:
@@ -207,11 +208,14 @@ class NestedCalls(FieldRepr):
         return known
 
     def _delete_completed(self) -> None:
-        """Delete the stored nested results of all earlier outer calls, which have ended, because outer calls run one at a time."""
-        state, mine = self.turn.session.state, f"{_KEY}{self.outer.id}/"
-        others = [key for key in state if key.startswith(_KEY) and not key.startswith(mine)]
-        if left := [key for key in others if state[key] is not None]:
-            state.dispatch([(key, None) for key in left])
+        """Delete the stored results of nested calls whose outer call has ended. The outer call is the call that made them.
+
+        Outer calls run one at a time, so all earlier ones have ended.
+        """
+        values, mine = self.turn.session.state_values, f"{_KEY}{self.outer.id}/"
+        others = [key for key in values if key.startswith(_KEY) and not key.startswith(mine)]
+        if left := [key for key in others if values[key] is not None]:
+            self.turn.session.state.dispatch([(key, None) for key in left])
 
     # --- approvals -------------------------------------------------------------------------
 
@@ -229,7 +233,7 @@ class NestedCalls(FieldRepr):
         return asked
 
     def _grant(self, call: ToolCall) -> Grant | None:
-        """Return the approval decision that allows a nested call with these arguments; None if there is none."""
+        """Return the approval that allows a nested call with these arguments; None if there is no such approval."""
         ledger = self.turn.session.approvals
         verdict = None if ledger is None else ledger.verdict(self.outer.id)
         if verdict is None or (grant := verdict.grant) is None:
@@ -266,7 +270,7 @@ class NestedCall(FieldRepr):
 
 
 def nested_call_of(key: str, value: object) -> NestedCall | None:
-    """Return the nested call that a key of the session state describes; None if the key describes none with untrusted sources."""
+    """Return the nested call that is stored under a key of the session state; None if the key has no call with untrusted sources."""
     if not key.startswith(_KEY) or not isinstance(value, Mapping) or "depends_on" not in value:
         return None
     call = ToolCall(value["name"], value["arguments"], id=key.removeprefix(_KEY))

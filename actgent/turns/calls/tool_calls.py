@@ -13,16 +13,21 @@ from actgent.information_flow_labels import Policy
 from actgent.journal.record_types import AgentMessageRecord, CallsStartedRecord, make_agent_message_record
 from actgent.limits_and_schedules.budget import Budget
 from actgent.limits_and_schedules.limits import Limits
-from actgent.limits_and_schedules.loop_detection import MIN_CALLS, find_call_cycle, is_same, most_calls
+from actgent.limits_and_schedules.tool_call_loop_detection import (
+    MIN_CALLS,
+    find_call_cycle,
+    is_same,
+    most_calls,
+)
 from actgent.messages import CallProgress, Message, ToolCall, Usage
 from actgent.sessions.pending.approval_ledger import PendingCalls
 from actgent.sessions.pending.tool_call_approvals import edited, grants_of
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
-from actgent.sessions.restore import TOOLS
+from actgent.sessions.restore.record_replayer import TOOLS
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.sessions.session_record_writer import SessionLog
-from actgent.support.fast_init import fast_constructor
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.fast_attrs_constructors import fast_constructor
 from actgent.tools.outputs.oversized_results import has_read_result, store_oversized
 from actgent.tools.outputs.result_text import truncate
 from actgent.tools.tool_execution import NO_GRANTS, Batch
@@ -53,7 +58,7 @@ def _count_calls(turn: Turn, budget: Budget, calls: Sequence[ToolCall]) -> None:
 
 
 def _results_record(results: Message, turn: Turn, usage: Usage) -> AgentMessageRecord:
-    """Build the journal record of tool results. `usage` is the token usage of child sessions that ran for these calls."""
+    """Build the journal record of tool results. `usage` has the tokens of the child sessions that ran for these calls."""
     if results.text_calls:  # `last_call` and `called` hold them in the journal
         results = attrs.evolve(results, text_calls=())
     last = turn.progress.last_call
@@ -73,7 +78,7 @@ def _results_record(results: Message, turn: Turn, usage: Usage) -> AgentMessageR
 
 
 def _calls_of_results(results: Message, turn: Turn) -> tuple[ToolCall, ...]:
-    """Return the tool calls to which these results belong; empty for a single call, which the record stores elsewhere."""
+    """Return the tool calls that tool results answer; empty for a single call, because the record stores such a call elsewhere."""
     count, called = len(results.tool_results), turn.progress.called
     return tuple(called[-count:]) if called and count > 1 else ()
 
@@ -96,12 +101,7 @@ class ToolCaller(FieldRepr):
     """Access rules, checked when a call is about to start. All rules have to allow the call."""
 
     async def run(
-        self,
-        turn: Turn,
-        message: Message,
-        calls: Sequence[ToolCall],
-        *,
-        stage: str | None,
+        self, turn: Turn, message: Message, calls: Sequence[ToolCall], *, stage: str | None
     ) -> Message | None:
         """Run the tool calls of the answer to `message`, and deliver their results to the handlers.
 
@@ -189,7 +189,7 @@ class ToolCaller(FieldRepr):
             batch.on_finish = context.log.record_result_soon
 
     def _make_progress_publisher(self, turn: Turn) -> ProgressPublisher | None:
-        """Return a publisher that delivers tool progress to handlers and observers; None if there are none."""
+        """Return a publisher that delivers the progress of tools to handlers and observers; None if there are no receivers."""
         context = turn.session
         is_heard = "tool_progress" in context.handlers or (turn.listeners and turn.has_stream_listener())
         if not (is_heard or self.observer.stream.watched):
@@ -210,7 +210,7 @@ class ToolCaller(FieldRepr):
             listener.receive_calls(calls)
 
     def _resolve_calls(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
-        """Return the calls, in which each call of the tool `call_tool` is replaced by the call of the tool that it names."""
+        """Replace each call of the tool `call_tool` by the call of the tool that it names, and return all calls."""
         return [self.registry.resolve(call) for call in calls] if self.registry.has_toolsets else calls
 
     def _with_call_ids(self, turn: Turn, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
@@ -258,7 +258,9 @@ class ToolCaller(FieldRepr):
     async def _record_call_start(
         self, log: SessionLog, turn: Turn, batch: Batch, indexes: Sequence[int]
     ) -> None:
-        """Record durably which calls with side effects are about to start, so that a restart does not repeat them unnoticed.
+        """Record durably that tool calls with side effects are about to start.
+
+        After a restart, these calls are not repeated silently.
 
         An interruption does not cancel the write.
         """
@@ -301,7 +303,12 @@ class ToolCaller(FieldRepr):
         )
         isolation, source_calls = None, calls
         if self.policy is not None and self.policy.untrusted == "isolate":
-            isolation = Isolation(context, self.registry)
+            isolation = Isolation(context, self.registry, bits=self.policy.bits, turn_id=turn.message.id)
+            isolation.begin(calls)
+            if (
+                turn.batch is not None and turn.batch.isolation is not None
+            ):  # of a call that makes nested calls
+                isolation.first = turn.batch.isolation.first
             calls = [isolation.fill(call) for call in calls]
         batch = _make_batch(
             [edited(call, grants) for call in calls] if grants else calls,
@@ -320,6 +327,8 @@ class ToolCaller(FieldRepr):
             is_parallel=self.is_parallel,
             host=_make_host(self, turn),
         )
+        if isolation is not None:
+            isolation.calls = batch.calls
         if (excess := excess_of(source_calls, limits)) is not None:
             batch.reject_all(excess)
         return batch
@@ -370,15 +379,11 @@ class ToolCaller(FieldRepr):
         )
 
     def _close(
-        self,
-        turn: Turn,
-        message: Message,
-        batch: Batch,
-        stage: str | None,
-        *,
-        is_final: bool,
+        self, turn: Turn, message: Message, batch: Batch, stage: str | None, *, is_final: bool
     ) -> Message:
-        """Append the message with one result per tool call to the conversation, directly after the calls, and return it.
+        """Append the message with the results of all tool calls to the conversation, directly after the calls.
+
+        Return the message.
 
         `is_final` is True if the results are written to the journal. It is False if the process stops: then the next start
         resumes from the results recorded so far.

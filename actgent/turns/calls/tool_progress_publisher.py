@@ -6,7 +6,7 @@ import attrs
 import trio
 
 from actgent.messages import CallProgress
-from actgent.support.field_repr import FieldRepr
+from actgent.support.attrs_class_repr import FieldRepr
 
 
 @attrs.define(eq=False, repr=False)

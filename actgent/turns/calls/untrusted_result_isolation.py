@@ -5,27 +5,31 @@ in its place before the call is checked, and keeps the sources for each paramete
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
 from actgent.errors import ParseError
-from actgent.messages import Reply, ToolCall, ToolResult, make_result
+from actgent.messages import Event, Reply, Route, ToolCall, ToolResult, make_result
 from actgent.sessions.session_context import SessionContext
-from actgent.support.field_repr import FieldRepr
+from actgent.state.session_state import SHOWN, WITHHELD
+from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.strict_json import loads
-from actgent.support.untrusted_text import has_sources, join_origins, split_readers
+from actgent.support.untrusted_text_delimiters import has_sources, join_origins, split_readers
 from actgent.tools.outputs.result_text import canonical_json, to_text
 from actgent.tools.tool_interface import Tool
 from actgent.tools.tool_registry import READ_RESULT, ToolRegistry
 
 REFERENCE = re.compile(r"@r([1-9]\d{0,8})(?:/([A-Za-z0-9_]{1,64}))?(?![A-Za-z0-9_/])")
-"""Pattern of a reference to a withheld result or to a field of it."""
-_KEY = "_withheld/"
+"""Pattern of a reference to a hidden result or to a field of it."""
+D = TypeVar("D", bound=Reply[Any] | Event | Route)
 _LAST = "_withheld"
 _APPROVED = "_approved_values"
+MISSING = object()
+"""Value of a part that an answer does not have."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -35,22 +39,38 @@ class Isolation(FieldRepr):
     context: SessionContext
     registry: ToolRegistry
     """Tools of the agent."""
+    bits: int = 0
+    """Budget of each turn for values of withheld results that the model may read, in bits."""
+    turn_id: str = ""
+    """Id of the turn that runs the batch; empty outside of a turn."""
+    calls: Sequence[ToolCall] = attrs.field(default=(), init=False)
+    """Calls of the batch, in their order. Earlier calls use the budget first."""
     sources: dict[str, dict[str, str]] = attrs.field(factory=dict, init=False)
-    """Names of the untrusted sources of each argument that got a withheld value, by call id and parameter."""
+    """Names of the untrusted sources of each argument in which a reference was replaced by a hidden value, by call id and parameter."""
     is_nested: bool = attrs.field(default=False, init=False)
     """True for nested calls (made inside another tool call), whose results the model does not get."""
     storing: set[str] = attrs.field(factory=set, init=False)
     """Ids of the tool calls that have changed the state of the session."""
     first: int = attrs.field(init=False)
-    """Number of the last withheld result before this batch; new results get higher numbers."""
+    """Number of the last withheld result before this batch of tool calls. New withheld results get higher numbers.
+
+    The batch does not see results with higher numbers: the order in which its calls end may depend on untrusted text.
+    """
 
     def __attrs_post_init__(self) -> None:
-        self.first = self.context.seen_state.get(_LAST, 0)
+        self.first = self.context.state_values.get(_LAST, 0)
+
+    def begin(self, calls: Sequence[ToolCall]) -> None:
+        """Set the calls of the batch. Results that these calls have stored before a crash or an approval get the same numbers."""
+        self.calls = calls
+        ids = {call.id for call in calls}
+        while self.first and ((kept := self._stored(self.first)) is None or kept.get("call", "") in ids):
+            self.first -= 1
 
     # --- references in calls -----------------------------------------------------------------
 
     def fill(self, call: ToolCall) -> ToolCall:
-        """Return a tool call with withheld values in place of references such as `@r3`, and note their sources in `sources`.
+        """Replace references such as `@r3` in a tool call by the withheld values, and add the untrusted sources of the values.
 
         Unknown references stay. Calls of tools that expect references, and arguments that are not an object,
         are unchanged.
@@ -66,9 +86,9 @@ class Isolation(FieldRepr):
         return attrs.evolve(call, arguments=filled) if call.id in self.sources else call
 
     def fill_value(self, value: object) -> tuple[Any, str]:
-        """Return a value with withheld values in place of references at any depth, and the sources of these values.
+        """Replace references at any depth of a value by the withheld values. Return the new value and the untrusted sources.
 
-        A text that is exactly one reference becomes the withheld value itself.
+        A text that is exactly one reference becomes the hidden value itself.
         """
         if isinstance(value, str):
             whole = REFERENCE.fullmatch(value)
@@ -84,7 +104,7 @@ class Isolation(FieldRepr):
         return value, ""
 
     def render(self, text: str) -> tuple[str, str]:
-        """Return a text with withheld values in place of references such as `@r3`, and the sources of these values."""
+        """Replace references such as `@r3` in a text by the withheld values. Return the new text and the untrusted sources."""
         found: list[str] = []
 
         def value_of(match: re.Match[str]) -> str:
@@ -98,17 +118,20 @@ class Isolation(FieldRepr):
         return (REFERENCE.sub(value_of, text) if "@r" in text else text), _join(found)
 
     def _withheld_result(self, number: str) -> Mapping[str, Any] | None:
-        kept: Mapping[str, Any] | None = self.context.seen_state.get(f"{_KEY}{number}")
+        return self._stored(int(number)) if int(number) <= self.first else None
+
+    def _stored(self, number: int) -> Mapping[str, Any] | None:
+        kept: Mapping[str, Any] | None = self.context.state_values.get(f"{WITHHELD}{number}")
         return kept
 
     def sources_of(self, call_id: str) -> str:
-        """Return the untrusted sources of the withheld values that filled the arguments of a call; empty if there are none."""
+        """Return the untrusted sources of the withheld values that were inserted into the arguments of a call; empty if none were."""
         return _join(self.sources.get(call_id, {}).values())
 
     # --- results -----------------------------------------------------------------------------
 
     def reference_of(self, index: int) -> str:
-        """Return the reference to the result of the call with this index in its batch, such as `@r3`."""
+        """Return the reference, such as `@r3`, to the result of the tool call at position `index` of its batch."""
         return f"@r{self.first + index + 1}"
 
     def withhold(
@@ -142,19 +165,23 @@ class Isolation(FieldRepr):
         if not has_sources(sources):
             return result
         if call.name == READ_RESULT:  # the stored text has the readers of an earlier result
-            sources = join_origins(sources, self._readers_of_all())
+            sources = join_origins(sources, split_readers(self.context.withheld_sources)[1])
         if self.is_nested:
             return attrs.evolve(result, via=sources)
         value = "\n".join(filter(None, (result.error and f"Error: {result.error}", result.content)))
         names = () if tool is None else tool.withheld_parts(call.arguments, self.registry)
-        self._store(number, value, sources)
+        choices = self._parts_to_show(call) if self.bits else {}
+        self._store(number, call, value, sources, self._with_spent(call, choices, sources))
+        shown = _shown_parts(number, value, sources, choices)
         return make_result(
             id=result.id,
             call_id=result.call_id,
             tool_name=result.tool_name,
-            content=_announcement(number, call.name, names),
+            content=_announcement(number, call.name, names, shown),
             native=result.native,
             via=sources if call.id in self.storing else "",
+            started_at=result.started_at,
+            ended_at=result.ended_at,
         )
 
     def _withhold_parts(
@@ -166,7 +193,7 @@ class Isolation(FieldRepr):
         these references.
         """
         value = to_text({str(place): value for place, (value, _) in enumerate(parts, 1)})
-        self._store(self.first + index + 1, value, sources)
+        self._store(self.first + index + 1, call, value, sources)
         reference = self.reference_of(index)
         names = ", ".join(f"{reference}/{place}" for place in range(1, len(parts) + 1))
         notice = (
@@ -175,34 +202,83 @@ class Isolation(FieldRepr):
         via = join_origins(result.via, sources) if call.id in self.storing else result.via
         return attrs.evolve(result, content=f"{result.content}\n{notice}", via=via)
 
-    def _store(self, number: int, value: str, sources: str) -> None:
+    def _store(
+        self, number: int, call: ToolCall, value: str, sources: str, more: Sequence[tuple[str, Any]] = ()
+    ) -> None:
         state = self.context.state
         state.dispatch(
             [
-                (f"{_KEY}{number}", {"value": value, "sources": sources}),
-                (_LAST, max(number, state.get(_LAST, 0))),
+                (f"{WITHHELD}{number}", {"value": value, "sources": sources, "call": call.id}),
+                (_LAST, max(number, self.context.state_values.get(_LAST, 0))),
+                *more,
             ]
         )
 
-    def _readers_of_all(self) -> str:
-        """Return the owners that may read all withheld results of the session, in the format of labels; empty if all owners may."""
-        state = self.context.seen_state
-        kept = [value["sources"] for key, value in state.items() if key.startswith(_KEY)]
-        return split_readers(_join(kept))[1]
+    # --- values that the model may read --------------------------------------------------------
+
+    def _budget(self) -> Mapping[str, Any]:
+        """Return the stored budget of the turn; empty if the turn has shown no values."""
+        known: Mapping[str, Any] = self.context.state_values.get(SHOWN, {})
+        return known if known.get("turn") == self.turn_id else {}
+
+    def _parts_to_show(self, call: ToolCall) -> Mapping[str, Sequence[Any]]:
+        """Return the parts of a withheld result that the model may read, with their possible values.
+
+        All values that the model reads in one turn have at most `2 ** Policy.bits` combinations. Parts beyond this budget stay
+        withheld. Calls get their share in the order of the answer, not in the order in which they finish, because untrusted
+        text can influence when a call finishes.
+        """
+        stored = self._budget().get("spent", {})
+        spent = math.prod(count for key, count in stored.items() if key != call.id)
+        for each in self.calls:
+            if each.id in stored and each.id != call.id:
+                continue
+            tool, shown = self.registry.get(each.name), {}
+            for name, values in ({} if tool is None else tool.finite_parts(each.arguments)).items():
+                if (spent * len(values) - 1).bit_length() <= self.bits:
+                    spent *= len(values)
+                    shown[name] = values
+            if each.id == call.id:
+                return shown
+        return {}
+
+    def _with_spent(
+        self, call: ToolCall, choices: Mapping[str, Sequence[Any]], sources: str
+    ) -> Sequence[tuple[str, Any]]:
+        """Return the state change that stores what a call uses of the budget; empty if it uses nothing.
+
+        A call that runs again after a crash has the same id, so it counts once.
+        """
+        if not choices:
+            return ()
+        known = self._budget()
+        spent = {**known.get("spent", {}), call.id: math.prod(map(len, choices.values()))}
+        shown = join_origins(known.get("sources", ""), sources)
+        ever = join_origins(self.context.shown_sources, sources)
+        return [(SHOWN, {"turn": self.turn_id, "spent": spent, "sources": shown, "ever": ever})]
+
+    @property
+    def shown_sources(self) -> str:
+        """Untrusted sources of the values that the model has read in this turn; empty if it has read none."""
+        sources: str = self._budget().get("sources", "")
+        return sources
 
     def note_stored(self, call_id: str) -> None:
-        """Note that a tool call has changed the session state, which may show withheld text to the model later."""
+        """Store that a tool call has changed the session state, so that the model may later read withheld text in the state."""
         self.storing.add(call_id)
 
     def is_withheld(self, number: int) -> bool:
-        """Return True if the session has a withheld result with this number."""
-        return f"{_KEY}{number}" in self.context.seen_state
+        """Return True if the session has a withheld result (not shown to the model) with this number."""
+        return self._withheld_result(str(number)) is not None
 
     # --- approved values ---------------------------------------------------------------------
 
     def approve(self, call: ToolCall) -> None:
-        """Store the filled arguments of an approved call, so that equal values of this tool need no second approval."""
-        known = self.context.seen_state.get(_APPROVED, ())
+        """Store the arguments of an approved call after the references were replaced.
+
+        Equal values then need no second approval.
+        """
+        known = self.context.state_values.get(_APPROVED, ())
         new = [
             key for name in self.sources.get(call.id, ()) if (key := _approved_key(call, name)) not in known
         ]
@@ -210,26 +286,32 @@ class Isolation(FieldRepr):
             self.context.state.dispatch([(_APPROVED, [*known, *new])])
 
     def unapproved(self, call: ToolCall) -> Mapping[str, str]:
-        """Return the sources of those arguments of a call that have withheld values which no approver has seen, by parameter."""
-        known = self.context.seen_state.get(_APPROVED, ())
+        """Return, by parameter, the untrusted sources of the withheld values in a call that no approver has seen."""
+        known = self.context.state_values.get(_APPROVED, ())
         filled = self.sources.get(call.id, {})
         return {name: sources for name, sources in filled.items() if _approved_key(call, name) not in known}
 
 
-def filled_reply(context: SessionContext, registry: ToolRegistry, reply: Reply) -> Reply:
-    """Return a reply for the user with the withheld values in place of references, and with their sources."""
-    isolation = Isolation(context, registry)
-    text, sources = isolation.render(reply.text)
-    data, more = isolation.fill_value(reply.data)
-    sources = join_origins(sources, more)
-    if not sources:
-        return reply
-    context.conversation.add_revealed_sources(sources)
-    return attrs.evolve(reply, text=text, data=data, origin=join_origins(reply.origin, sources))
+def filled_delivery(context: SessionContext, registry: ToolRegistry, delivery: D, turn_id: str) -> D:
+    """Return a delivery of a turn with the sources of the withheld values on which the delivery depends.
+
+    In a reply, the values also take the place of the references to them.
+    """
+    isolation = Isolation(context, registry, turn_id=turn_id)
+    changes: dict[str, Any] = {}
+    if shown := isolation.shown_sources:
+        changes["via"] = join_origins(delivery.via, shown)
+    if isinstance(delivery, Reply):
+        text, sources = isolation.render(delivery.text)
+        data, more = isolation.fill_value(delivery.data)
+        if sources := join_origins(sources, more):
+            context.conversation.add_revealed_sources(sources)
+            changes |= {"text": text, "data": data, "origin": join_origins(delivery.origin, sources)}
+    return attrs.evolve(delivery, **changes) if changes else delivery
 
 
 def _with_parts(text: str, reference: str, parts: Sequence[tuple[Any, str]]) -> str:
-    """Return the text of a result with the values of its parts in place of the references to them."""
+    """Replace the references to the parts of a result by the values of the parts, and return the text."""
 
     def value_of(match: re.Match[str]) -> str:
         place = int(match[1])
@@ -238,18 +320,51 @@ def _with_parts(text: str, reference: str, parts: Sequence[tuple[Any, str]]) -> 
     return re.sub(rf'"{reference}/(\d+)"', value_of, text)
 
 
-def _announcement(number: int, tool: str, parts: Sequence[str]) -> str:
+def _announcement(number: int, tool: str, parts: Sequence[str], shown: Sequence[str]) -> str:
     reference = f"@r{number}"
     if tool == "extract":
         names = "".join(f", {reference}/{part}" for part in parts)
-        return f"[the answer is withheld as {reference}{names}; use these references as arguments or in the answer]"
+        known = "".join(f"; {each}" for each in shown)
+        return f"[the answer is withheld as {reference}{names}; use these references as arguments or in the answer{known}]"
     return f"[{reference}: a result of {tool}, withheld; use extract to ask about it]"
 
 
-def _value_of(withheld: Mapping[str, Any], part: str | None) -> Any:
-    """Return a withheld value, or its part of the name `part`; an empty text if the part does not exist.
+def _shown_parts(
+    number: int, value: str, sources: str, choices: Mapping[str, Sequence[Any]]
+) -> Sequence[str]:
+    """Return sentences with the parts of a withheld value that the model may read, such as `@r4/urgent is true`.
 
-    A missing part raises no error, because the error would reveal something about the withheld value to the model.
+    Each part has one of its possible values (`choices`). An invalid value, and a value that not all owners may read, is shown
+    as the first of them: any other text would be a further possible answer.
+    """
+    try:
+        data = loads(value)
+    except ParseError:
+        data = MISSING
+    is_confidential = bool(split_readers(sources)[1])
+    shown = []
+    for name, values in choices.items():
+        given = data
+        if name:
+            given = data.get(name, MISSING) if isinstance(data, Mapping) else MISSING
+        valid = () if is_confidential else (each for each in values if _is_same_value(each, given))
+        chosen = next(iter(valid), values[0])
+        text = "missing" if chosen is MISSING else json.dumps(chosen, ensure_ascii=False)
+        shown.append(f"@r{number}{f'/{name}' if name else ''} is {text}")
+    return shown
+
+
+def _is_same_value(one: object, other: object) -> bool:
+    """Return True if two JSON values without members are equal. In JSON, `true` and `1` differ, and `1` and `1.0` are equal."""
+    if one is MISSING or other is MISSING or isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    return one == other
+
+
+def _value_of(withheld: Mapping[str, Any], part: str | None) -> Any:
+    """Return a withheld value, or the part of the value named `part`; an empty text if the part does not exist.
+
+    A missing part raises no error, because the error would reveal something about the hidden value to the model.
     """
     value = withheld["value"]
     try:

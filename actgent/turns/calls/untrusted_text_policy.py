@@ -14,8 +14,8 @@ import attrs
 from actgent.information_flow_labels import Label, Policy, label_of, text_of
 from actgent.messages import Message, Text, ToolCall
 from actgent.sessions.session_context import SessionContext
-from actgent.support.field_repr import FieldRepr
-from actgent.support.untrusted_text import has_sources
+from actgent.support.attrs_class_repr import FieldRepr
+from actgent.support.untrusted_text_delimiters import has_sources
 from actgent.tools.tool_execution import PolicyViolation
 from actgent.tools.tool_interface import Tool, unwrap_tool
 
@@ -39,21 +39,23 @@ class PolicyCheck(FieldRepr):
     policy: Policy
     context: SessionContext
     isolation: Isolation | None = None
-    """Withheld results of the session; None if the model reads all results."""
+    """Results that isolation hides from the model; None if the model reads all results."""
     nested_sources: str = ""
-    """Names of the untrusted sources that the running outer call has read; empty for calls of the model."""
+    """Names of the untrusted sources that the running tool call has read, if it makes nested calls; empty for calls of the model."""
     _first_calls: dict[tuple[str, str], str] = attrs.field(factory=dict, init=False)
-    """Id of the first call in this answer, by tool name and sink values. It is used only with `check="arguments"`."""
+    """Id of the first call in this answer with the same tool name and the same values that need trust.
+    Used only with `check="arguments"`.
+    """
 
     def for_nested(self, sources: str) -> "PolicyCheck":
-        """Return a check for calls made inside a tool that has read text of these untrusted sources.
+        """Return a policy check for the calls that a tool makes after it has read text of these untrusted sources.
 
         `check="arguments"` becomes `context`, because the conversation does not contain earlier nested calls.
         """
         return attrs.evolve(self, nested_sources=sources, policy=attrs.evolve(self.policy, check="context"))
 
     def __call__(self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> PolicyViolation | None:
-        """Return the policy violation of a call that is about to start; None if the call may run.
+        """Return the policy violation of a tool call that is about to start; None if the call may run.
 
         A call violates the policy if parameters that need trusted values (sinks) may depend on untrusted
         text, or if its data may depend on text that its audience may not read.
@@ -79,7 +81,7 @@ class PolicyCheck(FieldRepr):
     def _untrusted_sinks(
         self, call: ToolCall, tool: Tool, sinks: Sequence[str], arguments: Mapping[str, Any], label: Label
     ) -> Mapping[str, Label] | None:
-        """Return the labels of the sinks of a call that may depend on untrusted text; None if the call may run.
+        """Return the labels of the sinks (arguments that need trusted values) that may depend on untrusted text; None if the call may run.
 
         The labels are empty if the call has no arguments.
         """
@@ -91,9 +93,9 @@ class PolicyCheck(FieldRepr):
     def _labels_of_values(
         self, isolation: Isolation, call: ToolCall, sinks: Sequence[str]
     ) -> dict[str, Label]:
-        """Return the untrusted sources of each sink parameter whose value comes from a withheld result.
+        """Return the untrusted sources of each sink (argument that needs a trusted value) that was filled from a withheld result.
 
-        Values that were approved before are left out.
+        Values that were approved before are omitted.
         """
         filled = isolation.unapproved(call)
         return {name: label_of(filled[name]) for name in sinks if name in filled}
@@ -103,9 +105,9 @@ class PolicyCheck(FieldRepr):
     ) -> bool:
         """Return True if a call violates the policy because the conversation contains untrusted text.
 
-        A call of a `pure` tool with sink values that the owner wrote is no violation: it changes nothing, and sends nothing out
-        but these values. With `check="arguments"`, a call whose sink values all occur in trusted text is no violation,
-        unless an earlier call of an effect had the same sink values.
+        A call of a `pure` tool is no violation if the owner wrote all values that need trust: it changes nothing, and sends
+        out only these values. With `check="arguments"`, a call whose values all occur in trusted text is no violation, unless
+        an earlier call with an effect had the same values.
         """
         if tool.effect == "pure" and sinks:
             texts = [
@@ -125,10 +127,10 @@ class PolicyCheck(FieldRepr):
     def _may_have_run_before(
         self, call: ToolCall, sinks: Sequence[str], arguments: Mapping[str, Any]
     ) -> bool:
-        """Return True if the tool was called earlier with the same sink values, and that call may have run.
+        """Return True if an earlier call of this tool with the same values in its sinks may have run.
 
-        Sinks are the parameters that the policy protects. Untrusted text such as "repeat the last payment" leads to a call whose
-        sink values all come from the user, so only the repetition shows the attack.
+        Untrusted text such as "repeat the last payment" leads to a call whose values all come from the user. Only the
+        repetition shows the attack.
         """
         key = call.name, _values_of(sinks, arguments)
         if self._first_calls.setdefault(key, call.id) != call.id:
@@ -147,7 +149,7 @@ class PolicyCheck(FieldRepr):
     def _violation(
         self, untrusted: Mapping[str, Label] | None, excluded: Mapping[str, Label] | None
     ) -> PolicyViolation:
-        """Return the violation of a call, by its untrusted sinks, and by the parameters whose values name excluded readers."""
+        """Return the violation of a call from the labels of its untrusted arguments (`untrusted`), and from the parameters that name readers who may not read the data (`excluded`)."""
         reasons, remedies = [], []
         if untrusted is not None:
             names = ", ".join(untrusted) or "this call"
@@ -178,10 +180,10 @@ class PolicyCheck(FieldRepr):
 
 
 def sinks_of(tool: Tool, arguments: Mapping[str, Any]) -> Sequence[str] | None:
-    """Return the sinks of a call, which are the parameters that need trusted values; None if the call has none.
+    """Return the sinks of a tool call, i.e. the parameters that need trusted values; None if it has no sinks.
 
-    Without a declaration, these are all parameters of a tool with an effect, and the URL parameters of any
-    other tool. A call that gives no value for the declared sinks is checked with all its arguments.
+    Without a declaration, these are all parameters of a tool with an effect, and the URL parameters of any other tool. If a
+    call sets none of the declared parameters, all its arguments are checked.
     """
     if tool.sinks is not None:
         declared: Sequence[str] = tool.sinks
@@ -198,16 +200,16 @@ def sinks_of(tool: Tool, arguments: Mapping[str, Any]) -> Sequence[str] | None:
 def excluded_audience(
     tool: Tool, arguments: Mapping[str, Any], label: Label, *, withheld: Iterable[str] = ()
 ) -> Sequence[str] | None:
-    """Return the parameters whose values name readers that may not read the data of a call; None if the call may run.
+    """Return the parameters that name readers who may not read the data of a tool call; None if the call may run.
 
-    A call that names no reader may reach any reader. A withheld value counts as the name of any reader, as the model must not
+    A call that names no reader may reach any reader. A hidden value counts as the name of any reader, as the model must not
     learn from the check what the value is.
 
     Args:
         tool: The called tool, which declares the parameters.
-        arguments: Arguments of the call, with values in place of references to withheld results.
+        arguments: Arguments of the call, with values in place of references to hidden results.
         label: Label of all text that the data may contain.
-        withheld: Parameters with withheld values.
+        withheld: Parameters with hidden values.
     """
     readers = label.readers
     if readers is None or not tool.audience:
@@ -235,7 +237,10 @@ def has_sinks(tool: Tool) -> bool:
 
 
 def _values_of(sinks: Sequence[str], arguments: Mapping[str, Any]) -> str:
-    """Return the values of the sinks as one text. Values that `occurs` treats as equal give equal texts."""
+    """Join the values of the sinks (parameters that need trusted values) of a call to one text.
+
+    Values that `occurs` treats as equal give equal texts.
+    """
     return repr([_comparable_form(arguments.get(name)) for name in sinks])
 
 
@@ -264,19 +269,19 @@ def _has_url(schema: object) -> bool:
 
 
 def _messages_in_memory(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages that are in memory, without reading the older ones from the journal."""
+    """Return only the messages that are in memory. Older messages are not read from the journal."""
     return messages[getattr(messages, "missing", 0) :]
 
 
 def texts_of_owner(message: Message) -> Sequence[str]:
-    """Return the texts of a user's message that depends on no untrusted source; empty for other messages."""
+    """Return the texts of a user's message if the message depends on no untrusted source; empty for other messages."""
     if message.sender.kind != "user" or has_sources(message.origin) or has_sources(message.via):
         return ()
     return [part.text for part in message.parts if isinstance(part, Text)]
 
 
 def is_quoted(value: object, texts: Iterable[str]) -> bool:
-    """Return True if a value is a text that occurs literally in one of the texts, between spaces, quotes or brackets.
+    """Return True if a value occurs literally in one of the texts, between spaces, quotes or brackets.
 
     A list is quoted if it is not empty and all of its items are quoted. Punctuation at the end of a sentence may follow the value. A part of an address is not quoted, so it cannot carry data.
     """

@@ -13,10 +13,10 @@ from actgent.runtime.introspection import OpenBudget, SetSchedule
 from actgent.web import json_response_types
 from actgent.web.access_control import encode_cursor, parse_cursor
 
+from .common_request_schemas import AFTER, LIMIT
 from .endpoints import JSON, Endpoint, HTTPCall
 from .json_serializers import as_document, hidden_error_text, of_schedule, to_date
 from .records_forks_and_replays import as_plain_json
-from .shared_schemas import AFTER, LIMIT
 
 MAX_NAMES = 20
 """Maximum number of agents, tools and sessions listed for each kind of error, the newest first."""
@@ -200,7 +200,7 @@ class _ErrorGroup:
         document: json_response_types.ErrorGroup = {
             "kind": self.kind,
             "error": self.error,
-            "words": self.message,
+            "text": self.message,
             "count": self.count,
             "first_at": to_date(self.first_at),
             "last_at": to_date(self.last_at),

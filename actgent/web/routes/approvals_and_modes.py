@@ -1,4 +1,4 @@
-"""Endpoints of approvals of tool calls, and of the modes of sessions."""
+"""Endpoints of approvals of tool calls, of lifted sources, and of the modes of sessions."""
 
 from typing import Any
 
@@ -6,16 +6,17 @@ from starlette.responses import Response
 
 from actgent.agents.session import Session, context_of, session_of_context
 from actgent.approvals import Approve, Decision, Edit, Reject, Respond, session_of
-from actgent.errors import ApprovalAlreadyDecided, NotRunning, SessionClosed
+from actgent.errors import ApprovalAlreadyDecided, ConfigurationError, NotRunning, SessionClosed
 from actgent.messages import Sender
+from actgent.runtime.untrusted_source_removal import MAX_REASON_CHARS
 from actgent.tools.outputs.result_text import to_text
 from actgent.web import json_response_types
 from actgent.web.access_control import encode_cursor, parse_cursor
 from actgent.web.problem_documents import Problem, missing
 
+from .common_request_schemas import AFTER, AGENT, DECISIONS, LIMIT
 from .endpoints import JSON, Endpoint, Forwarding, HTTPCall
 from .json_serializers import mode_of, of_approval, of_caller_call
-from .shared_schemas import AFTER, AGENT, DECISIONS, LIMIT
 
 _DECISION = {
     "type": "object",
@@ -47,6 +48,23 @@ _RESULT = {
         "reject": {"type": "string", "maxLength": 2000, "description": "Reason, which the model receives."},
     },
     "oneOf": [{"required": ["respond"]}, {"required": ["reject"]}],
+    "additionalProperties": False,
+}
+_LIFT = {
+    "type": "object",
+    "properties": {
+        "source": {
+            "type": "string",
+            "minLength": 1,
+            "description": "Name of the source, as in `sources` of the session.",
+        },
+        "reason": {
+            "type": "string",
+            "maxLength": MAX_REASON_CHARS,
+            "description": "Reason, for the journal.",
+        },
+    },
+    "required": ["source"],
     "additionalProperties": False,
 }
 _MODE = {
@@ -181,6 +199,19 @@ def _decision_of(body: Any) -> Decision:
     return Reject(body["reject"]) if "reject" in body else Respond(body["respond"])
 
 
+async def post_lift(call: HTTPCall) -> Response:
+    """Remove an untrusted source from the label of a session, as the owner of the token."""
+    session = await call.session()
+    source = call.body["source"]
+    try:
+        await session.lift(source, by=Sender(call.caller.owner), reason=call.body.get("reason", ""))
+    except ConfigurationError as error:
+        if source in session.label.sources:
+            raise
+        raise Problem("source-unknown", str(error)) from error
+    return Response(status_code=204)
+
+
 async def put_mode(call: HTTPCall) -> JSON[json_response_types.SessionMode]:
     """Set the current mode of a session."""
     body, force = call.body, call.body.get("force", False)
@@ -225,13 +256,7 @@ ENDPOINTS = (
             repeated_status=409,
         ),
     ),
-    Endpoint(
-        verb="GET",
-        path="/sessions/{id}/calls",
-        answer=get_calls,
-        scope="read",
-        query={"agent": AGENT},
-    ),
+    Endpoint(verb="GET", path="/sessions/{id}/calls", answer=get_calls, scope="read", query={"agent": AGENT}),
     Endpoint(
         verb="POST",
         path="/sessions/{id}/calls/{call}",
@@ -239,6 +264,15 @@ ENDPOINTS = (
         scope="chat",
         query={"agent": AGENT},
         body=_RESULT,
+        statuses=(204,),
+    ),
+    Endpoint(
+        verb="POST",
+        path="/sessions/{id}/lifts",
+        answer=post_lift,
+        scope="approve",
+        query={"agent": AGENT},
+        body=_LIFT,
         statuses=(204,),
     ),
     Endpoint(

@@ -10,8 +10,8 @@ from actgent.web import json_response_types
 from actgent.web.gateway_interface import Datasets
 from actgent.web.problem_documents import Problem, missing
 
+from .common_request_schemas import LOCATION
 from .endpoints import ANY_NODE, JSON, Endpoint, HTTPCall
-from .shared_schemas import LOCATION
 
 MAX_EXPECTED_CHARS = 1_000_000
 """Maximum length of an expected answer in characters."""
@@ -77,7 +77,7 @@ async def remove_dataset_case(call: HTTPCall) -> Response:
 
 
 async def _change_case(call: HTTPCall, version: str, case: Mapping[str, Any] | None) -> Any:
-    """Replace the case that the URL names, or remove it if `case` is None. Return the new case; None if it was removed."""
+    """Replace the case that the URL names and return it. If `case` is None, remove the case and return None."""
     try:
         return await _datasets_of(call).replace_case(call.path["d"], call.path["case"], version, case)
     except LookupError:
@@ -119,11 +119,7 @@ def _datasets_of(call: HTTPCall) -> Datasets:
 ENDPOINTS = (
     Endpoint(verb="GET", path="/datasets", answer=list_datasets, scope="admin", forwarding=ANY_NODE),
     Endpoint(
-        verb="GET",
-        path="/datasets/{d}/cases",
-        answer=get_dataset_cases,
-        scope="admin",
-        forwarding=ANY_NODE,
+        verb="GET", path="/datasets/{d}/cases", answer=get_dataset_cases, scope="admin", forwarding=ANY_NODE
     ),
     Endpoint(
         verb="POST",

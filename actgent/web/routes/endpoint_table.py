@@ -4,9 +4,7 @@ from . import (
     agents_and_server_status,
     all_sessions_overview,
     approvals_and_modes,
-    cluster_and_toolsets,
     datasets,
-    dead_letters,
     events,
     login,
     media,
@@ -32,8 +30,6 @@ ENDPOINTS = tuple(
         search_and_statistics,
         memories,
         datasets,
-        dead_letters,
-        cluster_and_toolsets,
         agents_and_server_status,
         login,
     )

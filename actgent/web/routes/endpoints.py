@@ -23,7 +23,7 @@ from actgent.web.gateway_context import GatewayContext
 from actgent.web.gateway_limits import GatewayLimits
 from actgent.web.problem_documents import Problem
 
-from .shared_schemas import check_client_id
+from .common_request_schemas import check_client_id
 
 MAX_JSON_DEPTH = 64
 """Maximum nesting depth of a JSON body."""
@@ -60,14 +60,14 @@ class Forwarding:
     reads_journal: bool = False
     """True if the endpoint only reads the journal, so that any node can answer requests for any session."""
     served_while_draining: bool = False
-    """True if a node also answers the request for sessions of a partition that it is draining.
+    """True if a node also answers the request while it hands the session's partition to another node.
 
-    This is for requests that help turns to end, or read a session's status.
+    It is set for requests that let a running turn end (for example approval decisions), and for requests that read the
+    status.
     """
     repeated_status: int | None = None
-    """Error status by which the endpoint rejects a retry of a request that already succeeded.
-
-    The client then gets a success instead. None if the endpoint answers retries with success itself.
+    """Error status with which the endpoint rejects a retry after the first try has succeeded.
+    The relay then sends a success to the client instead. None if the endpoint itself answers such a retry with success.
     """
     awaits_run: bool = False
     """True if the response ends when a message's run ends, so that the relay waits for it without a time limit.
@@ -84,6 +84,16 @@ class Forwarding:
 
     None if no request of the endpoint sends a message.
     """
+
+
+def is_stream_requested(call: "HTTPCall") -> bool:
+    """Return True if the body field or the query parameter `stream` requests a stream."""
+    return bool(call.body.get("stream")) or call.query.get("stream") == "true"
+
+
+def streams_always(_call: "HTTPCall") -> bool:
+    """Return True: each response of the endpoint is a stream."""
+    return True
 
 
 def sends_always(_call: "HTTPCall") -> bool:
@@ -138,8 +148,8 @@ class Endpoint:
     """Media type of a successful response."""
     streams: bool = False
     """True if the endpoint can also respond with `text/event-stream`."""
-    streams_on_request: bool = False
-    """True if only requests whose body has the field `stream` get a stream; `streams` is also True."""
+    is_stream: "Callable[[HTTPCall], bool] | None" = None
+    """Returns True if the response to a request is a stream. None lets the header `Accept` decide. Requires `streams`."""
     prefix: str = "/v1"
     """First part of the URL path, before `path`. Endpoints of interoperability protocols have another prefix than `/v1`."""
     to_error: "Callable[[Problem, str], Response] | None" = None
@@ -147,7 +157,7 @@ class Endpoint:
 
     @cached_property
     def route(self) -> str:
-        """Path template with its prefix, such as `/v1/sessions/{id}`."""
+        """Path template of the endpoint with the prefix of its API, such as `/v1/sessions/{id}`."""
         return f"{self.prefix}{self.path}"
 
     @cached_property
@@ -195,7 +205,7 @@ class HTTPCall:
         return self.caller.allows("journal")
 
     def header(self, name: str) -> str:
-        """Return the value of the request header with this lower-case name; empty if the request does not have the header."""
+        """Return the value of the request header with this lower-case name; empty if the request lacks this header."""
         return self.headers.get(name, "")
 
     @property
@@ -209,7 +219,7 @@ class HTTPCall:
         return "" if key is None else check_client_id("idempotency-key:", key)
 
     def chosen_id(self, field: str) -> str | None:
-        """Return the id that the client has chosen for the object to create; None if it has chosen none.
+        """Return the id that the client has chosen for the new object; None if the client has chosen no id.
 
         The id is in the header `Idempotency-Key` or in the body field `field`.
 
@@ -279,7 +289,7 @@ class JSON(Response, Generic[T]):
 
 
 def _encode_default(value: object) -> Any:
-    """Convert a value that orjson cannot encode to a value that it can encode.
+    """Convert a value that orjson cannot encode to a value that orjson can encode.
 
     Bytes become their size, mappings become dicts, tuples and sets become lists, and other values become text.
     """
@@ -394,7 +404,7 @@ async def read_body(endpoint: Endpoint, request: HTTPRequest, limits: GatewayLim
 
 
 def has_no_body(endpoint: Endpoint, verb: str) -> bool:
-    """Return True if requests of this HTTP method (`verb`) need no body. A body that is sent anyway is ignored."""
+    """Return True if requests with this HTTP method need no body. If such a request has a body, the body is ignored."""
     return endpoint.body is None and verb in ("GET", "DELETE", "HEAD")
 
 

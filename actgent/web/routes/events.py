@@ -17,8 +17,8 @@ from actgent.web.streaming.observation_stream import ObservationStream, of_obser
 from actgent.web.streaming.session_events import encoder_at
 from actgent.web.streaming.sse import StreamedEvents
 
+from .common_request_schemas import AGENT, LIMIT, NUMBER, list_pattern
 from .endpoints import JSON, Endpoint, HTTPCall
-from .shared_schemas import AGENT, LIMIT, NUMBER, list_pattern
 
 WHOLE = {
     "type": "string",
@@ -130,7 +130,7 @@ async def get_observations(
 
 
 def _types_of(call: HTTPCall) -> list[ObservedType] | None:
-    """Return the observation types that the query parameter `types` names; None if it is missing, which selects all.
+    """Return the observation types in the query parameter `types`; None if the parameter is missing, which selects all types.
 
     Raises:
         Problem: A type is unknown.
@@ -146,7 +146,7 @@ def _types_of(call: HTTPCall) -> list[ObservedType] | None:
 
 
 def _requested_event_names(call: HTTPCall) -> frozenset[str] | None:
-    """Return the event names in the header `Actgent-Events`; None if it is missing, which selects all events.
+    """Return the event names in the header `Actgent-Events`; None if the header is missing, which selects all events.
 
     Raises:
         Problem: The header has no known event name, so that the stream would be empty.

@@ -7,18 +7,18 @@ from actgent.journal.record_types import SessionCreatedRecord
 from actgent.tools.outputs.result_text import canonical_json
 from actgent.web.problem_documents import Problem
 
+from .common_request_schemas import check_client_id
 from .endpoints import HTTPCall
-from .shared_schemas import check_client_id
 
 
 def request_digest(call: HTTPCall) -> str:
-    """Return a digest of a request's path and body. It detects that an idempotency key is used for a different request."""
+    """Return a digest of a request's path and body, which differs if an idempotency key is sent with another request."""
     text = f"{call.address}\n{canonical_json(dict(call.body))}"
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def id_of_key(call: HTTPCall, key: str, *purpose: str) -> str:
-    """Return the session id that is derived from an idempotency key and the caller's owner. A retry gets the same id.
+    """Return a session id that is derived from an idempotency key and the caller's owner. A retry gives an equal id.
 
     Args:
         call: Request with the caller.
@@ -30,7 +30,7 @@ def id_of_key(call: HTTPCall, key: str, *purpose: str) -> str:
 
 
 def fork_id(call: HTTPCall, key: str) -> str:
-    """Return the id for the new session of a fork request, derived from its idempotency key. A retry gets the same id."""
+    """Return the id of the session that a fork request creates, derived from its idempotency key. A retry gives an equal id."""
     return id_of_key(call, key, "fork", call.path["id"])
 
 

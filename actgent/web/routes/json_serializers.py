@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TypeVar, cast
+from typing import TypedDict, TypeVar, cast
 
 import attrs
 
@@ -15,7 +15,7 @@ from actgent.agents.session import Session, context_of
 from actgent.agents.teams import AgentTool, HandoffTool
 from actgent.approvals import Approval
 from actgent.errors import UsageError
-from actgent.information_flow_labels import Label
+from actgent.information_flow_labels import Label, label_of
 from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.record_types import (
     AgentMessageRecord,
@@ -28,6 +28,7 @@ from actgent.limits_and_schedules.budget import Budget
 from actgent.limits_and_schedules.schedule import Schedule
 from actgent.messages import File, Medium, Message, Part, Text, ToolCall, ToolResult, Usage
 from actgent.runtime.agent_directory import AgentCard, Listed
+from actgent.runtime.approval_decisions import sources_of_approvals
 from actgent.runtime.introspection import AgentStatistics
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.tools.tool_interface import Tool
@@ -89,7 +90,7 @@ def of_session(
     if session is None:
         return cast("json_response_types.SessionDocument", {**of_head(head), "children": below})
     context = context_of(session)
-    label = context.conversation.label
+    label, withheld = context.conversation.label, sources_of_approvals(context)
     return {
         **of_head(head),
         "children": below,
@@ -97,6 +98,7 @@ def of_session(
         "description": session.description,
         "sources": sorted(label.sources),
         **_of_readers(label),
+        **_withheld_and_shown_labels(withheld, context.shown_sources),
         "mode": mode_of(session),
         "on_busy": session.on_busy,
         "usage": of_usage(session.usage),
@@ -109,7 +111,7 @@ def of_session(
 
 
 def status_for_clients(session: Session) -> json_response_types.SessionStatus:
-    """Return the status of a session for clients. It is `waiting` if a turn is unfinished but not active in this process."""
+    """Return the status of a session for clients: `waiting` if its turn is unfinished but not running in this process."""
     context = context_of(session)
     if context.host is not None or context.acceptances is None:
         return session.status
@@ -117,7 +119,7 @@ def status_for_clients(session: Session) -> json_response_types.SessionStatus:
 
 
 def mode_of(session: Session) -> str | None:
-    """Return the name of a session's mode; None if its agent has no modes."""
+    """Return the name of a session's mode; None if the agent of the session has no modes."""
     try:
         return session.mode
     except UsageError:
@@ -125,7 +127,7 @@ def mode_of(session: Session) -> str | None:
 
 
 def of_usage(usage: Usage) -> json_response_types.UsageDocument:
-    """Return the JSON of a usage: the session's own usage, and as `total` the usage including its child sessions."""
+    """Return the JSON of a usage: the usage of the session itself, and in `total` the sum with its child sessions."""
     own = _own_usage(usage)
     return {**own, "total": own if usage.children is None else _own_usage(usage.total)}
 
@@ -138,7 +140,7 @@ def _own_usage(usage: Usage) -> json_response_types.OwnUsage:
 
 
 def of_budget(budget: Budget | None) -> json_response_types.BudgetDocument | None:
-    """Return the remaining amounts of a budget, without unlimited ones; None if there is no budget."""
+    """Return the remaining amounts of a budget as JSON. Unlimited amounts are omitted. None without a budget."""
     if budget is None:
         return None
     known = {name: left for name, left in dict(budget.left).items() if left != math.inf}
@@ -194,6 +196,26 @@ def _of_readers(label: Label) -> json_response_types.LabelFields:
     return {} if label.readers is None else {"readers": sorted(label.readers)}
 
 
+class _HiddenLabels(TypedDict, total=False):
+    withheld: json_response_types.LabelFields
+    shown: json_response_types.LabelFields
+
+
+def _withheld_and_shown_labels(withheld: str, shown: str) -> _HiddenLabels:
+    """Return the JSON fields `withheld` and `shown` of a session. A field is omitted if its label has no untrusted source.
+
+    Args:
+        withheld: Stored label of the values that isolation hides from the model.
+        shown: Stored label of the parts of such values that the model has read.
+    """
+    labels: _HiddenLabels = {}
+    if withheld:
+        labels["withheld"] = of_label(label_of(withheld))
+    if shown:
+        labels["shown"] = of_label(label_of(shown))
+    return labels
+
+
 def of_caller_call(approval: Approval) -> json_response_types.CallerCall:
     """Return the JSON of a tool call that the API client executes itself."""
     return {
@@ -206,7 +228,7 @@ def of_caller_call(approval: Approval) -> json_response_types.CallerCall:
 
 
 def of_schedule(schedule: Schedule) -> json_response_types.ScheduleDocument:
-    """Return the JSON of a schedule: its input, due date, recurrence and priority."""
+    """Return the JSON of a schedule, with its input, due date, recurrence and priority."""
     return {
         "id": schedule.id,
         "input": schedule.description,
@@ -238,6 +260,7 @@ def of_agent(
         "goal": card.goal,
         "capabilities": card.capabilities,
         "modes": None if modes is None else [mode.name for mode in modes],
+        "models": card.models,
         "tools": [
             {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
             for spec in running.core.calling.registry.specs
@@ -383,12 +406,14 @@ def of_result(
         "error": None if error is None else error[:max_chars],
         "origin": result.origin or None,
         "media": [of_medium(each, ids) for each in result.media],
+        "started_at": to_date(result.started_at),
+        "ended_at": to_date(result.ended_at),
         **of_label(result.label),
     }
 
 
 def hidden_error_text(raised: str) -> str:
-    """Return the text that hides the message of an exception that user code raised; `raised` is the exception's class name."""
+    """Return a text with the class name `raised` of an exception but without its message, which may contain secrets."""
     return f"the tool raised {raised}; the scope journal shows its words"
 
 

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from actgent.messages import Medium
 from actgent.web.problem_documents import missing
 
+from .common_request_schemas import AGENT
 from .endpoints import READS_JOURNAL, Endpoint, HTTPCall
 from .json_serializers import media_of_record
-from .shared_schemas import AGENT
 
 _ID = re.compile(r"([1-9][0-9]{0,14})-(0|[1-9][0-9]{0,4})")
 _SHOWN = re.compile(r"image/(png|jpeg|gif|webp)|audio/[a-z0-9.+-]{1,40}|application/pdf")

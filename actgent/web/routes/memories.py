@@ -6,11 +6,11 @@ from typing import Any, get_args
 
 from starlette.responses import Response
 
-from actgent.journal.owner_sessions import root_sessions_of
 from actgent.journal.session_list_queries import is_internal
-from actgent.memory.longterm import (
+from actgent.journal.session_search_by_owner import root_sessions_of
+from actgent.memory.longterm.long_term_memory import LongTermMemory
+from actgent.memory.longterm.memory_records import (
     MAX_TEXT_CHARACTERS,
-    LongTermMemory,
     MemoryFilter,
     MemoryRecord,
     label_of_memory,
@@ -21,9 +21,9 @@ from actgent.runtime.waits_between_sessions import sources_of_caller
 from actgent.web import json_response_types
 from actgent.web.problem_documents import Problem, missing
 
+from .common_request_schemas import AFTER, DATE, LIMIT, date_in
 from .endpoints import ANY_NODE, IDEMPOTENCY_KEY, JSON, Endpoint, HTTPCall
 from .json_serializers import to_date
-from .shared_schemas import AFTER, DATE, LIMIT, date_in
 
 _OWNER: Mapping[str, Any] = {
     "owner": {

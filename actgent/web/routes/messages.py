@@ -16,7 +16,7 @@ from starlette.responses import Response
 from actgent.agents.session import Session, context_of, services_of
 from actgent.errors import FeedLagged, GuardrailTripped, HandlerFailed
 from actgent.journal.journal_interface import Journal, SessionSummary
-from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
+from actgent.journal.record_feed_readers import Erased, FeedReader, Written
 from actgent.journal.record_types import Record
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import File, Image, Message, Part, Text, to_parts
@@ -27,10 +27,7 @@ from actgent.web.problem_documents import Problem, missing
 from actgent.web.streaming.session_events import MessageProgress, find_message, find_messages_before
 from actgent.web.streaming.sse import StreamedEvents
 
-from .endpoints import JSON, READS_JOURNAL, Endpoint, Forwarding, HTTPCall, sends_always
-from .events import STREAM_HEADERS, record_number_after, streamed_session
-from .json_serializers import message_to_json, of_rating
-from .shared_schemas import (
+from .common_request_schemas import (
     AFTER,
     AGENT,
     ID,
@@ -42,6 +39,9 @@ from .shared_schemas import (
     PRIORITY,
     list_pattern,
 )
+from .endpoints import JSON, READS_JOURNAL, Endpoint, Forwarding, HTTPCall, is_stream_requested, sends_always
+from .events import STREAM_HEADERS, record_number_after, streamed_session
+from .json_serializers import message_to_json, of_rating
 
 MAX_WAIT_SECONDS = 300
 """Maximum of the header `Prefer: wait=`, in seconds."""
@@ -193,7 +193,7 @@ async def say(
     gateway, body = call.gateway, call.body
     message_id, content = call.chosen_id("message_id"), to_content(body["input"])
     head = await call.head()
-    key, session = head.key, await gateway.access.opened(head)
+    key, session = head.key, await gateway.access.open_session(head)
     progress: MessageProgress | None = None
     if message_id is not None and context_of(session).has_accepted(message_id):
         progress = await _find_duplicate(call, head, session, message_id, content)
@@ -204,7 +204,7 @@ async def say(
         if "deadline" not in body:
             context = context_of(session)
             asked = context.new_message(content, priority=body.get("priority", "normal"))
-            gateway.access.opener(head.agent).running.inbox.check_room(asked)
+            services_of(session).running.inbox.check_room(asked)
     is_streamed = body.get("stream", False)
     seconds = 0 if is_streamed else wait_of(call)
     async with gateway.access.journal.feed(key) if seconds else nullcontext() as reader:
@@ -230,7 +230,7 @@ async def say(
 def _stream_of_run(
     call: HTTPCall, head: SessionSummary, progress: MessageProgress
 ) -> StreamedEvents[json_response_types.SessionStreamEvent]:
-    """Return a stream of the events of a run: those after `Last-Event-ID` if the client sends it, else from its message on."""
+    """Return a stream of the events of a run: after `Last-Event-ID` if the client sends it, otherwise from the message on."""
     journal = call.gateway.access.journal
 
     async def wait_settled() -> int:
@@ -325,7 +325,7 @@ async def _find_duplicate(
 
 
 def has_content(session: Session, message: Message, content: str | list[Part]) -> bool:
-    """Return True if a stored message equals this content, unchanged or as the input guards would change it."""
+    """Return True if a stored message equals `content`, either unchanged or after the input guards have changed it."""
     return message.parts == to_parts(content) or message.parts == _apply_input_guards(session, content)
 
 
@@ -416,7 +416,7 @@ async def list_runs(
 
 
 async def cancel_run(call: HTTPCall) -> Response:
-    """Cancel a run: interrupt its turn, or remove its message from the queue. The response is sent after the turn has ended.
+    """Cancel a run: interrupt its turn, or remove its message from the queue. Respond after the turn has ended.
 
     A run that has ended is not changed.
     """
@@ -438,7 +438,7 @@ async def get_feedback(
 
 
 async def give_feedback(call: HTTPCall) -> Response:
-    """Give feedback on the answer to a message. It replaces earlier feedback of the caller's owner on this answer."""
+    """Store the caller's feedback on the answer to a message. It replaces the caller's earlier feedback on this answer."""
     head = await call.head()
     runtime, body = call.gateway.access.runtime, call.body
     await runtime.rate(
@@ -488,7 +488,7 @@ ENDPOINTS = (
         answer_headers=LOCATION,
         id_field="message_id",
         streams=True,
-        streams_on_request=True,
+        is_stream=is_stream_requested,
         forwarding=Forwarding(sends_message=sends_always),
     ),
     Endpoint(

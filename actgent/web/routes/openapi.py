@@ -11,16 +11,9 @@ from actgent.web import json_response_types
 from actgent.web.problem_documents import MEDIA_TYPE, TITLES
 from actgent.web.streaming.sse import StreamedEvents
 
-from .endpoints import (
-    BODY_VERBS,
-    IDEMPOTENCY_KEY,
-    JSON,
-    MAX_QUERY_INTEGER,
-    MAX_QUERY_TEXT_CHARS,
-    Endpoint,
-)
+from .common_request_schemas import ID
+from .endpoints import BODY_VERBS, IDEMPOTENCY_KEY, JSON, MAX_QUERY_INTEGER, MAX_QUERY_TEXT_CHARS, Endpoint
 from .response_type_schemas import Schema, TypeSchemas, example_of
-from .shared_schemas import ID
 
 _NAMES = re.compile(r"\{(\w+)\}")
 _NO_BODY = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -177,7 +170,7 @@ class _DocumentBuilder:
             text = "Server-sent events. `x-item-schema` describes the fields `event` and `data` of each event; `id` is its cursor."
             # Some tools check the text of the stream against this schema, and others check each event as an object.
             content["text/event-stream"] = {
-                "schema": {"type": ["string", "object"], "description": text},
+                "schema": {"type": ["string", "object"], "additionalProperties": True, "description": text},
                 "x-item-schema": self.types.schema(events),
             }
         if not content:
@@ -215,7 +208,7 @@ class _DocumentBuilder:
 
 
 def _answer_types(endpoint: Endpoint) -> tuple[Any, Any]:
-    """Return the type of an endpoint's JSON response and the type of its stream events, each None if it has none.
+    """Return the type of an endpoint's JSON response and the type of its stream events. A missing type is None.
 
     They are read from the return annotation of the endpoint's handler.
     """

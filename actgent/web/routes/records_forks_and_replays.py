@@ -19,11 +19,11 @@ from actgent.web import json_response_types
 from actgent.web.problem_documents import Problem, missing
 from actgent.web.streaming.sse import StreamedFile, run_until_disconnect
 
+from .common_request_schemas import AGENT, ID, LIMIT, LOCATION, NUMBER
 from .endpoints import JSON, READS_JOURNAL, Endpoint, HTTPCall
 from .idempotency import creator_id, first_record, fork_id, was_created_by
 from .json_serializers import as_document, of_head, of_message, of_parts, of_usage, to_date
 from .messages import CONTENT, to_content
-from .shared_schemas import AGENT, ID, LIMIT, LOCATION, NUMBER
 
 T = TypeVar("T")
 _ONE = {"agent": AGENT}
@@ -105,7 +105,7 @@ async def post_compare(call: HTTPCall) -> JSON[json_response_types.Comparison]:
     head = await call.head()
     number = int(call.body.get("at", head.records))
     if not 1 <= number <= head.records:
-        raise Problem("invalid", f"the field at must be a record number from 1 to {head.records}")
+        raise Problem("invalid", f"the query field 'at' must be a record number from 1 to {head.records}")
     comparing = partial(
         compare_session, call.gateway.access.runtime, head.session_id, agent=head.agent, to=number
     )
@@ -160,7 +160,7 @@ async def _run_replay(call: HTTPCall, work: Callable[[], Awaitable[T]]) -> T | N
     """
     limits = call.gateway.limits
     try:
-        call.gateway.comparing.acquire_on_behalf_of_nowait(call)
+        call.gateway.replay_limiter.acquire_on_behalf_of_nowait(call)
     except trio.WouldBlock:
         raise Problem(
             "too-many-requests", "the maximum number of comparisons is running: retry the request later"
@@ -169,11 +169,11 @@ async def _run_replay(call: HTTPCall, work: Callable[[], Awaitable[T]]) -> T | N
         with trio.move_on_after(limits.compare_seconds) as limit:
             return await run_until_disconnect(call.receive, work)
     finally:
-        call.gateway.comparing.release_on_behalf_of(call)
+        call.gateway.replay_limiter.release_on_behalf_of(call)
     if limit.cancelled_caught:
         raise Problem(
             "unavailable",
-            f"the comparison took longer than {limits.compare_seconds:g} s: compare fewer records with the field at",
+            f"the comparison took longer than {limits.compare_seconds:g} s: to compare fewer records, set the field 'at'",
         )
     return None
 
@@ -185,7 +185,7 @@ async def post_fork(call: HTTPCall) -> JSON[json_response_types.SessionSummaryDo
     number = int(body.get("at", head.records))
     wanted = body.get("session_id") or (fork_id(call, key) if key else None)
     if not 1 <= number <= head.records:
-        raise Problem("invalid", f"the field at must be a record number from 1 to {head.records}")
+        raise Problem("invalid", f"the query field 'at' must be a record number from 1 to {head.records}")
     if head.parent_id is not None and head.owner != call.caller.owner:
         raise Problem("conflict", "a child session cannot be forked: fork its parent session")
     made = await _write_fork(call, head, number, wanted, creator=creator_id(call, key))
@@ -302,11 +302,7 @@ ENDPOINTS = (
         has_parts=True,
         body={
             "type": "object",
-            "properties": {
-                "at": {"type": "integer", "minimum": 1},
-                "session_id": ID,
-                "input": CONTENT,
-            },
+            "properties": {"at": {"type": "integer", "minimum": 1}, "session_id": ID, "input": CONTENT},
             "additionalProperties": False,
         },
         statuses=(201,),

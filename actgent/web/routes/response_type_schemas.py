@@ -159,7 +159,7 @@ def _name_of(annotation: Any) -> str:
 
 @cache
 def attribute_texts(cls: type) -> dict[str, str]:
-    """Return the docstrings of the fields of a class and its base classes, by field; empty if the source is missing."""
+    """Return the docstrings of the fields of a class and its base classes, by field name; empty without the source code."""
     texts: dict[str, str] = {}
     for each in getattr(cls, "__orig_bases__", cls.__bases__):
         base = get_origin(each) or each
@@ -174,7 +174,7 @@ def attribute_texts(cls: type) -> dict[str, str]:
 
 @cache
 def _class_bodies(module: str) -> Mapping[str, Sequence[ast.stmt]]:
-    """Return the statements in the body of each class of a module, by class name; empty if the source is missing."""
+    """Return the statements in the body of each class of a module, by class name; empty without the source code."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except (OSError, TypeError):

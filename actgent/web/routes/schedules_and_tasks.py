@@ -15,11 +15,11 @@ from actgent.sessions.session_context import SessionContext
 from actgent.web import json_response_types
 from actgent.web.problem_documents import Problem, missing
 
+from .common_request_schemas import AGENT, ID, METADATA, PRIORITY, SECONDS
 from .endpoints import JSON, Endpoint, Forwarding, HTTPCall
 from .idempotency import key_reused, request_digest
 from .json_serializers import of_schedule
 from .messages import CONTENT, to_content
-from .shared_schemas import AGENT, ID, METADATA, PRIORITY, SECONDS
 
 _ONE = {"agent": AGENT}
 FIRST_RECORDS = 10
@@ -159,7 +159,7 @@ async def _check_same_task(call: HTTPCall, caller_session: SessionContext, key: 
 
 
 def _is_same_task(first_message: Message, body: Mapping[str, Any], opener: SessionOpener) -> bool:
-    """Return True if a task's first message has the content and metadata of this request body.
+    """Return True if the first message of a task has the same content and metadata as this request body.
 
     If the agent has input guards, only the metadata is compared, because guards can change the content.
     """
@@ -188,13 +188,7 @@ def _not_open_error(session: Session, *, has_ended: bool) -> Exception:
 
 
 ENDPOINTS = (
-    Endpoint(
-        verb="GET",
-        path="/sessions/{id}/schedules",
-        answer=list_schedules,
-        scope="read",
-        query=_ONE,
-    ),
+    Endpoint(verb="GET", path="/sessions/{id}/schedules", answer=list_schedules, scope="read", query=_ONE),
     Endpoint(
         verb="POST",
         path="/sessions/{id}/schedules",
@@ -214,13 +208,7 @@ ENDPOINTS = (
         statuses=(204,),
         forwarding=Forwarding(repeated_status=404),
     ),
-    Endpoint(
-        verb="GET",
-        path="/sessions/{id}/tasks",
-        answer=list_tasks,
-        scope="read",
-        query=_ONE,
-    ),
+    Endpoint(verb="GET", path="/sessions/{id}/tasks", answer=list_tasks, scope="read", query=_ONE),
     Endpoint(
         verb="POST",
         path="/sessions/{id}/tasks",

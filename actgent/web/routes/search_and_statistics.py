@@ -10,9 +10,9 @@ from actgent.session_index.session_index import GROUPS
 from actgent.web import json_response_types
 from actgent.web.access_control import annotations_in, owner_in
 
+from .common_request_schemas import AFTER, AMOUNT, ANNOTATION_FILTERS, DATE, LIMIT, STATE, TEXT, date_in
 from .endpoints import JSON, Endpoint, HTTPCall
 from .json_serializers import as_document, to_date
-from .shared_schemas import AFTER, AMOUNT, ANNOTATION_FILTERS, DATE, LIMIT, STATE, TEXT, date_in
 
 DEFAULT_HITS = 20
 """Number of hits on a page if the request names no limit."""
@@ -22,7 +22,7 @@ _SEARCH = {
     "q": {
         "type": "string",
         "maxLength": MAX_QUERY_CHARS,
-        "description": 'Words that a message must contain. "Quotes" hold a phrase, * ends a prefix, - excludes a word.',
+        "description": 'Words that a message must contain. "Quotes" hold a phrase, * ends a prefix, - excludes a word. Without words, all messages match.',
     },
     "agent": TEXT,
     "owner": TEXT,
@@ -50,7 +50,7 @@ _TRENDS = {
 
 
 async def find_messages(call: HTTPCall) -> JSON[json_response_types.FoundPage]:
-    """Find messages that contain the searched words, the newest first. The server needs the option `--index`."""
+    """Find messages that contain the searched words and match the filters, the newest first. The server needs the option `--index`."""
     query, gateway = call.query, call.gateway
     has_errors = query.get("has_errors")
     tags, metadata = annotations_in(query)
@@ -65,7 +65,9 @@ async def find_messages(call: HTTPCall) -> JSON[json_response_types.FoundPage]:
         **{name: query[name] for name in _NAMED if name in query},
     )
     limit = min(query.get("limit", DEFAULT_HITS), gateway.limits.page)
-    page = await gateway.access.runtime.search(query["q"], wanted, after=query.get("after"), limit=limit)
+    page = await gateway.access.runtime.search(
+        query.get("q", ""), wanted, after=query.get("after"), limit=limit
+    )
     items = [_of_hit(hit) for hit in page.hits if await _may_access(call, hit)]
     return JSON({"items": items, "next": page.following, "is_complete": page.is_complete})
 
@@ -104,8 +106,6 @@ async def get_trends(call: HTTPCall) -> JSON[Trends]:
 
 
 ENDPOINTS = (
-    Endpoint(
-        verb="GET", path="/search", answer=find_messages, scope="read", query=_SEARCH, required_query=("q",)
-    ),
+    Endpoint(verb="GET", path="/search", answer=find_messages, scope="read", query=_SEARCH),
     Endpoint(verb="GET", path="/trends", answer=get_trends, scope="read", query=_TRENDS),
 )

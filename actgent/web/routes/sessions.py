@@ -9,8 +9,8 @@ from actgent.agents.session import Session, session_of_context
 from actgent.errors import AddressBlocked, NotRunning, SessionClosed, SessionExists, nearest
 from actgent.errors.text_escaping import quoted
 from actgent.journal.journal_interface import SessionSummary
-from actgent.journal.session_annotations import MAX_VALUE_CHARS, new_annotations
-from actgent.limits_and_schedules.argument_checks import MAX_ID_CHARS, check_id
+from actgent.journal.session_tags_and_metadata import MAX_VALUE_CHARS, new_annotations
+from actgent.limits_and_schedules.id_and_number_validation import MAX_ID_CHARS, check_id
 from actgent.limits_and_schedules.limits import Limits
 from actgent.messages import Sender
 from actgent.runtime.sessions.session_tree_close import close_below
@@ -19,10 +19,7 @@ from actgent.web.problem_documents import Problem, missing
 from actgent.web.webhooks.outbox import session_keys
 from actgent.web.webhooks.webhook import EVENTS, MAX_URL_CHARS, check_events, check_url
 
-from .endpoints import IDEMPOTENCY_KEY, JSON, Endpoint, Forwarding, HTTPCall
-from .idempotency import creator_id, first_record, id_of_key, was_created_by
-from .json_serializers import of_head, of_session
-from .shared_schemas import (
+from .common_request_schemas import (
     AFTER,
     AGENT,
     ANNOTATION_FILTERS,
@@ -36,6 +33,9 @@ from .shared_schemas import (
     TEXT,
     check_client_id,
 )
+from .endpoints import IDEMPOTENCY_KEY, JSON, Endpoint, Forwarding, HTTPCall
+from .idempotency import creator_id, first_record, id_of_key, was_created_by
+from .json_serializers import of_head, of_session
 
 _LIST = {
     "agent": AGENT,
@@ -88,7 +88,7 @@ async def list_sessions(
 
 
 async def put_session(call: HTTPCall) -> JSON[json_response_types.CreatedSession]:
-    """Create a session with the id in the path. A repeated request with the same body changes nothing.
+    """Create a session with the id in the path. If a request with the same body is repeated, nothing changes.
 
     A retry with the same `Idempotency-Key` gets the response of the first request. A different key or body is an error.
     """
@@ -149,7 +149,7 @@ async def _create_or_find(call: HTTPCall, session_id: str, creator: str) -> tupl
 
 
 async def _check_other_agents(call: HTTPCall, session_id: str, creator: str) -> None:
-    """Check that the same idempotency key has not created a session of another agent.
+    """Raise if this idempotency key has already created a session of another agent.
 
     Raises:
         Problem: The key was sent before with a different body.
@@ -279,7 +279,7 @@ async def _find_matching_session(
 async def _set_initial_mode(session: Session, mode: str | None) -> None:
     """Set the mode that the creation request selects, if the mode of the session was never changed."""
     if mode is not None and not session.mode_changes and session.mode != mode:
-        await session.set_mode(mode, reason="asked for with the session")
+        await session.set_mode(mode, reason="requested when the session was created")
 
 
 async def get_session(call: HTTPCall) -> JSON[json_response_types.SessionDocument] | Response:
@@ -337,13 +337,7 @@ async def erase(call: HTTPCall) -> Response:
 
 
 ENDPOINTS = (
-    Endpoint(
-        verb="GET",
-        path="/sessions",
-        answer=list_sessions,
-        scope="read",
-        query=_LIST,
-    ),
+    Endpoint(verb="GET", path="/sessions", answer=list_sessions, scope="read", query=_LIST),
     Endpoint(
         verb="POST",
         path="/sessions",

@@ -81,7 +81,7 @@ class RequestParser:
         return self._line()
 
     def _head(self) -> bytes | None:
-        """Return the next complete request head; None while it is incomplete.
+        """Return the next request head if it is complete; None otherwise.
 
         Raise `Malformed` if the head is too long, or has line feeds without carriage returns.
         """
@@ -124,7 +124,10 @@ class RequestParser:
         self.state = "chunk" if codings else ("length" if self._left else "head")
 
     def _data(self) -> bytes:
-        """Return the received bytes of the current body or chunk. After its last byte, set the state for the next part."""
+        """Return the received bytes of the current body or chunk.
+
+        After the last byte, prepare for the next part of the request.
+        """
         piece = bytes(self._waiting[: self._left])
         del self._waiting[: len(piece)]
         self._left -= len(piece)
@@ -133,7 +136,7 @@ class RequestParser:
         return piece
 
     def _line(self) -> bytes | None:
-        """Return the next complete line between chunks: a size line or the empty line after a chunk; None if it is incomplete."""
+        """Return the next line between chunks if it is complete: the size of a chunk, or the empty line after it; else None."""
         end = self._waiting.find(b"\n")
         if end > MAX_CHUNK_LINE_BYTES or (end < 0 and len(self._waiting) > MAX_CHUNK_LINE_BYTES):
             raise Malformed
@@ -147,7 +150,7 @@ class RequestParser:
         return line
 
     def _after_line(self, line: bytes) -> None:
-        """Set the parser's state after a line between chunks. Raise `Malformed` for trailers, bad sizes and too many chunks."""
+        """Process a line between chunks. Raise `Malformed` for trailers, invalid sizes and too many chunks."""
         if self.state in ("chunk end", "last"):
             if line:  # trailers are not supported
                 raise Malformed
@@ -170,7 +173,7 @@ def chunked(data: bytes) -> bytes:
 
 
 def _has_bare_ends(text: bytes | bytearray) -> bool:
-    """Return True if the text has a line feed without carriage return, or a carriage return without line feed.
+    """Return True if a line feed has no carriage return before it, or a carriage return has no line feed after it.
 
     A carriage return at the end of the text is ignored, because its line feed may not have arrived yet.
     """

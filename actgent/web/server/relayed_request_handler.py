@@ -21,7 +21,7 @@ from actgent.support.tracing_interface import OpenSpan
 from actgent.web.access_tokens import AccessToken, Caller
 from actgent.web.asgi_app import (
     ALWAYS,
-    NOBODY,
+    ANONYMOUS,
     PREFIX,
     begin_request_span,
     by_path,
@@ -68,7 +68,7 @@ SendChunk = Callable[[int, bytes, bool, Mapping[str, str]], Awaitable[None]]
 FoundEndpoints = tuple[Mapping[str, Endpoint], Mapping[str, str]]
 """The endpoints of a path by verb, and the values of its variable segments."""
 _RETRIED = frozenset({"busy", "unavailable"})
-"""Kinds of problems after which the sender may retry. It reads them, so they are not converted to the form of a protocol."""
+"""Kinds of problems after which the relaying node may retry. The node parses them, so they keep the format of `Problem`."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -79,7 +79,7 @@ class RelayApplication:
     find: "EndpointFinder"
 
     def is_served_while_draining(self, verb: str, path: str) -> bool:
-        """Return True if a node still answers this request for a session of a partition that it is draining.
+        """Return True if a node still answers this request while it hands over the partition of the session.
 
         `verb` is the HTTP method and `path` the URL path of the request.
         """
@@ -117,7 +117,7 @@ class RelayApplication:
         if endpoint is None:
             raise not_allowed(endpoints)
         answer.endpoint, answer.route = endpoint, endpoint.route
-        caller = NOBODY if endpoint.scope is None else _caller(request.owner, request.scopes)
+        caller = ANONYMOUS if endpoint.scope is None else _caller(request.owner, request.scopes)
         check_scope(endpoint, caller)
         take_context_headers(http_request.headers)
         answer.span = begin_request_span(self.context.access.runtime.stream.tracing, endpoint, "http")
@@ -138,7 +138,7 @@ class RelayApplication:
 
 
 def _body_of(endpoint: Endpoint, request: HTTPRequest, limits: GatewayLimits) -> Mapping[str, Any]:
-    """Return the JSON body of a relayed request after validation.
+    """Validate the JSON body of a relayed request, and return it.
 
     Raises:
         Problem: The body is invalid, or too large for its endpoint.
@@ -177,7 +177,7 @@ class _Answer:
         self._headers: Mapping[str, str] = {}
 
     async def send_response(self, response: Response) -> None:
-        """Send a response to the relaying node: a stream chunk by chunk, any other response in one chunk."""
+        """Send a response to the relaying node: a stream in chunks, any other response in one chunk."""
         if isinstance(response, Streamed):
             scope = {"type": "http", "http_version": "2", "method": self._verb, "state": {PLAIN: self}}
             await response(scope, self.receive, self._send)
@@ -212,7 +212,7 @@ class _Answer:
             await self._send_chunk(self.status, message.get("body", b""), is_last, self._headers)
 
     def _relayed(self, headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-        """Return those response headers that are relayed to the client."""
+        """Return the response headers that the relaying node passes on to the client."""
         own = () if self.endpoint is None else map(str.lower, self.endpoint.answer_headers)
         names = RELAYED_ANSWER_HEADERS.union(own)
         known = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}

@@ -69,10 +69,10 @@ _OTHER_CAUSE = b'"as_asked":false'
 """Part of an error answer that means: another request caused the current state, so the retry did not succeed."""
 _RETRY_MARKS = (b'"/errors/busy"', b'"moved":true')
 """Fragments of error answers after which a request is retried, because it had no effect."""
-_HELD_MARK = b'"held":true'
+_QUARANTINE_MARK = b'"is_quarantined":true'
 """Part of an error answer of a node that holds the session back. It is sent on to clients that count broken connections."""
 HOLD_SECONDS = 1.0
-"""Seconds for which a request of a client that counts broken connections waits for a session that is held back.
+"""Seconds for which a request of a client that counts broken connections waits for a session that is quarantined.
 
 Such a client retries the request later. A request that waits longer would be open during further crashes of nodes.
 """
@@ -123,7 +123,10 @@ class RelayedAnswer:
 
     @property
     def is_stream(self) -> bool:
-        """True if the body is an event stream, whose chunks are sent to the client as they arrive."""
+        """True if the body is an event stream.
+
+        The relaying node sends each chunk of a stream to the client when it is received.
+        """
         return not self.headers.get("content-type", "").startswith(
             ("application/json", "application/problem")
         )
@@ -157,15 +160,15 @@ class OwnerClient(Protocol):
 
 
 class WaitReleased(Protocol):
-    """Function that waits until a session of this process is no longer held back, and requests for it can be answered."""
+    """Function that waits until a session of this process is no longer blocked, and requests for it can be answered."""
 
     async def __call__(self, session_id: str, seconds: float = ..., /) -> None:
         """Wait until a held-back session is released, for at most `seconds`.
 
-        A session is held back by the quarantine after crashes, or by pending messages.
+        A session is blocked by the quarantine after crashes, or by pending messages that are delivered first.
 
         Raises:
-            Problem: The session is still held back.
+            Problem: The session is still blocked.
         """
 
 
@@ -274,7 +277,7 @@ class RelayedResponse(Response):
         await run_until_disconnect(receive, work)
 
     async def _count_message(self) -> None:
-        """Count the message of the request toward the limit of the access token. The node that answers does not count it.
+        """Count the message of the request toward the limit of the access token, because the answering node does not count it.
 
         Raises:
             Problem: The token has too many unfinished messages.
@@ -339,7 +342,7 @@ class RelayedResponse(Response):
         return known["turn"] is not None
 
     def _target_session(self) -> str:
-        """Return the id of the session whose owner node must answer. For requests that create a session it is the new session."""
+        """Return the id of the session whose owner node must answer. A request that creates a session names the new session."""
         if self._endpoint.answer is post_session:
             return id_of_key(self._call, self._sent["idempotency-key"])
         if self._endpoint.answer is records_forks_and_replays.post_fork:  # a fork writes only the new session
@@ -424,7 +427,7 @@ class RelayedResponse(Response):
         if has_begun:  # a broken stream ends normally for the client, which reconnects
             await _send(send, b"", is_last=True)
             return True
-        marks = _RETRY_MARKS if self._is_counted else (*_RETRY_MARKS, _HELD_MARK)
+        marks = _RETRY_MARKS if self._is_counted else (*_RETRY_MARKS, _QUARANTINE_MARK)
         is_retryable = answer.status >= _FIRST_ERROR and any(each in data for each in marks)
         if is_retryable and trio.current_time() < until - 1:
             return False
@@ -432,7 +435,7 @@ class RelayedResponse(Response):
         return True
 
     async def _count_break(self, lost: NodeConnectionBroken) -> None:
-        """Count a broken connection, so that a request that crashes its node does not crash node after node.
+        """Count a broken connection, so that a request that crashes nodes is not sent to further nodes.
 
         From the second break on, a break counts only if the node dies. Otherwise the network broke the connection, or the node
         shut down as planned.
@@ -455,7 +458,7 @@ class RelayedResponse(Response):
             raise Problem("poison", explanation, **fields) from lost
 
     async def _store(self, request: RelayedRequest, send: Send) -> bool:
-        """Store a message until a node owns its session, and acknowledge it to the client. Return False if a node owns it already.
+        """Store a message until a node owns its session, and acknowledge it. Return False if a node already owns the session.
 
         Raises:
             Problem: The caller may not access the session.
@@ -476,7 +479,11 @@ class RelayedResponse(Response):
         return True
 
     async def _send_complete(self, answer: RelayedAnswer, data: bytes, send: Send) -> None:
-        """Send a complete response to the client. If the retry failed because the first try took effect, send a success."""
+        """Send a complete response of the owner node to the client.
+
+        If this node had to repeat the request, the owner may reject the repetition because the first try has already
+        succeeded. The client then receives a success.
+        """
         status = answer.status
         if (
             self._may_be_done
@@ -497,7 +504,7 @@ class RelayedResponse(Response):
         await _send(send, data, is_last=True)
 
     async def _send_and_poll(self, request: RelayedRequest, send: Send) -> None:
-        """Relay a message without waiting for its outcome, then poll the outcome with further requests.
+        """Relay a message without waiting for its outcome. Then request the outcome repeatedly.
 
         The first request ends soon, so if a node is lost, only a poll must be repeated.
         """
@@ -529,7 +536,7 @@ def counts_breaks(call: HTTPCall) -> bool:
 
 
 def _retry_timeout_of(call: HTTPCall) -> float:
-    """Return for how many seconds the request may be retried, from its header; at most `MAX_RETRY_TIMEOUT_SECONDS`."""
+    """Return how many seconds a request may be retried, as its header states; at most `MAX_RETRY_TIMEOUT_SECONDS`."""
     try:
         seconds = float(call.header(RETRY_TIMEOUT_HEADER) or MAX_RETRY_TIMEOUT_SECONDS)
     except ValueError:
@@ -565,7 +572,7 @@ class _BufferedAnswer:
 
 
 async def _stream(answer: RelayedAnswer, send: Send) -> None:
-    """Send the status and headers of a node's response to the client, then the chunks of its body as they arrive."""
+    """Send the status and headers of a node's response to the client. Then send each chunk of the body when it is received."""
     await _begin(send, answer.status, answer.headers)
     async for piece in answer.pieces:
         await _send(send, piece)

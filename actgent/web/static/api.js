@@ -48,9 +48,18 @@ export async function learnScopes(options) {
 
 export const may = (scope) => scopes.includes(scope);
 
+// Calls fetch. Its error without an answer has a text of the browser, such as "Failed to fetch".
+async function send(target, options) {
+  try {
+    return await fetch(target, options);
+  } catch (error) {
+    throw error.name === "AbortError" ? error : new Error("The server does not answer.");
+  }
+}
+
 export async function ask(verb, path, { query, body, accept, signal, ...more } = {}) {
   const sent = body === undefined ? {} : { "content-type": "application/json" };
-  const response = await fetch(address(path, query), {
+  const response = await send(address(path, query), {
     method: verb,
     headers: headers({ ...sent, ...(accept ? { accept } : {}), ...more.headers }),
     body: body === undefined ? undefined : JSON.stringify(body),
@@ -63,7 +72,7 @@ export async function ask(verb, path, { query, body, accept, signal, ...more } =
 
 // Returns an object URL for the bytes of a picture or file. The caller revokes it after use.
 export async function blob(path, query, signal) {
-  const response = await fetch(address(path, query), { headers: headers(), signal });
+  const response = await send(address(path, query), { headers: headers(), signal });
   if (!response.ok) throw new Problem(response.status, await response.json().catch(() => ({})));
   return response.blob();
 }

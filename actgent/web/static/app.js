@@ -31,8 +31,9 @@ const COMPARE = { place: "compare", name: "Compare", load: async () => (await im
 const NEW = { place: "new", name: "New session", load: async () => (await import("./pages/new-session.js")).NewSession };
 const KEYS = [
   ["/", "find sessions by the beginning of the id, or by owner:ada status:suspended agent:clerk"],
-  ...PAGES.map((page) => [`g ${page.letter}`, page.name]),
   ["n", "new session"],
+  ["m, t", "write a message, open the trace of the last turn (session)"],
+  ["Esc", "leave a field, so that keys work again"],
   ["j, k, Enter", "down, up, open (list of sessions)"],
   ["a, e, w, r", "approve, edit, answer, reject (pending approval)"],
   ["[, ], F", "previous record, next record, fork (journal)"],
@@ -41,9 +42,17 @@ const KEYS = [
   ["?", "these keys"],
 ];
 
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // an address that was cut or edited by hand
+  }
+}
+
 function route() {
   const [place, text = ""] = location.hash.split("?");
-  const parts = place.split("/").slice(1).map(decodeURIComponent);
+  const parts = place.split("/").slice(1).map(decoded);
   return { parts, query: Object.fromEntries(new URLSearchParams(text)) };
 }
 
@@ -75,10 +84,10 @@ function Me({ token }) {
     <p class="dim">Controls that require other scopes are absent.</p>`;
 }
 
-function Help({ token, onClose }) {
+function Help({ token, pages, onClose }) {
   return html`<${Modal} label="Keys" onClose=${onClose}><div class="stack">
     <h2>Keys</h2>
-    <dl class="kv keys">${KEYS.map(([keys, what]) => html`<dt><kbd>${keys}</kbd></dt><dd>${what}</dd>`)}</dl>
+    <dl class="kv keys">${[...pages.map((page) => [`g ${page.letter}`, page.name]), ...KEYS].map(([keys, what]) => html`<dt><kbd>${keys}</kbd></dt><dd>${what}</dd>`)}</dl>
     ${token && html`<${Me} token=${token} />`}
     <button class="btn" onClick=${onClose} autofocus>Close</button>
   </div></${Modal}>`;
@@ -99,6 +108,7 @@ function useKeys(onHelp) {
   useLayoutEffect(() => {
     let before = "";
     const pressed = (event) => {
+      if (event.key === "Escape" && isTyping(event.target)) event.target.blur();
       if (isTyping(event.target) || event.ctrlKey || event.metaKey || event.altKey) return;
       const page = before === "g" && PAGES.find((each) => each.letter === event.key);
       if (document.querySelector("dialog[open]")) return;
@@ -106,7 +116,11 @@ function useKeys(onHelp) {
       else if (event.key === "n" && may("chat")) {
         event.preventDefault(); // otherwise the key is typed into the field of the new page
         location.hash = "#/new";
-      } else if (event.key === "?") onHelp();
+      } else if (event.key === "m") {
+        event.preventDefault(); // otherwise the key is typed into the field
+        document.querySelector(".say textarea")?.focus();
+      } else if (event.key === "t") document.querySelector("a[data-shortcut=t]")?.click();
+      else if (event.key === "?") onHelp();
       else if (event.key === "/") {
         event.preventDefault();
         const boxes = [...document.querySelectorAll("form[role=search] input")];
@@ -181,7 +195,9 @@ function Frame({ onOut }) {
   const find = (event) => {
     event.preventDefault();
     location.hash = `#/sessions?q=${encodeURIComponent(new FormData(event.target).get("q"))}`;
+    document.activeElement.blur(); // the keys of the list work at once
   };
+  const pages = PAGES.filter((each) => (!each.scope || may(each.scope)) && (!each.isShown || each.isShown(now.data)));
   return html`<a class="skip" href="#main" onClick=${(e) => (e.preventDefault(), document.querySelector("#main").focus())}>Skip to content</a>
     <header>
       <a class="brand" href="#/sessions"><i></i>actgent</a>
@@ -196,7 +212,7 @@ function Frame({ onOut }) {
       <button class="btn" onClick=${() => onOut("")}>Sign out</button>
     </header>
     <nav aria-label="Pages">
-      ${PAGES.filter((each) => (!each.scope || may(each.scope)) && (!each.isShown || each.isShown(now.data))).map(
+      ${pages.map(
         (each) => html`<a href="#/${each.place}" aria-current=${each === listed ? "page" : undefined}>
           ${each.name}${each.place in counts && html`<span class="n ${each.place === "approvals" && counts.approvals ? "hot" : ""}">${count(counts[each.place])}</span>`}
         </a>`,
@@ -207,7 +223,7 @@ function Frame({ onOut }) {
       ${token.error && !token.data && html`<${Failed} error=${token.error} what="Permissions of the token" again=${token.again} />`}
       ${token.data && html`<${Shown} key=${page === SESSION || page === TRACE ? page.place + at.parts[1] + at.query.agent : page.place} page=${page} id=${at.parts[1]} agent=${at.query.agent} parts=${at.parts} query=${at.query} token=${token.data} now=${now.data} asked=${asked} failed=${failed} />`}
     </main>
-    ${help && html`<${Help} token=${token.data} onClose=${() => setHelp(false)} />`}
+    ${help && html`<${Help} token=${token.data} pages=${pages} onClose=${() => setHelp(false)} />`}
     ${refused && html`<${Modal} label="Sign in"><${SignIn} message="The key is unknown or has expired." onKey=${signedIn} /></${Modal}>`}`;
 }
 

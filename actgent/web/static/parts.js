@@ -60,7 +60,11 @@ export function Bar({ used, apart, of }) {
   </svg>`;
 }
 
-export const lasted = (milliseconds) => (milliseconds < 1000 ? `${Math.round(milliseconds)} ms` : `${(milliseconds / 1000).toFixed(1)} s`);
+export function lasted(milliseconds) {
+  if (milliseconds < 59950) return milliseconds < 999.5 ? `${Math.round(milliseconds)} ms` : `${(milliseconds / 1000).toFixed(1)} s`;
+  const seconds = Math.round(milliseconds / 1000);
+  return seconds < 3600 ? `${Math.floor(seconds / 60)} min ${seconds % 60} s` : `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+}
 const NUMBERS = new Intl.NumberFormat(); // toLocaleString would make one for each number
 export const count = (number) => (number == null ? "–" : NUMBERS.format(number));
 export const counted = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
@@ -70,13 +74,16 @@ export const money = (dollars) => (dollars == null ? "unknown" : dollars === 0 ?
 export const ONCE = 2 ** 31 - 1; // the longest timer, for `every`: the request is not repeated
 const SOON = 1000; // milliseconds between two times that something is asked for because of what was heard
 
+// True if the same request can succeed later: without an answer, for too many requests, or a fault of the server.
+const isTemporary = ({ status }) => !status || status === 429 || status >= 500;
+
 // Data that is requested again on each change event, and every few seconds without events; only while the tab is visible.
 // If a request fails, the previous data stays.
 export function usePolled(load, inputs, { every = 5000, on = null } = {}) {
   const [state, setState] = useState({ data: null, error: null, at: 0 });
   const again = useRef(() => {});
   useEffect(() => {
-    let [over, timer, soon, last, asked, shown] = [false, 0, 0, 0, 0, 0];
+    let [over, timer, soon, last, asked, shown, hasFailed] = [false, 0, 0, 0, 0, 0, false];
     const abort = new AbortController();
     const run = async () => {
       clearTimeout(timer);
@@ -92,13 +99,15 @@ export function usePolled(load, inputs, { every = 5000, on = null } = {}) {
         };
         try {
           const data = await load(abort.signal);
+          hasFailed = false;
           show({ data, error: null, at: Date.now() });
         } catch (error) {
+          hasFailed = isTemporary(error);
           show((before) => ({ ...before, error }));
         }
       }
       clearTimeout(timer);
-      if (!over) timer = setTimeout(run, on && linkState().live ? 12 * every : every);
+      if (!over) timer = setTimeout(run, on && linkState().live && !hasFailed ? 12 * every : every);
     };
     const heard = (event) => {
       if (!on || soon || over) return;
@@ -132,7 +141,10 @@ export function FocusedField({ tag = "input", ...attributes }) {
 // Runs a request that changes something, and keeps its state: `busy` while it runs, and the `error` of the last one.
 export function useChange(onDone) {
   const [state, setState] = useState({ busy: false, error: null });
+  const isRunning = useRef(false); // a second click can arrive before the button is disabled
   const change = async (send) => {
+    if (isRunning.current) return;
+    isRunning.current = true;
     setState({ busy: true, error: null });
     try {
       const result = await send();
@@ -141,8 +153,33 @@ export function useChange(onDone) {
     } catch (error) {
       setState({ busy: false, error });
     }
+    isRunning.current = false;
   };
   return { ...state, change };
+}
+
+// Returns a function that opens an address of the dashboard, unless its component was removed before: the user is on another page.
+export function useOpen() {
+  const isShown = useRef(true);
+  useEffect(() => () => (isShown.current = false), []);
+  return (place) => {
+    if (isShown.current) location.hash = place;
+  };
+}
+
+// Returns a function that loads the next page of a list. It ignores calls during a request, and a response after `restart`.
+export function useFollow(load, onPage, onError) {
+  const request = useRef(null);
+  const follow = async () => {
+    if (request.current) return;
+    const mine = (request.current = {});
+    const [page, error] = await load().then((page) => [page, null], (error) => [null, error]);
+    if (request.current !== mine) return;
+    request.current = null;
+    if (error) onError(error);
+    else onPage(page);
+  };
+  return [follow, () => (request.current = null)];
 }
 
 // True if the event stream of all sessions is connected.
@@ -156,18 +193,19 @@ export function useLink() {
 export function usePages(load, inputs, options) {
   const first = usePolled((signal) => load({}, { signal }), inputs, options);
   const [more, setMore] = useState({ items: [], next: null, error: null });
-  useEffect(() => setMore({ items: [], next: null, error: null }), inputs);
   const next = more.items.length ? more.next : first.data?.next;
-  const follow = async () => {
-    try {
-      const page = await load({ after: next }, {});
-      setMore({ items: [...more.items, ...page.items], next: page.next, error: null });
-    } catch (error) {
-      setMore({ ...more, error });
-    }
-  };
-  const again = () => {
+  const [follow, restart] = useFollow(
+    () => load({ after: next }, {}),
+    (page) => setMore((now) => ({ items: [...now.items, ...page.items], next: page.next, error: null })),
+    (error) => setMore((now) => ({ ...now, error })),
+  );
+  const begin = () => {
+    restart();
     setMore({ items: [], next: null, error: null });
+  };
+  useEffect(begin, inputs);
+  const again = () => {
+    begin();
     first.again();
   };
   return { ...first, again, isThere: first.data !== null, rows: [...(first.data?.items || []), ...more.items], next, follow, failure: more.error };
@@ -208,6 +246,9 @@ export const tagLink = (tag) => `#/sessions?tags=${encodeURIComponent(tag)}`;
 export function sessionLink(session) {
   return `#/sessions/${encodeURIComponent(session.id)}?agent=${encodeURIComponent(session.agent)}`;
 }
+
+// A link that opens the session at the turn that has the record.
+export const turnLink = (session, record) => `${sessionLink(session)}&at=${record}`;
 
 export function journalLink(session, at) {
   return `#/journal/${encodeURIComponent(session.id)}?agent=${encodeURIComponent(session.agent)}${at ? `&at=${at}` : ""}`;

@@ -11,7 +11,7 @@ import trio
 
 from actgent.errors import FeedLagged
 from actgent.journal.journal_interface import SessionSummary
-from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
+from actgent.journal.record_feed_readers import Erased, FeedReader, Written
 from actgent.journal.record_types import (
     ApprovalDecisionRecord,
     ApprovalRequestRecord,

@@ -22,12 +22,12 @@ import trio
 
 from actgent.errors import ActgentError, Fenced
 from actgent.journal.journal_interface import Journal
-from actgent.journal.record_feed_backlog import Written
+from actgent.journal.record_feed_readers import Written
 from actgent.journal.record_types import Record, SessionClosedRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import CallProgress
 from actgent.runtime.runtime import Runtime
-from actgent.runtime.subscriptions import SessionFollower
+from actgent.runtime.subscriptions.session_follower import SessionFollower
 from actgent.sessions.subscriptions import FollowedRecord, PartialText
 from actgent.support.safe_logging import LogVariable, logger_of
 
@@ -116,7 +116,7 @@ class SessionBroadcast:
             self._add(frame("progress", {"call_id": item.call_id, "tool": item.tool_name, **known}), None)
 
     def add(self, encoder: EventEncoder, first: int, records: Sequence[Record], at: float) -> None:
-        """Queue those events of new records that a reader accepts.
+        """Queue the events of new records, as far as a reader has subscribed to these events.
 
         `first` is the number of the first record, `at` the Unix time in seconds at which the records were written.
         """
@@ -142,7 +142,7 @@ class SessionBroadcast:
         self._is_urgent = self._is_urgent or number is None
 
     def _is_immediate(self, names: Collection[str]) -> bool:
-        """Return True if a reader asked to get one of these events without delay."""
+        """Return True if a reader wants one of these events without delay."""
         if self._is_changed:
             self._update_names()
         return self._immediate is None or not self._immediate.isdisjoint(names)
@@ -153,7 +153,7 @@ class SessionBroadcast:
         self._accepted = _union([each.accepted for each in self.readers])
 
     def subscribe(self, reader: FrameQueue) -> None:
-        """Add a reader, the queue of one connection. It receives frames from the next flush on."""
+        """Add a reader (the queue of one connection). The reader receives frames from the next `flush` on."""
         self.readers.add(reader)
         self._is_changed = True
 
@@ -173,7 +173,7 @@ class SessionBroadcast:
         return 2 * self._size > MAX_QUEUED_BYTES or 2 * len(self._waiting) > MAX_FRAMES
 
     async def flush_if_due(self, now: float) -> None:
-        """Send the waiting frames if they are due. A new batch window begins in any case. `now` is the time by trio's clock."""
+        """Send the waiting frames if they are due, and start a new collection period. `now` is the time by trio's clock."""
         self.flushed_at = now
         if self.is_due:
             await self.flush(now)
@@ -286,7 +286,7 @@ class Broadcasts:
         broadcast.scope.cancel()
 
     async def _follow(self, broadcast: SessionBroadcast) -> None:
-        """Broadcast new records of a session until it has no readers. After an error all streams are closed; clients reconnect."""
+        """Broadcast the new records of a session until it has no readers. After an error, close all its streams."""
         with broadcast.scope:
             try:
                 async with self._runtime.follow(
@@ -368,19 +368,20 @@ class SessionEventStream:
     key: SessionKey
     after: int
     immediate: AbstractSet[str] | None = None
-    """Names of the events to send without delay; None means all. `token` and `progress` are sent only if listed."""
+    """Names of the events to send without delay; None means all except `token` and `progress`, which must be listed."""
     delayed: AbstractSet[str] | None = None
-    """Names of the events to delay until the next event of `immediate` is sent; None means all other events."""
+    """Names of events to collect, to save traffic. They are sent together with the next event of `immediate`.
+    None means all events that are not in `immediate`.
+    """
     shows_exception_texts: bool = False
     """True to include the messages of exceptions raised by user code or libraries."""
     wait_over: Callable[[], Awaitable[int]] | None = None
-    """Waits until the stream should end, and returns the number of the last record to send.
-
-    None: the stream ends when the session is closed.
+    """Async function that returns when the stream must end, with the number of the last record to send.
+    If None, the stream ends when the session is closed.
     """
 
     async def run(self, wire: StreamWriter) -> None:
-        """Write the events that are in the journal after the record number, then new events until the stream ends."""
+        """Write the events of the journal records after number `after` to a stream. Then write new events until the stream ends."""
         frames = FrameQueue(wire, self.immediate, self.delayed)
         async with self.broadcasts.subscribed(
             self.key, frames, shows_exception_texts=self.shows_exception_texts
@@ -409,7 +410,7 @@ class SessionEventStream:
     async def _write_until_over(
         self, frames: FrameQueue, wire: StreamWriter, wait_over: Callable[[], Awaitable[int]]
     ) -> None:
-        """Write new events until `wait_over` returns, then the remaining events up to the record that it returns."""
+        """Write new events until `wait_over` returns a record number. Then write the remaining events up to this record."""
         last, broken = 0, None
 
         async def close_when_over() -> None:

@@ -9,7 +9,7 @@ import trio
 from actgent.errors import Fenced
 from actgent.journal.session_list_queries import SessionKey
 from actgent.runtime.runtime import Runtime
-from actgent.runtime.subscriptions import ObservationReader
+from actgent.runtime.subscriptions.observation_reader import ObservationReader
 from actgent.sessions.subscriptions import Observed, ObservedType
 from actgent.web.routes.json_serializers import hidden_error_text, to_date
 

@@ -34,14 +34,15 @@ from actgent.journal.record_types import (
     ScheduleRecord,
     ScheduleRemovedRecord,
     SessionClosedRecord,
+    SourceLiftRecord,
     StateChangeRecord,
     StateRollbackRecord,
     SuspensionRecord,
 )
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import NO_USAGE, Message, ToolResult, Usage
-from actgent.runtime.subscriptions import page_ranges_before
-from actgent.support.fast_init import fast_init
+from actgent.runtime.subscriptions.session_follower import page_ranges_before
+from actgent.support.fast_attrs_constructors import fast_init
 from actgent.web import json_response_types
 from actgent.web.routes.json_serializers import (
     MAX_CONTENT_CHARACTERS,
@@ -91,17 +92,14 @@ class EventEncoder:
     """Ids of replies, events, routes and tool results of the current turn that were already converted to events."""
 
     def encode(self, number: int, record: Record, at: float = 0.0) -> list[SessionEvent]:
-        """Return the events for the record with this number; empty if the record only serves recovery.
+        """Return the events for a record; empty if the record is only needed for recovery.
 
         `at` is the time at which the record was written, as Unix time in seconds; 0 if unknown.
         """
         if type(record) is MessageAppendedRecord and not record.joins:
             self.turn = record.message_id
         rows = self._rows_of(record, number)
-        written_at = (
-            record.at if type(record) is MessageAppendedRecord and record.at else at or _time_of(record)
-        )
-        data = {"turn": self.turn, "at": to_date(written_at)}
+        data = {"turn": self.turn, "at": to_date(_event_time(record, at))}
         if type(record) is MessageEndRecord:
             self._end(record)
         if len(rows) == 1:  # the usual case
@@ -110,7 +108,7 @@ class EventEncoder:
         return [SessionEvent(number=number, name=name, data={**data, **more}) for name, more in rows]
 
     def skip(self, number: int, record: Record) -> None:
-        """Update the encoder's state from a record, without returning its events. Events of later records depend on this state."""
+        """Process a record without returning its events, because the events of later records may depend on this record."""
         if type(record) is MessageEndRecord:
             self._end(record)
         elif type(record) is not MessageAcceptedRecord:  # later events depend on every other kind of record
@@ -145,7 +143,14 @@ class EventEncoder:
         return [to_event(record)] if type(record) in _ROWS or type(record) is ApprovalRequestRecord else []
 
     def _answer_events(self, record: AgentMessageRecord, number: int) -> list[tuple[str, Data]]:
-        """Return the events for a model answer, or for tool results that have no separate records."""
+        """Return the events for a message that the agent appended: an answer of the model, or results of tool calls.
+
+        Results that an earlier `CallFinishedRecord` contained are left out, because they already had an event.
+
+        Args:
+            record: Record of the message.
+            number: Number of the record in the session.
+        """
         message = record.message
         if message.sender.kind in ("assistant", "agent"):
             self._answer = message
@@ -159,7 +164,7 @@ class EventEncoder:
         return of_result(result, ids, max_chars=most, shows_exception_texts=self.shows_exception_texts)
 
     def _rows_of_delivered(self, record: DeliveryRecord) -> list[tuple[str, Data]]:
-        """Return the reply event for a plain text answer, which has no `OutcomeRecord`; else an empty list."""
+        """Return the reply event for a plain text answer without an `OutcomeRecord`; empty for other records."""
         answer = self._answer
         if answer is None or answer.id not in record.ids or answer.id in self._encoded:
             return []
@@ -168,10 +173,17 @@ class EventEncoder:
         return [("reply", {"id": answer.id, "text": answer.text, **no_data, **of_label(answer.label)})]
 
 
-def _time_of(record: Record) -> float:
-    if isinstance(record, MessageAcceptedRecord | AgentMessageRecord):
+def _event_time(record: Record, written_at: float) -> float:
+    """Return the Unix time in seconds of what a record reports. It is the time of writing if the record has no own time."""
+    if type(record) is AgentMessageRecord:
+        return record.message.created_at or written_at
+    if type(record) is MessageAppendedRecord:
+        return record.at or written_at
+    if written_at:
+        return written_at
+    if isinstance(record, MessageAcceptedRecord):
         return record.message.created_at
-    return record.at if isinstance(record, ApprovalDecisionRecord) else 0.0
+    return record.at if isinstance(record, ApprovalDecisionRecord | SourceLiftRecord) else 0.0
 
 
 def _answer_row(record: AgentMessageRecord) -> tuple[str, Data]:
@@ -185,6 +197,7 @@ def _answer_row(record: AgentMessageRecord) -> tuple[str, Data]:
         "usage": of_usage(record.usage),
         "seconds": record.seconds,
         "waited": record.waited,
+        "failures": record.failures,
         "repairs": record.repairs,
         "cut": message.cut,
         **of_label(message.label),
@@ -208,7 +221,7 @@ def _delivery_row(record: OutcomeRecord) -> tuple[str, Data]:
 
 
 def _message_ended_data(record: MessageEndRecord) -> Data:
-    error = {"class": record.error, "words": record.words} if record.error else None
+    error = {"class": record.error, "text": record.error_text} if record.error else None
     return {"message_id": record.message_id, "failed": record.failed, "error": error}
 
 
@@ -235,6 +248,10 @@ _ROWS: Mapping[type, tuple[str, Callable[[Any], Data]]] = {
     ResumptionRecord: ("turn", lambda record: {"phase": "resumed", "came": list(record.ids)}),
     CallsStartedRecord: ("tools", lambda record: {"call_ids": list(record.call_ids)}),
     ApprovalDecisionRecord: ("decision", _decision_data),
+    SourceLiftRecord: (
+        "lift",
+        lambda record: {"source": record.source, "by": record.by, "reason": record.reason},
+    ),
     StateChangeRecord: ("state", lambda record: {"changes": dict(record.changes), "action": record.action}),
     StateRollbackRecord: ("state", lambda record: {"rolled_back_to": record.number}),
     ActionFailureRecord: ("state", lambda record: {"action": record.action, "failed": True}),
@@ -278,7 +295,7 @@ def event_names(record: Record) -> tuple[str, ...]:
 
 
 def to_event(record: Record) -> tuple[str, Data]:
-    """Return name and data of the event for a record that can be converted without the records before it.
+    """Return the name and the data of the event for a record that does not depend on earlier records.
 
     Such records are approval requests, approval decisions and ends of messages.
 
@@ -297,7 +314,7 @@ def to_event(record: Record) -> tuple[str, Data]:
 async def encoder_at(
     journal: Journal, key: SessionKey, number: int, *, shows_exception_texts: bool = False
 ) -> EventEncoder:
-    """Return an encoder for the records after `number`. It has already read the records of a turn that is unfinished there."""
+    """Return an encoder for the records after `number`. The encoder has read the records of a turn that is unfinished there."""
     encoder = EventEncoder(shows_exception_texts=shows_exception_texts)
     for start, last in page_ranges_before(number):
         records = await journal.read(key.session_id, agent=key.agent, after=start, limit=last - start)
@@ -380,7 +397,7 @@ class MessageProgress:
 
     @property
     def cursor(self) -> int:
-        """Number of the record before the one that accepted the message, after which its events can be read."""
+        """Number of the record before the acceptance of the message. The events of the message come after this record."""
         return max(0, self.number - 1)
 
     @property
@@ -389,7 +406,7 @@ class MessageProgress:
         return self._turn != "" and not self.is_over
 
     def _begin(self, record: MessageAppendedRecord) -> None:
-        if not record.joins and not record.again:
+        if not record.joins and not record.is_repeated:
             self._turn = ""
         if record.message_id == self.message_id:
             self._turn, self.status = self.message_id, "working"

@@ -185,7 +185,7 @@ class FrameQueue:
         return self.immediate is None or not self.immediate.isdisjoint(names)
 
     def accepts(self, names: Collection[str]) -> bool:
-        """Return True if the client wants one of these events, with or without delay."""
+        """Return True if the client subscribed to at least one of these event names."""
         return self.accepted is None or not self.accepted.isdisjoint(names)
 
     def put(self, batch: FrameBatch, now: float) -> bool:
@@ -351,7 +351,7 @@ async def _cancel_on_disconnect(receive: Receive, stream: trio.CancelScope) -> N
 
 
 async def run_until_disconnect(receive: Receive, work: Callable[[], Awaitable[T]]) -> T | None:
-    """Run the function `work` and return its result. If the client disconnects first, cancel it and return None."""
+    """Run the function `work` and return its result. If the client disconnects first, cancel `work` and return None."""
     result: T | None = None
     error: Exception | None = None
     async with trio.open_nursery() as nursery:

@@ -94,12 +94,12 @@ class DeliveryCursors:
         return None if found is None else found[0]
 
     def mark(self, key: SessionKey, number: int, at: float) -> None:
-        """Store in the journal that the records of a session up to this number were processed. `at` is the Unix time of the record."""
+        """Record in the journal that a session's records up to `number` were processed. `at` is the Unix time of that record."""
         self._seen[key] = (number, at)
         self._write(self._entry(key))
 
     def mark_in_memory(self, key: SessionKey, number: int, at: float) -> None:
-        """Set the cursor of a session without a journal write, because its records up to this number need no notification.
+        """Set the cursor of a session without a write to the journal, because the records up to `number` need no notification.
 
         After a restart these records are read again.
         """
@@ -121,7 +121,7 @@ class DeliveryCursors:
             self._write(self._entry(key))
 
     def fail(self, delivery: json_response_types.FailedDelivery) -> None:
-        """Add a delivery to the list of failed ones, or replace the entry with the same notification id."""
+        """Add a delivery to the failed deliveries. It replaces an earlier entry with the same notification id."""
         others = [each for each in self.failed if each["webhook_id"] != delivery["webhook_id"]]
         self._set_failed((*others, delivery)[-MAX_FAILED:])
 
@@ -156,7 +156,7 @@ class DeliveryCursors:
         return f"{self.name} {self._generation:09d}"
 
     async def compact(self) -> None:
-        """Write the state to a new session and erase the old one, if the old one has `MAX_RECORDS` records."""
+        """If the session of this state has `MAX_RECORDS` records, write the state to a new session and erase the old session."""
         if self._written < MAX_RECORDS:
             return
         former, self._generation, self._written = self._holder, self._generation + 1, 0

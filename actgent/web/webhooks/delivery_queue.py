@@ -51,7 +51,7 @@ class DeliveryStream:
     last: int
     """Number of the last record of the session that may need a notification."""
     redelivered_id: str = ""
-    """Id of the only notification to send, which failed before. If empty, all notifications after `seen` are sent."""
+    """Id of the one notification to send again. If empty, all notifications after `seen` are sent."""
     attempts: int = 0
     """Number of failed attempts to send the next notification."""
     first_failed_at: float = 0.0
@@ -92,7 +92,7 @@ class DeliveryQueue:
         self._nursery: trio.Nursery | None = None
 
     def waiting_for_retry(self, maximum: int) -> list[DeliveryStream]:
-        """Return up to `maximum` streams that wait for the time of their retry, the earliest first."""
+        """Return at most `maximum` streams that wait for their next attempt. The stream with the earliest attempt is first."""
         return [stream for _, _, stream in heapq.nsmallest(maximum, self._retries)]
 
     async def run(self) -> None:

@@ -7,7 +7,7 @@ import attrs
 import orjson
 
 from actgent.journal.journal_interface import Journal, SessionSummary
-from actgent.journal.record_feed_backlog import Written
+from actgent.journal.record_feed_readers import Written
 from actgent.journal.record_types import (
     REFUSED,
     ApprovalRequestRecord,
@@ -25,7 +25,7 @@ from actgent.web.streaming.session_events import SessionEvent, encoder_at
 
 from .delivery_queue import Target
 
-PAGE = 200
+PAGE_SIZE = 200
 """Number of records read from the journal at a time."""
 _NOTIFIED = (OutcomeRecord, DeliveryRecord, ApprovalRequestRecord, MessageEndRecord, SessionClosedRecord)
 
@@ -51,12 +51,12 @@ class Notification:
 
 
 def has_notification(step: Written) -> bool:
-    """Return True if newly written records include one that a webhook may report."""
+    """Return True if one of the newly written records may need a notification by a webhook."""
     return any(isinstance(record, _NOTIFIED) and _event_of(record) for record in step.records)
 
 
 def _event_of(record: Record) -> str | None:
-    """Return the name of the webhook event that a record may cause; None if it causes none."""
+    """Return the name of the webhook event that a record may cause; None if the record causes no event."""
     if isinstance(record, OutcomeRecord | DeliveryRecord):
         return "reply" if isinstance(record, DeliveryRecord) or record.kind == "reply" else None
     if isinstance(record, MessageEndRecord):
@@ -77,7 +77,7 @@ async def read_notifications(
     """
     key = head.key
     encoder = await encoder_at(journal, key, after)
-    steps = await journal.read_steps(key.session_id, agent=key.agent, after=after, limit=PAGE)
+    steps = await journal.read_steps(key.session_id, agent=key.agent, after=after, limit=PAGE_SIZE)
     notifications: list[Notification] = []
     number = after
     for step in steps:
@@ -110,10 +110,10 @@ def _notification(head: SessionSummary, event: str, session_event: SessionEvent,
 
 
 async def last_record_before(journal: Journal, head: SessionSummary, at: float) -> int:
-    """Return the number of the last record of a session that was written before a Unix time; 0 if there is none."""
+    """Return the number of the last record that a session had at a Unix time; 0 if it had no record."""
     last = head.records
     while last > 0:
-        start = max(0, last - PAGE)
+        start = max(0, last - PAGE_SIZE)
         steps = await journal.read_steps(head.session_id, agent=head.agent, after=start, limit=last - start)
         before = [step.last for step in steps if step.at is None or step.at < at]
         if before:

@@ -18,11 +18,11 @@ import trio
 from actgent.errors import AddressBlocked, FeedLagged, JournalDamaged, JournalError, WireError
 from actgent.errors.text_escaping import counted
 from actgent.journal.journal_interface import Journal, SessionSummary
-from actgent.journal.record_feed_backlog import Erased, FeedReader, Written
+from actgent.journal.record_feed_readers import Erased, FeedReader, Written
 from actgent.journal.record_types import SessionCreatedRecord
 from actgent.journal.session_list_queries import SessionFilter, SessionKey, is_internal
 from actgent.support.safe_logging import LogVariable, logger_of
-from actgent.toolsets.http import Guard
+from actgent.toolsets.http.internal_address_blocking import Guard
 from actgent.web import json_response_types
 
 from .delivery_cursors import DeliveryCursors
@@ -289,7 +289,7 @@ class Outbox:
         return Target(url=url, events=tuple(events), keys=session_keys(self.webhook, key, url))
 
     async def redeliver(self, ids: Collection[str] | None = None) -> list[json_response_types.FailedDelivery]:
-        """Queue failed notifications again, with all retries. Each stays in the list of failed ones until it is delivered.
+        """Queue failed notifications again, with all retries. A notification stays in the failed list until it is delivered.
 
         Args:
             ids: Ids of the notifications; None for all failed notifications.
@@ -359,7 +359,7 @@ class Outbox:
         return None
 
     async def _redeliver_one(self, stream: DeliveryStream) -> float | None:
-        """Deliver the failed notification of a stream again. If its session was erased, remove it from the list of failed ones.
+        """Deliver the failed notification of a stream again. If its session was erased, remove it from the failed list.
 
         Return the seconds until the retry if the attempt failed, else None.
         """
@@ -425,7 +425,7 @@ class Outbox:
         return None
 
     async def _client_for(self, url: str) -> httpx2.AsyncClient:
-        """Return the HTTP client for a URL. It connects only to the addresses that `Webhook.allow` permits for this URL."""
+        """Return an HTTP client for a URL, which connects only to addresses that `Webhook.allow` permits for this URL."""
         guard = self.webhook.receivers.guard(url)
         if guard not in self._clients:
             client = self._clients[guard] = guard.client()

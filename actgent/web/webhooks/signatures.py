@@ -14,8 +14,8 @@ from pathlib import Path
 import attrs
 
 from actgent.errors import ConfigurationError
+from actgent.support.files_shared_by_processes import write_whole
 from actgent.support.safe_logging import logger_of
-from actgent.support.shared_files import write_whole
 
 PREFIX = "whsec_"
 MIN_BYTES, MAX_BYTES = 24, 64
@@ -65,7 +65,7 @@ class SigningKeys:
         return cls(keys)
 
     def headers(self, webhook_id: str, at: int, body: bytes) -> Mapping[str, str]:
-        """Return the headers that sign a request body: notification id, Unix time `at` in seconds, and a signature with each key."""
+        """Return the headers that sign a request body: the notification id, the Unix time `at`, and one signature per key."""
         signed = b".".join((webhook_id.encode(), str(at).encode(), body))
         return {
             "webhook-id": webhook_id,
@@ -74,7 +74,7 @@ class SigningKeys:
         }
 
     def derive(self, *labels: str) -> "SigningKeys":
-        """Return keys that are derived from these keys and from labels. The original keys cannot be computed from them."""
+        """Derive new keys from these keys and from labels. These keys cannot be computed from the derived keys."""
         purpose = "\n".join(labels).encode()
         return SigningKeys(tuple(hmac.digest(key, purpose, hashlib.sha256) for key in self.keys))
 

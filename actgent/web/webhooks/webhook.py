@@ -13,8 +13,9 @@ import attrs
 import trio
 
 from actgent.errors import ConfigurationError, nearest
-from actgent.limits_and_schedules.argument_checks import check_seconds
-from actgent.toolsets.http import Guard
+from actgent.limits_and_schedules.id_and_number_validation import check_seconds
+from actgent.support.unknown_name_hints import lists_arguments
+from actgent.toolsets.http.internal_address_blocking import Guard
 
 from .signatures import SecretsFile, SigningKeys
 
@@ -169,6 +170,7 @@ def _seconds(_: object, field: "attrs.Attribute[float]", value: float) -> None:
     check_seconds(field.name, value)
 
 
+@lists_arguments
 @attrs.frozen(eq=False)
 class Webhook:
     """Webhook that notifies a URL of replies, approvals, failures and ends of sessions: `open_gateway(notify=[Webhook(...)])`.

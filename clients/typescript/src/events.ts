@@ -2,6 +2,8 @@ import { type CallArguments, type Connection, ConnectionError, type OperationNam
 import type { ChangeEvent, ObservationEvent, SessionStreamEvent } from "./types.js";
 
 const STREAM_SILENCE_SECONDS = 45;
+/** Seconds after which the end of a stream without events does not count as a failure. */
+const CALM_SECONDS = 5;
 const LIVE_EVENTS = new Set(["token", "growing", "progress", "resync", "lagged", "bye"]);
 
 interface Frame {
@@ -23,7 +25,7 @@ export interface EventOptions {
 }
 
 const RECORD_EVENTS = [
-  "message", "turn", "answer", "tools", "result", "reply", "event", "route", "call", "approval", "decision",
+  "message", "turn", "answer", "tools", "result", "reply", "event", "route", "call", "approval", "decision", "lift",
   "state", "schedule", "ended", "failed", "feedback", "closed",
 ];
 
@@ -158,6 +160,7 @@ async function* reconnecting(
       begin();
       const frames = await open();
       if (frames === null) return;
+      const opened = Date.now();
       let isCut = false;
       for await (const frame of frames) {
         isCut = frame.event === "bye" || frame.event === "lagged";
@@ -166,9 +169,11 @@ async function* reconnecting(
         until = Date.now() + connection.retrySeconds * 1000;
         yield frame;
       }
+      if (Date.now() - opened > CALM_SECONDS * 1000) tries = 0; // a proxy cuts quiet streams
       if (!isCut && (await isOver())) return;
     } catch (error) {
-      const isTemporary = error instanceof ConnectionError || (error instanceof ProblemError && error.isTemporary);
+      const isTemporary =
+        error instanceof ConnectionError || (error instanceof ProblemError && (error.isTemporary || error.problem.may_be_done));
       if (signal?.aborted || !isTemporary || Date.now() >= until) throw error;
       if (error instanceof ProblemError) minimum = error.problem.retry_after ?? 0;
     }
@@ -197,10 +202,21 @@ async function openStream<N extends OperationName>(
       return null;
     }
     if (response.status === 202) throw new ConnectionError("no node serves the session at the moment");
+    if (!(response.headers.get("content-type") ?? "").startsWith("text/event-stream")) {
+      throw new ConnectionError("the response is not an event stream: check that url is that of an actgent gateway");
+    }
     return frames(response.body, stop, release);
   } catch (error) {
     release();
     throw error;
+  }
+}
+
+function parseData(text: string): unknown {
+  try {
+    return JSON.parse(text) as unknown;
+  } catch (error) {
+    throw new ConnectionError(`the data of an event is not JSON: ${String(error)}`, { cause: error });
   }
 }
 
@@ -234,7 +250,7 @@ async function* frames(
         const field = colon < 0 ? line : line.slice(0, colon);
         const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
         if (line === "") {
-          if (frame.data.length) yield { ...frame, data: JSON.parse(frame.data.join("\n")) as unknown };
+          if (frame.data.length) yield { ...frame, data: parseData(frame.data.join("\n")) };
           frame = { event: "message", data: [] };
         } else if (field === "data") frame.data.push(value);
         else if (field === "event") frame.event = value;

@@ -128,6 +128,7 @@ export class Connection {
           if (!error.isTemporary && !(error.problem.may_be_done && isRepeatable)) throw error;
           mayBeDone ||= error.problem.may_be_done === true;
           minimum = error.problem.retry_after ?? 0;
+          if (Date.now() + minimum * 1000 >= until) throw error;
         } else if (error instanceof ConnectionError && isRepeatable) {
           mayBeDone = true;
         } else {
@@ -159,7 +160,7 @@ export class Connection {
       ...headers,
     };
     if (owner !== undefined) sent["actgent-owner"] = owner;
-    const init: RequestInit = { method, headers: sent };
+    const init: RequestInit = { method, headers: sent, redirect: "manual" }; // a redirected POST would become a GET
     if (given.signal) init.signal = given.signal;
     if (method === "POST" || method === "PUT") {
       sent["content-type"] = "application/json";
@@ -171,12 +172,16 @@ export class Connection {
     } catch (error) {
       throw given.signal?.aborted ? error : new ConnectionError(`${method} ${path}: ${String(error)}`, { cause: error });
     }
-    if (response.status >= 400) throw await problemOf(response);
+    if (response.status >= 400 || response.type === "opaqueredirect") throw await problemOf(response);
+    if (response.status >= 300 && response.status !== 304) throw await problemOf(response);
     return response;
   }
 
   async #receive(response: Response): Promise<unknown> {
     const media = response.headers.get("content-type") ?? "";
+    if (media.startsWith("text/html")) {
+      throw new ConnectionError("the answer is an HTML page: check that url is that of an actgent gateway");
+    }
     try {
       if (response.status === 204 || response.status === 304) return undefined;
       if (media.startsWith("application/json")) return await response.json();
@@ -187,6 +192,9 @@ export class Connection {
   }
 }
 
+/** Statuses of proxies that lost the connection to the server: the request may have had its effect. */
+const LOST_STATUSES = new Set([408, 502, 504, 520, 521, 522, 523, 524]);
+
 async function problemOf(response: Response): Promise<ProblemError> {
   const text = await response.text().catch(() => "");
   try {
@@ -195,12 +203,21 @@ async function problemOf(response: Response): Promise<ProblemError> {
   } catch {
     // an error page of a proxy
   }
-  const kind = response.status === 429 ? "too-many-requests" : response.status > 501 ? "unavailable" : "internal";
-  return new ProblemError({
+  const { status } = response;
+  const isLost = LOST_STATUSES.has(status);
+  const kind = status === 429 ? "too-many-requests" : isLost || status === 503 ? "unavailable" : "internal";
+  const problem: Problem = {
     type: `/errors/${kind}`,
-    title: `HTTP status ${response.status}`,
-    status: response.status > 501 ? 503 : response.status,
+    title: `HTTP status ${status} without a problem document, as from a proxy`,
+    status,
     detail: "",
     instance: response.headers.get("x-request-id") ?? "",
-  });
+  };
+  if (status < 400) {
+    problem.title = `the server redirects to ${response.headers.get("location") ?? "another address"}: use the address of the gateway`;
+  }
+  if (isLost) problem.may_be_done = true;
+  const wait = response.headers.get("retry-after") ?? "";
+  if (/^\d{1,9}$/.test(wait)) problem.retry_after = Number(wait);
+  return new ProblemError(problem);
 }

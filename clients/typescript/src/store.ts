@@ -121,7 +121,7 @@ export function reduce(state: Snapshot, event: api.SessionStreamEvent): Partial<
       const { message_id, failed, error } = event.data;
       const ended = { status: "idle", partial: "", calls: [] } as const;
       if (failed === null) return ended;
-      const text = error?.words || failed;
+      const text = error?.text || failed;
       return { ...ended, entries: [...state.entries, { id: message_id, kind: "failure", text, parts: [] }] };
     }
     case "closed":

@@ -35,6 +35,8 @@ export interface Agent {
   capabilities: string;
   /** Names of the agent's modes; null if it has no modes. */
   modes: Array<string> | null;
+  /** Names of the agent's models (`provider:model`) by role; `default` is the model of `llm=`. */
+  models: Record<string, string>;
   /** Tools that the agent can call. */
   tools: Array<Tool>;
   /** Other agents that this agent calls, hands conversations over to, routes to, or runs as steps. */
@@ -65,7 +67,7 @@ export interface AgentPage {
   next: string | null;
 }
 
-/** Statistics of an agent, for the sessions that the caller may access. */
+/** Queue lengths, limits and counts of an agent, for the sessions that the caller may access. */
 export interface AgentStatistics {
   /** Name of the agent. */
   agent: string;
@@ -157,6 +159,8 @@ export interface AnswerReceived {
   seconds: number;
   /** Part of `seconds` during which the call waited for the provider's rate limit. */
   waited: number;
+  /** Number of failed attempts of the model call before the answer. */
+  failures: number;
   /** Number of consecutive model answers of the turn that could not be parsed and were requested again. */
   repairs: number;
   /** True if the answer is incomplete because its generation was interrupted. */
@@ -692,7 +696,7 @@ export interface ErrorDescription {
   /** Name of the exception class. */
   class: string;
   /** Text of the error; empty for exceptions of user code. */
-  words: string;
+  text: string;
 }
 
 /** Group of the errors of one failure kind and exception class, such as all tool errors with `TimeoutError`. */
@@ -704,7 +708,7 @@ export interface ErrorGroup {
   /** Exception class name of the errors in the group. */
   error: string;
   /** Message of the newest error in the group. */
-  words: string;
+  text: string;
   /** Number of errors in the group. */
   count: number;
   /** Time of the first error in the group. */
@@ -908,6 +912,8 @@ export interface FoundMessage {
   owner: string;
   /** Id of the message. */
   message_id: string;
+  /** Number of the journal record that has the message. */
+  record: number;
   /** `assistant` for an answer, `user` for all other messages. */
   role: "user" | "assistant";
   /** Time of the message. */
@@ -1029,6 +1035,14 @@ export interface JournalRecord {
   record: RecordFields;
 }
 
+/** Fields of a text: the untrusted sources on which it depends, and the owners that may read it. */
+export interface LabelFields {
+  /** Names of the untrusted sources on which the text depends; missing if it depends on none. */
+  sources?: Array<string>;
+  /** Names of the owners that may read the text; missing if all owners may. */
+  readers?: Array<string>;
+}
+
 /** An event of a stream: the fields `event` and `data` of the server-sent event. */
 export interface LaggedStreamEvent {
   event: "lagged";
@@ -1045,7 +1059,15 @@ export interface LateDelivery {
   attempts: number;
 }
 
-/** Limits of a turn, or of a whole session (`create_session(limits=...)`). The first five limits are shared: work that other agents do for a turn also counts for the turn, and the work of child sessions counts for the parent session. A session accepts only these five. A turn that reaches one of the first five, a tree limit or `max_repeated_calls` ends with `Failure(kind="limit")`. An ask below `depth` is refused. Raises: ConfigurationError: A value is out of range. The text names the limit. */
+/** An event on a page of events. */
+export interface LiftEvent {
+  /** Number of a record of the session. */
+  id: number;
+  event: "lift";
+  data: SourceLifted;
+}
+
+/** Limits of a turn, or of a whole session (`create_session(limits=...)`). The first five limits are shared: work that other agents do for a turn also counts for the turn. The work of child sessions also counts for the parent session. A session accepts only these five limits. A turn that reaches one of the first five limits, a tree limit or `max_repeated_calls` ends with `Failure(kind="limit")`. An ask is rejected if the chain of agents that ask each other would be longer than `depth`. Raises: ConfigurationError: A value is out of range. The text names the limit. */
 export interface Limits {
   /** Maximum number of model calls. If the protocol also has a limit (`max_iterations`), the smaller one applies. None uses the limit of the protocol or, without one, 25. Such a default applies to this turn only and is not shared. */
   model_calls: number | null;
@@ -1057,9 +1079,9 @@ export interface Limits {
   cost: number | null;
   /** Maximum working time in seconds. It includes waits for models, tools and other agents, but no suspended time. */
   seconds: number | null;
-  /** Maximum number of model calls of the turn tree: the turn, its asks, agents as tools, delegated tasks, the turns that their results start, and turns scheduled within a minute. */
+  /** Maximum number of model calls of this turn and the turns that it causes. The caused turns are: turns of asked agents, of agents used as tools, and of delegated tasks; turns that start with a task's result; and turns that were scheduled to start within a minute. */
   tree_model_calls: number;
-  /** Maximum number of tool calls of the turn tree. */
+  /** Maximum number of tool calls of this turn and the turns that it causes (see `tree_model_calls`). */
   tree_tool_calls: number;
   /** Maximum depth of a chain of agents that ask each other. */
   depth: number;
@@ -1067,7 +1089,7 @@ export interface Limits {
   max_repeated_calls: number;
   /** Maximum number of tool calls in one answer. If there are more, no call runs and the model gets an error. */
   answer_calls: number;
-  /** Maximum size of all call arguments in one answer, in bytes of JSON. Beyond it no call runs and the model gets an error. */
+  /** Maximum size of all call arguments in one answer, in bytes of JSON. If they are larger, no call runs and the model gets an error. */
   argument_bytes: number;
   /** Maximum number of consecutive repair requests after unusable answers. */
   output_retries: number;
@@ -1261,7 +1283,7 @@ export interface MessageOutcome {
   data: JSONValue;
   /** Reply type, as defined by the agent's protocol; null if the protocol has no reply types. */
   message_type: string | null;
-  /** Reasoning that the model wrote because the agent's protocol requires it; null without reasoning. */
+  /** Explanation that the agent's protocol makes the model write with its reply; null without one. */
   reasoning: JSONValue;
   usage: Usage;
   /** Kind of the failure, such as `limit`; null if the message was answered. */
@@ -1559,6 +1581,13 @@ export interface PostForkBody {
   }>;
 }
 
+export interface PostLiftBody {
+  /** Name of the source, as in `sources` of the session. */
+  source: string;
+  /** Reason, for the journal. */
+  reason?: string;
+}
+
 export interface PostSessionBody {
   agent: string;
   /** Owner of the session; requires the scope admin. */
@@ -1586,7 +1615,7 @@ export interface PostSessionBody {
 /** Error response of the gateway (RFC 9457). The fields from `retry_after` on are only in problems of some types. */
 export interface Problem {
   /** Kind of the error, such as `/errors/not-found`. */
-  type: "/errors/malformed-request" | "/errors/unauthorized" | "/errors/forbidden" | "/errors/wrong-origin" | "/errors/mode-refused" | "/errors/not-found" | "/errors/method-not-allowed" | "/errors/not-acceptable" | "/errors/timeout" | "/errors/ambiguous" | "/errors/session-exists" | "/errors/session-busy" | "/errors/session-closed" | "/errors/already-decided" | "/errors/suspended" | "/errors/not-suspended" | "/errors/conflict" | "/errors/message-too-large" | "/errors/body-too-large" | "/errors/unsupported-media-type" | "/errors/wrong-host" | "/errors/invalid" | "/errors/invalid-arguments" | "/errors/key-reused" | "/errors/inbox-full" | "/errors/too-many-schedules" | "/errors/limit-reached" | "/errors/busy" | "/errors/too-many-requests" | "/errors/internal" | "/errors/poison" | "/errors/unavailable" | "/errors/journal-full";
+  type: "/errors/malformed-request" | "/errors/unauthorized" | "/errors/forbidden" | "/errors/wrong-origin" | "/errors/mode-refused" | "/errors/not-found" | "/errors/method-not-allowed" | "/errors/not-acceptable" | "/errors/timeout" | "/errors/ambiguous" | "/errors/session-exists" | "/errors/session-busy" | "/errors/session-closed" | "/errors/already-decided" | "/errors/source-unknown" | "/errors/suspended" | "/errors/not-suspended" | "/errors/conflict" | "/errors/message-too-large" | "/errors/body-too-large" | "/errors/unsupported-media-type" | "/errors/wrong-host" | "/errors/invalid" | "/errors/invalid-arguments" | "/errors/key-reused" | "/errors/inbox-full" | "/errors/too-many-schedules" | "/errors/limit-reached" | "/errors/busy" | "/errors/too-many-requests" | "/errors/internal" | "/errors/poison" | "/errors/unavailable" | "/errors/journal-full";
   /** Short explanation of `type`, the same for each problem of the type. */
   title: string;
   /** HTTP status of the response. */
@@ -1607,7 +1636,7 @@ export interface Problem {
   webhook_ids?: Array<string>;
   /** Id of the approval that was already decided. */
   approval_id?: string;
-  /** True if an equal request has already made the requested change; false if a different request has changed the object. */
+  /** True if an earlier, equal request has already made this change; false if a different request has changed the object. */
   as_asked?: boolean;
   /** Open approvals for which the suspended session waits. */
   waits_for?: Array<PendingApproval>;
@@ -1623,8 +1652,8 @@ export interface Problem {
   broken?: true;
   /** Id of the newer memory that replaces the requested one. */
   replaced_by?: string;
-  /** True if the cluster does not run the session, because nodes crashed while they ran it. */
-  held?: true;
+  /** True if the cluster does not run the session, because several nodes crashed while they ran it. */
+  is_quarantined?: true;
 }
 
 /** An event of a stream: the fields `event` and `data` of the server-sent event. */
@@ -1753,7 +1782,7 @@ export interface ReplySent {
   data: JSONValue;
   /** Reply type, as defined by the agent's protocol; null if the protocol has no reply types. */
   message_type: string | null;
-  /** Reasoning that the model wrote because the agent's protocol requires it; null without reasoning. */
+  /** Explanation that the agent's protocol makes the model write with its reply; null without one. */
   reasoning: JSONValue;
 }
 
@@ -1813,6 +1842,10 @@ export interface ResultPart {
   error: string | null;
   origin: string | null;
   media: Array<ImagePart | FilePart>;
+  /** Time (RFC 3339, UTC). */
+  started_at: string | null;
+  /** Time (RFC 3339, UTC). */
+  ended_at: string | null;
   type: "result";
 }
 
@@ -1833,6 +1866,10 @@ export interface ResultReceived {
   error: string | null;
   origin: string | null;
   media: Array<ImagePart | FilePart>;
+  /** Time (RFC 3339, UTC). */
+  started_at: string | null;
+  /** Time (RFC 3339, UTC). */
+  ended_at: string | null;
 }
 
 /** Event: events were lost, or an older backup of the journal was restored. The client must read the sessions again. */
@@ -2080,6 +2117,10 @@ export interface Session {
   sources?: Array<string>;
   /** Names of the owners that may read the conversation; missing if all owners may. */
   readers?: Array<string>;
+  /** Label of text that only records and approvals contain: results that isolation withholds, and approvals of child sessions. */
+  withheld?: LabelFields;
+  /** Label of the values of withheld results that the model has read, within the budget of its policy (`Policy(bits=)`). */
+  shown?: LabelFields;
   /** Name of the session's current mode; null if its agent has no modes. */
   mode?: string | null;
   /** Handling of messages that arrive while a turn of the session runs; null for the agent's default. */
@@ -2113,7 +2154,7 @@ export interface SessionClosed {
 }
 
 /** An event of a session. */
-export type SessionEvent = MessageEvent | TurnEvent | AnswerEvent | ToolsEvent | ResultEvent | ReplyEvent | EventEvent | RouteEvent | CallEvent | ApprovalEvent | DecisionEvent | StateEvent | ScheduleEvent | EndedEvent | FeedbackEvent | ClosedEvent;
+export type SessionEvent = MessageEvent | TurnEvent | AnswerEvent | ToolsEvent | ResultEvent | ReplyEvent | EventEvent | RouteEvent | CallEvent | ApprovalEvent | DecisionEvent | LiftEvent | StateEvent | ScheduleEvent | EndedEvent | FeedbackEvent | ClosedEvent;
 
 /** Mode of a session. */
 export interface SessionMode {
@@ -2198,6 +2239,19 @@ export interface SessionWebhook {
   events: Array<string>;
   /** Secret with which the receiver verifies signatures. Only the response that creates the session contains it. */
   secret: string;
+}
+
+/** Event: a person removed an untrusted source from the label of the session. */
+export interface SourceLifted {
+  turn: string | null;
+  /** Time (RFC 3339, UTC). */
+  at: string | null;
+  /** Name of the removed source. */
+  source: string;
+  /** Name of the person. */
+  by: string;
+  /** Reason of the person; empty without a reason. */
+  reason: string;
 }
 
 /** Event: values of the session state changed. */
@@ -2395,7 +2449,7 @@ export interface TurnResumed {
   /** Time (RFC 3339, UTC). */
   at: string | null;
   phase: "resumed";
-  /** Ids of the approvals that were decided, and of the client-executed tool calls that got results. */
+  /** Ids for which the turn waited and that have arrived: decided approvals, and client-executed tool calls with results. */
   came: Array<string>;
 }
 
@@ -2557,7 +2611,7 @@ export interface Operations {
     answer: Run;
     events: never;
   };
-  /** Cancel a run: interrupt its turn, or remove its message from the queue. The response is sent after the turn has ended. */
+  /** Cancel a run: interrupt its turn, or remove its message from the queue. Respond after the turn has ended. */
   cancel_run: {
     path: {
       id: string;
@@ -2585,7 +2639,7 @@ export interface Operations {
     answer: FeedbackPage;
     events: never;
   };
-  /** Give feedback on the answer to a message. It replaces earlier feedback of the caller's owner on this answer. */
+  /** Store the caller's feedback on the answer to a message. It replaces the caller's earlier feedback on this answer. */
   give_feedback: {
     path: {
       id: string;
@@ -2683,7 +2737,7 @@ export interface Operations {
     answer: CreatedSession;
     events: never;
   };
-  /** Create a session with the id in the path. A repeated request with the same body changes nothing. */
+  /** Create a session with the id in the path. If a request with the same body is repeated, nothing changes. */
   put_session: {
     path: {
       id: string;
@@ -2820,6 +2874,19 @@ export interface Operations {
       agent?: string;
     };
     body: AnswerCallBody;
+    answer: undefined;
+    events: never;
+  };
+  /** Remove an untrusted source from the label of a session, as the owner of the token. */
+  post_lift: {
+    path: {
+      id: string;
+    };
+    query: {
+      /** Whose session, where several agents have one of this id. */
+      agent?: string;
+    };
+    body: PostLiftBody;
     answer: undefined;
     events: never;
   };
@@ -3071,12 +3138,12 @@ export interface Operations {
     answer: RateLimiterStatisticsPage;
     events: never;
   };
-  /** Find messages that contain the searched words, the newest first. The server needs the option `--index`. */
+  /** Find messages that contain the searched words and match the filters, the newest first. The server needs the option `--index`. */
   find_messages: {
     path: Record<string, never>;
     query: {
-      /** Words that a message must contain. "Quotes" hold a phrase, * ends a prefix, - excludes a word. */
-      q: string;
+      /** Words that a message must contain. "Quotes" hold a phrase, * ends a prefix, - excludes a word. Without words, all messages match. */
+      q?: string;
       agent?: string;
       owner?: string;
       role?: "user" | "assistant";
@@ -3384,7 +3451,7 @@ export interface Operations {
     answer: WebhookPage;
     events: never;
   };
-  /** Send failed notifications of a webhook again: those with the given ids, or all. Delivered ones are removed from `failed`. */
+  /** Send failed notifications of a webhook again: those with the given ids, or all. Delivered notifications leave `failed`. */
   redeliver: {
     path: {
       w: string;
@@ -3394,7 +3461,7 @@ export interface Operations {
     answer: FailedDeliveryPage;
     events: never;
   };
-  /** Liveness probe: the response shows that the process works. A cluster node adds the seconds since it noticed a node's death. */
+  /** Liveness probe: a response shows that the process works. */
   live: {
     path: Record<string, never>;
     query: Record<string, never>;
@@ -3461,6 +3528,7 @@ export const OPERATIONS = {
   post_decision: ["POST", "/v1/approvals/{id}/decision", false],
   get_calls: ["GET", "/v1/sessions/{id}/calls", false],
   answer_call: ["POST", "/v1/sessions/{id}/calls/{call}", false],
+  post_lift: ["POST", "/v1/sessions/{id}/lifts", false],
   put_mode: ["PUT", "/v1/sessions/{id}/mode", false],
   list_schedules: ["GET", "/v1/sessions/{id}/schedules", false],
   schedule: ["POST", "/v1/sessions/{id}/schedules", true],

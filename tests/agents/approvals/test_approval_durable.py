@@ -23,8 +23,8 @@ from actgent import (
     tool,
 )
 from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.journal_wrappers import WrappedJournal
 from actgent.journal.record_types import ApprovalDecisionRecord
-from actgent.journal.wrappers import WrappedJournal
 from actgent.runtime.sessions import session_table
 from actgent.testing import CrashingJournal, check_transcript
 

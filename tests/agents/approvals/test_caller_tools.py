@@ -245,17 +245,17 @@ trio.run(main)
 """
 
 
-def live(lives, journal, what):
+def live(process_server, journal, what):
     command = [sys.executable, "-c", LIFE.format(root=str(ROOT)), journal, what]
-    done = lives.run(command, capture_output=True, timeout=60)
+    done = process_server.run(command, capture_output=True, timeout=60)
     assert done.returncode == (0 if what == "answer" else -signal.SIGKILL), done.stderr
     return json.loads(done.stdout)
 
 
-def test_call_survives_a_kill(lives, tmp_path):
+def test_call_survives_a_kill(process_server, tmp_path):
     journal = f"sqlite:///{tmp_path}/agents.db"
-    asked = live(lives, journal, "ask")
-    looked = live(lives, journal, "look")
+    asked = live(process_server, journal, "ask")
+    looked = live(process_server, journal, "look")
     assert looked[:2] == asked[:2]
     assert asked[0] == "suspended"
-    assert live(lives, journal, "answer") == ["idle", [], "here"]
+    assert live(process_server, journal, "answer") == ["idle", [], "here"]

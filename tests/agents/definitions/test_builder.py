@@ -26,7 +26,7 @@ from actgent.definitions.folder_creation import new_folder, write_folder
 from actgent.errors import InvalidFolder
 from actgent.protocols import PROTOCOLS
 from actgent.protocols.direct_or_react_choice import AutoSwitching
-from actgent.protocols.goal import Goal
+from actgent.protocols.goal.goal_protocol import Goal
 from actgent.protocols.plan import Planning
 from actgent.protocols.prompt_layers import PromptLayer
 from actgent.protocols.react_protocol import ReAct
@@ -210,14 +210,26 @@ async def test_policy_of_a_folder_stops_a_call_after_untrusted_text(tmp_path):
 
 def test_invalid_policy_of_a_folder_is_reported_with_its_line(tmp_path):
     """The error has the lines of unknown values and keys, and does not quote values."""
-    brain = "---\nrole: clerk\npolicy:\n  violation: reject\n  checks: context\n---\n"
+    brain = "---\nrole: clerk\npolicy:\n  violation: reject\n  checks: context\n  bits: -1\n---\n"
     with pytest.raises(InvalidFolder) as caught:
         write_folder(tmp_path, "clerk", {"brain.md": brain})
     found = {(each.line, each.key, each.reason) for each in caught.value.problems}
     assert found == {
         (4, "policy.violation", "must be one of ask, refuse"),
         (5, "policy.checks", "unknown key: did you mean 'check'?"),
+        (6, "policy.bits", "it is less than the minimum of 0"),
     }
+
+
+def test_bits_of_a_folder_need_isolation(tmp_path):
+    """The key `bits` without `untrusted: isolate` is reported with its line. With it, the policy has the budget."""
+    brain = "---\nrole: clerk\npolicy:\n  bits: 3\n---\n"
+    with pytest.raises(InvalidFolder) as caught:
+        write_folder(tmp_path, "clerk", {"brain.md": brain})
+    (found,) = caught.value.problems
+    assert (found.line, found.key, found.reason) == (4, "policy.bits", "it needs untrusted: isolate")
+    brain = brain.replace("bits: 3", "bits: 3\n  untrusted: isolate")
+    assert write_folder(tmp_path, "other", {"brain.md": brain}).policy == Policy(untrusted="isolate", bits=3)
 
 
 def test_a_protocol_object_makes_its_agent():

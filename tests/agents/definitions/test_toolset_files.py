@@ -74,9 +74,7 @@ async def test_names_in_brain_choose_among_the_code(write):
         + "\nfrom actgent import StaticToolset\nmaths = StaticToolset('maths', [two])\n"
     )
     folder = write(
-        brain_md="---\nname: x\ntools: [one]\n---\n",
-        tools_py=TOOL.format(name="one"),
-        tools__more_py=more,
+        brain_md="---\nname: x\ntools: [one]\n---\n", tools_py=TOOL.format(name="one"), tools__more_py=more
     )
     agent = AgentBuilder.from_folder(folder).llm(ScriptedLLM(["a"])).build()
     assert ([tool.name for tool in agent.tools], [t.name for t in agent.toolsets]) == (
@@ -97,10 +95,7 @@ async def test_names_in_brain_choose_among_the_code(write):
         ({"openapi__a_json": '{\n  "openapi":\n}'}, ("openapi/a.json", 3, "invalid JSON")),
         ({"openapi__a_yaml": "- 1\n"}, ("openapi/a.yaml", 1, "None is not supported")),
         ({"openapi__a_yaml": "swagger: '2.0'\n"}, ("openapi/a.yaml", 1, "2.0 is not supported")),
-        (
-            {"openapi__a_yaml": API, "openapi__a_json": "{}"},
-            ("openapi/a.json", 1, "None is not supported"),
-        ),
+        ({"openapi__a_yaml": API, "openapi__a_json": "{}"}, ("openapi/a.json", 1, "None is not supported")),
         ({"mcp_config_json": '{\n"mcpServers": {\n'}, ("mcp_config.json", 3, "invalid JSON")),
         ({"mcp_config_json": "[]"}, ("mcp_config.json", 1, "it is not a JSON object")),
         ({"mcp_config_json": '{"servers": {}}'}, ("mcp_config.json", 1, "expected")),

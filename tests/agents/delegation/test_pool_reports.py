@@ -20,7 +20,7 @@ from actgent.journal.record_types import (
     task_message_id,
 )
 from actgent.messages import Message, Sender, Text
-from actgent.runtime.delegation.pool_tasks import PoolTask, PoolTasks
+from actgent.runtime.delegation.tasks_between_cluster_pools import PoolTask, PoolTasks
 
 SLOW_SECONDS = 10
 MESSAGE = Message(id=task_message_id("t"), session_id="t", sender=Sender("a@p", "agent"), parts=(Text("go"),))
@@ -45,7 +45,7 @@ async def test_report_has_only_the_final_outcome_of_a_task(ends, told):
     for failed in ends:
         records += [
             MessageAcceptedRecord(message=MESSAGE),
-            MessageEndRecord(message_id=MESSAGE.id, failed=failed, words=f"{failed} it was"),
+            MessageEndRecord(message_id=MESSAGE.id, failed=failed, error_text=f"{failed} it was"),
         ]
     entry = Entry(session_id="t", agent="inner", records=(*records, SessionClosedRecord()))
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
@@ -157,9 +157,7 @@ async def test_task_stopped_before_its_start_leaves_no_session():
         assert [each.closed for each in await journal.sessions()] == [True]
 
 
-async def test_overdue_task_closes_child_sessions_of_the_journal(
-    autojump_clock,
-):
+async def test_overdue_task_closes_child_sessions_of_the_journal(autojump_clock):
     """The child sessions may be only in the journal since a restart."""
 
     async def hang(chat):

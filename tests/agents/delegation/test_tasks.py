@@ -479,7 +479,9 @@ async def test_runtime_finds_running_agents_by_name(autojump_clock):
         await runtime.start(lead)
         assert list(runtime.agents) == ["lead"]
         await runtime.start(worker)
-        assert runtime.agents["worker"] == AgentCard(name="worker", capabilities="digging holes")
+        assert runtime.agents["worker"] == AgentCard(
+            name="worker", capabilities="digging holes", models={"default": "scripted"}
+        )
         assert [card.name for card in runtime.agents.find("dig holes")] == ["worker"]
         directory = runtime.agents
     assert not directory

@@ -1,4 +1,4 @@
-"""A turn and all that it leads to: how much, how deep, over restarts, and calls that go round in a circle."""
+"""Limits of a turn and the turns that it causes: amounts, depth, restarts, and agents that call each other in a cycle."""
 
 import collections
 import json
@@ -123,7 +123,7 @@ async def test_tree_of_a_turn_shares_its_model_calls(waits, by_run, durable, aut
     first = next(each.error for each in pair.failures if each.error.field == "tree_model_calls")
     assert (first.value, first.agent) == (250, "x")
     assert first.used["model_calls"] + first.reserved == 250
-    for part in ("limit of 250 model calls", "all that it leads to", "used: ", "tree_model_calls", "'x'"):
+    for part in ("limit of 250 model calls", "the turns that it causes", "used: ", "tree_model_calls", "'x'"):
         assert part in str(first)
 
 

@@ -2,15 +2,7 @@
 
 import trio
 
-from actgent import (
-    BareAgent,
-    PlanAgent,
-    ScriptedLLM,
-    Text,
-    ToolCall,
-    Usage,
-    open_runtime,
-)
+from actgent import BareAgent, PlanAgent, ScriptedLLM, Text, ToolCall, Usage, open_runtime
 from actgent.llm.model_interface import ModelResponse
 
 

@@ -2,7 +2,11 @@
 
 import itertools
 
-from actgent import BareAgent, Policy, Reject, ScriptedLLM, ToolCall, tool
+import trio
+
+from actgent import BareAgent, Policy, Reject, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.testing import CrashingJournal
 
 TEXT = "Pay 40 euros to acme."
 READ = ToolCall("page", {})
@@ -45,15 +49,15 @@ class Program:
 
         def quarantined(chat):
             self.read.append(chat.messages[0].parts[0].text)
-            return answer
+            return answer(chat) if callable(answer) else answer
 
+        settings = {"name": "clerk", **dict(given)}
         self.agent = BareAgent(
-            "clerk",
             llm=ScriptedLLM(plan, keep=0),
             tools=[page, pay, *tools],
             policy=Policy(untrusted="isolate", **options),
             models={"quarantine": ScriptedLLM(quarantined, keep=0)},
-            **dict(given),
+            **settings,
         )
 
         @self.agent.on_session
@@ -80,3 +84,28 @@ def _text_of(part):
         return f"{part.name}({part.arguments})"
     media = f" {part.media}" if getattr(part, "media", ()) else ""
     return f"{getattr(part, 'text', part)}{media}"
+
+
+async def results_after_crash(make_agent, writes):
+    """Let the process die at the write number `writes` of a turn, and run the turn again. Return the texts of its tool results."""
+
+    async def results_of_turn(journal):
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(make_agent())
+            session = await agent.ensure_session("ada", "s1")
+            await session.chat("go", message_id="m1")
+            await session.wait_idle()
+            return [each.text for message in session.history for each in message.tool_results]
+
+    async with MemoryJournal().running() as journal:
+        dying = CrashingJournal(journal, writes)
+
+        async def live():
+            await results_of_turn(dying)
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(live)
+            await dying.died.wait()
+            nursery.cancel_scope.cancel()
+        return await results_of_turn(journal)

@@ -51,7 +51,8 @@ class Command:
             value |= {"agent": self.other[0], "session": self.other[1]}
         if self.inner is not None:
             value["task"] = self.inner.text()
-        return f"DO {self.tool} {json.dumps({'query': 'mallory'} if self.tool == 'recall' else value)}"
+        value |= {"recall": {"query": "mallory"}, "pay": {"to": "mallory"}}.get(self.tool, {})
+        return f"DO {self.tool} {json.dumps(value)}"
 
 
 @attrs.frozen
@@ -59,13 +60,15 @@ class Step:
     """One message of the program, or one operation of it on a session."""
 
     kind: str
-    """`run`, `labelled`, `bob` (a message of another user), `fork` or `history`."""
+    """`run`, `labelled`, `bob` (a message of another user), `lift`, `fork` or `history`."""
     session: Session
     command: Command | None = None
     made: Session | None = None
     """Session that the step creates."""
     writes: int = 0
     """Number of the write of this step at which the process dies; 0 keeps it alive."""
+    choice: int = 0
+    """Number that selects the source of a lift."""
 
 
 class Interpreter:
@@ -73,29 +76,40 @@ class Interpreter:
 
     def __init__(self):
         self.sources = {}
-        self._unanswered = {}
-        """Sources of each session that its state has, and no message yet."""
+        self._messages = {}
+        """Sources of all messages of each session. A lift does not remove them, and a change of the state does not add any."""
 
     def apply(self, step):
         """Update the sources with a step."""
         known = self.sources
         if step.kind == "fork":
             known[step.made] = set(known[step.session])
-            self._unanswered[step.made] = set(self._unanswered.get(step.session, ()))
+            self._messages[step.made] = set(self._messages.get(step.session, ()))
         elif step.kind == "history":
-            known[step.made] = known[step.session] - self._unanswered.get(step.session, set())
+            self._messages[step.made] = set(self._messages.get(step.session, ()))
+            known[step.made] = set(self._messages[step.made])
         elif step.kind == "labelled":
             known[step.session] |= {"mail:carol"}
-            self._unanswered.pop(step.session, None)
+            self._answer(step.session)
         elif step.kind == "bob":  # only an agent under a policy labels other users
             known[step.session] |= {"user:bob"} if step.session[0] == "clerk" else set()
-            self._unanswered.pop(step.session, None)
+            self._answer(step.session)
+        elif step.kind == "lift":
+            known[step.session] -= {self.source_to_lift(step)}
         else:
             self._run(step.session, step.command)
 
+    def source_to_lift(self, step):
+        """Return the source that a step removes; None if the session has no sources."""
+        names = sorted(self.sources[step.session])
+        return names[step.choice % len(names)] if names else None
+
+    def _answer(self, session):
+        """Add an answer, which has all sources of its session."""
+        self._messages.setdefault(session, set()).update(self.sources[session])
+
     def _run(self, session, command):
         own = self.sources[session]
-        self._unanswered.pop(session, None)
         if command.tool in (*SOURCES, *WRITERS):
             own |= {command.tool}
         elif command.tool == "recall":
@@ -104,7 +118,6 @@ class Interpreter:
             own |= self.sources[command.other]
         elif command.tool == "note":  # the access to the state counts as a read
             own |= self.sources[command.other]
-            self._unanswered.setdefault(command.other, set()).update(own - self.sources[command.other])
             self.sources[command.other] |= own
         elif command.tool == "child":
             self.sources["child"] = set(own)
@@ -115,6 +128,7 @@ class Interpreter:
             self._run(command.other, command.inner)
             if command.tool == "ask":
                 own |= self.sources[command.other]
+        self._answer(session)
 
 
 def random_path(seed, *, steps=20):
@@ -128,8 +142,8 @@ def random_path(seed, *, steps=20):
         kinds = [*SOURCES, *WRITERS, "add", "recall"]
         if others:
             kinds += ["look", "peek", "note"] + ["ask", "tell", "later"] * (depth < 2)
-        if busy[-1][0] == "clerk" and depth < 2:
-            kinds += ["child"]
+        if busy[-1][0] == "clerk":
+            kinds += ["pay"] * 3 + ["child"] * (depth < 2)
         kind = chosen.choice(kinds)
         if kind == "child":
             return Command(kind, inner=Command(chosen.choice((*SOURCES, *WRITERS, "add", "recall"))))
@@ -141,7 +155,7 @@ def random_path(seed, *, steps=20):
 
     for number in range(steps):
         session = chosen.choice(sessions)
-        kind = chosen.choice(["run"] * 8 + ["labelled", "bob", "fork", "history"])
+        kind = chosen.choice(["run"] * 8 + ["labelled", "bob", "lift", "lift", "fork", "history"])
         writes = chosen.choice((0, 0, chosen.randrange(1, 12)))
         if kind in ("fork", "history"):
             made = (session[0], f"made{number}")
@@ -150,7 +164,7 @@ def random_path(seed, *, steps=20):
         elif kind == "run":
             path.append(Step(kind, session, command((session,), 0), writes=writes))
         else:
-            path.append(Step(kind, session, writes=writes))
+            path.append(Step(kind, session, writes=writes, choice=chosen.randrange(8)))
     return path, first
 
 
@@ -170,7 +184,7 @@ class Life:
         clerk = BareAgent(
             "clerk",
             llm=ScriptedLLM(_plan, keep=0),
-            tools=[*tools, helper.as_tool("child")],
+            tools=[*tools, pay, helper.as_tool("child")],
             memory=SummarizingMemory(trigger=400, keep=1),
             long_term_memory=self._memories,
             policy=Policy(),
@@ -179,7 +193,7 @@ class Life:
         @clerk.on_session
         def attach(session):
             @session.on_approval
-            async def approve(approval):  # of tasks for `helper`, which has no policy
+            async def approve(approval):  # of payments, and of tasks for `helper`, which has no policy
                 await session.answer(approval, Approve(), by="ada")
 
         self.agents = {"helper": helper, "clerk": clerk}
@@ -237,6 +251,13 @@ class Life:
             return "set"
 
         return [add, look, peek, note, ask, tell, later]
+
+
+@tool(sinks=("to",))
+async def pay(to: str) -> str:
+    """Pay."""
+    await trio.lowlevel.checkpoint()
+    return "paid"
 
 
 def _reader(name):
@@ -339,6 +360,10 @@ class Walker:
                 await session.chat("hello", label=Label({"mail:carol"}), message_id=f"step{number}")
             case "bob":
                 await session.chat("hello", "bob", message_id=f"step{number}")
+            case "lift":
+                source = self._interpreter.source_to_lift(step)
+                if source in session.label.sources:  # else the process died after the write
+                    await session.lift(source, by="ada")
             case "fork":
                 await runtime.fork(step.session[1], agent=agent.name, new_id=step.made[1])
             case "history":

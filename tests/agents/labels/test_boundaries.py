@@ -35,7 +35,7 @@ from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.record_types import MessageEndRecord, SessionCreatedRecord
 from actgent.memory.short_term_memory import SUMMARY, ShortTermMemory
 from actgent.sessions.conversation import SessionConversation
-from actgent.sessions.restore import RecordReplayer
+from actgent.sessions.restore.record_replayer import RecordReplayer
 from actgent.sessions.restore.snapshot import (
     decode_snapshot,
     encode_snapshot,
@@ -295,7 +295,9 @@ async def test_the_report_of_a_task(sink, autojump_clock):
         await session.chat("go")
         await trio.sleep(5)
         await session.wait_idle()
+        reports = [each for each in session.history if each.sender.name == "reader"]
     sink.assert_asked("page")
+    assert [each.origin for each in reports] == ["page"]
 
 
 async def test_a_session_that_several_callers_use(sink):
@@ -381,8 +383,8 @@ async def test_a_handoff(sink, direction):
         await session.wait_idle()
         await session.chat("pay")
         await session.wait_idle()
-        if direction == "back":
-            assert session.label == Label({"page"})
+        assert session.label == Label({"page"})
+        assert session.history[-1].origin == "page"  # the answer may repeat the text, so it is delimited
     if direction == "to":
         sink.assert_asked("page")
 

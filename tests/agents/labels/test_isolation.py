@@ -26,10 +26,12 @@ from actgent import (
     open_runtime,
     tool,
 )
+from actgent.agents.session import context_of
+from actgent.agents.unapproved_tool_call_audit import audit_session
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.protocols.protocol_interface import Protocol, SendReply
 
-from .isolating_program import READ, TEXT, Program, page
+from .isolating_program import READ, TEXT, Program, page, results_after_crash
 from .outer_tool import OuterTool
 
 EXTRACT = ToolCall("extract", {"question": "The values of to and euros?", "of": ["@r1"]})
@@ -78,7 +80,7 @@ async def test_approved_values_are_kept_and_stored_once():
     async with program.agent:
         session = await program.agent.create_session("ada")
         await program.agent.run("go", session=session)
-        stored = session.state["_approved_values"]
+        stored = context_of(session).state_values["_approved_values"]
     assert [(arguments["text"], set(labels)) for arguments, labels in program.asked] == [
         (TEXT, {"text"}),
         (f"to {TEXT}", {"text"}),
@@ -376,6 +378,19 @@ async def test_a_nested_call_that_returns_a_withheld_argument():
     program.assert_isolated()
 
 
+async def test_nested_calls_do_not_get_results_of_the_same_answer():
+    """Such a result may be stored before or after the nested call, depending on its text, so the reference stays."""
+
+    class Outer(OuterTool):
+        async def execute(self, arguments, context):
+            return (await context.tools.call("pay", {"to": "@r1"})).content
+
+    program = Program([[READ, ToolCall("outer", {})], "ok"], Outer())
+    await program.run()
+    assert (program.paid, program.asked) == ([("@r1", 0, "")], [])
+    assert "paid @r1" in program.shown[-1]
+
+
 @pytest.mark.parametrize("is_outside", [False, True])
 async def test_a_tool_that_stores_no_nested_result_leaves_the_session_trusted(is_outside):
     """The result is withheld, and the planner can read its text nowhere else."""
@@ -527,11 +542,7 @@ async def test_references_inside_of_an_argument(form):
         """Order."""
         return "ordered"
 
-    what = {
-        "list": ["@r1", "@r2"],
-        "object": {"a": "@r1", "b": {"c": "@r2"}},
-        "text": "@r1 and @r2",
-    }[form]
+    what = {"list": ["@r1", "@r2"], "object": {"a": "@r1", "b": {"c": "@r2"}}, "text": "@r1 and @r2"}[form]
     program = Program([READ, ToolCall("mail", {}), ToolCall("order", {"what": what}), "ok"], order, mail)
     await program.run()
     assert [labels for _, labels in program.asked] == [{"what": Label({"page", "mail"})}]
@@ -588,7 +599,7 @@ async def test_extract_names_a_wrong_reference(of):
     """The error names an invalid reference, because the planner wrote that reference."""
     program = Program([READ, ToolCall("extract", {"question": "What?", "of": of}), "ok"])
     await program.run()
-    assert f"{of[0]!r} is not a withheld result" in program.shown[-1]
+    assert f"{of[0]!r} is not a reference to a hidden result" in program.shown[-1]
     assert program.read == []
 
 
@@ -614,3 +625,57 @@ async def test_an_empty_search_of_memories_is_withheld(tmp_path):
     await program.run()
     assert "[@r1: a result of recall, withheld" in program.shown[-1]
     assert "Nothing" not in program.shown[-1]
+
+
+@pytest.mark.parametrize("other", ["page", "recall"])
+async def test_extract_reads_results_of_earlier_answers_only(other, tmp_path):
+    """A call of the same answer may end before or after `extract` reads, depending on its text, so its result is never read."""
+    calls = {"page": READ, "recall": ToolCall("recall", {"query": "pay"})}
+    script = [
+        [calls[other], ToolCall("extract", {"question": "?"})],
+        ToolCall("extract", {"question": "?"}),
+        "ok",
+    ]
+    memories = LongTermMemory(f"sqlite:///{tmp_path}/memories.db")
+    program = Program(script, given={"long_term_memory": memories})
+    await program.run()
+    assert "has no hidden tool results of earlier answers" in program.shown[1]
+    assert "the answer is withheld as @r2" in program.shown[2]
+    assert len(program.read) == 1
+
+
+async def test_references_to_results_of_the_same_answer_stay():
+    """The value of such a reference depends on the order in which calls end. The audit treats the argument in the same way."""
+    script = [[READ, ToolCall("pay", {"to": "@r1"})], "ok"]
+    program = Program(script)
+    async with open_runtime(journal="memory:") as runtime:
+        await runtime.start(program.agent)
+        session = await program.agent.create_session("ada", session_id="s1")
+        await program.agent.run("go", session=session)
+        records = await runtime.journal.load("s1")
+    assert (program.paid, program.asked) == ([("@r1", 0, "")], [])
+    assert audit_session(records, program.agent) == []
+
+
+async def test_references_stay_the_same_over_a_crash():
+    """The process dies at each write of a turn once. Results that are stored again have the same references."""
+    script = [READ, ToolCall("extract", {"question": "?"}), "ok"]
+
+    def plan(chat):
+        return script[sum(each.role == "assistant" for each in chat.messages)]
+
+    def make_agent():
+        return BareAgent(
+            "clerk",
+            llm=ScriptedLLM(plan, keep=0),
+            tools=[page],
+            policy=Policy(untrusted="isolate"),
+            models={"quarantine": ScriptedLLM(["yes"], repeat=True)},
+        )
+
+    for writes in range(1, 20):
+        found = await results_after_crash(make_agent, writes)
+        assert [each[:35] for each in found] == [
+            "[@r1: a result of page, withheld; u",
+            "[the answer is withheld as @r2; use",
+        ], writes

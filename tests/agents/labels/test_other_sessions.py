@@ -42,6 +42,7 @@ READS = {
     "caller_calls": lambda session: session.caller_calls,
     "schedules": lambda session: session.schedules,
     "description": lambda session: session.description,
+    "mode_changes": lambda session: session.mode_changes,
     "observations": lambda session: session.observations(),
     "observe": _observe,
     "follow": _follow,

@@ -22,7 +22,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.agents.unapproved_call_audit import audit_journal, audit_session
+from actgent.agents.unapproved_tool_call_audit import audit_journal, audit_session
 from actgent.cli.chat_and_run_commands import load_agent
 from actgent.cli.main import main
 from actgent.journal.in_memory_journal import MemoryJournal
@@ -152,6 +152,21 @@ async def test_a_read_of_an_address_that_the_owner_wrote_is_not_found(url):
     """The message is "send hello to bob". Only a read of another address needs an approval."""
     agent = Desk().agent([ToolCall("page", {}), ToolCall("fetch", {"url": url}), "ok"])
     assert pairs(audit_session(await record(agent), agent)) == ([] if url == "bob" else [("fetch", "carol")])
+
+
+async def test_calls_of_a_copied_history_are_not_found():
+    """Calls in messages of `history=` did not run in the new session. Their label and the texts of the owner count there."""
+    script = [ToolCall("page", {}), ToolCall("send", {"to": "bob"}), "ok"]
+    again = [ToolCall("fetch", {"url": "bob"}), ToolCall("send", {"to": "mallory"}), "ok"]
+    agent = Desk().agent([*script, *again])
+    async with open_runtime(journal="memory:") as runtime:
+        await runtime.start(agent)
+        session = await agent.create_session("ada")
+        await agent.run("send hello to bob", session=session)
+        copy = await agent.create_session("ada", history=session.history)
+        await agent.run("go on", session=copy)
+        records = await runtime.journal.load(copy.id)
+    assert pairs(audit_session(records, agent)) == [("send", "mallory")]
 
 
 async def test_each_lost_decision_is_found():

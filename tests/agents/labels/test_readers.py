@@ -27,7 +27,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.agents.unapproved_call_audit import audit_session
+from actgent.agents.unapproved_tool_call_audit import audit_session
 from actgent.information_flow_labels import TRUSTED, label_of, text_of
 from actgent.journal.in_memory_journal import MemoryJournal
 

@@ -5,6 +5,7 @@ import trio
 
 from actgent import BareAgent, ConfigurationError, InboxFull, Priority, ScriptedLLM, ToolCall, tool
 from actgent.testing import assert_no_leaks
+from tests.agents.conftest import hear
 
 
 def last_text(chat):
@@ -18,13 +19,6 @@ async def slow(chat):
 
 async def never(chat):
     await trio.sleep_forever()
-
-
-def hear(session):
-    log = []
-    session.on_conversation(lambda reply: log.append(reply.text))
-    session.on_exception(lambda failure: log.append(failure.kind))
-    return log
 
 
 @pytest.mark.parametrize(

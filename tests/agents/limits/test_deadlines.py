@@ -23,7 +23,7 @@ from actgent.approvals import Approve
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Message, Sender, Text
-from actgent.runtime.delegation.pool_tasks import PoolTask, PoolTasks
+from actgent.runtime.delegation.tasks_between_cluster_pools import PoolTask, PoolTasks
 from actgent.testing import ErrorStatus, open_provider
 
 

@@ -30,7 +30,7 @@ from actgent.journal.record_types import (
     SessionCreatedRecord,
     UsageRecord,
 )
-from actgent.journal.transfer import ExportedSession, forked, write_sessions
+from actgent.journal.transfer import ExportedSession, build_fork, write_sessions
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Message, Sender
 from actgent.testing import CrashingJournal
@@ -381,7 +381,7 @@ async def test_budget_of_an_erased_session_is_not_restored(autojump_clock):
                     session = await agent.create_session("ada", session_id="s", limits=Limits(model_calls=5))
                     await agent.run("hello", session=session)
                     whole = ExportedSession("s", "a", await journal.load("s"))
-                    await write_sessions(journal, [forked(whole, "f", "a")])
+                    await write_sessions(journal, [build_fork(whole, "f", "a")])
                     continue
                 fork = await agent.open_session("f")  # and not the other one
                 await agent.run("hello", session=fork)

@@ -19,7 +19,7 @@ from actgent import (
     tool,
 )
 from actgent.protocols.bare_text_protocol import Bare
-from actgent.protocols.goal import Goal
+from actgent.protocols.goal.goal_protocol import Goal
 from actgent.protocols.plan import Planning
 from actgent.protocols.protocol_interface import Protocol
 from actgent.protocols.steps_protocol import Steps

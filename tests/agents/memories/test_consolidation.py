@@ -20,7 +20,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.memory.longterm import label_of_memory
+from actgent.memory.longterm.memory_records import label_of_memory
 from actgent.testing import CrashingJournal
 
 IDLE = 100.0

@@ -5,19 +5,9 @@ import itertools
 import pytest
 import trio
 
-from actgent import (
-    Anthropic,
-    BareAgent,
-    FunctionTool,
-    Modes,
-    OpenAI,
-    OpenAIResponses,
-    ToolCall,
-    ToolResult,
-    Toolset,
-    tool,
-)
+from actgent import BareAgent, FunctionTool, Modes, ToolCall, ToolResult, Toolset, tool
 from actgent.testing import open_provider
+from tests.agents.conftest import model_client
 
 TURNS = 50
 LEAST = 0.95
@@ -55,13 +45,6 @@ def script(request):
     return calls[: number % 5] or "Nothing to do."
 
 
-def client(wire, provider):
-    if wire == "anthropic":
-        return Anthropic("m", base_url=provider.anthropic_url, api_key="k")
-    kind = OpenAI if wire == "openai" else OpenAIResponses
-    return kind("m", base_url=provider.openai_url, api_key="k")
-
-
 def unmarked(body):
     return body.replace(b"," + MARK, b"").replace(MARK + b",", b"")
 
@@ -69,7 +52,7 @@ def unmarked(body):
 async def bodies_of(wire, modes, tools=(get_time, deploy), each_turn=None):
     """Run fifty turns. Return the request bodies, the number of mode changes and the number of state changes."""
     async with open_provider(script, keep=1000) as provider:
-        llm = client(wire, provider)
+        llm = model_client(wire, provider)
         async with BareAgent("app", llm=llm, tools=list(tools), modes=modes) as agent:
             session = await agent.create_session("ada")
             for number in range(TURNS):

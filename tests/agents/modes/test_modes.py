@@ -747,10 +747,7 @@ REACT_CALL = (
         ),
         (SimpleAgent, '{"messageType": "TOOL_INVOCATION", "content": {"name": "deploy", "parameters": {}}}'),
         (ReActAgent, REACT_CALL),
-        (
-            StepsAgent,
-            '{"tool_thought": "t", "tool_calls": [{"tool_name": "deploy", "parameters": {}}]}',
-        ),
+        (StepsAgent, '{"tool_thought": "t", "tool_calls": [{"tool_name": "deploy", "parameters": {}}]}'),
         (RouterAgent, ToolCall("deploy", {})),
         (PlanAgent, ToolCall("deploy", {})),
     ],

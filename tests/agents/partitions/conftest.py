@@ -9,8 +9,8 @@ import trio
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from actgent import BareAgent, Failure, ScriptedLLM, ToolCall, ToolResult, open_runtime, tool
-from actgent.journal.postgres import PartitionedJournal
-from actgent.journal.postgres.ownership_partitions import partition_of_slot, slot_of
+from actgent.journal.postgres.partitioned_journal import PartitionedJournal
+from actgent.journal.postgres.session_partitioning import partition_of_slot, slot_of
 from actgent.journal.record_types import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
 
 DEFAULT_PARTITIONS = 8

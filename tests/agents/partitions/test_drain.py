@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from actgent import Approve, BareAgent, Failure, ScriptedLLM, SessionMoved, ToolCall, tool
-from actgent.journal.postgres import PartitionedJournal
+from actgent.journal.postgres.partitioned_journal import PartitionedJournal
 from actgent.journal.record_types import MessageAcceptedRecord
 
 

@@ -16,7 +16,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.postgres.ownership_partitions import slot_of
+from actgent.journal.postgres.session_partitioning import slot_of
 from actgent.journal.transfer import read_sessions, with_new_ids
 
 

@@ -50,7 +50,7 @@ def test_steps_follow_the_steps_that_they_reference(steps, groups):
         ([step("a", "{b}"), step("b", "{a}")], "in a cycle: "),
         ([step("a", after="a")], "in a cycle: a -> a"),
         ([step("a", "{a.x}")], "own output; if the value is an input of the run, rename the step"),
-        ([step("a"), step("b", "{aa.url}")], r"there is no step 'aa' \(did you mean 'a'"),
+        ([step("a"), step("b", "{aa.url}")], r"unknown step 'aa' \(did you mean 'a'"),
         ([step("a", output=Found), step("b", "{a.uri}")], "the output= of step 'a' has no 'uri'"),
         ([step("a", output=Found), step("b", when=When.exists("a.uri"))], "has no 'uri'"),
         (
@@ -107,9 +107,7 @@ def test_references_to_no_step_are_inputs():
     made = pipeline(step("a", "{topic} {n?}", when=When.exists("lang")), step("b", "{a} {topic}"))
     assert made.inputs == ("topic", "lang")
     assert pipeline(step("a", "{order.id}"), inputs=["order"]).inputs == ("order",)
-    with pytest.raises(
-        ConfigurationError, match=r"there is no step and no input 'topc': did you mean 'topic'"
-    ):
+    with pytest.raises(ConfigurationError, match=r"unknown step or input 'topc': did you mean 'topic'"):
         pipeline(step("a", "{topc}"), inputs=["topic"])
     with pytest.raises(ConfigurationError, match="declared by inputs="):
         pipeline(step("a", "{order.id}"))

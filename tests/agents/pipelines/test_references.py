@@ -3,7 +3,7 @@
 import pytest
 
 from actgent import ConfigurationError
-from actgent.agents.pipelines.value_references import NoValue, fill, parse, references_in
+from actgent.agents.pipelines.step_output_references import NoValue, fill, parse, references_in
 
 VALUES = {"find": {"urls": ["http://a", "http://b"], "n": 3, "none": None}, "topic": "tea", "flag": False}
 

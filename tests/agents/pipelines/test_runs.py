@@ -196,7 +196,7 @@ async def test_a_missing_output_fails_the_step_that_reads_it():
         result = await pipeline.process()
     assert (result.steps["b"].status, result.steps["b"].reason) == (
         "failed",
-        "the value a.url does not exist",
+        "the value a.url does not exist: check the name of the step or input, and the keys after it",
     )
     assert result.steps["c"].reason.startswith("greater: a.a is a number")
     assert told(one) == ["x"]
@@ -309,10 +309,7 @@ async def test_a_step_stopped_by_a_user_is_not_retried():
         await trio.sleep_forever()
 
     slow = BareAgent("slow", llm=ScriptedLLM(wait))
-    steps = [
-        PipelineStep("a", agent=slow, message="x", retries=5),
-        PipelineStep("b", agent=one, message="y"),
-    ]
+    steps = [PipelineStep("a", agent=slow, message="x", retries=5), PipelineStep("b", agent=one, message="y")]
     async with Pipeline("p", steps=steps) as pipeline, trio.open_nursery() as nursery:
         results = []
 

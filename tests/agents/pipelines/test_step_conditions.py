@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from actgent import ConfigurationError, When
-from actgent.agents.pipelines.value_references import NoValue
+from actgent.agents.pipelines.step_output_references import NoValue
 
 VALUES = {
     "find": {"url": "http://a", "score": 0.7, "tags": ["x", "y"], "none": None, "sub": {"k": 1}},

@@ -26,7 +26,7 @@ from actgent import (
 )
 from actgent.agents.goal import GoalAgent, GoalResult, run_agent, run_agent_sync
 from actgent.llm.model_interface import ModelResponse
-from actgent.protocols.goal import CustomAction
+from actgent.protocols.goal.goal_decision_parsing import CustomAction
 from actgent.protocols.goal.goal_progress import MAX_STALLED, STATE_KEY, progress_in
 from actgent.protocols.goal.goal_protocol import Goal
 from actgent.protocols.protocol_interface import ClassificationType

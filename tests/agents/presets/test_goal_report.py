@@ -45,10 +45,7 @@ async def test_metrics_of_a_run():
     assert 0 < metrics.seconds < 60
     assert {
         name: (each.calls, each.successful_calls, each.failed_calls) for name, each in metrics.tools.items()
-    } == {
-        "ok": (2, 2, 0),
-        "broken": (2, 0, 2),
-    }
+    } == {"ok": (2, 2, 0), "broken": (2, 0, 2)}
     assert (metrics.tools["ok"].success_rate, metrics.tools["broken"].success_rate) == (1.0, 0.0)
     assert metrics.success_rate == 0.5
 

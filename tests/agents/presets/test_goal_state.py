@@ -5,7 +5,7 @@ import json
 import pytest
 
 from actgent import GoalAgent, ScriptedLLM, open_runtime, run_agent
-from actgent.protocols.goal import CustomAction
+from actgent.protocols.goal.goal_decision_parsing import CustomAction
 from actgent.state.reducers import append
 from actgent.tools.outputs.oversized_state_values import is_offloaded
 

@@ -2,12 +2,7 @@
 
 import json
 
-from actgent import (
-    Limits,
-    ScriptedLLM,
-    ToolCall,
-    run_agent,
-)
+from actgent import Limits, ScriptedLLM, ToolCall, run_agent
 from actgent.protocols.goal.task_plan import MAX_PLANS
 
 
@@ -97,7 +92,7 @@ async def test_failed_tasks_are_retried_three_times():
         ("completed", 2, None),
         ("failed", 0, "the task needs the result of task_1, which is failed"),
         ("failed", 0, "RuntimeError: r5"),
-        ("failed", 0, "there is no tool 'nothing'"),
+        ("failed", 0, "unknown tool 'nothing'"),
         ("pending", 0, "the task has no tool: do it in the next decisions"),
         ("pending", 0, "the task needs the result of task_6, which is pending"),
     ]

@@ -9,7 +9,7 @@ import pydantic
 import pytest
 
 from actgent import BareAgent, ConfigurationError, GoalAgent, ScriptedLLM, ToolCall, discover, run_agent
-from actgent.protocols.goal import CustomAction
+from actgent.protocols.goal.goal_decision_parsing import CustomAction
 
 
 def act(action, **params):

@@ -37,11 +37,7 @@ TODO = [
     {"id": "two", "description": "two", "dependencies": ["one"]},
 ]
 P_PLAN = {"title": "gifts", "intent": "numbers", "plan": "give them", "todoList": TODO}
-P_TOOLS = {
-    "intent": "numbers",
-    "plan": "now",
-    "toolCalls": [{"toolName": "give", "arguments": {"n": 1}}],
-}
+P_TOOLS = {"intent": "numbers", "plan": "now", "toolCalls": [{"toolName": "give", "arguments": {"n": 1}}]}
 P_CONTENT = {"thoughts": "hm", "content": "one was given", "nextStepDecision": "complete_item"}
 P_CALLS = {"thoughts": "hm", "toolCalls": [{"toolName": "give", "arguments": {"n": 1}}]}
 P_UPDATE = {"content": "done", "nextStepDecision": "update_plan", "updatedPlan": {"todoList": TODO[1:]}}

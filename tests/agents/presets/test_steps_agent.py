@@ -577,11 +577,7 @@ async def test_stream_state_is_updated_after_each_change():
         answers, states = await states_of(agent)
     assert len({id(answer) for answer in answers}) == 1
     answer = answers[-1]
-    assert (answer.query, answer.text, answer.is_complete) == (
-        "5 + 3?",
-        "The sum of 5 and 3 is 8",
-        True,
-    )
+    assert (answer.query, answer.text, answer.is_complete) == ("5 + 3?", "The sum of 5 and 3 is 8", True)
     assert [state.step_type for state in answer.steps] == ["plan", "execution", "final"]
     assert [state.step_number for state in answer.steps] == [1, 2, 3]
     assert answer.steps[0].plan == "Add the numbers\nSay the sum"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from actgent.limits_and_schedules.loop_detection import find_call_cycle
+from actgent.limits_and_schedules.tool_call_loop_detection import find_call_cycle
 from actgent.messages import Message, Sender, ToolCall, ToolResult
 
 

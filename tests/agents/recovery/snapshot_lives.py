@@ -11,7 +11,7 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.journal.journal_url import open_journal
-from actgent.journal.wrappers import WrappedJournal
+from actgent.journal.journal_wrappers import WrappedJournal
 from actgent.sessions import session_record_writer
 
 

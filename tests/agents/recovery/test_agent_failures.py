@@ -29,7 +29,7 @@ from actgent.journal.record_types import (
 )
 from actgent.memory.short_term_memory import ShortTermMemory, ShortTermView
 from actgent.messages import Message, Text
-from actgent.sessions.restore import rebuild
+from actgent.sessions.restore.session_loader import rebuild
 from actgent.testing import check_transcript
 
 

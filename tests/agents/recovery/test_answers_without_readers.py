@@ -6,7 +6,7 @@ import trio
 from actgent import Agent, BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import JournalFailed
 from actgent.events import TurnEnded
-from actgent.journal.group_commit.grouped_journal import FLUSH_DELAY_SECONDS
+from actgent.journal.group_commit.base_journal_with_group_commit import FLUSH_DELAY_SECONDS
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.record_types import (
     AgentMessageRecord,

@@ -21,6 +21,7 @@ from actgent import (
 from actgent.errors import Fenced, JournalError, JournalFailed, JournalFull
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
+from actgent.journal.journal_wrappers import WrappedJournal
 from actgent.journal.record_types import (
     AgentMessageRecord,
     CallFinishedRecord,
@@ -32,9 +33,8 @@ from actgent.journal.record_types import (
     ScheduleRecord,
     SessionCreatedRecord,
 )
-from actgent.journal.wrappers import WrappedJournal
 from actgent.messages import Message
-from actgent.sessions.restore import rebuild
+from actgent.sessions.restore.session_loader import rebuild
 from actgent.testing import check_transcript
 
 

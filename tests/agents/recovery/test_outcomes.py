@@ -202,7 +202,7 @@ async def test_failure_reasons_are_recorded():
         records = await journal.load("s")
     one, two = [record for record in records if isinstance(record, MessageEndRecord)]
     assert (one.failed, one.error) == ("model", "NotAuthorized")
-    assert "the key was refused" in one.words
+    assert "the key was refused" in one.error_text
     assert two.failed == "model"
     assert two.error
     assert "swordfish" not in repr(records)
@@ -230,10 +230,7 @@ async def test_reply_of_a_react_agent_is_its_final_answer():
     text = answer(
         question_nature={"category": "SIMPLE", "confidence_level": 90},
         context={"what_we_know": "all"},
-        primary_action={
-            "response_purpose": "DIRECT_RESPONSE",
-            "response_content": {"content": LONG},
-        },
+        primary_action={"response_purpose": "DIRECT_RESPONSE", "response_content": {"content": LONG}},
     )
     received = []
     async with open_journal("memory:") as journal, open_runtime(journal=journal) as runtime:

@@ -1,6 +1,5 @@
 """A message that was rejected or stopped never runs, even if the process dies at that moment on a slow disk."""
 
-import copy
 from functools import partial
 
 import attrs
@@ -12,23 +11,7 @@ from actgent import Agent, BareAgent, Failure, ScriptedLLM, Session, Text, ToolC
 from actgent.approvals import Approve
 from actgent.errors import ActgentError
 from actgent.journal.in_memory_journal import MemoryJournal
-
-
-class SlowJournal(MemoryJournal):
-    """A journal whose writes take a second while it is slow; `stored()` returns the records that a new process would find."""
-
-    is_slow = False
-
-    async def _write(self, *args):
-        if self.is_slow:
-            await trio.sleep(1)
-        await super()._write(*args)
-
-    def stored(self):
-        found = MemoryJournal()
-        for name in ("_stored_heads", "_stored_rows", "_stored_snapshots"):
-            setattr(found, name, copy.deepcopy(getattr(self, name)))
-        return found
+from tests.agents.slow_journal import SlowJournal
 
 
 @attrs.define(eq=False)

@@ -234,7 +234,7 @@ ACCEPTED = MessageAcceptedRecord(
         (
             (
                 OPENED,
-                MessageAppendedRecord(message_id="m", again=True),
+                MessageAppendedRecord(message_id="m", is_repeated=True),
                 MessageAppendedRecord(message_id="n", joins=True),
                 ACCEPTED,
             ),

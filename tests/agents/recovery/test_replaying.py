@@ -4,7 +4,7 @@ import pytest
 
 from actgent import BareAgent, ConfigurationError, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.sessions.restore import digest_of, rebuild
+from actgent.sessions.restore.session_loader import digest_of, rebuild
 
 
 @tool

@@ -19,6 +19,7 @@ from actgent import (
     Approve,
     BareAgent,
     Edit,
+    Label,
     Limits,
     Mode,
     Modes,
@@ -47,6 +48,7 @@ from actgent.journal.record_types import (
     ScheduleRecord,
     ScheduleRemovedRecord,
     SessionCreatedRecord,
+    SourceLiftRecord,
     StateChangeRecord,
     StateRollbackRecord,
     SystemPromptRecord,
@@ -54,8 +56,13 @@ from actgent.journal.record_types import (
 )
 from actgent.journal.session_list_queries import SessionKey
 from actgent.sessions.conversation import SessionConversation
-from actgent.sessions.restore import LoadedSession, load_session, restore_loaded, snapshotter
-from actgent.sessions.restore.session_loader import decode_with_view
+from actgent.sessions.restore import snapshotter
+from actgent.sessions.restore.session_loader import (
+    LoadedSession,
+    decode_with_view,
+    load_session,
+    restore_loaded,
+)
 from actgent.sessions.restore.snapshotter import SnapshotBuilder
 from actgent.sessions.session_context import SessionContext
 from actgent.state.reducers import append
@@ -121,7 +128,7 @@ async def decide(session, dice):
 async def act(session, dice, number):  # noqa: C901, PLR0912 - a table
     """Something that may happen in a session."""
     state = session.state
-    match dice.randint(0, 13):
+    match dice.randint(0, 15):
         case 0:
             state.dispatch(("key", {"number": number, "list": [1, (2, 3)]}))
         case 1:
@@ -149,6 +156,10 @@ async def act(session, dice, number):  # noqa: C901, PLR0912 - a table
         case 9:
             for _ in range(3):
                 await session.chat(f"together {number}", on_busy="collect")
+        case 11:
+            await session.chat("a mail", label=Label({f"mail{number % 3}"}))
+        case 12 if session.label.sources:
+            await session.lift(min(session.label.sources), by="ada", reason="a test")
         case 10:
             await session.chat("once", message_id=f"again {number % 3}")
         case _:
@@ -178,10 +189,7 @@ async def live(seed, memory, redact=None):
         limits=Limits(model_calls=6),
     )
     helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "helped", keep=0))
-    async with (
-        MemoryJournal().running() as journal,
-        open_runtime(journal=journal, redact=redact) as runtime,
-    ):
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal, redact=redact) as runtime:
         await runtime.start(helper)
         await runtime.start(clerk)
         session = await clerk.create_session("ada", session_id="s", limits=Limits(tokens=10**9))
@@ -307,7 +315,14 @@ def test_recorded_sessions_contain_each_part_of_a_snapshot():
     }
     assert (
         expected
-        | {ScheduleRecord, ScheduleFiredRecord, ScheduleRemovedRecord, SystemPromptRecord, UsageRecord}
+        | {
+            ScheduleRecord,
+            ScheduleFiredRecord,
+            ScheduleRemovedRecord,
+            SystemPromptRecord,
+            SourceLiftRecord,
+            UsageRecord,
+        }
         <= SEEN
     )
 
@@ -318,21 +333,13 @@ WRITES = range(7, 130, 29)
 """Of which write of its life the process dies; the later ones are not reached by all."""
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def shared_url(request, tmp_path):
-    """The address of a journal that other processes can open."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/journal.db"
-    return request.getfixturevalue("postgres_url")
-
-
-async def test_sessions_are_restored_exactly_after_kills(shared_url, lives):
+async def test_sessions_are_restored_exactly_after_kills(shared_url, process_server):
     """Before and after any write of records or snapshots, both ways of opening return the same session."""
     confirmed, covered, memory = [], set(), ShortTermMemory()
     for write in WRITES:
         command = [sys.executable, str(LIVES), shared_url, "25", str(write)]
         done = await trio.to_thread.run_sync(
-            functools.partial(lives.run, command, capture_output=True, text=True, timeout=60)
+            functools.partial(process_server.run, command, capture_output=True, text=True, timeout=60)
         )
         assert done.returncode in (0, KILLED), done.stderr[-2000:]
         confirmed += done.stdout.split()

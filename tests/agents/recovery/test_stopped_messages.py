@@ -1,33 +1,13 @@
 """Messages that are stopped before they arrive, across deaths of their process, and stops of messages queued before a restart."""
 
-import copy
-
 import pytest
 import trio
 
 from actgent import ActgentError, BareAgent, Interrupted, JournalFailed, ScriptedLLM, Text, open_runtime
 from actgent.agents.session import internal_context
-from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.record_types import CancellationRecord, SessionClosedRecord
 from actgent.sessions.session_context import UNWANTED_IDS
-
-
-class SlowJournal(MemoryJournal):
-    """Takes a second to write while it is slow."""
-
-    is_slow = False
-
-    async def _write(self, *args):
-        if self.is_slow:
-            await trio.sleep(1)
-        await super()._write(*args)
-
-    def stored(self):
-        """Return the records that a process would find now."""
-        found = SlowJournal()
-        for name in ("_stored_heads", "_stored_rows", "_stored_snapshots"):
-            setattr(found, name, copy.deepcopy(getattr(self, name)))
-        return found
+from tests.agents.slow_journal import SlowJournal
 
 
 class FailingJournal(SlowJournal):
@@ -110,14 +90,7 @@ async def stop_and_go_on(life, session):
 
 @pytest.mark.parametrize(
     "deed",
-    [
-        stop_before,
-        stop_and_say,
-        stop_behind_another,
-        stop_while_it_is_written,
-        stop_many,
-        stop_and_go_on,
-    ],
+    [stop_before, stop_and_say, stop_behind_another, stop_while_it_is_written, stop_many, stop_and_go_on],
 )
 async def test_a_message_that_was_stopped_is_not_answered_by_the_next_process(
     deed, autojump_clock, monkeypatch

@@ -8,6 +8,7 @@ import trio
 import trio.testing
 
 from actgent import (
+    Approve,
     BareAgent,
     Mode,
     Modes,
@@ -104,7 +105,7 @@ async def test_message_accepted_during_shutdown_is_answered_after_a_restart(auto
 
 @pytest.mark.parametrize("what", ENDS)
 async def test_session_closed_while_its_agent_stops_stays_closed(autojump_clock, journal, what):
-    """If the close does not succeed, the closing caller receives NotRunning."""
+    """If the close does not succeed, the closing caller receives NotRunning. After the stop, no session can be closed."""
     ended, known = set(), {}
 
     async def end(session, _):
@@ -122,7 +123,8 @@ async def test_session_closed_while_its_agent_stops_stays_closed(autojump_clock,
         "hand_back": {each for each, state in states.items() if handoff_in(state).agent},
         "set_mode": {each for each, state in states.items() if MODES.mode_of(state) != "two"},
     }
-    assert (ended, left[what]) == ({"idle"}, {"at work"})
+    expected = set() if what == "aclose" else {"idle"}
+    assert (ended, left[what]) == (expected, {"idle", "at work"} - expected)
 
 
 async def test_stopping_agent_accepts_nothing_after_the_call(journal):
@@ -218,6 +220,132 @@ async def test_cancel_task_of_an_ended_agent_raises_not_running(autojump_clock, 
             await session.cancel_task("task")
 
 
+class SlowJournal(MemoryJournal):
+    """Journal whose reads and writes take time."""
+
+    read_seconds = write_seconds = 0.0
+
+    async def _write(self, rows, heads, epoch):
+        await trio.sleep(self.write_seconds)
+        await super()._write(rows, heads, epoch)
+
+    async def _read_some(self, keys):
+        await trio.sleep(self.read_seconds)
+        return await super()._read_some(keys)
+
+    async def _read_tails(self, keys):
+        await trio.sleep(self.read_seconds)
+        return await super()._read_tails(keys)
+
+
+async def test_close_that_outlives_its_agent_is_not_recorded(autojump_clock):
+    """After the stop, the journal gets the task's report for the next start. A later close record would leave it without an end."""
+
+    async def close(session):
+        with pytest.raises(NotRunning):
+            await session.aclose()
+
+    model = ScriptedLLM(["read the report"], repeat=True)
+    async with SlowJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        await runtime.start(BareAgent("helper", llm=ScriptedLLM(hang)))
+        clerk = await runtime.start(BareAgent("clerk", llm=model))
+        session = await clerk.create_session("ada", session_id="s0")
+        await session.delegate("helper", "help", task_id="task")
+        await trio.sleep(5)
+        journal.write_seconds = 1
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(close, session)
+            await trio.sleep(0.1)
+            runtime.stop("clerk")
+        assert await journal.unfinished("clerk") == ["s0"]
+        clerk = await runtime.start(BareAgent("clerk", llm=model))
+        session = await clerk.open_session("s0")
+        await session.wait_idle()
+        assert [each.text for each in session.history][-1] == "read the report"
+        assert await journal.unfinished("clerk") == []
+
+
+async def help_after_five_seconds(chat):
+    await trio.sleep(5)
+    return "done"
+
+
+@pytest.mark.parametrize("is_opened", [True, False])
+@pytest.mark.parametrize("seconds", [1, 1.75, 2.15, 2.45, 2.65, 3])
+async def test_report_to_a_starting_agent_is_answered(autojump_clock, seconds, is_opened):
+    """The agent starts while the report is being written for its next start, and a caller may load the session."""
+    model = ScriptedLLM(["read the report"], repeat=True)
+    async with SlowJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        await runtime.start(BareAgent("helper", llm=ScriptedLLM(help_after_five_seconds)))
+        clerk = await runtime.start(BareAgent("clerk", llm=model))
+        session = await clerk.create_session("ada", session_id="s0")
+        await session.delegate("helper", "help", task_id="task")
+        runtime.stop("clerk")
+        await trio.sleep(4)
+        journal.read_seconds, journal.write_seconds = 1, 1.7
+        await trio.sleep(1 + seconds)
+        again = BareAgent("clerk", llm=model)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(runtime.start, again)
+            for _ in range(2):  # the agent has started, and has not read the journal yet
+                await trio.lowlevel.checkpoint()
+            if is_opened:
+                await again.open_session("s0")
+        await trio.sleep(100)
+        assert await journal.unfinished("clerk") == []
+        session = await again.open_session("s0")
+        assert [each.text for each in session.history][1:] == ["read the report"]
+
+
+@tool(effect="idempotent", approval=True)
+async def book(order: str) -> str:
+    """Book an order."""
+    return "booked"
+
+
+@pytest.mark.parametrize("call", ["resume", "wait_idle"])
+async def test_calls_return_if_their_agent_stops_during_the_write_of_a_decision(autojump_clock, call):
+    """The decision is recorded, so the next start resumes the turn. Until then, nothing else ends the wait of the caller."""
+    orders = [ToolCall("book", {"order": "one"}), ToolCall("book", {"order": "two"})]
+    returned = []
+
+    async def decide(clerk, approval):
+        with pytest.raises(NotRunning):
+            await clerk.resume({approval.id: Approve()})
+        returned.append("resume")
+
+    async def decide_and_wait(session, approval):
+        with suppress(NotRunning):
+            await session.answer(approval, Approve())
+
+    async def wait(session):
+        await session.wait_idle()
+        returned.append("wait_idle")
+
+    async with SlowJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        clerk = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([orders, "done"]), tools=[book]))
+        session = await clerk.create_session("ada", "go", session_id="s0")
+        await session.wait_idle()
+        journal.write_seconds = 1
+        with trio.fail_after(100):
+            async with trio.open_nursery() as nursery:
+                for approval in session.approvals:
+                    if call == "resume":
+                        nursery.start_soon(decide, clerk, approval)
+                    else:
+                        nursery.start_soon(decide_and_wait, session, approval)
+                await trio.sleep(0.1)
+                nursery.start_soon(wait, session)
+                await trio.sleep(0.1)
+                runtime.stop("clerk")
+        journal.write_seconds = 0
+        assert set(returned) == {call, "wait_idle"}
+        clerk = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["done"]), tools=[book]))
+        session = await clerk.open_session("s0")
+        await session.wait_idle()
+        assert session.history[-1].text == "done"
+
+
 @pytest.mark.parametrize("call", ["interrupt", "aclose"])
 async def test_calls_of_a_suspended_session_return_after_its_agent_has_ended(autojump_clock, journal, call):
     """The next start resumes the suspended turn. Until then, nothing can end it."""
@@ -250,6 +378,90 @@ class SlowChildren(MemoryJournal):
     async def _list_children(self, keys):
         await trio.sleep(1)
         return await super()._list_children(keys)
+
+
+async def test_cancel_task_during_the_stop_of_its_agent_raises_not_running(autojump_clock):
+    """The call reads the journal while the agent stops. Afterwards, the task belongs to the next start."""
+    async with SlowChildren().running() as journal, open_runtime(journal=journal) as runtime:
+        await runtime.start(BareAgent("helper", llm=ScriptedLLM(hang)))
+        clerk = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["hello"])))
+        session = await clerk.create_session("ada", session_id="s0")
+        await session.delegate("helper", "help", task_id="task")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_later, runtime, "clerk")
+            with pytest.raises(NotRunning):
+                await session.cancel_task("task")
+
+
+async def test_cancel_task_after_the_stop_of_its_own_agent_raises_not_running(autojump_clock, journal):
+    """The task is only in the journal, and its agent would continue it. Thus `cancel_task` cannot answer that it has ended."""
+    async with open_runtime(journal=journal) as runtime:
+        await runtime.start(BareAgent("helper", llm=ScriptedLLM(hang)))
+        clerk = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["hello"], repeat=True)))
+        session = await clerk.create_session("ada", session_id="s0")
+        await session.delegate("helper", "help", task_id="task")
+        runtime.stop("helper")
+        await trio.sleep(1)
+        with pytest.raises(NotRunning):
+            await session.cancel_task("task")
+        await runtime.start(BareAgent("helper", llm=ScriptedLLM(hang)))
+        assert await session.cancel_task("task")
+
+
+async def stop_later(runtime, name):
+    await trio.sleep(0.1)
+    runtime.stop(name)
+
+
+async def test_delegate_that_outlives_the_stop_of_its_agent_creates_no_task(autojump_clock):
+    """The next start of the agent would not find the task of its session in memory."""
+    async with SlowJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        await runtime.start(BareAgent("helper", llm=ScriptedLLM(hang)))
+        clerk = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["hello"])))
+        session = await clerk.create_session("ada", session_id="s0")
+        journal.read_seconds = 1
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_later, runtime, "clerk")
+            with pytest.raises(NotRunning):
+                await session.delegate("helper", "help", task_id="task")
+        assert [each.session_id for each in await journal.sessions()] == ["s0"]
+
+
+async def test_child_of_a_turn_that_resumes_survives_the_stop_of_its_agent(autojump_clock):
+    """The turn stops before it asks for its child session again. The next start of the agent receives the result."""
+    helping = trio.Event()
+
+    async def help_in_time(chat):
+        await helping.wait()
+        return "helped"
+
+    def make_helper():
+        return BareAgent("helper", llm=ScriptedLLM(help_in_time))
+
+    def make_clerk(helper):
+        model = ScriptedLLM(
+            lambda chat: "done" if len(chat.messages) > 1 else ToolCall("helper", {"task": "t"})
+        )
+        return BareAgent("clerk", llm=model, tools=[helper.as_tool()])
+
+    async with SlowJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            clerk = await runtime.start(make_clerk(make_helper()))
+            await (await clerk.create_session("ada", session_id="s0")).chat("go")
+            await trio.sleep(5)
+        async with open_runtime(journal=journal) as runtime:
+            helper = await runtime.start(make_helper())
+            await trio.sleep(1)
+            journal.write_seconds = 1
+            await runtime.start(make_clerk(helper))
+            runtime.stop("clerk")
+            await trio.sleep(10)
+            clerk = await runtime.start(make_clerk(helper))
+            helping.set()
+            session = await clerk.open_session("s0")
+            await session.wait_idle()
+            (result,) = [each for message in session.history for each in message.tool_results]
+            assert (result.status, result.content) == ("success", "helped")
 
 
 async def test_cancel_task_keeps_its_session_in_memory(autojump_clock, monkeypatch):
@@ -306,3 +518,25 @@ async def test_reloaded_session_finds_a_task_that_was_loaded_in_the_meantime(
         helper = await runtime.start(BareAgent("helper", llm=ScriptedLLM(hang)))
         await helper.open_session("task")
         assert await session.cancel_task("task")
+
+
+async def test_session_of_a_stopped_agent_changes_nothing_after_the_next_start():
+    """A session object from before a restart of its agent neither removes schedules nor changes the state. The new one does."""
+    async with open_runtime(journal="memory:") as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
+        former = await agent.create_session("ada", session_id="s")
+        schedule = await former.schedule("Water the plants.", after=100)
+        runtime.stop("clerk")
+        await trio.testing.wait_all_tasks_blocked()
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
+        session = await agent.open_session("s")
+        with pytest.raises(NotRunning):
+            await former.unschedule(schedule.id)
+        with pytest.raises(NotRunning):
+            former.state.dispatch([("language", "en")])
+        assert former.history == ()
+        assert (dict(former.state), dict(session.state)) == ({}, {})
+        assert [each.id for each in session.schedules] == [schedule.id]
+        session.state.dispatch([("language", "de")])
+        assert await session.unschedule(schedule.id)
+    assert dict(session.state) == {"language": "de"}

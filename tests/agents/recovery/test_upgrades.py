@@ -6,17 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from actgent import (
-    BareAgent,
-    Limits,
-    Mode,
-    Modes,
-    ReActAgent,
-    ScriptedLLM,
-    ToolCall,
-    open_runtime,
-    tool,
-)
+from actgent import BareAgent, Limits, Mode, Modes, ReActAgent, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.agents.session_replay import preview_restart
 from actgent.approvals import Approve, Reject
 from actgent.journal.in_memory_journal import MemoryJournal

@@ -9,16 +9,7 @@ import random
 import pytest
 import trio
 
-from actgent import (
-    Approve,
-    BareAgent,
-    Priority,
-    Reject,
-    ScriptedLLM,
-    ToolCall,
-    open_runtime,
-    tool,
-)
+from actgent import Approve, BareAgent, Priority, Reject, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.errors import ActgentError, JournalFailed, NotAuthorized
 from actgent.journal.record_types import (
     AgentMessageRecord,

@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from actgent import LLM, Approve, BareAgent, Priority, ScriptedLLM, Text, ToolCall, open_runtime, tool
-from actgent.actors.reusable_tasks import IDLE_SECONDS
+from actgent.actors.trio_task_pool import IDLE_SECONDS
 from actgent.errors import NotRunning
 from actgent.llm.model_interface import ModelResponse
 

@@ -24,6 +24,7 @@ from actgent import (
 )
 from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.testing import assert_no_leaks
+from tests.agents.conftest import hear
 
 
 async def never(chat):
@@ -33,13 +34,6 @@ async def never(chat):
 async def slow(chat):
     await trio.sleep(1)
     return f"re: {chat.messages[-1].parts[-1].text}"
-
-
-def hear(session):
-    log = []
-    session.on_conversation(lambda reply: log.append(reply.text))
-    session.on_exception(lambda failure: log.append(failure.kind))
-    return log
 
 
 async def test_exit_answers_accepted_messages(autojump_clock):

@@ -27,7 +27,7 @@ from actgent import (
 )
 from actgent.agents.session_replay import Recording, compare_session
 from actgent.errors import NotRunning, SessionExists, SessionNotFound
-from actgent.modes.mode_enforcement import Modes
+from actgent.modes.tool_permissions_by_mode import Modes
 from actgent.runtime.sessions import session_table
 
 

@@ -111,10 +111,7 @@ async def test_each_firing_of_a_cron_schedule_starts_a_new_chain(autojump_clock)
         return "looked"
 
     agent = BareAgent(
-        "a",
-        llm=ScriptedLLM(answer, keep=0),
-        tools=scheduling_tools(),
-        limits=Limits(tree_model_calls=4),
+        "a", llm=ScriptedLLM(answer, keep=0), tools=scheduling_tools(), limits=Limits(tree_model_calls=4)
     )
     async with agent:
         session = await agent.create_session("ada")

@@ -48,10 +48,7 @@ async def call(name, /, **arguments):
         ({"type": "delayed", "seconds": 60}, "2026-11-20T08:01:00+00:00"),
         ({"type": "scheduled", "date": "2026-11-20T10:30:00+01:00"}, "2026-11-20T09:30:00+00:00"),
         ({"type": "scheduled", "date": "2026-11-20T09:30"}, "2026-11-20T09:30:00+00:00"),
-        (
-            {"type": "scheduled", "date": "2026-11-20T09:30", "zone": "Asia/Tokyo"},
-            None,
-        ),
+        ({"type": "scheduled", "date": "2026-11-20T09:30", "zone": "Asia/Tokyo"}, None),
         ({"type": "cron", "cron": "0 9 * * mon-fri", "zone": "Europe/Berlin"}, "2026-11-23T09:00:00+01:00"),
     ],
 )

@@ -65,7 +65,7 @@ async def test_conversation_does_not_contain_plans_of_failed_turns():
 
 async def test_conversation_pages_may_end_after_a_plan(monkeypatch):
     """A page of the record may end between a plan and the message that follows it."""
-    monkeypatch.setattr("actgent.sessions.subscriptions.message_search.PAGE", 2)
+    monkeypatch.setattr("actgent.sessions.subscriptions.message_search.PAGE_SIZE", 2)
     llm = ScriptedLLM([[ToolCall("look", {"what": "sums"})], "a", [ToolCall("look", {"what": "x"})], "b"])
     async with BareAgent("tutor", llm=llm, tools=[look]) as agent:
         session = await agent.create_session("ada")

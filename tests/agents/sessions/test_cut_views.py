@@ -5,12 +5,13 @@ import json
 
 import pytest
 
-from actgent import Anthropic, BareAgent, Modes, OpenAI, OpenAIResponses, ScriptedLLM, Sender, open_runtime
+from actgent import BareAgent, Modes, ScriptedLLM, Sender, open_runtime
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.memory.message_count_limit import LimitedMemory
 from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import Message, Text, ToolCall, ToolResult
 from actgent.testing import check_transcript, open_provider
+from tests.agents.conftest import model_client
 
 ADA, CLERK, MODE = Sender("ada"), Sender("clerk", "assistant"), Sender("mode", "system")
 
@@ -129,13 +130,6 @@ def test_limited_view_contains_the_mode():
 # --- the beginning ---------------------------------------------------------------------------
 
 
-def client(wire, provider):
-    if wire == "anthropic":
-        return Anthropic("m", base_url=provider.anthropic_url, api_key="k")
-    kind = OpenAI if wire == "openai" else OpenAIResponses
-    return kind("m", base_url=provider.openai_url, api_key="k")
-
-
 def roles(request):
     body = json.loads(request.body)
     items = body.get("messages") or body["input"]
@@ -147,7 +141,7 @@ def roles(request):
 async def test_conversation_begun_by_an_agent_starts_with_a_user_message(wire, kind):
     """The agent's first text becomes an assistant message, so a user message precedes it."""
     async with open_provider(["one", "two", "three"]) as provider:
-        llm = client(wire, provider)
+        llm = model_client(wire, provider)
         async with BareAgent("clerk", llm=llm) as agent:
             session = await agent.create_session("ada")
             await session.chat("a report", Sender("worker", kind))

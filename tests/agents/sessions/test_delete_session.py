@@ -10,8 +10,8 @@ import trio.testing
 from actgent import BareAgent, ScriptedLLM, SessionClosed, SessionNotFound, ToolCall, open_runtime, tool
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_interface import Entry
+from actgent.journal.journal_wrappers import WrappedJournal
 from actgent.journal.record_types import CancellationRecord, SessionCreatedRecord
-from actgent.journal.wrappers import WrappedJournal
 from actgent.messages import Sender
 from actgent.testing import FaultyJournal
 
@@ -227,7 +227,16 @@ async def test_tool_cannot_delete_an_ancestor_session():
 
 
 class SlowBelow(WrappedJournal):
-    """A journal that lists child sessions slowly."""
+    """A journal that lists child sessions slowly, and looks for child sessions without a parent after each erasure."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.orphans = []
+
+    async def delete(self, session_id, *, agent=None):
+        await super().delete(session_id, agent=agent)
+        found = {(each.agent, each.session_id): each.parent for each in await super().sessions()}
+        self.orphans += [key for key, parent in found.items() if parent and tuple(parent) not in found]
 
     async def children_of(self, keys):
         found = await super().children_of(keys)
@@ -235,23 +244,25 @@ class SlowBelow(WrappedJournal):
         return found
 
 
-@pytest.mark.parametrize("above", ["root", "below"])
-async def test_child_created_during_a_deletion_is_deleted(autojump_clock, above):
-    """Another caller opens a session of the tree meanwhile. No session would refer to the child later."""
+@pytest.mark.parametrize(("above", "seconds"), [("root", 15), ("below", 5)])
+async def test_child_created_during_a_deletion_is_deleted(autojump_clock, above, seconds):
+    """Another caller opens a session of the tree meanwhile. The child is deleted before its parent, so that a crash leaves no orphan."""
     async with MemoryJournal().running() as inner:
         async with open_runtime(journal=inner) as runtime:
             agent = await runtime.start(agent_of(["hi"]))
             root = await agent.create_session("ada", "hello", session_id="root")
             await (await agent.create_session("ada", "hello", session_id="below", parent=root)).wait_idle()
-        async with open_runtime(journal=SlowBelow(inner)) as runtime, trio.open_nursery() as nursery:
+        journal = SlowBelow(inner)
+        async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
             agent = await runtime.start(agent_of(["hi"]))
             nursery.start_soon(runtime.delete_session, "root")
-            await trio.sleep(15)
+            await trio.sleep(seconds)
             opened = await agent.open_session(above)
             made = await agent.create_session("ada", "hello", session_id="made", parent=opened)
             await (await agent.create_session("ada", "hello", session_id="last", parent=made)).wait_idle()
-            await trio.sleep(100)
+            await trio.sleep(300)
             assert await ids(inner) == []
+            assert journal.orphans == []
             with pytest.raises(SessionClosed):
                 await made.chat("still there?")
 

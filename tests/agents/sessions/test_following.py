@@ -424,6 +424,40 @@ async def test_no_delta_arrives_after_its_answer_record():
     assert kinds == [MessageAcceptedRecord, MessageAppendedRecord, AgentMessageRecord]
 
 
+async def test_no_delta_of_an_earlier_answer_arrives_in_a_later_turn():
+    """A reader gets the record of an answer before the end of its text, and in the next turn an answer without text. No late text arrives."""
+    may_end = trio.Event()
+
+    @tool(effect="pure")
+    async def look() -> str:
+        await may_end.wait()
+        return "seen"
+
+    script = ["first answer", ToolCall("look", {}), "second"]
+    agent = BareAgent("clerk", llm=ScriptedLLM(script, chunk=6), tools=[look])
+    async with open_runtime(journal="memory:") as runtime:
+        await runtime.start(agent)
+        session = await agent.create_session("ada")
+        async with runtime.follow(session.id, agent="clerk") as follower:
+            items = []
+            for text in ("one", "two"):
+                await session.chat(text)
+                await trio.testing.wait_all_tasks_blocked()
+                while (item := follower.receive_now()) is not None or follower.has_news:
+                    if item is None:
+                        await follower.wait_for_news()
+                    else:
+                        items.append(item)
+            may_end.set()
+            await session.wait_idle()
+    answered = set()
+    for item in items:
+        if isinstance(item, PartialText):
+            assert item.reply_id not in answered
+        elif isinstance(item.record, AgentMessageRecord):
+            answered.add(item.record.message.id)
+
+
 async def test_a_step_that_was_read_is_not_received_again(runtime):
     """The step was written after the follower was opened and before it read the journal."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))

@@ -148,7 +148,7 @@ async def test_session_has_its_description(tmp_path):
 
 async def test_messages_are_found_by_role_and_date(monkeypatch):
     """Roles, dates and positions can be combined; pages continue by first and last."""
-    monkeypatch.setattr("actgent.sessions.subscriptions.message_search.PAGE", 3)
+    monkeypatch.setattr("actgent.sessions.subscriptions.message_search.PAGE_SIZE", 3)
     async with BareAgent("clerk", llm=ScriptedLLM([f"a{n}" for n in range(6)])) as agent:
         session = await agent.create_session("ada")
         for n in range(6):

@@ -63,13 +63,7 @@ async def test_a_turn_is_observed_in_order(runtime):
         found = await collected(reader, "FINAL_RESPONSE")
         await session.wait_idle()
     whole = [each for each in found if each.is_whole and each.type != "STATE_UPDATE"]
-    assert [each.type for each in whole] == [
-        "THOUGHTS",
-        "INTENT",
-        "PLAN",
-        "TOOL_EXECUTION",
-        "FINAL_RESPONSE",
-    ]
+    assert [each.type for each in whole] == ["THOUGHTS", "INTENT", "PLAN", "TOOL_EXECUTION", "FINAL_RESPONSE"]
     thoughts, intent, plan, result, answer = whole
     assert (thoughts.content, intent.content) == ("One lookup will do.", "know how deep Baikal is")
     assert plan.content["title"] == "Depth"
@@ -196,8 +190,8 @@ async def test_state_updates_have_a_title_and_structured_content(runtime):
 
 async def test_without_a_journal_the_newest_observations_are_kept(monkeypatch):
     """Memory is bounded, and the numbers of the retained observations do not change."""
-    monkeypatch.setattr("actgent.sessions.in_memory_records.MAX_RECORDS", 40)
-    monkeypatch.setattr("actgent.sessions.in_memory_records.RecentRecords.TRIM_AT", 50)
+    monkeypatch.setattr("actgent.sessions.recent_records_without_journal.MAX_RECORDS", 40)
+    monkeypatch.setattr("actgent.sessions.recent_records_without_journal.RecentRecords.TRIM_AT", 50)
     async with BareAgent("a", llm=ScriptedLLM(lambda chat: chat.messages[-1].parts[0].text)) as agent:
         session = await agent.create_session("ada")
         for n in range(5):

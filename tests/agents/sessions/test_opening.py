@@ -10,23 +10,18 @@ import trio.testing
 
 from actgent import BareAgent, InboxFull, ScriptedLLM, open_runtime
 from actgent.errors import ActgentError, JournalFailed, SessionExists, SessionNotFound
-from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.runtime.sessions import session_table
+from tests.agents.slow_journal import SlowJournal
 
 JOURNALS = pytest.mark.parametrize("journal", [None, "memory:"])
 STEPS = 12
 """More than any call here takes."""
 
 
-class SlowJournal(MemoryJournal):
-    """A journal whose disk takes a second while it is slow, and that rejects erasures while it is stiff."""
+class StiffJournal(SlowJournal):
+    """A slow journal that rejects erasures while it is stiff."""
 
-    is_slow = is_stiff = False
-
-    async def _write(self, *args):
-        if self.is_slow:
-            await trio.sleep(1)
-        await super()._write(*args)
+    is_stiff = False
 
     async def _erase(self, *args):
         if self.is_stiff:
@@ -173,7 +168,7 @@ async def test_task_of_a_session_handler_detects_a_wait_cycle(use, refusal, auto
 @pytest.mark.parametrize("fate", ["erased", "not erased", "not erased by this process"])
 async def test_a_call_cancelled_during_the_write_frees_its_id(fate, autojump_clock):
     """The session is erased at once, or by the next caller with the id in any process."""
-    async with SlowJournal().running() as journal:
+    async with StiffJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(attended())
             journal.is_slow, journal.is_stiff = True, fate != "erased"

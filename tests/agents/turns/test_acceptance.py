@@ -12,22 +12,12 @@ from actgent.errors import ActgentError
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.record_types import MessageAcceptedRecord
 from actgent.runtime.sessions import session_table
+from tests.agents.slow_journal import SlowJournal
 
 
 def texts(session):
     """Return the users' messages in the record."""
     return [message.text for message in session.history if message.sender.kind == "user"]
-
-
-class SlowJournal(MemoryJournal):
-    """A journal whose disk takes a second while it is slow."""
-
-    is_slow = False
-
-    async def _write(self, *args):
-        if self.is_slow:
-            await trio.sleep(1)
-        await super()._write(*args)
 
 
 async def fill(agent, name="ada"):

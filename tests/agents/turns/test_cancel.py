@@ -7,17 +7,7 @@ import attrs
 import pytest
 import trio
 
-from actgent import (
-    LLM,
-    BareAgent,
-    Limits,
-    Priority,
-    ScriptedLLM,
-    SimpleAgent,
-    ToolCall,
-    open_runtime,
-    tool,
-)
+from actgent import LLM, BareAgent, Limits, Priority, ScriptedLLM, SimpleAgent, ToolCall, open_runtime, tool
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Text
 from actgent.testing import FaultyJournal, assert_no_leaks, assert_valid_transcript

@@ -375,7 +375,7 @@ async def test_unregistered_stored_variables_are_ignored(caplog, autojump_clock)
     log_lines = [
         record.getMessage()
         for record in caplog.records
-        if record.name == "actgent.sessions.context_propagation"
+        if record.name == "actgent.sessions.context_variable_propagation"
     ]
     assert len(log_lines) == 1
     assert "'TENANT', which is not registered" in log_lines[0]

@@ -76,9 +76,7 @@ async def test_a_tool_runs_and_its_result_comes_back_before_the_answer(make, lis
     """The order is the call, its result for the handlers, the next model call with both, and the answer."""
     order = []
     agent, llm = make(
-        ToolCall("add", {"a": 2, "b": 3}),
-        lambda _: order.append("asked again") or "It is 5.",
-        tools=[add],
+        ToolCall("add", {"a": 2, "b": 3}), lambda _: order.append("asked again") or "It is 5.", tools=[add]
     )
     async with agent:
         session = await agent.create_session("ada", "2 + 3?")

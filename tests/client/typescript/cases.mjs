@@ -190,6 +190,60 @@ await run("busy answers are retried, and others are not", async () => {
   await busy.session("never").close().catch((error) => equal(error.kind, "not-found"));
 });
 
+/** Return a client whose first answer is replaced, after the server has received the request, and the number of its requests. */
+function behindProxy(status, headers, body, options) {
+  const proxy = { sent: 0 };
+  proxy.client = new Client({
+    url,
+    token,
+    ...options,
+    fetch: faulty(async (count, send) => {
+      proxy.sent += 1;
+      const answer = await send();
+      return count > 1 ? answer : new Response(body, { status, headers });
+    }),
+  });
+  return proxy;
+}
+
+const PAGE = { "content-type": "text/html" };
+
+await run("answers of a proxy are retried, if the request is repeatable", async () => {
+  for (const status of [200, 429, 502, 503, 504, 524]) {
+    const proxy = behindProxy(status, PAGE, "<h1>wait</h1>");
+    check((await proxy.client.agents()).length > 0, `no agents after ${status}`);
+    equal([status, proxy.sent], [status, 2]);
+  }
+  const session = await client.createSession({ agent: "clerk" });
+  for (const status of [502, 504]) {
+    const proxy = behindProxy(status, PAGE, "");
+    const error = await proxy.client.call("interrupt", { path: { id: session.id }, body: {} }).catch((each) => each);
+    equal([error.status, error.problem?.may_be_done, proxy.sent], [status, true, 1]);
+  }
+});
+
+await run("a redirect and a long Retry-After are errors", async () => {
+  const moved = behindProxy(301, { location: "https://other.example/" }, null);
+  const error = await moved.client.agents().catch((each) => each);
+  check(error.message.includes("redirects to https://other.example/"), String(error));
+  const full = behindProxy(503, { ...PAGE, "retry-after": "3600" }, "");
+  equal((await full.client.agents().catch((each) => each)).problem.retry_after, 3600);
+  equal([moved.sent, full.sent], [1, 1]);
+});
+
+await run("a stream that a proxy replaces is opened again", async () => {
+  const session = await client.createSession({ agent: "clerk" });
+  await session.chat("one");
+  const stream = { "content-type": "text/event-stream" };
+  for (const [headers, body] of [[PAGE, "<h1>login</h1>"], [stream, "id: 1\ndata: {oops\n\n"], [stream, ""]]) {
+    const proxy = behindProxy(200, headers, body);
+    const events = proxy.client.session(session.id).events();
+    equal((await events.next()).value.event, "message");
+    await events.return();
+    equal(proxy.sent, 2);
+  }
+});
+
 await run("a broken stream resumes without gap and without repetition", async () => {
   const direct = await client.createSession({ agent: "clerk" });
   for (const words of ["one", "two", "three"]) await direct.chat(words);

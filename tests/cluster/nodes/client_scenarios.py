@@ -83,7 +83,7 @@ async def visitor(world, dice):
     url, options = dice.choice(world.ways)
     command = [sys.executable, VISITOR, url, json.dumps(options), session.id, "8"]
     for is_last in (False, True):
-        process = world.lives.popen(command, stdout=subprocess.PIPE)
+        process = world.process_server.popen(command, stdout=subprocess.PIPE)
         async with trio.open_nursery() as nursery:
             if is_last:
                 await nursery.start(read_process, process, lambda *_: None)

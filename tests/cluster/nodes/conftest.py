@@ -21,9 +21,9 @@ def pytest_generate_tests(metafunc):
 
 
 @pytest.fixture
-async def nodes(lives, open_cluster):
+async def nodes(process_server, open_cluster):
     """Yield a `Nodes` that starts and kills nodes of a separate cluster."""
-    async with open_cluster() as cluster, open_nodes(lives, cluster) as started:
+    async with open_cluster() as cluster, open_nodes(process_server, cluster) as started:
         yield started
 
 

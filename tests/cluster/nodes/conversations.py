@@ -16,7 +16,7 @@ import psycopg
 import trio
 
 from actgent.cluster.cluster_member import DEFAULT_PARTITIONS
-from actgent.journal.postgres.cluster_tables import read_cluster_tables
+from actgent.journal.postgres.cluster_tables_reader import read_cluster_tables
 from tests.clusters import parse_address
 
 LIFE = Path(__file__).with_name("node_process.py")
@@ -45,7 +45,7 @@ async def read_process(life, hear, *, task_status):
 class Nodes:
     """The node processes of one cluster."""
 
-    lives: object
+    process_server: object
     cluster: object
     nursery: trio.Nursery
     options: tuple = ()
@@ -68,7 +68,7 @@ class Nodes:
         """
         command = [sys.executable, LIFE, journal or self.cluster.journal, self.cluster.pool, name]
         command_words = [*command, *self.options, f"deaths={self.deaths}", *options]
-        life = self.running[name] = self.lives.popen(command_words, stdout=subprocess.PIPE)
+        life = self.running[name] = self.process_server.popen(command_words, stdout=subprocess.PIPE)
         self.said[name] = []
         await self.nursery.start(read_process, life, partial(self._hear, name))
 
@@ -114,10 +114,10 @@ class Nodes:
 
 
 @asynccontextmanager
-async def open_nodes(lives, cluster):
+async def open_nodes(process_server, cluster):
     """Yield the `Nodes` of a cluster. They are killed when the block ends."""
     async with trio.open_nursery() as nursery:
-        nodes = Nodes(lives, cluster, nursery)
+        nodes = Nodes(process_server, cluster, nursery)
         try:
             yield nodes
         finally:

@@ -90,7 +90,7 @@ async def wait_balanced(*runtimes, nodes=0):
 
 async def drain(cluster, runtime):
     """Make a node hand over its partitions. Its process keeps running."""
-    from actgent.cluster.operations.cluster_status import drain as drain_node
+    from actgent.cluster.pool_operations import drain as drain_node
 
     await drain_node(cluster.journal, cluster.pool, runtime.journal.node)
     await runtime.journal.left.wait()

@@ -7,7 +7,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from actgent.journal.postgres import pool_layout
+from actgent.journal.postgres import cluster_pool_layout
 
-pool_layout.READS = int(sys.argv.pop(1))
+cluster_pool_layout.READS = int(sys.argv.pop(1))
 runpy.run_path(str(Path(__file__).with_name("node_process.py")), run_name="__main__")

@@ -18,8 +18,7 @@ import psycopg
 import trio
 
 from actgent import ActgentError, ConfigurationError, connect
-from actgent.cluster.operations.cluster_status import drain as drain_node, read_cluster_status
-from actgent.cluster.operations.pool_reconfiguration import repartition
+from actgent.cluster.pool_operations import drain as drain_node, read_cluster_status, repartition
 from actgent.journal.journal_url import open_journal
 from actgent.journal.record_types import MessageAcceptedRecord
 from actgent.journal.session_list_queries import SessionFilter
@@ -222,7 +221,7 @@ class World:
     """
 
     database: object
-    lives: object
+    process_server: object
     crews: tuple
     """The crew of the pool that clients use, and the crew of the pool that receives its requests."""
     door: object
@@ -341,10 +340,10 @@ class World:
 
 
 @asynccontextmanager
-async def open_world(database, open_cluster, open_relay, lives, tokens):
+async def open_world(database, open_cluster, open_relay, process_server, tokens):
     """Yield a `World` without nodes.
 
-    `lives` starts processes, and `tokens` is the token file of the gateways.
+    `process_server` starts processes, and `tokens` is the token file of the gateways.
     """
     token, known = new_token("t", owner="ada", scopes=("chat", "approve"))
     write_tokens(tokens, [known, *TOKENS])
@@ -364,7 +363,9 @@ async def open_world(database, open_cluster, open_relay, lives, tokens):
         async def open_proxy(*, port):
             return await proxies.start(serve_proxy, port)
 
-        crews = [Crew(await enter(open_nodes(lives, each)), database, open_proxy) for each in (near, far)]
+        crews = [
+            Crew(await enter(open_nodes(process_server, each)), database, open_proxy) for each in (near, far)
+        ]
         crews[1].digger, crews[1].letter = "miner", "m"
         crews[0].nodes.options = (f"asks={far.pool}", f"tokens={tokens}", "awake=4")
         crews[1].nodes.options = ("awake=4", "mines")
@@ -372,7 +373,7 @@ async def open_world(database, open_cluster, open_relay, lives, tokens):
         balanced = near.url, {"token": TOKEN}
         ways = balanced, balanced, (f"http://127.0.0.1:{door.port}", {"token": token})
         clients = [await enter(connect(url, retry_timeout=PATIENCE, **options)) for url, options in ways]
-        yield World(database, lives, tuple(crews), door, ways, tuple(clients))
+        yield World(database, process_server, tuple(crews), door, ways, tuple(clients))
 
 
 async def live_through(world, schedule, *, has_survivor=False):

@@ -8,7 +8,7 @@ import signal
 import trio
 
 from actgent.cluster.relay_client import SILENCE_SECONDS as SILENCE
-from actgent.journal.postgres.cluster_tables import read_dead
+from actgent.journal.postgres.cluster_tables_reader import read_dead
 from tests.cluster.services import free_port
 
 from .conversations import PATIENCE, talking

@@ -13,14 +13,8 @@ import attrs
 import pytest
 import trio
 
-from actgent import (
-    LLM,
-    BareAgent,
-    ModelResponse,
-    Text,
-    connect,
-)
-from actgent.journal.postgres.pool_layout import READS
+from actgent import LLM, BareAgent, ModelResponse, Text, connect
+from actgent.journal.postgres.cluster_pool_layout import READS
 from actgent.journal.session_list_queries import SessionKey
 
 from .pairs import wait_balanced

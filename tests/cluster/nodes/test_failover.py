@@ -24,11 +24,11 @@ async def start_servers(make_services):
 
 
 @asynccontextmanager
-async def open_pair(make_services, lives, open_cluster):
+async def open_pair(make_services, process_server, open_cluster):
     """Yield a primary, its synchronous standby, and two nodes that find the server that accepts writes."""
     primary, standby = await start_servers(make_services)
     both = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres"
-    async with open_cluster(both) as cluster, open_nodes(lives, cluster) as nodes:
+    async with open_cluster(both) as cluster, open_nodes(process_server, cluster) as nodes:
         for name in "ab":
             await nodes.start(name, journal=f"{cluster.journal}&target_session_attrs=read-write")
         await nodes.settle("ab")
@@ -36,12 +36,12 @@ async def open_pair(make_services, lives, open_cluster):
 
 
 @pytest.mark.parametrize("pause", [0, 3])
-async def test_promoted_standby_keeps_confirmed_writes(lives, make_services, open_cluster, pause):
+async def test_promoted_standby_keeps_confirmed_writes(process_server, make_services, open_cluster, pause):
     """Confirmed writes survive.
 
     No message is lost or answered twice, no model call is repeated, and no node counts as dead.
     """
-    async with open_pair(make_services, lives, open_cluster) as (primary, standby, nodes):
+    async with open_pair(make_services, process_server, open_cluster) as (primary, standby, nodes):
         async with talking(nodes) as talks:
             await talks.reach(100)
             primary.kill()
@@ -52,10 +52,10 @@ async def test_promoted_standby_keeps_confirmed_writes(lives, make_services, ope
     assert set(nodes.calls.values()) == {1}
 
 
-async def test_node_death_during_a_promotion_loses_no_message(lives, make_services, open_cluster):
+async def test_node_death_during_a_promotion_loses_no_message(process_server, make_services, open_cluster):
     """The other node takes its partitions from the promoted server. No message is lost or answered twice."""
     async with (
-        open_pair(make_services, lives, open_cluster) as (primary, standby, nodes),
+        open_pair(make_services, process_server, open_cluster) as (primary, standby, nodes),
         talking(nodes) as talks,
     ):
         await talks.reach(100)

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from actgent.journal.journal_interface import Entry
-from actgent.journal.postgres import PartitionedJournal
+from actgent.journal.postgres.partitioned_journal import PartitionedJournal
 from actgent.journal.record_types import StateChangeRecord
 
 from .pairs import PATIENCE, Echo, make_clerk

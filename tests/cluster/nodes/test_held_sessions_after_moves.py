@@ -8,16 +8,7 @@ import math
 import pytest
 import trio
 
-from actgent import (
-    Approve,
-    BareAgent,
-    ConfigurationError,
-    Failure,
-    Modes,
-    Reply,
-    SessionMoved,
-    Suspended,
-)
+from actgent import Approve, BareAgent, ConfigurationError, Failure, Modes, Reply, SessionMoved, Suspended
 
 from .pairs import PATIENCE, Echo, deploy, drain, make_clerk, wait_balanced
 

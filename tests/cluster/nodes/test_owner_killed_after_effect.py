@@ -10,7 +10,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from actgent import Approve, ServerUnreachable, SessionNotFound, Suspended
 from actgent.cluster.cluster_member import DEFAULT_PARTITIONS
-from actgent.journal.postgres import partition_of_slot, slot_of
+from actgent.journal.postgres.session_partitioning import partition_of_slot, slot_of
 
 from .conversations import PATIENCE
 

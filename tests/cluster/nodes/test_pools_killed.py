@@ -35,9 +35,9 @@ NAMES = tuple(f"s{number}" for number in range(8))
 class Pools:
     """The node processes of two pools."""
 
-    def __init__(self, lives, editors, writers, nursery, gate):
+    def __init__(self, process_server, editors, writers, nursery, gate):
         self.editors, self.writers = editors, writers
-        self._lives, self._nursery = lives, nursery
+        self._process_server, self._nursery = process_server, nursery
         self._running, self._gate = {}, gate
         self.calls = Counter()
         """Number of model calls by agent and text."""
@@ -45,16 +45,8 @@ class Pools:
     async def start(self, cluster, name):
         """Start a node, and wait until its agent runs."""
         other = self.writers.pool if cluster is self.editors else ""
-        command = [
-            sys.executable,
-            LIFE,
-            cluster.journal,
-            cluster.pool,
-            other,
-            name,
-            self._gate,
-        ]
-        life = self._running[name] = self._lives.popen(command, stdout=subprocess.PIPE)
+        command = [sys.executable, LIFE, cluster.journal, cluster.pool, other, name, self._gate]
+        life = self._running[name] = self._process_server.popen(command, stdout=subprocess.PIPE)
         await self._nursery.start(read_process, life, partial(self._hear, cluster))
 
     def _hear(self, cluster, word, what):
@@ -92,11 +84,11 @@ class Pools:
 
 
 @pytest.fixture
-async def pools(lives, tmp_path):
+async def pools(process_server, tmp_path):
     """Yield two running nodes of each of two pools."""
     async with open_cluster() as editors, open_balancer() as balancer, trio.open_nursery() as nursery:
         writers = Cluster(f"{editors.pool}-w", editors.journal, balancer)
-        started = Pools(lives, editors, writers, nursery, tmp_path / "gate")
+        started = Pools(process_server, editors, writers, nursery, tmp_path / "gate")
         try:
             async with trio.open_nursery() as starting:
                 for cluster, name in ((editors, "e1"), (editors, "e2"), (writers, "w1"), (writers, "w2")):

@@ -14,7 +14,7 @@ from actgent import GatewayLimits, open_gateway
 from actgent.client.transport_interface import ConnectionLost
 from actgent.cluster.relay_client import NodeTransport
 from actgent.interop import PROTOCOLS
-from actgent.interop.start_run import Run
+from actgent.interop.runs_of_protocol_requests import Run
 from actgent.web.access_tokens import new_token
 from actgent.web.routes.endpoints import Forwarding
 from tests.interop.sse import events_of
@@ -202,6 +202,20 @@ async def test_responses_continue_at_the_other_node(served):
         decided = {"type": "mcp_approval_response", "approval_request_id": approval, "approve": True}
         done = (await served.post(1 - number, path, {"model": "clerk", "input": [decided]})).json()
         assert done["output"][0]["content"][0]["text"] == "done: deployed to mars"
+
+
+async def test_response_with_an_idempotency_key_is_one_turn_at_both_nodes(served):
+    """Both nodes get the request at once. The key selects the session, which is at one of the nodes."""
+    for name in ("a", "b", "c", "d"):
+        body, key, made = {"model": "clerk", "input": f"once {name}"}, {"idempotency-key": name}, []
+
+        async def ask(number, body=body, key=key, made=made):
+            made.append((await served.post(number, "/openai/v1/responses", body, **key)).json()["id"])
+
+        async with trio.open_nursery() as nursery:
+            for number in (0, 1):
+                nursery.start_soon(ask, number)
+        assert (len(set(made)), served.asked.count(f"once {name}")) == (1, 1)
 
 
 async def test_background_response_is_cancelled_from_the_other_node(served):

@@ -14,7 +14,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
 from actgent.cluster.cluster_member import DEFAULT_PARTITIONS
-from actgent.journal.postgres import partition_of_slot, slot_of
+from actgent.journal.postgres.session_partitioning import partition_of_slot, slot_of
 from tests.clusters import TOKEN
 from tests.interop.sse import events_of
 

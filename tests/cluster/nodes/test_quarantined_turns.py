@@ -11,7 +11,7 @@ import trio
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from actgent import ActorFailed, ServerUnreachable
-from actgent.journal.postgres.cluster_tables import read_dead
+from actgent.journal.postgres.cluster_tables_reader import read_dead
 
 from .conversations import PATIENCE
 

@@ -10,7 +10,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 import psycopg
 
 from actgent import LLM, BareAgent, ModelResponse, Text
-from actgent.cluster.operations.dead_letters import retry_dead
+from actgent.cluster.dead_letters import retry_dead
 from actgent.errors import JournalError
 from actgent.journal.encryption import VARIABLE
 from actgent.journal.session_list_queries import SessionKey

@@ -4,9 +4,8 @@ import pytest
 import trio
 
 from actgent import LLM, BareAgent, ConfigurationError, ModelResponse, Text
-from actgent.cluster.operations.cluster_status import read_cluster_status
-from actgent.cluster.operations.pool_reconfiguration import repartition
-from actgent.journal.postgres import pool_layout as layouts
+from actgent.cluster.pool_operations import read_cluster_status, repartition
+from actgent.journal.postgres import cluster_pool_layout as layouts
 
 PATIENCE = 120
 """Seconds for a whole test on a loaded machine."""

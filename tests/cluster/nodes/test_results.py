@@ -137,12 +137,7 @@ async def test_plan_is_processed_at_the_owner_of_its_session(two_nodes):
 
     A suspended plan stays open, and this node can decide its approval.
     """
-    async with two_nodes(make_planner, wants=(DEPLOYS,)) as (
-        _,
-        (_, two),
-        (planner, other),
-        (model, _),
-    ):
+    async with two_nodes(make_planner, wants=(DEPLOYS,)) as (_, (_, two), (planner, other), (model, _)):
         model.may_go.set()
         session = await planner.create_session("ada", session_id=two.journal.new_session_id())
         assert isinstance(session, RemoteSession)
@@ -225,12 +220,7 @@ async def two_id(agent, runtime):
 
 async def test_resume_returns_the_answer_after_a_move(two_nodes):
     """`resume`, and `run` with options, wait for a session that moves while its model answers."""
-    async with two_nodes(make_planner, wants=(DEPLOYS,)) as (
-        cluster,
-        (one, _),
-        (planner, _),
-        (model, other),
-    ):
+    async with two_nodes(make_planner, wants=(DEPLOYS,)) as (cluster, (one, _), (planner, _), (model, other)):
         waits = await planner.process("deploy", session=await planner.create_session("ada"))
         results = []
         async with trio.open_nursery() as nursery:

@@ -33,13 +33,15 @@ every_seed = pytest.mark.parametrize("seed", range(int(FIRST), int(LAST or FIRST
 
 @every_seed
 async def test_each_accepted_message_ends_once_under_random_faults(
-    *, seed, lives, database, open_cluster, open_relay, tmp_path
+    *, seed, process_server, database, open_cluster, open_relay, tmp_path
 ):
     """No message is lost, repeated or reordered. The cluster settles and stays usable."""
     schedule = draw(seed)
     print(schedule)  # noqa: T201 - shown if the test fails
     with trio.fail_after(LIMIT):
-        async with open_world(database, open_cluster, open_relay, lives, tmp_path / "tokens") as world:
+        async with open_world(
+            database, open_cluster, open_relay, process_server, tmp_path / "tokens"
+        ) as world:
             try:
                 await live_through(world, schedule)
             finally:
@@ -115,7 +117,7 @@ async def sampled_memory(world, seconds):
 
 @every_seed
 async def test_cluster_survives_a_chaos_run(
-    *, seed, lives, make_services, open_cluster, open_relay, tmp_path
+    *, seed, process_server, make_services, open_cluster, open_relay, tmp_path
 ):
     """Clients send messages all the time, and each fault happens.
 
@@ -126,7 +128,7 @@ async def test_cluster_survives_a_chaos_run(
     await database.open()
     with trio.fail_after(LIMIT + CHAOS_SECONDS):
         async with (
-            open_world(database, open_cluster, open_relay, lives, tmp_path / "tokens") as world,
+            open_world(database, open_cluster, open_relay, process_server, tmp_path / "tokens") as world,
             sampled_memory(world, CHAOS_SECONDS) as samples,
         ):
             try:

@@ -9,22 +9,15 @@ from functools import partial
 import pytest
 import trio
 
-from actgent import (
-    Approve,
-    JournalFailed,
-    LimitReached,
-    Limits,
-    Suspended,
-    open_runtime,
-)
+from actgent import Approve, JournalFailed, LimitReached, Limits, Suspended, open_runtime
 
 from .conversations import PATIENCE, open_nodes, talking
 
 
 @pytest.fixture
-async def nodes(lives, database, open_cluster):
+async def nodes(process_server, database, open_cluster):
     """Yield a `Nodes` whose nodes use a separate database."""
-    async with open_cluster(database.url) as cluster, open_nodes(lives, cluster) as started:
+    async with open_cluster(database.url) as cluster, open_nodes(process_server, cluster) as started:
         yield started
 
 

@@ -12,10 +12,9 @@ import pytest
 import trio
 
 from actgent import ConfigurationError, SessionNotFound
-from actgent.cluster.operations.cluster_status import read_cluster_status
-from actgent.cluster.operations.pool_reconfiguration import finish_upgrade
-from actgent.journal.postgres import pool_layout
-from actgent.journal.postgres.cluster_tables import read_cluster_tables
+from actgent.cluster.pool_operations import finish_upgrade, read_cluster_status
+from actgent.journal.postgres import cluster_pool_layout
+from actgent.journal.postgres.cluster_tables_reader import read_cluster_tables
 from tests.clusters import parse_address
 
 RELEASE = Path(__file__).with_name("release.py")
@@ -29,7 +28,7 @@ OLD, NEW = 2, 3
 class Releases:
     """Node processes of two releases. The test process is of the newer release."""
 
-    lives: object
+    process_server: object
     cluster: object
     running: dict = attrs.field(factory=dict)
 
@@ -41,7 +40,7 @@ class Releases:
         """Start a node, and return its first output line."""
         command = [sys.executable, RELEASE, str(reads), *self.place, name]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        life = self.running[name] = self.lives.popen(command, **pipes)
+        life = self.running[name] = self.process_server.popen(command, **pipes)
         line = await self.read(life.stdout.readline)
         if line.startswith(b"PORT "):
             self.cluster.balancer.ports.append(parse_address(line.split()[1].decode()))
@@ -67,17 +66,17 @@ class Releases:
 
 
 @pytest.fixture
-def releases(lives, open_cluster, monkeypatch):
+def releases(process_server, open_cluster, monkeypatch):
     """Return `releases()`, a context manager that yields a `Releases`.
 
     This process is of the newer release.
     """
-    monkeypatch.setattr(pool_layout, "READS", NEW)
+    monkeypatch.setattr(cluster_pool_layout, "READS", NEW)
 
     @asynccontextmanager
     async def open_releases():
         async with open_cluster() as cluster:
-            started = Releases(lives, cluster)
+            started = Releases(process_server, cluster)
             try:
                 yield started
             finally:

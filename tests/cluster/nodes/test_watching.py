@@ -16,7 +16,7 @@ from actgent import LLM, BareAgent, ModelResponse, Text, Usage, open_runtime
 from actgent.cli.serving.cluster_administration import show_status
 from actgent.cluster.cluster_member import DEFAULT_PARTITIONS
 from actgent.events import PartitionsTaken
-from actgent.journal.postgres.cluster_tables import read_cluster_tables
+from actgent.journal.postgres.cluster_tables_reader import read_cluster_tables
 from actgent.observe import Telemetry
 from actgent.web.prometheus_metrics import Metrics, gauges_of
 

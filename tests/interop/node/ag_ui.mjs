@@ -73,4 +73,20 @@ await check("aborted run goes on", async () => {
   await run(again, "hello", { runId: "run-1" });
   equal(lastText(again), "you said: hello");
 });
+await check("broken run goes on in the same client", async () => {
+  const agent = makeAgent("broken");
+  agent.addMessage({ id: "m", role: "user", content: "please add" });
+  let received = false;
+  const onEvent = ({ event }) => {
+    received ||= event.type === "TOOL_CALL_ARGS";
+    if (received) agent.abortRun();
+  };
+  await agent.runAgent({ runId: "run-1" }, { onEvent }).catch(() => undefined);
+  equal([received, agent.messages.length > 1], [true, true]);
+  await run(agent, "", { runId: "run-1" });
+  const calls = agent.messages.flatMap((each) => each.toolCalls ?? []);
+  equal(calls.map((each) => JSON.parse(each.function.arguments).b), [3, 3]);
+  equal(agent.messages.filter((each) => each.content === "I add. ").length, 1);
+  equal(lastText(agent), "The result is in.");
+});
 report();

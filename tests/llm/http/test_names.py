@@ -4,7 +4,7 @@ import re
 
 from hypothesis import given, strategies as st
 
-from actgent.llm.http.tool_name_encoding import names_by_provider_name, provider_call_id, provider_tool_name
+from actgent.llm.http.wire_encoding import names_by_provider_name, provider_call_id, provider_tool_name
 from actgent.messages import ToolSpec
 
 ALLOWED = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")

@@ -5,7 +5,7 @@ from hypothesis import given, strategies as st
 
 from actgent import Anthropic, BareAgent, OpenAI, OpenAIResponses
 from actgent.errors import ActgentError, ConfigurationError, ModelError
-from actgent.llm.http import provider_error
+from actgent.llm.http.provider_errors import provider_error
 from actgent.llm.http.secret_removal import Secrets
 from actgent.llm.model_interface import ChatMessage, ModelRequest
 from actgent.llm.retry_policy import Retry

@@ -64,10 +64,7 @@ def test_openai_headers_are_parsed():
         "x-ratelimit-remaining-tokens": "0",
         "x-ratelimit-reset-tokens": "1h6m0.5s",
     }
-    assert read_limits(headers) == [
-        Reading("requests", 60, 59, 1.0),
-        Reading("tokens", 150_000, 0, 3960.5),
-    ]
+    assert read_limits(headers) == [Reading("requests", 60, 59, 1.0), Reading("tokens", 150_000, 0, 3960.5)]
 
 
 def test_anthropic_headers_are_parsed():

@@ -60,13 +60,13 @@ def test_a_full_disk_loses_no_confirmed_memory(tmp_path):
     assert after == f"1 {1 + confirmed + 3}"
 
 
-async def test_two_processes_remember_in_one_file(tmp_path, lives):
+async def test_two_processes_remember_in_one_file(tmp_path, process_server):
     """Two processes run the same keyed operations concurrently. Each operation takes effect once."""
     url = f"sqlite:///{tmp_path}/memories.db"
     command = [sys.executable, str(SCRIPT), url, "0"]
     with (
-        lives.popen(command, stdout=subprocess.PIPE) as one,
-        lives.popen(command, stdout=subprocess.PIPE) as other,
+        process_server.popen(command, stdout=subprocess.PIPE) as one,
+        process_server.popen(command, stdout=subprocess.PIPE) as other,
     ):
         output = [life.stdout.readline() for _ in range(150) for life in (one, other)]
         one.kill()

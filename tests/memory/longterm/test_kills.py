@@ -29,7 +29,7 @@ def shared_url(request, tmp_path):
     return request.getfixturevalue("postgres_url")
 
 
-async def test_kills_lose_and_double_no_confirmed_memory(shared_url, lives):
+async def test_kills_lose_and_double_no_confirmed_memory(shared_url, process_server):
     """Each process repeats the unconfirmed notes of the previous one. In the end each note exists once, as confirmed.
 
     8 kills of each store in the tests, and 100 with the soak switch.
@@ -38,7 +38,7 @@ async def test_kills_lose_and_double_no_confirmed_memory(shared_url, lives):
     confirmed = set()
     for _ in range(KILLS):
         first = _unconfirmed(confirmed)
-        with lives.popen(
+        with process_server.popen(
             [sys.executable, str(SCRIPT), shared_url, str(first)], stdout=subprocess.PIPE
         ) as life:
             output = [life.stdout.readline() for _ in range(rng.randrange(1, 150))]
@@ -75,7 +75,7 @@ def _is_right(number, found):
     return [each.text for each in found] == texts
 
 
-async def test_kills_during_conversations_lose_no_message(tmp_path, lives):
+async def test_kills_during_conversations_lose_no_message(tmp_path, process_server):
     """No answered message is lost or duplicated, and no summary covers unread messages.
 
     8 kills in the tests, 100 with the soak switch, at any moment of an agent with memories, summaries and
@@ -88,14 +88,14 @@ async def test_kills_during_conversations_lose_no_message(tmp_path, lives):
         return [sys.executable, str(CONVERSING), str(tmp_path), str(_unconfirmed(confirmed)), str(last)]
 
     for _ in range(KILLS):
-        with lives.popen(command(0), stdout=subprocess.PIPE) as life:
+        with process_server.popen(command(0), stdout=subprocess.PIPE) as life:
             output = [life.stdout.readline() for _ in range(rng.randrange(1, 8))]
             time.sleep(rng.uniform(0, 0.3))  # noqa: ASYNC251 - the moment of the kill
             os.kill(life.pid, signal.SIGKILL)
             output += life.stdout.readlines()
         confirmed |= {int(line) for line in output if line.endswith(b"\n")}
     last = max(confirmed) + 3  # the other session may be one message further
-    assert lives.run(command(last), stdout=subprocess.DEVNULL, timeout=600).returncode == 0
+    assert process_server.run(command(last), stdout=subprocess.DEVNULL, timeout=600).returncode == 0
     async with LongTermMemory(f"sqlite:///{tmp_path}/memories.db") as memories:
         known = Counter(each.text for each in await memories.export("ada"))
     assert known == Counter(f"{what} #{number}" for what in ("heard", "read") for number in range(last))
@@ -129,6 +129,6 @@ async def _said(journal, session_id):
             texts.append(record.message)
         elif isinstance(record, MessageAcceptedRecord):
             accepted[record.message.id] = record.message
-        elif isinstance(record, MessageAppendedRecord) and not record.again:
+        elif isinstance(record, MessageAppendedRecord) and not record.is_repeated:
             texts.append(accepted[record.message_id])
     return texts

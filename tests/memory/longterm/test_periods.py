@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from actgent.memory.longterm.named_months import named_months
+from actgent.memory.longterm.months_in_questions import named_months
 from actgent.memory.longterm.recall_ranking import PERIOD_FACTOR, raise_dated_scores
 
 

@@ -8,14 +8,14 @@ from hypothesis import example, given, settings, strategies as st
 
 from actgent import ConfigurationError, LongTermMemory
 from actgent.memory.longterm import word_index
-from actgent.memory.longterm.long_term_memory import MAX_WORDS, searched_words, spaced
+from actgent.memory.longterm.long_term_memory import MAX_WORDS, searched_words, separate_words
 from actgent.memory.longterm.recall_ranking import (
     SHARES,
     UNITS,
     add_neighbour_scores,
     check_dimensions,
     combine_scores,
-    worth,
+    decayed_importance,
 )
 
 DAY_SECONDS = 86_400
@@ -57,12 +57,12 @@ def test_best_memory_stays_first(scores, links, sessions):
     assert totals.keys() == scores.keys() | {receiver for _, receiver, _ in neighbours}
 
 
-def test_worth_halves_with_each_half_life():
-    """Worth depends on importance and on the time since the last use, relative to the newest memory."""
-    assert worth(0.8, 0, newest=10 * DAY_SECONDS, half_life=10) == pytest.approx(0.4)
-    assert worth(0.8, 20 * DAY_SECONDS, newest=10 * DAY_SECONDS, half_life=10) == 0.8
-    assert worth(0.8, 0, newest=10 * DAY_SECONDS, half_life=None) == 0.8
-    assert worth(0, 0, newest=0, half_life=10) > 0
+def test_importance_halves_with_each_half_life():
+    """The decayed importance depends on importance and on the time since the last use, relative to the newest memory."""
+    assert decayed_importance(0.8, 0, newest=10 * DAY_SECONDS, half_life=10) == pytest.approx(0.4)
+    assert decayed_importance(0.8, 20 * DAY_SECONDS, newest=10 * DAY_SECONDS, half_life=10) == 0.8
+    assert decayed_importance(0.8, 0, newest=10 * DAY_SECONDS, half_life=None) == 0.8
+    assert decayed_importance(0, 0, newest=0, half_life=10) > 0
 
 
 async def recalled(memories, query, **options):
@@ -232,7 +232,7 @@ def test_question_words_are_skipped():
     assert searched_words("Where does Ada's sister live?") == ["ada", "s", "sister", "live"]
     assert searched_words("Who is it?") == ["who", "is", "it"]
     assert searched_words("tea TEA Tea") == ["tea"]
-    assert spaced("喜欢tea").split() == ["喜", "欢", "tea"]
+    assert separate_words("喜欢tea").split() == ["喜", "欢", "tea"]
 
 
 @given(st.text(max_size=2000))

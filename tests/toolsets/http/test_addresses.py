@@ -4,7 +4,7 @@ import ipaddress
 
 import pytest
 
-from actgent.toolsets.http.connection_guard import non_public_reason, parse_address
+from actgent.toolsets.http.internal_address_blocking import non_public_reason, parse_address
 
 INSIDE = """
 127.0.0.1 127.127.127.127 0.0.0.0 0.255.255.255 10.0.0.1 172.16.0.1 172.31.255.255 192.168.1.1 169.254.0.1 169.254.169.254

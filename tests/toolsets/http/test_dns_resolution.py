@@ -7,8 +7,12 @@ import pytest
 import trio
 
 from actgent.errors import AddressBlocked
-from actgent.toolsets.http import Guard
-from actgent.toolsets.http.connection_guard import LOOKUP_THREADS, LOOKUP_TIMEOUT_SECONDS, resolve_host
+from actgent.toolsets.http.internal_address_blocking import (
+    LOOKUP_THREADS,
+    LOOKUP_TIMEOUT_SECONDS,
+    Guard,
+    resolve_host,
+)
 
 
 class SlowNames:

@@ -27,8 +27,9 @@ from actgent.errors import AddressBlocked, HTTPToolError, ToolError
 from actgent.tools.tool_execution import Batch
 from actgent.tools.tool_registry import ToolRegistry
 from actgent.toolsets.builtin import page_tool
-from actgent.toolsets.http import APIKey, Basic, Bearer, Guard, HTTPTool, api_tool
-from actgent.toolsets.http.api_credentials import Credentials
+from actgent.toolsets.http.api_credentials import APIKey, Basic, Bearer, Credentials
+from actgent.toolsets.http.http_tool import HTTPTool, api_tool
+from actgent.toolsets.http.internal_address_blocking import Guard
 
 HERE = ["127.0.0.1"]
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "security_cases.jsonl"
@@ -248,11 +249,58 @@ async def test_binary_and_empty_responses_are_described(server):
     assert "ü" in (await call(HTTPTool("x", server.url, allow=HERE))).content
 
 
+@pytest.mark.parametrize(
+    ("kind", "body", "expected"),
+    [
+        ("application/octet-stream", "a,ü\n".encode(), "a,ü"),
+        ("", b"\xef\xbb\xbf{}", "{}"),
+        ("", b"\xff\x00", "(binary response: unknown type, 2 bytes"),
+    ],
+)
+async def test_text_without_a_text_type_is_text(server, kind, body, expected):
+    """A body of valid UTF-8 is text. The byte order mark is removed."""
+    server.answer = lambda _: (200, {"Content-Type": kind} if kind else {}, body)
+    content = (await call(HTTPTool("x", server.url, allow=HERE))).content
+    assert content.startswith(expected)
+
+
+async def test_created_resource_is_named(server):
+    """An empty response has the `Location`, without its query, which may contain a key."""
+    server.answer = lambda _: (201, {"Location": "/items/5?key=secret"}, b"")
+    result = await call(HTTPTool("x", server.url, "POST", allow=HERE))
+    assert result.content == "(empty response, status 201, location /items/5)"
+
+
+@pytest.mark.parametrize(("wait", "requests"), [("1", 3), ("60", 1), ("Wed, 21 Oct 2099 07:28:00 GMT", 1)])
+async def test_retry_waits_no_longer_than_its_server_asks(server, autojump_clock, wait, requests):
+    """A long `Retry-After` is left to the model, which reads it."""
+    server.answer = lambda _: (429, {"Retry-After": wait}, b"slow down")
+    result = await call(HTTPTool("x", server.url, allow=HERE))
+    assert f"retry after {wait}" in result.error
+    assert len(server.requests) == requests
+
+
 def json_of_php(text):
     return json.dumps(text).replace("/", "\\/")
 
 
 # --- redirects ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "expected"),
+    [("DELETE", 301, "DELETE"), ("PUT", 302, "PUT"), ("POST", 302, "GET"), ("DELETE", 303, "GET"), ("POST", 301, None)],
+)  # fmt: skip
+async def test_a_redirect_keeps_methods_other_than_post(server, method, status, expected):
+    """A DELETE that becomes a GET would look like a success. A moved POST is an error with the new URL."""
+    server.answer = lambda request: (
+        (status, {"Location": "/there?k=1"}, b"") if request["path"] == "/" else (200, {}, request["method"].encode())
+    )  # fmt: skip
+    result = await call(HTTPTool("x", server.url, method, allow=HERE))
+    if expected is None:
+        assert f"the API moved to {server.url}/there," in result.error
+    else:
+        assert result.content == expected
 
 
 async def test_redirects_within_the_origin_keep_everything(server):
@@ -545,8 +593,7 @@ async def test_pictures_and_documents_become_media(server, kind, body, shown):
     ],
 )
 @pytest.mark.parametrize(
-    "form",
-    [str, quote, lambda text: quote(text, safe=""), quote_plus, json.dumps, json_of_php],
+    "form", [str, quote, lambda text: quote(text, safe=""), quote_plus, json.dumps, json_of_php]
 )
 async def test_echoed_credentials_are_redacted(server, elsewhere, auth, secret, form):
     """Echoed credentials are redacted, also after a redirect to another origin."""

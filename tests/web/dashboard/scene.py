@@ -22,7 +22,7 @@ from actgent import (
     tool,
 )
 from actgent.evaluation import DatasetFolder, evaluate, load_cases, store_report
-from actgent.modes.mode_enforcement import Modes
+from actgent.modes.tool_permissions_by_mode import Modes
 from actgent.web.access_tokens import new_token
 from actgent.web.gateway_limits import GatewayLimits
 
@@ -154,9 +154,7 @@ def agents(memories):
     return [
         clerk_agent,
         BareAgent(
-            "scout",
-            llm=ScriptedLLM([ProviderUnavailable("503")], repeat=True),
-            long_term_memory=memories,
+            "scout", llm=ScriptedLLM([ProviderUnavailable("503")], repeat=True), long_term_memory=memories
         ),
         BareAgent(
             "lead",

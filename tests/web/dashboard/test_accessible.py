@@ -88,7 +88,7 @@ async def test_keyboard_focus_starts_at_the_skip_link(stage, screen):
 
 
 async def test_shortcuts_open_pages(stage, screen):
-    """Two keys open each page. In a text field the keys are typed as letters."""
+    """Two keys open each page. In a text field the keys are typed as letters, until Escape."""
     link, _ = stage
     await screen.open(link)
     await screen.until("document.querySelector('tbody a')")
@@ -96,6 +96,13 @@ async def test_shortcuts_open_pages(stage, screen):
     for letter, place in letters.items():
         await screen.press("g", letter)
         await screen.until(f"document.querySelector('nav [aria-current]').hash === '#/{place}'")
+        if place == "search":
+            await screen.until(
+                "document.activeElement.name === 'q'"
+            )  # the page loads, then its field has the focus
+            await screen.press("g", "r")
+            assert await screen.run("document.activeElement.value") == "gr"
+            await screen.press("Escape")
     await screen.press("/")
     await screen.until("document.activeElement.id === 'find'")
     await screen.press("g", "s")

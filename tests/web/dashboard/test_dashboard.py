@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from actgent import BareAgent, ScriptedLLM, SimpleAgent
 from actgent.web.access_tokens import new_token
 
 ROOT = Path(__file__).parents[3]
@@ -45,6 +46,55 @@ async def test_conversation_is_shown_live(serving, screen):
         await screen.until("document.body.innerText.includes('you said: <img src=x onerror=alert(1)>')")
         assert await screen.run("document.querySelectorAll('main img, main script').length") == 0
         assert await screen.run("document.querySelectorAll('.turn').length") == 2
+
+
+async def test_json_around_an_answer_is_collapsed(serving, screen):
+    """The text for the user is shown. The JSON that the protocol of the agent lets the model write can be opened."""
+    answer = '{"messageType": "DIRECT_RESPONSE", "content": "Good day, Ada."}'
+    agents = [
+        SimpleAgent(name="clerk", llm=ScriptedLLM([answer])),
+        BareAgent(name="plain", llm=ScriptedLLM(['{"sum": 3}'])),
+    ]
+    async with serving(agents=agents) as served:
+        for name in ("clerk", "plain"):
+            opener = served.runtime.agents.opener(name)
+            session = await opener.create("ada", "hello", session_id=f"of-{name}")
+            await session.wait_idle()
+        await screen.open(link_of(served))
+        await screen.go("#/sessions/of-clerk?agent=clerk")
+        parts = (
+            "[...document.querySelectorAll('.turn .msg > div')].map(each => each.innerText.trim()).join('|')"
+        )
+        await screen.until(f"{parts}.endsWith('|answer as JSON|Good day, Ada.')")
+        await screen.go("#/sessions/of-plain?agent=plain")
+        await screen.until(parts + """.endsWith('|{"sum": 3}|data')""")
+
+
+async def test_session_is_used_with_the_keyboard_alone(serving, screen):
+    """Find a session, write a message, open the trace, select spans, and search, without a click or the Tab key."""
+    async with serving() as served:
+        session = await served.runtime.agents.opener("clerk").create("ada", "first words", session_id="s1")
+        await session.wait_idle()
+        await screen.open(link_of(served))
+        await screen.until("document.querySelector('tbody a')")
+        await screen.press("/", "s", "1", "Enter")
+        await screen.until("location.hash.includes('q=s1') && document.querySelector('tbody a')")
+        await screen.until("document.querySelector('.head p b').textContent === 's1'")
+        await screen.press("j")
+        await screen.until("document.querySelector('tr[aria-selected=true] a')")
+        await screen.press("Enter")
+        await screen.until("document.querySelector('.say textarea')")
+        await screen.press("m", "h", "i")
+        assert await screen.run("document.querySelector('.say textarea').value") == "hi"
+        await screen.press("Escape", "t")
+        await screen.until("document.querySelectorAll('.span').length > 1")
+        selected = "document.querySelector('.span[aria-pressed=true]').dataset.key"
+        await screen.press("ArrowUp", "ArrowUp")
+        await screen.until(f"{selected} === 'inbox'")
+        await screen.press("ArrowDown")
+        await screen.until(f"{selected} !== 'inbox'")
+        await screen.press("g", "f")
+        await screen.until("document.activeElement.name === 'q' && location.hash.includes('search')")
 
 
 async def waiting_for_a_person(served, words="deploy"):
@@ -146,6 +196,16 @@ async def test_layouts_fit_the_window(serving, screen, page):
                 assert measured["isDark"] == (scheme == "dark")
                 assert await screen.run(FAINT) == [], (page, width, scheme)
         assert await screen.run(NAMELESS) == []
+
+
+async def test_narrow_header_has_room_for_each_state_of_the_connection(serving, screen):
+    """The header of a narrow window has all its buttons inside the window while the page connects."""
+    async with serving() as served:
+        await screen.open(link_of(served))
+        await screen.until("document.querySelector('header .live').textContent === 'live'")
+        for state in ("live", "connecting", "reconnecting", "no connection to the server"):
+            await screen.run(f"document.querySelector('header .live').textContent = '{state}'")
+            assert (await screen.tab.look(390, "light"))["overflow"] <= 0, state
 
 
 FAINT = """(() => {

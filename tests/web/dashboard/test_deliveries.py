@@ -3,7 +3,7 @@
 import pytest
 
 from actgent import ActorFailed, Webhook, new_webhook_secret
-from actgent.actors import Actor
+from tests.web.conftest import Parser
 
 WAIT = {"prefer": "wait=20"}
 
@@ -36,15 +36,6 @@ async def test_a_failed_delivery_is_sent_again(serving, receiving, screen):
             )
             await screen.until("document.querySelector('main').innerText.includes('No delivery failed.')")
             assert [body["data"]["session_id"] for body in receiver.bodies()] == ["s1"]
-
-
-class Parser(Actor):
-    """An actor that parses numbers once it is repaired."""
-
-    is_repaired = False
-
-    async def receive(self, payload):
-        return 7 if self.is_repaired else int(payload)
 
 
 async def test_a_dead_letter_is_sent_again(serving, screen):

@@ -6,8 +6,9 @@ import pytest
 import trio
 
 from actgent import BareAgent, ScriptedLLM
+from actgent.journal.record_types import MessageAcceptedRecord
 from actgent.messages import File, Image, Text
-from actgent.modes.mode_enforcement import Modes
+from actgent.modes.tool_permissions_by_mode import Modes
 
 from .test_dashboard import SAY, link_of
 from .test_media import picture
@@ -92,7 +93,7 @@ async def test_rejected_first_message_is_sent_again(desk, screen):
     await screen.fill("form.new textarea", "hello")
     await screen.run("document.querySelector('form.new').requestSubmit()")
     await screen.until("document.querySelector('form.new .err')?.innerText.includes('was created')")
-    assert "cut off" in await screen.run("document.querySelector('form.new .err').innerText")
+    assert "does not answer" in await screen.run("document.querySelector('form.new .err').innerText")
     await screen.run("window.fetch = before; document.querySelector('form.new').requestSubmit()")
     await screen.until(f"{TEXT}.includes('got hello after 0 messages')")
     async with desk.client("root") as client:
@@ -222,3 +223,41 @@ async def test_earlier_turns_load_while_scrolling(serving, screen):
             "[...document.querySelectorAll('.turn')].map(each => each.getAttribute('aria-label'))"
         )
         assert numbers == [f"Turn {number}" for number in range(1, 401)]
+
+
+async def test_a_link_opens_the_session_at_a_turn(serving, screen):
+    """The link of a turn loads the records from there to the end, marks the turn, and scrolls to it. New turns do not scroll."""
+    async with serving(agents=[BareAgent("clerk", llm=ScriptedLLM(["yes"], repeat=True))]) as served:
+        session = await served.runtime.agents.agent("clerk").create_session("ada", session_id="s1")
+        for number in range(200):
+            await session.chat(f"question {number}")
+            await session.wait_idle()
+        page = await served.runtime.journal.read("s1", limit=1000)
+        (at,) = (
+            number
+            for number, record in enumerate(page, 1)
+            if isinstance(record, MessageAcceptedRecord) and record.message.text == "question 70"
+        )
+        await screen.open(link_of(served))
+        await screen.tab.call("Network.enable")
+        # the turns after the linked one arrive later than the first scroll
+        slow = {"latency": 200, "downloadThroughput": 200_000, "uploadThroughput": 200_000}
+        await screen.tab.call("Network.emulateNetworkConditions", offline=False, **slow)
+        await screen.until("document.querySelector('tbody a')")
+        await screen.go("#/sessions/s1?agent=clerk")
+        await screen.until(f"{TEXT}.includes('question 199')")
+        assert not await screen.run(f"{TEXT}.includes('question 70')")
+        shown = """(turn => turn && turn.innerText.includes(%r)
+            && Math.abs(turn.getBoundingClientRect().top - document.querySelector('main').getBoundingClientRect().top) < 150
+            )(document.querySelector('.turn.target'))"""
+        await screen.go(f"#/sessions/s1?agent=clerk&at={at}")
+        await screen.until(shown % "question 70")
+        assert await screen.run("document.querySelectorAll('.turn').length") <= 200
+        await session.chat("question 200")
+        await screen.until(f"{TEXT}.includes('question 200')")
+        await screen.until(shown % "question 70")
+        link = "[...document.querySelectorAll('.turn')].at(-9).querySelector('.about a')"
+        await screen.run(f"{link}.click()")
+        await screen.until(shown % "question 192")
+        await screen.reload()
+        await screen.until(shown % "question 192")

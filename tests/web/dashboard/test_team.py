@@ -13,7 +13,9 @@ async def weigh(what: str) -> str:
 
 def team():
     def agent(name, **more):
-        return BareAgent(name, llm=ScriptedLLM(["yes"]), goal=f"help with {name}", **more)
+        return BareAgent(
+            name, llm=ScriptedLLM(["yes"], name=f"{name}-model"), goal=f"help with {name}", **more
+        )
 
     billing, packer = agent("billing"), agent("packer", tools=[weigh])
     desk = agent("desk", tools=[handoff(to=billing), packer.as_tool(), weigh])
@@ -24,7 +26,7 @@ def team():
 
 
 async def test_links_between_agents_are_drawn(serving, screen):
-    """Each handoff, agent as a tool, route and step is a labelled line. Tools are in the boxes, and other agents are cards."""
+    """Each handoff, agent as a tool, route and step is a labelled line. Boxes have the model and tools, and each agent has a card."""
     async with serving(agents=team()) as served:
         async with served.client() as ada:
             items = {each["name"]: each for each in (await ada.get("/v1/agents")).json()["items"]}
@@ -52,6 +54,9 @@ async def test_links_between_agents_are_drawn(serving, screen):
         text = await screen.run("document.querySelector('.view ul').textContent")
         assert "desk hands over to billing as handoff_to_billing" in text
         assert await screen.run("document.querySelectorAll('.cards .panel').length") == 6
+        assert "desk-model" in content
+        card = await screen.run("document.querySelector('.cards [aria-label=\"<b>alone</b>\"]').textContent")
+        assert "Model<b>alone</b>-model" in card.replace(" ", "")
         await screen.run("document.querySelector('.team a').focus()")
         await screen.press("Enter")
         await screen.until("location.hash.startsWith('#/sessions?agent=')")
@@ -59,7 +64,7 @@ async def test_links_between_agents_are_drawn(serving, screen):
 
 CYCLE = """(() => {
   const before = fetch;
-  const item = (name, ...others) => ({ name, tools: [], inbox: {}, links: others.map(agent => ({ agent, kind: "handoff", name: "give" })) });
+  const item = (name, ...others) => ({ name, models: { default: "m" }, tools: [], inbox: {}, links: others.map(agent => ({ agent, kind: "handoff", name: "give" })) });
   const items = [item("one", "two", "one"), item("two", "three"), item("three", "one")];
   window.fetch = (url, ...more) => String(url).startsWith("v1/agents") ? Promise.resolve(Response.json({ items })) : before(url, ...more);
 })()"""

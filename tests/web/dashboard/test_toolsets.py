@@ -36,10 +36,7 @@ def make_agents():
     python = sys.executable
     good = MCPServer(command=python, args=["-c", SERVER], name="good")
     dies = MCPServer(
-        command=python,
-        args=["-c", DIES, "--key=secret-argument"],
-        env={"TOKEN": "secret-env"},
-        name="dies",
+        command=python, args=["-c", DIES, "--key=secret-argument"], env={"TOKEN": "secret-env"}, name="dies"
     )
     away = MCPServer(
         url="http://secret-user:secret-word@127.0.0.1:9/secret-path?key=secret-query",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from actgent import BareAgent, ProviderUnavailable, ScriptedLLM, ToolCall, tool
+from actgent import BareAgent, ProviderUnavailable, Retry, RetryingModel, ScriptedLLM, ToolCall, tool
 
 from .test_dashboard import link_of
 
@@ -89,6 +89,22 @@ async def test_all_spans_of_a_turn_are_shown(traced, screen):
     await screen.until("document.querySelector('.head .tag').textContent === 'answered'")
 
 
+async def test_session_and_trace_name_the_time_of_a_turn_in_the_same_words(traced, screen):
+    """Both pages show the time from the start of the turn to its end. While the turn runs, the trace shows the time so far."""
+    client, _ = traced
+    assert (await screen.run("document.querySelector('.facts').textContent")).count(" so far") == 1
+    await approve(client)
+    await screen.until("document.querySelector('.facts').textContent.includes('took ')")
+    facts = (await screen.run("document.querySelector('.facts').textContent")).split(" · ")
+    await screen.go("#/sessions/s1?agent=lead")
+    await screen.until("document.querySelector('.turn .about').textContent.includes('took ')")
+    about = await screen.run(
+        "[...document.querySelectorAll('.turn .about span')].map(each => each.textContent)"
+    )
+    (times,) = (each for each in about if each.startswith("took "))
+    assert times in facts
+
+
 async def test_details_show_what_was_sent_and_received(traced, screen):
     """A model call shows tokens, cost, record, and the request with settings and schemas. A tool call shows arguments and the whole result."""
     await screen.run(CLICK % "model · 1")
@@ -161,12 +177,12 @@ async def test_each_turn_links_to_its_trace(traced, screen):
     await approve(client)
     await say("again")
     await screen.go("#/sessions/s1?agent=lead")
-    await screen.until("document.querySelectorAll('.turn .about a').length === 2")
-    await screen.run("document.querySelector('.turn .about a').click()")
+    await screen.until("document.querySelectorAll('.turn .about > a').length === 2")
+    await screen.run("document.querySelector('.turn .about > a').click()")
     await screen.until(f"{SPANS}.length === 14")
     await screen.run("history.back()")
-    await screen.until("document.querySelectorAll('.turn .about a').length === 2")
-    await screen.run("document.querySelectorAll('.turn .about a')[1].click()")
+    await screen.until("document.querySelectorAll('.turn .about > a').length === 2")
+    await screen.run("document.querySelectorAll('.turn .about > a')[1].click()")
     await screen.until(f"{SPANS}.join() === 'in the inbox,model · 1'")
 
 
@@ -209,3 +225,20 @@ async def test_a_model_call_begins_after_the_spans_before_it(traced, screen):
         ["weigh", 2, 3],
         ["model · 2", 3, 4],
     ]
+
+
+async def test_a_model_call_shows_its_failed_attempts(serving, screen):
+    """The number of attempts that failed before the answer explains why a call took long."""
+    model = RetryingModel(
+        ScriptedLLM([ProviderUnavailable("503"), ProviderUnavailable("503"), "ok"]), Retry(first_delay=0.01)
+    )
+    async with serving(agents=[BareAgent("lead", llm=model)]) as served:
+        async with served.client("root") as client:
+            await client.put("/v1/sessions/s1", json={"agent": "lead"})
+            await client.post("/v1/sessions/s1/messages", json={"input": "go"}, headers={"prefer": "wait=20"})
+        await screen.open(link_of(served))
+        await screen.until("document.querySelector('tbody a')")
+        await screen.go("#/sessions/s1/trace?agent=lead")
+        await screen.until("document.querySelector('.span')")
+        await screen.run(CLICK % "model · 1")
+        await screen.until(f"/Failed attempts before the answer\\s+2/.test({DETAIL})")

@@ -77,6 +77,68 @@ async def test_calls_approved_together_are_distinguishable(serving, screen):
         assert expected in listed
 
 
+async def decide(served, session_id):
+    """Approve the pending call of a session, as another user does."""
+    async with served.client("root") as root:
+        (approval,) = (
+            each
+            for each in (await root.get("/v1/approvals")).json()["items"]
+            if each["session_id"] == session_id
+        )
+        await root.post(f"/v1/approvals/{approval['id']}/decision", json={"approve": {}})
+
+
+async def pending(served):
+    async with served.client("root") as root:
+        return sorted(each["session_id"] for each in (await root.get("/v1/approvals")).json()["items"])
+
+
+async def test_a_call_that_is_decided_elsewhere_keeps_the_written_decision(serving, screen):
+    """The card stays with the text and a notice, so that no key reaches the next call. The next call appears on request."""
+    async with serving(agents=agents()) as served:
+        for name in ("north", "south"):
+            await say(served, name, "pay")
+        await screen.open(link_of(served))
+        await screen.until("document.querySelector('tbody a')")
+        await screen.go("#/approvals")
+        await screen.press("r")
+        await screen.until("document.activeElement.tagName === 'TEXTAREA'")
+        await screen.tab.call("Input.insertText", text="not ")
+        await decide(served, "north")
+        await screen.until("document.querySelector('.ask .err')?.innerText.includes('decided elsewhere')")
+        await screen.press("a")
+        assert await screen.run("document.activeElement.value") == "not a"
+        assert await screen.run("document.querySelector('.ask .btn.main').disabled")
+        assert "north" in await screen.run("document.querySelector('section h2').innerText")
+        await screen.run("[...document.querySelectorAll('.ask .btn')].at(-1).click()")
+        await screen.until("document.querySelector('section h2').innerText.includes('south')")
+        assert await pending(served) == ["south"]
+
+
+async def test_a_key_does_not_reach_a_call_that_appeared_just_now(serving, screen):
+    """If another user decides the shown call, the next call takes its place and ignores keys for a second. A repeated key decides nothing."""
+    async with serving(agents=agents()) as served:
+        for name in ("north", "south"):
+            await say(served, name, "pay")
+        await screen.open(link_of(served))
+        await screen.until("document.querySelector('tbody a')")
+        await screen.go("#/approvals")
+        await screen.until("document.querySelector('.ask pre')")
+        repeated = "dispatchEvent(new KeyboardEvent('keydown', { key: 'a', repeat: true, bubbles: true }))"
+        await screen.run(f"document.body.{repeated}")
+        await screen.run("""new MutationObserver(() => {
+          if (window.pressed || !document.querySelector("section h2").innerText.includes("south")) return;
+          window.pressed = true;
+          document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "a", bubbles: true }));
+        }).observe(document.querySelector("main"), { childList: true, subtree: true, characterData: true })""")
+        await decide(served, "north")
+        await screen.until("window.pressed")
+        await trio.sleep(1.1)
+        assert await pending(served) == ["south"]
+        await screen.press("a")
+        await screen.until("document.body.innerText.includes('No pending approvals')")
+
+
 @pytest.mark.parametrize("width", [390, 360])
 async def test_no_column_is_cut_on_a_phone(stage, screen, width):
     """At the width of a phone each page shows all columns without horizontal scrolling."""

@@ -1,8 +1,8 @@
-// A dialog that adds a session, or its turns up to one, as a case to a dataset.
+// A dialog that adds a session, or its turns up to one, as a case to a dataset. Only servers with datasets have it.
 
 import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { ask, get, path } from "../api.js";
-import { Empty, Failed, ONCE, html, useChange, usePolled } from "../parts.js";
+import { Failed, ONCE, html, useChange, usePolled } from "../parts.js";
 import { Modal } from "../modal.js";
 
 const NAME = "[A-Za-z0-9_\\-][A-Za-z0-9._\\-]{0,127}"; // as the server accepts it
@@ -48,7 +48,7 @@ function Close({ onClose }) {
   return html`<div class="row"><button class="btn" ref=${button} onClick=${onClose}>Close</button></div>`;
 }
 
-export function AddToDataset({ session, turn, isWhole, onClose }) {
+function AddToDataset({ session, turn, isWhole, onClose }) {
   const known = usePolled((signal) => get("/datasets", {}, { signal }), [], { every: ONCE });
   const [added, setAdded] = useState(null);
   return html`<${Modal} label="Add to dataset" onClose=${onClose}><div class="stack">
@@ -56,17 +56,27 @@ export function AddToDataset({ session, turn, isWhole, onClose }) {
     ${known.error && html`<${Failed} error=${known.error} what="The list of datasets" again=${known.again} />`}
     ${added
       ? html`<p role="status">Added as case <b class="mono">${added.made.name}</b> to <a href=${datasetLink(added.name)}>${added.name}</a>.</p><${Close} onClose=${onClose} />`
-      : known.data?.is_enabled === false
-        ? html`<${NoDatasets} /><${Close} onClose=${onClose} />`
-        : html`<${Form} session=${session} turn=${turn} isWhole=${isWhole} names=${(known.data?.items || []).map((each) => each.name)} onDone=${setAdded} onClose=${onClose} />`}
+      : html`<${Form} session=${session} turn=${turn} isWhole=${isWhole} names=${(known.data?.items || []).map((each) => each.name)} onDone=${setAdded} onClose=${onClose} />`}
   </div></${Modal}>`;
 }
 
-export const NoDatasets = () => html`<${Empty} title="This server has no datasets">Start it with <code>actgent serve --datasets FOLDER</code>.</${Empty}>`;
+const server = { hasDatasets: false, question: null }; // one request for the buttons of all turns
 
-// A button that opens the dialog. `isWhole` adds the whole session, else the session ends with the turn.
+function useDatasets() {
+  const [isThere, setThere] = useState(server.hasDatasets);
+  useEffect(() => {
+    if (isThere) return;
+    server.question ||= get("/datasets").then((found) => (server.hasDatasets = found.is_enabled), () => (server.question = null));
+    server.question.then(() => setThere(server.hasDatasets));
+  }, []);
+  return isThere;
+}
+
+// A button that opens the dialog; nothing if the server has no datasets. `isWhole` adds the whole session, else the session ends
+// with the turn.
 export function AddButton({ session, turn, isWhole = false }) {
   const [isOpen, setOpen] = useState(false);
+  if (!useDatasets()) return null;
   return html`<button class="btn ${isWhole ? "" : "thumb"}" onClick=${() => setOpen(true)}>Add to dataset</button>
     ${isOpen && html`<${AddToDataset} session=${session} turn=${turn} isWhole=${isWhole} onClose=${() => setOpen(false)} />`}`;
 }

@@ -33,6 +33,7 @@ export function Agents({ now, failed }) {
           <div class="b">
             <p>${[each.role, each.goal].filter(Boolean).join(": ") || each.capabilities || html`<span class="dim">No role and no goal.</span>`}</p>
             <dl class="kv">
+              ${Object.entries(each.models).map(([role, name]) => html`<dt>${role === "default" ? "Model" : `Model for ${role}`}</dt><dd class="mono">${name}</dd>`)}
               <dt>Sessions in memory</dt><dd>${count(each.sessions)}</dd>
               ${Object.entries(WORDS).map(([name, words]) => html`<dt>${words}</dt><dd>${count(each.inbox[name])}</dd>`)}
               ${each.modes && html`<dt>Modes</dt><dd>${each.modes.join(", ")}</dd>`}

@@ -2,7 +2,7 @@
 
 import { useState } from "../vendor/hooks.js";
 import { get, path } from "../api.js";
-import { Empty, Failed, Loading, Tag, compareLink, count, html, lasted, money, sessionLink, traceLink, usePolled } from "../parts.js";
+import { Ago, Empty, Failed, Loading, Tag, compareLink, count, counted, html, lasted, money, sessionLink, traceLink, usePolled } from "../parts.js";
 import { figuresOf, turnsBeside } from "./differences.js";
 import { readEvents, storyOf } from "./feed.js";
 
@@ -64,29 +64,40 @@ function Compared({ sessions }) {
     ${shown.length > most && html`<button class="btn" onClick=${() => setMost(most + MOST_TURNS)}>Show more turns</button>`}`;
 }
 
-function Choice({ one }) {
-  const list = usePolled((signal) => get("/sessions", { limit: 50, ...(one ? { agent: one.agent } : {}) }, { signal }), [one?.id], { every: 60000 });
+function Choice({ one, other = "" }) {
+  const list = usePolled(async (signal) => {
+    const [same, all] = await Promise.all([{ agent: one?.agent || "" }, {}].map((filter) => get("/sessions", { limit: 50, ...filter }, { signal })));
+    return [same.items, all.items.filter((each) => each.agent !== one?.agent)].map((items) => items.filter((each) => each.id !== one?.id || each.agent !== one?.agent));
+  }, [one?.id], { every: 60000 });
   const send = (event) => {
     event.preventDefault();
     const form = new FormData(event.target);
     const name = (field) => form.get(field).trim();
     location.hash = one ? compareLink(one, { id: name("other"), agent: "" }) : compareLink({ id: name("one"), agent: "" }, { id: name("other"), agent: "" });
   };
-  const others = (list.data?.items || []).filter((each) => !one || each.id !== one.id);
+  const groups = one && list.data ? [[`Latest sessions of ${one.agent}`, list.data[0]], ["Latest sessions of other agents", list.data[1]]] : [];
   return html`<form class="panel" aria-label="Sessions to compare" onSubmit=${send}><div class="b row">
       ${one ? html`<span>Compare <b class="mono">${one.id}</b> with</span>` : html`<label>First session <input name="one" required /></label>`}
-      <label>${one ? "" : "Second session "}<input name="other" aria-label="Second session" required placeholder="its id" /></label><button class="btn main">Compare</button></div></form>
+      <label>${one ? "" : "Second session "}<input name="other" aria-label="Second session" required placeholder="its id" defaultValue=${other} /></label><button class="btn main">Compare</button></div></form>
     ${list.error && html`<${Failed} error=${list.error} what="The list of sessions" again=${list.again} since=${list.at} />`}
-    ${one && others.length > 0 && html`<section class="panel" aria-label="Latest sessions of the agent"><h2>Latest sessions of ${one.agent}</h2><ul class="plain">${others.map((each) => html`<li key=${each.id}><a class="mono" href=${compareLink(one, each)}>${each.id}</a> <span class="dim">${each.owner}, ${count(each.records)} records</span></li>`)}</ul></section>`}`;
+    ${groups.filter(([, sessions]) => sessions.length > 0).map(
+      ([title, sessions]) => html`<section class="panel" key=${title} aria-label=${title}><h2>${title}</h2><ul class="plain">${sessions.map(
+        (each) => html`<li key=${each.agent + each.id}><a class="mono" href=${compareLink(one, each)}>${each.id}</a> <span class="dim">${each.agent} for ${each.owner}, ${counted(each.records, "record")}, changed <${Ago} at=${each.updated_at} /></span></li>`,
+      )}</ul></section>`,
+    )}`;
+}
+
+// Two sessions. The component has them as its key.
+function Pair({ query: { a, b, aa, ba } }) {
+  const read = usePolled((signal) => Promise.all([readSession(a, aa, signal), readSession(b, ba, signal)]), [], {
+    on: ({ name, data }) => name === "head" && (data.id === a || data.id === b),
+  });
+  return html`${read.data ? html`${read.error && html`<${Failed} error=${read.error} what="A session" again=${read.again} since=${read.at} />`}${read.data[0].story.turns.length + read.data[1].story.turns.length ? html`<${Compared} sessions=${read.data} />` : html`<${Empty} title="No turns">Neither session has a turn yet.</${Empty}>`}`
+      : read.error ? html`<${Failed} error=${read.error} what="A session" again=${read.again} /><${Choice} one=${{ id: a, agent: aa }} other=${b} />` : html`<${Loading} what="both sessions" />`}`;
 }
 
 export function Compare({ query }) {
-  const { a, b } = query;
-  const read = usePolled((signal) => (a && b ? Promise.all([readSession(a, query.aa, signal), readSession(b, query.ba, signal)]) : null), [a, b, query.aa, query.ba], {
-    on: ({ name, data }) => name === "head" && (data.id === a || data.id === b),
-  });
+  const { a, b, aa } = query;
   return html`<div class="head"><h1>Compare sessions</h1></div>
-    ${!(a && b) ? html`<${Choice} one=${a ? { id: a, agent: query.aa } : null} />`
-      : read.data ? html`${read.error && html`<${Failed} error=${read.error} what="A session" again=${read.again} since=${read.at} />`}${read.data[0].story.turns.length + read.data[1].story.turns.length ? html`<${Compared} key=${a + b} sessions=${read.data} />` : html`<${Empty} title="No turns">Neither session has a turn yet.</${Empty}>`}`
-      : read.error ? html`<${Failed} error=${read.error} what="A session" again=${read.again} />` : html`<${Loading} what="both sessions" />`}`;
+    ${a && b ? html`<${Pair} key=${JSON.stringify(query)} query=${query} />` : html`<${Choice} one=${a ? { id: a, agent: aa } : null} />`}`;
 }

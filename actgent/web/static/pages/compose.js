@@ -60,7 +60,7 @@ export function useFiles(initial = []) {
       return { files: next, error: left.length ? `${left.join(", ")}: the files of a message may have ${MOST_BYTES / 1e6} MB together` : "" };
     });
   const remove = (file) => setState(({ files }) => ({ files: files.filter((each) => each !== file), error: "" }));
-  return { ...state, add, remove, clear: () => setState({ files: [], error: "" }) };
+  return { ...state, add, remove };
 }
 
 export function Files({ files }) {

@@ -21,7 +21,7 @@ function Group({ group }) {
   return html`<section class="panel" aria-label="${group.kind} ${group.error}">
     <h2>${group.kind} <span class="tag bad flat">${count(group.count)}</span> <span class="dim mono">${group.error}</span></h2>
     <div class="b stack">
-      <p class="err">${group.cause || group.words || "It was raised by code outside of actgent: the scope journal shows its words."}</p>
+      <p class="err">${group.cause || group.text || "It was raised by code outside of actgent: the scope journal shows its words."}</p>
       ${group.tools?.length > 0 && html`<p>${group.tools.length === 1 ? "Tool" : "Tools"}: <span class="mono">${group.tools.join(", ")}</span></p>`}
       ${ADVICE[group.kind] && html`<p>${ADVICE[group.kind]}</p>`}
       <p class="dim">${group.agents.join(", ")} · first <${Ago} at=${group.first_at} />, last <${Ago} at=${group.last_at} /></p>

@@ -4,7 +4,7 @@ import { useMemo, useState } from "../vendor/hooks.js";
 import { ask, get, path } from "../api.js";
 import { Modal } from "../modal.js";
 import { Ago, Empty, Failed, FocusedField, Loading, count, counted, html, lasted, money, sessionLink, useChange, usePolled } from "../parts.js";
-import { NoDatasets, datasetLink } from "./add-to-dataset.js";
+import { datasetLink } from "./add-to-dataset.js";
 import { LongText, Results, evaluationLink, momentOf, passed } from "./results.js";
 
 const EVERY = 15000; // milliseconds between two requests of a list
@@ -34,7 +34,7 @@ function Datasets() {
   return html`<div class="head"><h1>Evaluations</h1><p>datasets of cases, and how agents did on them</p></div>
     ${list.error && html`<${Failed} error=${list.error} what="The list of datasets" again=${list.again} since=${list.at} />`}
     ${!list.data && !list.error && html`<${Loading} what="datasets" />`}
-    ${list.data && !list.data.is_enabled && html`<${NoDatasets} />`}
+    ${list.data && !list.data.is_enabled && html`<${Empty} title="This server has no datasets">Start it with <code>actgent serve --datasets FOLDER</code>.</${Empty}>`}
     ${list.data?.is_enabled && items.length === 0 && html`<${Empty} title="No datasets yet">Open a session and add it to a dataset, or put a file NAME.jsonl with cases into the folder.</${Empty}>`}
     ${items.length > 0 &&
     html`<div class="panel scroll" tabindex="0" role="group" aria-label="Datasets"><table>

@@ -6,6 +6,7 @@ import { whileSeen } from "../live.js";
 import { emptyStory, tell } from "./story.js";
 
 const TAIL = 400; // records that are read at first
+const BEFORE = 50; // records that are read before the one that a link names
 const PAGE = 500; // records of one earlier page; the gateway's limit
 
 export const eventPage = (id, query, signal) => get(path("sessions", id, "events"), query, { accept: "application/json", signal });
@@ -28,15 +29,16 @@ export function storyOf(events) {
   return story;
 }
 
-// The story of a session, from record `first` on. `earlier` prepends a page; it returns a promise.
-export function useStory(id, agent, records) {
+// The story of a session: its newest records, and all records from `at` on. `earlier` prepends a page; it returns a promise.
+export function useStory(id, agent, records, at) {
   const [view, setView] = useState({ story: null, link: { live: false }, first: 0, error: null });
   const prepend = useRef(null);
   useEffect(() => {
     if (records === undefined) return undefined;
     const abort = new AbortController();
-    let [events, story, first, link, error, frame, loading] = [[], emptyStory(), Math.max(0, records - TAIL), { live: false }, null, 0, null];
+    let [events, story, first, link, error, frame, loading] = [[], emptyStory(), Math.max(0, Math.min(records - TAIL, at ? at - BEFORE : records)), { live: false }, null, 0, null];
     const show = () => {
+      if (abort.signal.aborted) return; // another part of the session is shown now
       frame ||= requestAnimationFrame(() => {
         frame = 0;
         setView({ story, link, first, error });
@@ -73,6 +75,6 @@ export function useStory(id, agent, records) {
       abort.abort();
       cancelAnimationFrame(frame);
     };
-  }, [id, agent, records === undefined]);
+  }, [id, agent, records === undefined, at]);
   return { ...view, earlier: () => prepend.current?.() };
 }

@@ -17,15 +17,16 @@ export function Judged({ rating }) {
 }
 
 export function Feedback({ turn, session }) {
-  const [state, setState] = useState({ score: null, busy: false, error: null });
+  const [state, setState] = useState({ score: null, asks: false, busy: false, error: null }); // `asks`: for a comment
   const target = path("sessions", session.id, "messages", turn.id, "feedback");
   const give = async (score, words = {}) => {
-    setState({ score, busy: true, error: null });
+    setState((now) => ({ ...now, score, busy: true, error: null }));
     try {
       await ask("POST", target, { query: { agent: session.agent }, body: { score, ...words } });
-      setState({ score: words.comment === undefined ? score : null, busy: false, error: null });
+      const asks = words.comment === undefined;
+      setState({ score: asks ? score : null, asks, busy: false, error: null });
     } catch (error) {
-      setState({ score, busy: false, error });
+      setState((now) => ({ ...now, busy: false, error }));
     }
   };
   const send = (event) => {
@@ -43,12 +44,12 @@ export function Feedback({ turn, session }) {
       <button class="btn thumb" disabled=${state.busy} aria-pressed=${state.score === 0} onClick=${() => give(0)} aria-label="Bad answer"><${Thumb} up=${false} /></button></div>
       ${state.error && html`<span class="err" role="alert">The rating was not saved: ${state.error.message}</span>`}
     </div>`}
-    ${state.score !== null && !state.busy && !state.error &&
+    ${state.asks &&
     html`<form class="stack tight" onSubmit=${send}>
       <p class="dim" role="status">The rating is saved. A comment helps later readers.</p>
       <label>Why <${FocusedField} name="comment" maxlength="10000" /></label>
       <label>Correct answer <input name="expected" maxlength="10000" /></label>
-      <div class="row"><button class="btn main">Save comment</button><button class="btn" type="button" onClick=${() => setState({ score: null, busy: false, error: null })}>Skip</button></div>
+      <div class="row"><button class="btn main" disabled=${state.busy}>Save comment</button><button class="btn" type="button" onClick=${() => setState({ score: null, asks: false, busy: false, error: null })}>Skip</button></div>
     </form>`}
   </div>`;
 }

@@ -2,7 +2,7 @@
 
 import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { ask, blob, get, may, path } from "../api.js";
-import { Ago, Empty, Failed, Loading, Tag, count, counted, html, journalLink, sessionLink, usePolled } from "../parts.js";
+import { Ago, Empty, Failed, Loading, Tag, count, counted, html, journalLink, sessionLink, useOpen, usePolled } from "../parts.js";
 import { Modal } from "../modal.js";
 import { changesOf, sentenceOf } from "./records.js";
 
@@ -116,6 +116,7 @@ function ModelView({ session, at }) {
 
 function Fork({ session, at, onClose }) {
   const [state, setState] = useState({ busy: false, error: null });
+  const open = useOpen();
   const send = async (event) => {
     event.preventDefault();
     const form = new FormData(event.target);
@@ -124,7 +125,7 @@ function Fork({ session, at, onClose }) {
     if (form.get("message")) body.input = form.get("message");
     setState({ busy: true, error: null });
     try {
-      location.hash = sessionLink(await ask("POST", path("sessions", session.id, "fork"), { query: { agent: session.agent }, body }));
+      open(sessionLink(await ask("POST", path("sessions", session.id, "fork"), { query: { agent: session.agent }, body })));
     } catch (error) {
       setState({ busy: false, error });
     }

@@ -168,5 +168,5 @@ export function Memories({ query, token }) {
         ${owner && html`<label>Kind <input name="kind" maxlength="200" defaultValue=${query.kind || ""} placeholder="any" /></label>`}
         <button class="btn main">Find</button>
       </form>
-      ${owner ? html`<${List} agent=${agent} owner=${{ owner, owner_kind: query.owner_kind || "user" }} query=${query} />` : html`<${Owners} agent=${agent} />`}`}`;
+      ${owner ? html`<${List} key=${[agent, owner, query.owner_kind].join("\n")} agent=${agent} owner=${{ owner, owner_kind: query.owner_kind || "user" }} query=${query} />` : html`<${Owners} agent=${agent} />`}`}`;
 }

@@ -2,7 +2,7 @@
 
 import { useRef, useState } from "../vendor/hooks.js";
 import { ask, get, may, path } from "../api.js";
-import { Empty, Failed, Loading, counted, html, sessionLink, usePolled } from "../parts.js";
+import { Empty, Failed, Loading, counted, html, sessionLink, useOpen, usePolled } from "../parts.js";
 import { MessageBox, contentOf, useFiles, useRequestId } from "./compose.js";
 
 const BUSY = { queue: "queue it", interrupt: "interrupt the running turn", collect: "answer it together with others" };
@@ -33,6 +33,7 @@ function Form({ agents, chosen }) {
   const keyOf = useRequestId();
   const idOf = useRequestId();
   const files = useFiles();
+  const open = useOpen();
   const send = async (event) => {
     event.preventDefault();
     const form = new FormData(event.target);
@@ -47,7 +48,7 @@ function Form({ agents, chosen }) {
         const content = await contentOf(text, files.files);
         await ask("POST", path("sessions", made.current.id, "messages"), { query: { agent: agent.name }, body: { input: content, message_id: idOf(content) } });
       }
-      location.hash = sessionLink(made.current);
+      open(sessionLink(made.current));
     } catch (error) {
       setState({ busy: false, error });
     }

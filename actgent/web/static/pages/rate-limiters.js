@@ -104,7 +104,7 @@ export function RateLimiters() {
     const found = await get("/rate-limiters", {}, { signal });
     keepSamples(found.items);
     return found;
-  }, [], EVERY);
+  }, [], { every: EVERY });
   return html`<link rel="stylesheet" href="static/vendor/uplot.css" />
     <div class="head"><h1>Provider limits</h1>${limiters.data && html`<p>${counted(limiters.data.items.length, "key")}, which all agents share</p>`}</div>
     ${limiters.error && html`<${Failed} error=${limiters.error} what="The list of provider limits" again=${limiters.again} since=${limiters.at} />`}

@@ -3,7 +3,7 @@
 import { Component } from "../vendor/preact.js";
 import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { ask, get, may, path } from "../api.js";
-import { Ago, Empty, Failed, Live, Loading, Tag, compareLink, count, counted, html, journalLink, lasted, money, sessionLink, tagLink, traceLink, usePolled } from "../parts.js";
+import { Ago, Empty, Failed, Live, Loading, Tag, compareLink, count, counted, html, journalLink, lasted, money, sessionLink, tagLink, traceLink, turnLink, useOpen, usePolled } from "../parts.js";
 import { Markdown } from "../markdown.js";
 import { AddButton } from "./add-to-dataset.js";
 import { Decision } from "./approvals.js";
@@ -11,6 +11,7 @@ import { MessageBox, contentOf, filesOf, useFiles, useRequestId } from "./compos
 import { Feedback } from "./feedback.js";
 import { useStory } from "./feed.js";
 import { Media } from "./media.js";
+import { timesOf } from "./story.js";
 
 const NEAR = 120; // pixels below the end of the page that still count as its end
 const BLOCK = 10; // turns that are rendered together, and only if one of them has changed
@@ -39,6 +40,7 @@ function Edit({ part, session, onClose }) {
   const [state, setState] = useState({ busy: false, error: null, isLoaded: part.media.length === 0 });
   const files = useFiles();
   const keyOf = useRequestId();
+  const open = useOpen();
   useEffect(() => {
     if (!part.media.length) return;
     filesOf(part.media, session).then(
@@ -52,7 +54,7 @@ function Edit({ part, session, onClose }) {
     setState({ ...state, busy: true, error: null });
     try {
       const body = { at: part.record - 1, input: await contentOf(text, files.files) };
-      location.hash = sessionLink(await ask("POST", path("sessions", session.id, "fork"), { query: { agent: session.agent }, body, headers: { "idempotency-key": keyOf(body) } }));
+      open(sessionLink(await ask("POST", path("sessions", session.id, "fork"), { query: { agent: session.agent }, body, headers: { "idempotency-key": keyOf(body) } })));
     } catch (error) {
       setState({ ...state, busy: false, error });
     }
@@ -86,7 +88,7 @@ function Part({ part, session, onDone }) {
       part.word
         ? html`<p class="dim">${part.approval.tool} was ${part.word}${part.by ? ` by ${part.by}` : ""}</p>`
         : html`<${Decision} approval=${part.approval} onDone=${onDone} />`,
-    failed: () => html`<p class="err"><b>${part.failed}</b> ${part.words}</p>`,
+    failed: () => html`<p class="err"><b>${part.failed}</b> ${part.words.replace(`${part.failed}: `, "")}</p>`,
   }[part.kind];
   return html`<div class="msg ${part.kind === "said" && part.by === "user" ? "user" : ""}"><b>${who}</b><div>${body()}</div></div>`;
 }
@@ -94,12 +96,13 @@ function Part({ part, session, onDone }) {
 const OVER = ["answered", "failed"];
 
 function Turn({ turn, session, growing, onDone, number }) {
-  const seconds = turn.ended && turn.began ? (Date.parse(turn.ended) - Date.parse(turn.began)) / 1000 : null;
-  return html`<article class="turn" aria-label=${`Turn ${number}`.trim()} aria-busy=${turn.phase === "working"}>
-    <div class="about"><b>Turn ${number}</b> <${Ago} at=${turn.at} /><${Tag} state=${turn.phase} />
+  const times = timesOf(turn);
+  const record = turn.parts.find((each) => each.kind === "said")?.record;
+  return html`<article class="turn" data-turn=${turn.id} aria-label=${`Turn ${number}`.trim()} aria-busy=${turn.phase === "working"}>
+    <div class="about"><b>${record ? html`<a href=${turnLink(session, record)} title="Link to this turn">Turn ${number}</a>` : `Turn ${number}`}</b> <${Ago} at=${turn.at} /><${Tag} state=${turn.phase} />
       <span class="sp"></span>
       <span>${counted(turn.calls, "model call")}</span><span>${counted(turn.tokens, "token")}</span><span>${money(turn.cost)}</span>
-      ${seconds !== null && html`<span>${lasted(seconds * 1000)}</span>`}
+      ${times && html`<span title="From the start of the turn to its end. The wait in the inbox is before the start.">${times}</span>`}
       <a href=${traceLink(session, turn)} aria-label=${`Trace of turn ${number}`.trim()}>Trace</a></div>
     ${turn.parts.map((part, place) => html`<${Part} key=${place} part=${part} session=${session} onDone=${onDone} />`)}
     ${OVER.includes(turn.phase) && html`<${Feedback} turn=${turn} session=${session} />`}
@@ -122,6 +125,7 @@ class Block extends Component {
 function Turns({ story, isWhole, session, onDone }) {
   const { turns } = story;
   const anchor = useRef(turns[0].id); // blocks are counted from this turn, so that earlier pages do not shift them
+  if (!story.byId.has(anchor.current)) anchor.current = turns[0].id; // another part of the session loads
   const blocks = [];
   let begin = 0;
   for (let end = story.byId.get(anchor.current).number % BLOCK || BLOCK; begin < turns.length; end += BLOCK) {
@@ -131,7 +135,7 @@ function Turns({ story, isWhole, session, onDone }) {
   const draw = (begin, end) => () =>
     turns.slice(begin, end).map((turn) => html`<${Turn} key=${turn.id} number=${isWhole ? turn.number + 1 : ""} turn=${turn} session=${session} growing=${story.growing?.turn === turn.id && story.growing} onDone=${onDone} />`);
   return blocks.map(([begin, end]) => {
-    const stamp = [isWhole, Math.floor(Date.now() / MINUTE), end, ...turns.slice(begin, end).map((turn) => turn.version), story.growing?.turn === turns[end - 1].id].join();
+    const stamp = [isWhole, Math.floor(Date.now() / MINUTE), end - begin, ...turns.slice(begin, end).map((turn) => turn.version), story.growing?.turn === turns[end - 1].id].join();
     return html`<${Block} key=${turns[begin].id} stamp=${stamp} draw=${draw(begin, end)} />`;
   });
 }
@@ -162,14 +166,19 @@ function Say({ id, agent, closed }) {
   const send = async (event) => {
     event.preventDefault();
     const form = new FormData(event.target);
+    const text = box.current.value;
+    const attached = files.files;
     setState({ busy: true, error: null });
     try {
-      const body = { input: await contentOf(form.get("text"), files.files), priority: form.get("priority"), on_busy: form.get("on_busy") };
+      const body = { input: await contentOf(text, attached), priority: form.get("priority"), on_busy: form.get("on_busy") };
       await ask("POST", path("sessions", id, "messages"), { query: { agent }, body: { ...body, message_id: idOf({ ...body, sent: sent.current }) } });
       sent.current += 1;
-      box.current.value = "";
-      files.clear();
+      if (!box.current) return; // another page is shown
+      if (box.current.value.startsWith(text)) box.current.value = box.current.value.slice(text.length); // the rest was typed during the request
+      event.target.elements.priority.value = "normal"; // the next message must not stop a turn by accident
+      attached.forEach(files.remove);
       setState({ busy: false, error: null });
+      if (document.activeElement === document.body) box.current.focus(); // the disabled button has lost the focus
     } catch (error) {
       setState({ busy: false, error });
     }
@@ -244,16 +253,53 @@ function Annotations({ session, again }) {
 
 const STOPPABLE = ["working", "waiting", "suspended", "queued"];
 
-export function Session({ id, agent }) {
+const SCROLL_INPUTS = ["wheel", "touchmove", "keydown", "pointerdown"];
+
+// Scrolls to the turn that has the record as soon as it is loaded, and marks it. Until the user scrolls or types, the turn
+// keeps its place while other turns load. Returns a function that scrolls to that turn again, or returns false.
+function useTarget(story, at) {
+  const target = useRef({ at: 0, id: null, kept: false });
+  const article = () => document.querySelector(`article[data-turn="${CSS.escape(target.current.id)}"]`);
+  const keep = () => target.current.kept && (article()?.scrollIntoView({ block: "start" }), true);
+  useEffect(() => {
+    const main = document.querySelector("main");
+    const release = () => (target.current.kept = false);
+    for (const each of SCROLL_INPUTS) main.addEventListener(each, release, { passive: true });
+    return () => SCROLL_INPUTS.forEach((each) => main.removeEventListener(each, release));
+  }, []);
+  useEffect(() => {
+    if (at && target.current.at !== at && story?.last >= at) {
+      const recordOf = (turn) => turn.parts.find((each) => each.kind === "said")?.record || Infinity;
+      const turn = story.turns.findLast((each) => recordOf(each) <= at);
+      if (turn) {
+        target.current = { at, id: turn.id, kept: true };
+        requestAnimationFrame(() => (keep(), requestAnimationFrame(keep))); // the first one renders the blocks in between
+      }
+    }
+    const marked = document.querySelector(".turn.target"); // earlier turns that load can replace the element
+    if (target.current.id === null || marked?.dataset.turn === target.current.id) return;
+    marked?.classList.remove("target");
+    article()?.classList.add("target");
+  });
+  return keep;
+}
+
+export function Session({ id, agent, query }) {
+  const at = Number(query.at) || 0;
+  const [oldest, setOldest] = useState(at);
   const head = usePolled((signal) => get(path("sessions", id), { agent }, { signal }), [id, agent], { on: ({ name, data }) => name === "head" && data.id === id });
   const [first, setFirst] = useState(undefined);
   const [failure, setFailure] = useState(null);
   useEffect(() => {
     if (head.data && first === undefined) setFirst(head.data.records);
   }, [head.data]);
-  const { story, link, first: begin, earlier, error: missed } = useStory(id, head.data?.agent, first);
+  const { story, link, first: begin, earlier, error: missed } = useStory(id, head.data?.agent, first, oldest);
+  useEffect(() => {
+    if (at && at <= begin) setOldest(at); // a link to a turn that is not loaded
+  }, [at]);
   const end = useRef(null);
-  const isAtEnd = useRef(true); // of what was said: then what is new is followed
+  const isAtEnd = useRef(!at); // the view is at the end of the messages, and follows new ones
+  const keepTarget = useTarget(story, at);
   useEffect(() => {
     const main = document.querySelector("main");
     const scrolled = () => {
@@ -266,7 +312,7 @@ export function Session({ id, agent }) {
   const isThere = Boolean(head.data);
   useLayoutEffect(() => {
     if (!isThere) return undefined;
-    const grown = new ResizeObserver(() => isAtEnd.current && end.current?.scrollIntoView({ block: "end" })); // also by pictures
+    const grown = new ResizeObserver(() => keepTarget() || (isAtEnd.current && end.current?.scrollIntoView({ block: "end" }))); // also by pictures
     grown.observe(end.current.previousElementSibling);
     return () => grown.disconnect();
   }, [isThere]);
@@ -289,7 +335,7 @@ export function Session({ id, agent }) {
       <span class="sp"></span><div class="row"><${Tag} state=${status} />
       <${Live} live=${link.live} again=${link.again} words=${story?.closed ? "ended" : undefined} />
       ${may("journal") && html`<a class="btn" href=${journalLink(about)}>Journal</a>`}
-      <a class="btn" href=${traceLink(about, story?.turns.at(-1))}>Trace</a>
+      <a class="btn" data-shortcut="t" href=${traceLink(about, story?.turns.at(-1))}>Trace <kbd>t</kbd></a>
       <a class="btn" href=${compareLink(about)}>Compare</a>
       ${OVER.includes(story?.turns.at(-1)?.phase) && may("admin") && html`<${AddButton} session=${about} turn=${story.turns.at(-1)} isWhole=${true} />`}
       ${STOPPABLE.includes(status) && may("chat") && html`<button class="btn bad" onClick=${stop}>Stop</button>`}
@@ -301,7 +347,7 @@ export function Session({ id, agent }) {
       ${begin > 0 && isTold && html`<${Earlier} begin=${begin} earlier=${earlier} error=${missed} />`}
       <div class="chat" role=${isTold ? "feed" : "status"} aria-label="Turns">
         ${isTold
-          ? html`<${Turns} story=${story} isWhole=${begin === 0} session=${about} onDone=${head.again} />`
+          ? html`<${Turns} key=${oldest} story=${story} isWhole=${begin === 0} session=${about} onDone=${head.again} />`
           : link.live || story?.closed ? html`<${Empty} title="No messages yet">${may("chat") ? "Send a message below." : "Messages appear here."}</${Empty}>` : html`<${Loading} what="messages" />`}
       </div>
       <div class="end" ref=${end}></div>

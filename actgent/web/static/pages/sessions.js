@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { get, may } from "../api.js";
 import { hear } from "../live.js";
-import { Ago, Empty, Failed, Loading, Pages, Tag, count, html, sessionLink, tagLink, usePolled } from "../parts.js";
+import { Ago, Empty, Failed, Loading, Pages, Tag, count, html, sessionLink, tagLink, useFollow, usePolled } from "../parts.js";
 
 const STATUSES = ["", "working", "suspended", "idle", "closed"];
 const WORDS = { "": "All", working: "Working", suspended: "Waiting for a person", idle: "Idle", closed: "Closed" };
@@ -61,11 +61,20 @@ function useRows(load, inputs) {
     rows.forEach(take);
     setPage({ rows, next, error: null });
   };
+  const [follow, restart] = useFollow(
+    () => load({ after: page.next }),
+    ({ items, next }) => show([...page.rows, ...items.filter((each) => !told.current.has(rowKey(each)))], next),
+    (error) => setPage((now) => ({ ...now, error })),
+  );
   useEffect(() => {
+    restart();
     told.current = new Map();
     setPage({ rows: null, next: null, error: null });
   }, inputs);
-  const begin = () => show(list.data.items, list.data.next);
+  const begin = () => {
+    restart();
+    show(list.data.items, list.data.next);
+  };
   useEffect(() => {
     if (!list.data) return;
     if (!page.rows?.length) begin();
@@ -80,14 +89,6 @@ function useRows(load, inputs) {
     });
     return () => (deafen(), cancelAnimationFrame(frame));
   }, []);
-  const follow = async () => {
-    try {
-      const { items, next } = await load({ after: page.next });
-      show([...page.rows, ...items.filter((each) => !told.current.has(rowKey(each)))], next);
-    } catch (error) {
-      setPage({ ...page, error });
-    }
-  };
   const rows = page.rows?.map((each) => told.current.get(rowKey(each)) || each);
   const listed = new Set(list.data?.items.map(rowKey));
   const fresh = rows ? [...listed].filter((each) => !told.current.has(each)).length : 0;
@@ -143,7 +144,7 @@ export function Sessions({ query, now }) {
             <thead><tr><th scope="col">Session</th><th scope="col" class="aside">Agent</th><th scope="col" class="aside">Owner</th><th scope="col">Status</th><th scope="col" class="r aside">Records</th><th scope="col" class="r">Changed</th></tr></thead>
             <tbody>
               ${rows.map(
-                (each, place) => html`<tr key=${rowKey(each)} aria-selected=${place === selected}>
+                (each, place) => html`<tr key=${rowKey(each)} class="opens" aria-selected=${place === selected} onClick=${(event) => event.target.closest("a") || String(getSelection()) || (location.hash = sessionLink(each))}>
                   <td class="mono"><a class="cut" href=${sessionLink(each)} title=${each.id}>${each.id}</a><span class="below dim cut">${each.agent} · ${each.owner}</span>${each.tags.map((tag) => html` <a class="tag flat" key=${tag} href=${tagLink(tag)}>${tag}</a>`)}</td>
                   <td class="aside"><span class="cut" title=${each.agent}>${each.agent}</span></td><td class="aside"><span class="cut" title=${each.owner}>${each.owner}</span></td>
                   <td><${Tag} state=${each.status} /></td>

@@ -1,6 +1,8 @@
 // Groups the events of a session into turns: messages, tool calls, approval decisions, and their times.
 
-export const emptyStory = () => ({ turns: [], byId: new Map(), state: {}, closed: false, growing: null, calls: {} });
+import { lasted } from "../parts.js";
+
+export const emptyStory = () => ({ turns: [], byId: new Map(), state: {}, closed: false, growing: null, calls: {}, last: 0 });
 
 // `version` grows with each change of the turn, so that unchanged turns are not rendered again.
 function turnOf(story, id, at) {
@@ -41,7 +43,9 @@ const APPLY = {
     const begun = Math.max(Math.min(lastEnd(turn), end), end - data.seconds * 1000);
     if (data.seconds) span(turn, `model · ${turn.calls}`, "model", begun, end, { key: `model-${record}`, record, data });
     if (data.waited >= 0.001) span(turn, "rate limit", "limit", begun, begun + data.waited * 1000, { key: `limit-${record}`, within: `model-${record}` });
-    if (data.text) turn.parts.push({ kind: "answer", id: data.message_id, text: data.text, cut: data.cut });
+    const form = objectIn(data.text); // some protocols let the model write JSON around the text for the user
+    if (form) turn.parts.push({ kind: "data", name: "answer as JSON", data: form, text: data.text });
+    else if (data.text) turn.parts.push({ kind: "answer", id: data.message_id, text: data.text, cut: data.cut });
     for (const call of data.calls) {
       const part = { kind: "call", call, result: null, begun: end, answer: record };
       story.calls[call.id] = part;
@@ -56,12 +60,13 @@ const APPLY = {
     if (part) {
       part.result = data;
       const failed = data.status !== "success";
-      span(turn, data.tool, failed ? "tool bad" : "tool", part.begun, data.at, { key: `call-${data.call_id}`, record, data, call: part.call });
+      span(turn, data.tool, failed ? "tool bad" : "tool", data.started_at || part.begun, data.ended_at || data.at, { key: `call-${data.call_id}`, record, data, call: part.call });
     } else turn.parts.push({ kind: "call", call: { id: data.call_id, name: data.tool, arguments: {} }, result: data });
   },
   reply(story, data, turn) {
-    const known = turn.parts.some((part) => part.kind === "answer" && part.text === data.text);
-    if (!known && data.text) turn.parts.push({ kind: "answer", id: data.id, text: data.text });
+    const known = turn.parts.findLast((part) => part.text === data.text && ["answer", "data"].includes(part.kind));
+    if (known) Object.assign(known, { kind: "answer", id: data.id }); // the user reads the JSON
+    else if (data.text) turn.parts.push({ kind: "answer", id: data.id, text: data.text });
     if (data.data !== null) turn.parts.push({ kind: "data", name: data.message_type || "data", data: data.data });
   },
   event: (story, data, turn) => turn.parts.push({ kind: "data", name: data.name, data: data.data }),
@@ -84,7 +89,7 @@ const APPLY = {
     turn.phase = data.failed ? "failed" : "answered";
     turn.ended = data.at;
     if (data.failed === "model") span(turn, `model · ${turn.calls + 1} failed`, "model bad", lastEnd(turn), data.at, { key: "failed", failure: data }); // a failed call has no record
-    if (data.failed) turn.parts.push({ kind: "failed", failed: data.failed, words: data.error?.words || data.error?.class || "" });
+    if (data.failed) turn.parts.push({ kind: "failed", failed: data.failed, words: data.error?.text || data.error?.class || "" });
   },
   feedback(story, data) {
     const turn = story.byId.get(data.message_id);
@@ -98,6 +103,16 @@ const APPLY = {
   token: grow,
   growing: grow,
 };
+
+// The JSON object that a text consists of; null for other texts.
+function objectIn(text) {
+  if (!text?.startsWith("{")) return null;
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
 
 const TURNLESS = ["message", "state", "ended", "feedback", "closed"];
 const mediaOf = (parts) => (parts || []).filter((each) => each.type === "image" || each.type === "file");
@@ -116,9 +131,19 @@ function span(turn, label, kind, from, to, more) {
 // The end of the last span of a turn, or the time at which the turn began.
 const lastEnd = (turn) => Math.max(Date.parse(turn.began) || 0, ...turn.spans.map((each) => each.end));
 
+const INBOX = 100; // milliseconds in the inbox that are worth a word
+
+// The time of an ended turn in words: from its start to its end, and the wait in the inbox before.
+export function timesOf(turn) {
+  if (!turn.ended || !turn.began) return "";
+  const waited = Date.parse(turn.began) - Date.parse(turn.accepted);
+  return `took ${lasted(Date.parse(turn.ended) - Date.parse(turn.began))}${waited >= INBOX ? `, after ${lasted(waited)} in the inbox` : ""}`;
+}
+
 // Applies one event to a story, in place.
 export function tell(story, event) {
   const { data } = event;
+  if (event.id !== undefined) story.last = Number(event.id);
   const turn = data.turn ? turnOf(story, data.turn, data.at) : story.turns.at(-1);
   if (!turn && !TURNLESS.includes(event.name)) return;
   APPLY[event.name]?.(story, data, turn, event.id === undefined ? undefined : Number(event.id));

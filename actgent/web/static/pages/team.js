@@ -7,7 +7,7 @@ const [WIDTH, LINE, GAP_X, GAP_Y, PAD] = [176, 15, 124, 22, 12]; // of boxes and
 const MOST_TOOLS = 5; // named in a box
 
 const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
-const heightOf = (agent) => Math.max(58, 34 + LINE * Math.min(agent.own.length, MOST_TOOLS + 1));
+const heightOf = (agent) => Math.max(58, 34 + LINE * (1 + Math.min(agent.own.length, MOST_TOOLS + 1)));
 
 // Gives each linked agent a column (one more than the agents that lead to it) and a place in the column.
 function placesOf(agents) {
@@ -44,7 +44,8 @@ function Box({ place: { agent, own, x, y, height } }) {
   return html`<a href="#/sessions?agent=${encodeURIComponent(agent.name)}">
     <rect class="box" x=${x} y=${y} width=${WIDTH} height=${height} rx="8" />
     <text class="name" x=${x + 12} y=${y + 21}>${short(agent.name, 20)}</text></a>
-    ${lines.map((line, place) => html`<text class="part" x=${x + 12} y=${y + 38 + place * LINE}>${short(line, 24)}</text>`)}`;
+    <text class="part" x=${x + 12} y=${y + 37}>${short(agent.models.default, 25)}</text>
+    ${lines.map((line, place) => html`<text class="part" x=${x + 12} y=${y + 53 + place * LINE}>${short(line, 24)}</text>`)}`;
 }
 
 // `place` counts the lines between the same agents, which are drawn below one another.

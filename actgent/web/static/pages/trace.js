@@ -2,9 +2,10 @@
 
 import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { get, may, path } from "../api.js";
-import { Empty, Failed, Loading, Tag, count, counted, html, lasted, money, sessionLink, traceLink, usePolled } from "../parts.js";
+import { Empty, Failed, Loading, Tag, count, counted, html, lasted, money, sessionLink, traceLink, useOpen, usePolled } from "../parts.js";
 import { Markdown } from "../markdown.js";
 import { eventPage } from "./feed.js";
+import { timesOf } from "./story.js";
 import { childrenOf, readTurn, rowsOf, turnBefore } from "./spans.js";
 
 const ZOOM = 1.5;
@@ -69,10 +70,12 @@ function Waterfall({ rows, begin, whole, selected, onSelect }) {
     event.preventDefault();
     if (act) return act();
     const buttons = [...box.current.querySelectorAll("button.span")];
-    const next = buttons[Math.min(buttons.length - 1, Math.max(0, buttons.indexOf(document.activeElement) + move))];
+    const at = buttons.includes(document.activeElement) ? document.activeElement : buttons.find((each) => each.getAttribute("aria-pressed") === "true");
+    const next = buttons[Math.min(buttons.length - 1, Math.max(0, buttons.indexOf(at) + move))];
     next?.focus();
     next?.click();
   };
+  useKeys(Object.fromEntries(["ArrowDown", "ArrowUp", "ArrowLeft", "ArrowRight", "+", "=", "-", "0"].map((key) => [key, (event) => box.current.contains(event.target) || event.target.closest("pre, button, a, summary") || keys(event)])));
   return html`<section class="panel" aria-label="Waterfall"><h2>Waterfall <span class="sp"></span>
       <div class="row zoom" role="group" aria-label="Zoom"><button class="btn" aria-label="Earlier" disabled=${view.isWhole} onClick=${() => view.pan(-0.5)}>◀</button><button class="btn" aria-label="Zoom out" disabled=${view.isWhole} onClick=${() => view.zoom(1 / ZOOM)}>−</button>
       <button class="btn" aria-label="Zoom in" onClick=${() => view.zoom(ZOOM)}>+</button><button class="btn" aria-label="Later" disabled=${view.isWhole} onClick=${() => view.pan(0.5)}>▶</button><button class="btn" disabled=${view.isWhole} onClick=${view.fit}>Whole turn</button></div></h2>
@@ -87,14 +90,14 @@ const Code = ({ label, value }) => html`<h3>${label}</h3><pre tabindex="0" role=
 
 // Content that is requested when its heading is opened.
 function Loaded({ title, load, show }) {
-  const [state, setState] = useState({ data: null, error: null });
+  const [state, setState] = useState({ isLoaded: false, error: null });
   const open = (event) => {
-    if (!event.currentTarget.open || state.data) return;
-    setState({ data: null, error: null });
-    load().then((data) => setState({ data, error: null }), (error) => setState({ data: null, error }));
+    if (!event.currentTarget.open || state.isLoaded) return;
+    setState({ isLoaded: false, error: null });
+    load().then((data) => setState({ isLoaded: true, data, error: null }), (error) => setState({ isLoaded: false, error }));
   };
   return html`<details class="view" onToggle=${open}><summary>${title}</summary>
-    ${state.error ? html`<${Failed} error=${state.error} what=${title} />` : state.data ? show(state.data) : html`<${Loading} what=${title.toLowerCase()} />`}</details>`;
+    ${state.error ? html`<${Failed} error=${state.error} what=${title} />` : state.isLoaded ? show(state.data) : html`<${Loading} what=${title.toLowerCase()} />`}</details>`;
 }
 
 function Request({ request }) {
@@ -112,12 +115,12 @@ function Request({ request }) {
 
 function Model({ row, session }) {
   const { data, record } = row;
-  if (!data) return html`<p class="b">${row.isOpen ? "The model has not answered yet." : html`The call failed: ${row.failure?.error?.words || row.failure?.failed || "no answer"}`}</p>`;
+  if (!data) return html`<p class="b">${row.isOpen ? "The model has not answered yet." : html`The call failed: ${row.failure?.error?.text || row.failure?.failed || "no answer"}`}</p>`;
   const { usage } = data;
   const query = { agent: session.agent };
   const facts = {
-    Model: data.model || "unknown", "Stop reason": data.stop || "–", Duration: lasted(data.seconds * 1000),
-    "Waited for rate limits": data.waited ? lasted(data.waited * 1000) : null, "Repeated after unreadable answers": data.repairs || null,
+    Model: data.model || "unknown", "Stop reason": data.stop || "–",
+    "Waited for rate limits": data.waited ? lasted(data.waited * 1000) : null, "Failed attempts before the answer": data.failures || null, "Repeated after unreadable answers": data.repairs || null,
     "Input tokens": count(usage.input_tokens), "of these cached": usage.cached_tokens ? count(usage.cached_tokens) : null, "written to the cache": usage.cache_write_tokens ? count(usage.cache_write_tokens) : null,
     "Output tokens": count(usage.output_tokens), "of these reasoning": usage.reasoning_tokens ? count(usage.reasoning_tokens) : null, Cost: money(usage.cost),
   };
@@ -170,7 +173,7 @@ function useKeys(keys) {
   useLayoutEffect(() => {
     const pressed = (event) => {
       if (event.target.closest("input, textarea, select, dialog") || document.querySelector("dialog[open]") || event.ctrlKey || event.metaKey || event.altKey) return;
-      known.current[event.key]?.();
+      known.current[event.key]?.(event);
     };
     addEventListener("keydown", pressed);
     return () => removeEventListener("keydown", pressed);
@@ -195,9 +198,10 @@ export function Trace({ id, agent, query }) {
   const turn = data?.turn;
   const record = turn && said(turn)?.record;
   const session = data?.head || { id, agent };
-  const go = (next, words) => (next ? (location.hash = traceLink(session, next)) : setMissing(words));
+  const open = useOpen();
+  const go = (next, words) => (next ? open(traceLink(session, next)) : setMissing(words));
   const following = turn && data.story.turns.slice(turn.number + 1).find((each) => said(each));
-  const previous = async () => record && go(await turnBefore(id, session.agent, record), "This is the first turn.");
+  const previous = () => record && turnBefore(id, session.agent, record).then((found) => go(found, "This is the first turn."), (error) => setMissing(`The previous turn could not be loaded: ${error.message}`));
   useKeys({ "[": previous, "]": () => turn && go(following, "This is the last turn.") });
   useEffect(() => {
     setSelected("");
@@ -214,7 +218,7 @@ export function Trace({ id, agent, query }) {
   const chosen = rows.find((each) => each.key === selected) || rows.reduce((most, each) => (!most || (each.depth === 0 && each.end - each.begin > most.end - most.begin) ? each : most), null);
   return html`${head}
     ${read.error && html`<${Failed} error=${read.error} what="The trace" again=${read.again} since=${read.at} />`}
-    <p class="facts">${counted(turn.calls, "model call")} · ${counted(turn.tokens, "token")} · ${money(turn.cost)} · ${lasted(whole)}${said(turn)?.text && html` · <span class="cut">${said(turn).text}</span>`}</p>
+    <p class="facts">${counted(turn.calls, "model call")} · ${counted(turn.tokens, "token")} · ${money(turn.cost)} · ${timesOf(turn) || `${lasted(whole)} so far`}${said(turn)?.text && html` · <span class="cut">${said(turn).text}</span>`}</p>
     <div class="traces">
       ${rows.length ? html`<${Waterfall} key=${turn.id} rows=${rows} begin=${begin} whole=${whole} selected=${chosen.key} onSelect=${(row) => setSelected(row.key)} />` : html`<div class="panel"><${Empty} title="Nothing has happened yet">The turn has no spans.</${Empty}></div>`}
       ${chosen && html`<${Detail} row=${chosen} begin=${begin} session=${session} />`}

@@ -1,14 +1,17 @@
-// Statistics by day, agent, model or owner, with a chart by day. The address has the choice, so that it can be kept and shared.
+// Statistics by day, agent, model or owner, with a chart by day, and a filter by name. The address has the choice, so that it can be kept and shared.
 
-import { get } from "../api.js";
+import { get, may } from "../api.js";
 import { Empty, Failed, Loading, count, html, lasted, money, usePolled } from "../parts.js";
 
 const GROUPS = { day: "Day", agent: "Agent", model: "Model", owner: "Owner" };
+const FILTERS = { agent: "Agent", model: "Model", owner: "Owner" };
 const FIGURES = {
   turns: { name: "Turns", of: (each) => each.turns, text: count },
   cost: { name: "Cost", of: (each) => each.cost, text: money },
   tokens: { name: "Tokens", of: (each) => each.input_tokens + each.output_tokens, text: count },
+  p50: { name: "Duration p50", of: (each) => (each.p50 || 0) * 1000, text: lasted },
   p95: { name: "Duration p95", of: (each) => (each.p95 || 0) * 1000, text: lasted },
+  p99: { name: "Duration p99", of: (each) => (each.p99 || 0) * 1000, text: lasted },
   errors: { name: "Errors", of: (each) => each.errors, text: count },
   tool_failures: { name: "Tool failures", of: (each) => each.tool_failures, text: count },
 };
@@ -55,38 +58,55 @@ const Seg = ({ label, choices, value, onChoose }) => html`<div class="seg" role=
   ${Object.entries(choices).map(([each, words]) => html`<button key=${each} aria-pressed=${each === value} onClick=${() => onChoose(each)}>${words.name || words}</button>`)}
 </div>`;
 
+// The statistics of one choice. The component has the choice as its key, so that the figures of another choice are never shown.
+function Statistics({ by, since, filter, figure }) {
+  const load = async (signal) => {
+    const ask = (by) => get("/trends", { by, since, ...filter }, { signal });
+    const [grouped, daily] = await Promise.all([ask(by), by === "day" ? null : ask("day")]);
+    return { grouped, daily: daily || grouped };
+  };
+  const found = usePolled(load, [], { every: 15000 });
+  const items = found.data?.grouped.items || [];
+  const days = found.data?.daily.items || [];
+  const rows = by === "day" ? [...items].reverse() : items;
+  const highest = Math.max(...items.map(figure.of), 0);
+  return html`${found.error && html`<${Failed} error=${found.error} what="The statistics" again=${found.again} since=${found.at} />`}
+    ${!found.data && !found.error && html`<${Loading} what="statistics" />`}
+    ${found.data?.grouped.is_complete === false && html`<p class="dim" role="status">The index is being built: sessions may be missing.</p>`}
+    ${found.data && items.length === 0 && html`<${Empty} title="No turns in this period">Choose a longer period${Object.values(filter).some(Boolean) && ", or fewer filters"}.</${Empty}>`}
+    ${days.length > 0 && html`<${Chart} items=${days} figure=${figure} />`}
+    ${items.length > 0 &&
+    html`<div class="panel scroll" tabindex="0" role="group" aria-label="Statistics"><table>
+        <thead><tr><th scope="col">${GROUPS[by]}</th><th scope="col" class="aside">Share</th>${Object.values(FIGURES).map((column) => html`<th scope="col" class="r aside">${column.name}</th>`)}</tr></thead>
+        <tbody>${rows.map((each) => html`<${Row} key=${each.name} each=${each} figure=${figure} highest=${highest} name=${each.name || "without a model call"} />`)}</tbody>
+        <tfoot><${Row} each=${found.data.grouped.total} figure=${figure} highest=${0} name="Total" /></tfoot>
+      </table></div>`}`;
+}
+
 export function Trends({ query }) {
   const by = query.by in GROUPS ? query.by : "day";
   const days = query.days in DAYS ? query.days : "30";
   const chosen = query.figure in FIGURES ? query.figure : "turns";
-  const figure = FIGURES[chosen];
+  const filters = Object.keys(FILTERS).filter((name) => name !== "owner" || may("admin"));
+  const filter = Object.fromEntries(filters.map((name) => [name, query[name] || ""]));
   const go = (change) => {
-    location.hash = `#/trends?${new URLSearchParams({ by, days, figure: chosen, ...change })}`;
+    const next = { by, days, figure: chosen, ...filter, ...change };
+    location.hash = `#/trends?${new URLSearchParams(Object.entries(next).filter(([name, value]) => value || name === "days"))}`;
+  };
+  const find = (event) => {
+    event.preventDefault();
+    go(Object.fromEntries(new FormData(event.target)));
   };
   const since = days && new Date(Date.now() - (days - 1) * DAY).toISOString().slice(0, 10) + "T00:00:00Z";
-  const load = async (signal) => {
-    const [grouped, daily] = await Promise.all([get("/trends", { by, since }, { signal }), by === "day" ? null : get("/trends", { by: "day", since }, { signal })]);
-    return { grouped, daily: daily || grouped };
-  };
-  const found = usePolled(load, [by, since], { every: 15000 });
-  const items = found.data?.grouped.items || [];
-  const rows = by === "day" ? [...items].reverse() : items;
-  const highest = Math.max(...items.map(figure.of), 0);
   return html`<div class="head"><h1>Trends</h1><p>cost, tokens, durations and errors by ${GROUPS[by].toLowerCase()}, days in UTC</p></div>
     <div class="filters">
       <${Seg} label="Group" choices=${GROUPS} value=${by} onChoose=${(each) => go({ by: each })} />
       <${Seg} label="Period" choices=${DAYS} value=${days} onChoose=${(each) => go({ days: each })} />
       <${Seg} label="Figure" choices=${FIGURES} value=${chosen} onChoose=${(each) => go({ figure: each })} />
     </div>
-    ${found.error && html`<${Failed} error=${found.error} what="The statistics" again=${found.again} since=${found.at} />`}
-    ${!found.data && !found.error && html`<${Loading} what="statistics" />`}
-    ${found.data?.grouped.is_complete === false && html`<p class="dim" role="status">The index is being built: sessions may be missing.</p>`}
-    ${found.data && items.length === 0 && html`<${Empty} title="No turns in this period">Choose a longer period.</${Empty}>`}
-    ${items.length > 0 &&
-    html`<${Chart} items=${found.data.daily.items} figure=${figure} />
-      <div class="panel scroll" tabindex="0" role="group" aria-label="Statistics"><table>
-        <thead><tr><th scope="col">${GROUPS[by]}</th><th scope="col" class="aside">Share</th>${Object.values(FIGURES).map((column) => html`<th scope="col" class="r aside">${column.name}</th>`)}</tr></thead>
-        <tbody>${rows.map((each) => html`<${Row} key=${each.name} each=${each} figure=${figure} highest=${highest} name=${each.name || "without a model call"} />`)}</tbody>
-        <tfoot><${Row} each=${found.data.grouped.total} figure=${figure} highest=${0} name="Total" /></tfoot>
-      </table></div>`}`;
+    <form class="filters" key=${JSON.stringify(filter)} onSubmit=${find} aria-label="Filter">
+      ${filters.map((name) => html`<label key=${name}>${FILTERS[name]} <input name=${name} defaultValue=${filter[name]} placeholder="all" /></label>`)}
+      <button class="btn main">Filter</button>
+    </form>
+    <${Statistics} key=${JSON.stringify([by, since, filter])} by=${by} since=${since} filter=${filter} figure=${FIGURES[chosen]} />`;
 }

@@ -20,12 +20,7 @@ class SimpleTool(Tool):
 
 async def main() -> None:
     llm = ScriptedLLM(["Hello, Ada.", ToolCall("SimpleTool", {}), "It is noon."])
-    basic_agent = BareAgent(
-        "basic",
-        llm=llm,
-        instructions=["greeting", "farewell"],
-        tools=[SimpleTool()],
-    )
+    basic_agent = BareAgent("basic", llm=llm, instructions=["greeting", "farewell"], tools=[SimpleTool()])
     async with basic_agent:
         session = await basic_agent.create_session("ada", "Hello")
         answers = []

@@ -1,0 +1,164 @@
+"""Messages that arrive while their session is busy, and repeated message ids.
+
+The busy rule decides about messages that arrive while their session is busy:
+
+    queue      waits for its turn
+    collect    waits, and is answered in one turn with other collected messages; all are in the history, the last is answered
+    interrupt  stops the running turn and is next; queued messages keep their order
+    reject     is not accepted: `SessionBusy`
+
+An interrupting message replaces earlier interrupting messages, started or not: the last one is answered. An URGENT message
+keeps its own rules, and a turn that answers one is not interrupted.
+
+A caller may repeat a message under its id, with `run(message_id=)`, to wait for its outcome:
+
+    sending       the repetition waits until the first one is accepted, or replaces it (see `MessageAdmission`)
+    queued        it receives the turn when it starts
+    running       it receives the rest of the turn
+    suspended     it gets `Suspended`, unless it also waits for approvals
+    ended         it gets the same reply or error
+
+A repetition is an additional listener; if it leaves, nothing is stopped.
+"""
+
+from collections.abc import Iterable
+
+from actgent.errors import DuplicateMessage, NotRunning, SessionBusy, SessionMoved, Stopped
+from actgent.messages import Message, Priority, Reply, message_failure
+
+from .pending.turn_future import Outcome, TurnFuture, reply_of_event
+from .session_context import SessionContext, Suspension, Turn
+
+
+def check_busy(context: SessionContext, message: Message) -> None:
+    """Raise `SessionBusy` if a message has the rule `reject` and its session is busy.
+
+    Raises:
+        SessionBusy: The session is busy.
+    """
+    if message.on_busy == "reject" and context.pending and message.priority is not Priority.URGENT:
+        raise SessionBusy(context.id)
+
+
+def is_collected(message: Message) -> bool:
+    """Return True if a message may be answered in one turn together with other queued messages (the rule `collect`).
+
+    The message has the rule `collect` and is not URGENT.
+    """
+    return message.on_busy == "collect" and message.priority is not Priority.URGENT
+
+
+MAX_REMEMBERED_OUTCOMES = 100
+"""Maximum number of outcomes that a session keeps in memory for repeated messages."""
+
+
+def remember_outcome(context: SessionContext, message_id: str, outcome: Outcome) -> None:
+    """Store the outcome of a message for later sends of the same message id.
+
+    Remove the oldest stored outcome if there are too many.
+
+    A failure after which the turn may still continue is not kept.
+    """
+    is_open = outcome.failure is not None and outcome.failure.may_continue
+    if is_open or not context.has_accepted(message_id):
+        return
+    if context.outcomes is None:
+        context.outcomes = {}
+    context.outcomes[message_id] = outcome
+    if len(context.outcomes) > MAX_REMEMBERED_OUTCOMES:
+        del context.outcomes[next(iter(context.outcomes))]
+
+
+def remember_turn_outcome(turn: Turn, outcome: Outcome) -> None:
+    """Keep the outcome of a turn for each message that the turn answered. See `remember_outcome`."""
+    context = turn.session
+    for message in (*turn.joined, turn.message):
+        remember_outcome(context, message.id, outcome)
+
+
+def finish_listeners(turn: Turn) -> None:
+    """After the last delivery of a turn, wake all callers that wait for the turn.
+
+    A caller that joined too late for the last delivery receives it now. The outcome of a turn without a failure is kept, so
+    that a repeated message with the same id gets it again.
+    """
+    outcome = Outcome(turn.reply or reply_of_event(turn.event), turn.failure)
+    if outcome.failure is None:
+        remember_turn_outcome(turn, outcome)
+    for listener in turn.listeners:
+        if listener.is_joined and not listener.has_outcome:
+            _finish_future(listener, outcome)
+        else:
+            listener.finish()
+    turn.listeners = ()  # breaks a reference cycle, which only the garbage collector would free
+
+
+def add_joined_futures(turn: Turn, joined_futures: Iterable[TurnFuture]) -> None:
+    """Add the futures of callers that repeated a queued message, and still wait, as listeners of the message's turn."""
+    for guest in joined_futures:
+        if not guest.abandoned:
+            turn.add_listener(guest)
+
+
+def join(context: SessionContext, message_id: str, future: TurnFuture) -> None:
+    """Connect the future of a caller that repeats a message id to the outcome of the accepted message.
+
+    A stored outcome is set at once. If the session is suspended and the caller does not wait for approvals, the future ends
+    with `Suspended`; this function does not raise it.
+
+    Raises:
+        DuplicateMessage: The message has ended, and its outcome is no longer stored.
+    """
+    future.is_joined = True
+    known = context.outcomes.get(message_id) if context.outcomes else None
+    turn, suspension = context.turn, context.suspension
+    if known is not None:
+        _finish_future(future, known)
+    elif turn is not None and any(each.id == message_id for each in (*turn.joined, turn.message)):
+        turn.add_listener(future)
+    elif suspension is not None and not future.is_patient and context.ledger().undecided:
+        future.suspend(context.ledger().suspended())
+    elif suspension is not None and suspension.message.id == message_id:
+        suspension.add_joined_future(future)
+    elif (acceptance := context.find_message(message_id)) is not None:
+        acceptance.joined_futures = (*acceptance.joined_futures, future)
+    else:
+        raise DuplicateMessage(message_id, context.id)
+
+
+def end_waits_as_moved(listeners: Iterable[TurnFuture], message_id: str, error: SessionMoved) -> None:
+    """Raise `error` in the callers that wait for the message `message_id`, because its session moved to another process."""
+    _end_waits(listeners, message_id, "moved", error)
+
+
+def end_waits_as_stopped(context: SessionContext, suspension: Suspension) -> None:
+    """Raise an error in the callers that wait for a suspended turn, because the agent of the turn stops.
+
+    The next start of the agent resumes the turn, but cannot notify these callers. Callers that joined the suspended turn get
+    `NotRunning`. Turns that gave the session a task get `Stopped`, and repeat the task after the next start.
+    """
+    waiting = suspension.joined_futures if suspension.turn is None else suspension.turn.listeners
+    task, message_id = context.task, suspension.message.id
+    if task is not None and task.message_id == message_id and task.future not in waiting:
+        waiting = (*waiting, task.future)
+    joined = [each for each in waiting if each.joined_suspended_turn]
+    _end_waits(joined, message_id, "stopped", NotRunning(context.agent))
+    others = [each for each in waiting if not each.joined_suspended_turn]
+    _end_waits(others, message_id, "stopped", Stopped(context.agent))
+
+
+def _end_waits(
+    listeners: Iterable[TurnFuture], message_id: str, kind: str, error: NotRunning | SessionMoved | Stopped
+) -> None:
+    for listener in listeners:
+        listener.detach()
+        _finish_future(listener, Outcome(failure=message_failure(message_id, kind, error)))
+
+
+def _finish_future(future: TurnFuture, known: Outcome) -> None:
+    if known.failure is not None:
+        future.failure = known.failure
+    else:
+        future.reply = known.reply or Reply(text="")
+    future.receive_delivery(future.failure or future.reply)
+    future.finish()
