@@ -203,9 +203,8 @@ class MessageAdmission:
         """
         if context.closed:
             raise context.refusal
-        runner = self._runner
-        if runner.is_stopping or not (runner.accepts or runner.is_draining):
-            raise NotRunning(runner.name)
+        if self._runner.is_stopping:
+            raise NotRunning(self._runner.name)
 
     def _admit(self, context: SessionContext, message: Message) -> Message:
         """Apply the input guards to a message, and return the message with the trace and the untrusted sources of the sending task.

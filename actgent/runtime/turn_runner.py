@@ -231,9 +231,11 @@ class TurnRunner:
 
     @property
     def is_stopping(self) -> bool:
-        """True if the agent is stopping in this process. A cancelled agent reports True from its next checkpoint on."""
+        """True if the agent is stopping or has stopped. A cancelled agent reports True from its next checkpoint on."""
         cell = self._cell
-        return (cell is not None and cell.is_stopping) or (self._is_cut_off and not self.has_failed)
+        is_cancelled = (cell is not None and cell.is_stopping) or (self._is_cut_off and not self.has_failed)
+        # An agent without work at the end of the runtime's block stops without a cancellation.
+        return is_cancelled or not (self.accepts or self.is_draining)
 
     def drain(self) -> None:
         """Start draining: accept messages only from turns and actors that still run."""

@@ -76,8 +76,8 @@ PLANTED_FAULTS: dict[str, Fault] = {
     "a close whose caller is cancelled is dropped": _fault(
         "close",
         _CLOSE,
-        "except BaseException:\n            closing.continue_in_background(keeping.pop_all())\n            raise\n    await write_end",
-        "except BaseException:\n            raise\n    await write_end",
+        "except BaseException:\n            closing.continue_in_background(keeping.pop_all())\n            raise\n    await _write_end",
+        "except BaseException:\n            raise\n    await _write_end",
     ),
     "a close in the background is dropped as the agent stops": _fault(
         "close", _CLOSE, "await self._close_before_stop(otherwise)", "pass"
@@ -282,8 +282,8 @@ PLANTED_FAULTS: dict[str, Fault] = {
     "a message that waited for room is accepted by a closed session": _fault(
         "admission",
         _ADMIT,
-        "        if context.closed:\n            raise context.refusal\n        runner = ",
-        "        runner = ",
+        "        if context.closed:\n            raise context.refusal\n        if self._runner.is_stopping",
+        "        if self._runner.is_stopping",
     ),
     "a message is accepted by a session that closed during its write": _fault(
         "admission",

@@ -536,12 +536,14 @@ def _journal_error(errors: Iterable[Exception | None]) -> JournalError | None:
 async def write_end(context: SessionContext) -> None:
     """Record durably that a session was closed, after all its descendants.
 
-    Do nothing if the stopped turn itself makes this call.
+    Do nothing if the stopped turn itself makes this call, or if an `on_session` function of the session does. Then the close is
+    recorded after the end of the session's messages.
 
     Raises the same errors as `write_pending`.
     """
     is_own, host = is_inside(context.turn) or would_wait_for_itself(context), host_of(context)
-    if context.closed and (log := context.log) is not None and not is_own:
+    is_restoring = context.opening_task is not None and context.acceptances
+    if context.closed and (log := context.log) is not None and not (is_own or is_restoring):
         await context.wait_idle()  # another task may be closing it and still end queued messages ...
         host.note_closed(context)  # ... and keeps it in memory
         if host.has_left and not log.is_closed:

@@ -68,7 +68,7 @@ async def close_tree(
         except BaseException:
             closing.continue_in_background(keeping.pop_all())
             raise
-    await write_end(context)
+    await _write_end(context, journal, opener_of)
 
 
 @contextmanager
@@ -129,7 +129,7 @@ class _Closing(FieldRepr):
         await host_of(self._context).close(self._context)
         for each in self._below:
             if not self._is_left(each):
-                await write_end(each)
+                await _write_end(each, self._journal, self._opener_of)
 
     async def _close_before_stop(self, otherwise: ExitStack) -> None:
         """Close the sessions in memory within a time limit, because the agent stops.
@@ -183,6 +183,25 @@ class _Closing(FieldRepr):
         """Unload the session without recording its close. It stays open in the journal, so that a later owner can close it."""
         if not self._context.has_moved:
             host_of(self._context).discard(self._context)
+
+
+async def _write_end(
+    context: SessionContext, journal: Journal | None, opener_of: Callable[[str], SessionOpener]
+) -> None:
+    """Record durably that a session was closed, after all its descendants. Raises the same errors as `write_end`.
+
+    A session that is being restored first ends its messages from before the restart. Otherwise the journal would contain the
+    records of these messages after the close. Do not wait if the calling task is restoring a session of the agent itself.
+    """
+    if context.opening_task is None or journal is None:
+        await write_end(context)
+        return
+    opener = opener_of(context.agent)
+    await opener.wait_opened(context.id)
+    if context.opening_task is not None or opener.running.sessions.get(context.id) is context:
+        await write_end(context)
+    else:  # it has ended, or it could not be restored
+        await _close_stored(context.key, journal, opener_of)
 
 
 async def close_below(key: SessionKey, journal: Journal, opener_of: Callable[[str], SessionOpener]) -> None:

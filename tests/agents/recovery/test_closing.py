@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.errors import JournalFailed, SessionClosed
+from actgent.errors import JournalFailed, NotRunning, SessionClosed
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_wrappers import WrappedJournal
 
@@ -418,3 +418,75 @@ async def test_task_is_stopped_in_all_agents_despite_a_journal_failure(autojump_
             journal.works = True
             await trio.sleep(60)
             assert await open_ones(inner) == ["root"]
+
+
+@pytest.mark.parametrize("by", ["parent", "task"])
+async def test_a_close_waits_until_a_session_is_restored(autojump_clock, by):
+    """The messages from before the restart end before the record of the close, also if an `on_session` function is slow."""
+    async with MemoryJournal().running() as journal:
+        llm = ScriptedLLM(["ok"], repeat=True, delay=1000)
+        clerk, *helpers = (BareAgent(name, llm=llm, grace=0) for name in ("clerk", "helper", "helper"))
+        async with open_runtime(journal=journal) as runtime:
+            for agent in (clerk, helpers[0]):
+                await runtime.start(agent)
+            root = await clerk.create_session("ada", session_id="root")
+            await root.delegate("helper", "go", task_id="t1")
+            await trio.sleep(1)
+            runtime.stop("helper")
+            await trio.sleep(1)
+
+            @helpers[1].on_session
+            async def take_time(_):
+                await trio.sleep(100)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(runtime.start, helpers[1])
+                await trio.sleep(1)
+                assert runtime.agents.opener("helper").running.sessions["t1"].opening_task
+                assert await root.cancel_task("t1") if by == "task" else await root.aclose() is None
+                records = await journal.load("t1", agent="helper")
+                assert [type(each).__name__ for each in records][-2:] == [
+                    "MessageEndRecord",
+                    "SessionClosedRecord",
+                ]
+
+
+async def test_on_session_may_close_its_session_with_unfinished_messages(autojump_clock):
+    """The record of the close comes after the end of these messages."""
+    async with MemoryJournal().running() as journal:
+        llm = ScriptedLLM(["ok"], repeat=True, delay=1000)
+        first, second = (BareAgent("clerk", llm=llm, grace=0) for _ in range(2))
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(first)
+            await first.create_session("ada", "hello", session_id="root")
+            await trio.sleep(1)
+        second.on_session(lambda session: session.aclose())
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(second)
+            await trio.sleep(1)
+            records = await journal.load("root", agent="clerk")
+            assert [type(each).__name__ for each in records][-2:] == [
+                "MessageEndRecord",
+                "SessionClosedRecord",
+            ]
+
+
+async def test_a_close_during_the_end_of_the_runtime_is_refused(autojump_clock):
+    """The agent has no work, so it stops without a cancellation. The close of its suspended session is not recorded."""
+    errors = []
+    async with MemoryJournal().running() as journal:
+        await make_tree(journal)
+        _, helper, _ = make_agents()
+
+        async def close(session):
+            try:
+                await session.aclose()
+            except NotRunning as error:
+                errors.append(error)
+
+        async with trio.open_nursery() as nursery, open_runtime(journal=journal) as runtime:
+            await runtime.start(helper)
+            session = await helper.open_session("waits")
+            nursery.start_soon(close, session)
+        assert errors
+        assert "waits" in await open_ones(journal)
