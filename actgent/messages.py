@@ -982,3 +982,42 @@ def message_bytes(message: Message) -> int:
 
 def _text_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+MEDIA_CHARACTERS = 4000
+"""Minimum size of an image, document or opaque block, in characters."""
+_DOCUMENT_BYTES = 6
+"""Bytes of a document that count as one character."""
+
+
+def count_characters(parts: Sequence[Part]) -> int:
+    """Return the estimated size of message parts in characters. Models read about four such characters per token.
+
+    Three bytes of text that is not ASCII count as four characters, so a Chinese character is one token. An image counts as
+    `MEDIA_CHARACTERS`, a text file as its text, and any other document as a sixth of its bytes.
+    """
+    if len(parts) == 1 and type(part := parts[0]) is Text and part.text.isascii():  # the usual case
+        return len(part.text)
+    characters = 0
+    for part in parts:
+        if isinstance(part, (Text, Thinking, ToolResult)):
+            text = part.text
+            characters += len(text) if text.isascii() else length(text)
+        elif isinstance(part, ToolCall):
+            characters += length(part.name) + length(str(part.arguments))
+        else:
+            characters += _media_characters(part)
+    return characters
+
+
+def length(text: str) -> int:
+    """Return the size of a text in characters. Text that is not ASCII counts four characters for three bytes of UTF-8."""
+    return len(text) if text.isascii() else (_text_bytes(text) * 4 + 2) // 3
+
+
+def _media_characters(part: Image | File | Opaque) -> int:
+    data = part.data if isinstance(part, File) else None
+    if not data:
+        return MEDIA_CHARACTERS
+    is_text = isinstance(part, File) and part.media_type.startswith(("text/", "application/json"))
+    return max(MEDIA_CHARACTERS, len(data) * 4 // 3 if is_text else len(data) // _DOCUMENT_BYTES)

@@ -4,7 +4,7 @@ A difference refers to the value of its key in an earlier record. A reader goes 
 value. So a chain has at most `MAX_PATCHES` differences, and their bytes never exceed those of the whole value.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -13,28 +13,12 @@ from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.structural_diff import apply_difference, difference
 from actgent.support.tagged_codec import pack_plain
 
-from .record_types import Record, StateChangeRecord, StateRollbackRecord
+from .record_types import StateChangeRecord, StateRollbackRecord
 
 MAX_PATCHES = 256
 """Maximum number of consecutive differences of a key. Then the whole value is written again."""
 MIN_VALUE_BYTES = 128
 """Minimum encoded size of a value that is stored as differences; smaller values are written whole."""
-
-
-def stored_records(records: Sequence[Record]) -> Sequence[Record]:
-    """Return the records in the form in which they are stored.
-
-    If a state change contains a difference for a key, the whole value of the key is omitted.
-    """
-    for record in records:
-        if type(record) is StateChangeRecord and record.patches:
-            return [_without_values(each) if type(each) is StateChangeRecord else each for each in records]
-    return records
-
-
-def _without_values(changed: StateChangeRecord) -> StateChangeRecord:
-    left = {key: value for key, value in changed.changes.items() if key not in changed.patches}
-    return attrs.evolve(changed, changes=left)
 
 
 def with_values(changed: StateChangeRecord, before: Mapping[str, Any]) -> StateChangeRecord:

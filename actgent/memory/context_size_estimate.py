@@ -1,40 +1,30 @@
-"""Estimated size of messages in a model's context, and the error if they do not fit.
+"""Estimated tokens of messages in a model's context, and the error if they do not fit.
 
-The rule: four characters per token for ASCII text, three bytes per token for other text, so a Chinese character is one token. It
-holds for prose; numbers, code and encoded data may take up to twice as much. An image counts as 1,000 tokens, a text file as
-its text, and any other document as one token per 25 bytes, at least 1,000.
+The rule: a token has four characters as counted by `count_characters` of `messages.py`. The rule holds for prose. Numbers, code
+and encoded data may take up to twice as many tokens.
 """
 
 from collections.abc import Iterable, Sequence
 
 from actgent.errors import ContextOverflow
 from actgent.errors.text_escaping import counted
-from actgent.messages import ChatMessage, File, Part, Text, Thinking, ToolCall, ToolResult
+from actgent.messages import (
+    MEDIA_CHARACTERS,
+    ChatMessage,
+    File,
+    Part,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    count_characters,
+    length,
+)
 from actgent.support.token_estimate import estimate_tokens
 
 CHARACTERS_PER_TOKEN = 4
-MEDIA_CHARACTERS = 4000
-"""Minimum size of an image, document or opaque block, in characters."""
-_DOCUMENT_BYTES = 6
-"""Bytes of a document that count as one character, about 25 per token."""
 _MAX_LISTED_PARTS = 5
 """Maximum number of parts that an error lists."""
-
-
-def count_characters(parts: Sequence[Part]) -> int:
-    """Return the size of message parts in characters, of which four are a token."""
-    if len(parts) == 1 and type(part := parts[0]) is Text and part.text.isascii():  # the usual case
-        return len(part.text)
-    characters = 0
-    for part in parts:
-        if isinstance(part, (Text, Thinking, ToolResult)):
-            text = part.text
-            characters += len(text) if text.isascii() else length(text)
-        elif isinstance(part, ToolCall):
-            characters += length(part.name) + length(str(part.arguments))
-        else:
-            characters += _media(part)
-    return characters
 
 
 def estimate_part_tokens(parts: Sequence[Part]) -> float:
@@ -50,19 +40,6 @@ def estimate_part_tokens(parts: Sequence[Part]) -> float:
         elif not isinstance(part, Thinking):
             found += MEDIA_CHARACTERS / CHARACTERS_PER_TOKEN
     return found
-
-
-def length(text: str) -> int:
-    """Return the size of a text in characters. Text that is not ASCII counts four characters for three bytes of UTF-8."""
-    return len(text) if text.isascii() else (len(text.encode("utf-8", "surrogatepass")) * 4 + 2) // 3
-
-
-def _media(part: Part) -> int:
-    data = part.data if isinstance(part, File) else None
-    if not data:
-        return MEDIA_CHARACTERS
-    is_text = isinstance(part, File) and part.media_type.startswith(("text/", "application/json"))
-    return max(MEDIA_CHARACTERS, len(data) * 4 // 3 if is_text else len(data) // _DOCUMENT_BYTES)
 
 
 def tokens(characters: int) -> int:

@@ -6,16 +6,10 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.messages import ChatMessage, Message, ToolResult
+from actgent.messages import ChatMessage, Message, ToolResult, count_characters, length
 from actgent.support.number_field_validators import whole_number
 
-from .context_size_estimate import (
-    CHARACTERS_PER_TOKEN,
-    count_characters,
-    estimate_part_tokens,
-    length,
-    overflow,
-)
+from .context_size_estimate import CHARACTERS_PER_TOKEN, estimate_part_tokens, overflow
 from .conversation_trimming import Measure, deep_trim_size, trim_conversation
 from .history_slice import HistorySlice
 from .memory_interface import ManageHistory, Memory, ModelView

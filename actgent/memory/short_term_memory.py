@@ -7,21 +7,25 @@ import attrs
 
 from actgent.errors import text_escaping
 from actgent.errors.text_escaping import counted
-from actgent.messages import ChatMessage, Message, Part, Role, Text, Thinking, ToolResult, make_chat_message
+from actgent.messages import (
+    ChatMessage,
+    Message,
+    Part,
+    Role,
+    Text,
+    Thinking,
+    ToolResult,
+    count_characters,
+    length,
+    make_chat_message,
+)
 from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.common_mistake_hints import hints_for_memories
 from actgent.support.fast_attrs_constructors import fast_constructor
 from actgent.support.number_field_validators import whole_number
 from actgent.support.untrusted_text_delimiters import fence
 
-from .context_size_estimate import (
-    CHARACTERS_PER_TOKEN,
-    count_characters,
-    estimate_part_tokens,
-    length,
-    overflow,
-    placeholder_message,
-)
+from .context_size_estimate import CHARACTERS_PER_TOKEN, estimate_part_tokens, overflow, placeholder_message
 from .conversation_trimming import (
     TEXT_RESULTS,
     Measure,

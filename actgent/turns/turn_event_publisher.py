@@ -139,18 +139,13 @@ class Observer(FieldRepr):
                 )
             )
 
-    def watch_call(self, context: SessionContext, message: Message, model: str) -> CallWatch | None:
-        """Publish the start of a model call, and return an observer of its retries and failures.
-
-        `message` is the answered message. Return None if neither events nor the journal need an observer.
-        """
-        if self.stream.active:
-            if self.stream.watched:
-                self.stream.publish(
-                    ModelStarted(**self._location_fields(context), message_id=message.id, model=model)
-                )
-            return _ObservedCall(stream=self.stream, place=self._location_fields(context))
-        return None if context.log is None else CallWatch()
+    def watch_call(self, context: SessionContext, message: Message, model: str) -> CallWatch:
+        """Publish the start of a model call that answers `message`. Return an observer that publishes its retries and failures."""
+        if self.stream.watched:
+            self.stream.publish(
+                ModelStarted(**self._location_fields(context), message_id=message.id, model=model)
+            )
+        return _ObservedCall(stream=self.stream, place=self._location_fields(context))
 
     def fail_call(self, watch: CallWatch | None, model: str, error: Exception) -> None:
         """Publish the failure of a model call, unless the model client has already published it."""

@@ -4,9 +4,8 @@ import pytest
 import trio
 
 from actgent import BareAgent, LongTermMemory, ScriptedLLM, SemanticCompression, SummarizingMemory
-from actgent.memory.context_size_estimate import count_characters
 from actgent.memory.history_processors.semantic_compression import LEFT_OUT
-from actgent.messages import Message, ToolCall, ToolResult
+from actgent.messages import Message, ToolCall, ToolResult, count_characters
 
 from .histories import AGENT, TOOLS, said
 

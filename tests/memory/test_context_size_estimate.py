@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from actgent import ContextOverflow
-from actgent.memory.context_size_estimate import count_characters
 from actgent.memory.short_term_memory import ShortTermMemory
-from actgent.messages import File, Image, Message, Sender, Text, ToolCall, ToolResult
+from actgent.messages import File, Image, Message, Sender, Text, ToolCall, ToolResult, count_characters
 from actgent.testing import check_transcript
 
 ADA = Sender("ada")

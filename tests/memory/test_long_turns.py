@@ -25,10 +25,9 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.memory.context_size_estimate import count_characters
 from actgent.memory.conversation_trimming import PROTECTED_RESULTS
 from actgent.memory.history_processor_memory import ManagedMemory
-from actgent.messages import Message, Sender, Thinking, ToolResult
+from actgent.messages import Message, Sender, Thinking, ToolResult, count_characters
 from actgent.testing import check_transcript
 
 TASK = "Mend the parser of dates, and run all tests. "

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from actgent import BareAgent, ScriptedLLM, Text, ToolCall, Truncation, tool
-from actgent.memory.context_size_estimate import count_characters, tokens
+from actgent.memory.context_size_estimate import tokens
 from actgent.memory.history_processors.truncation import end_of
-from actgent.messages import Message, ToolResult
+from actgent.messages import Message, ToolResult, count_characters
 
 from .histories import AGENT, TOOLS, said
 

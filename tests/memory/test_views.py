@@ -21,10 +21,9 @@ from actgent import (
     TimeDecay,
 )
 from actgent.agents.agent_constructor_validation import memory_of
-from actgent.memory.context_size_estimate import count_characters
 from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.memory.summarizing_memory import SUMMARY
-from actgent.messages import Image, Message, Sender, Thinking, ToolCall, ToolResult
+from actgent.messages import Image, Message, Sender, Thinking, ToolCall, ToolResult, count_characters
 from actgent.testing import check_transcript
 
 ADA, TUTOR, TOOLS = Sender("ada"), Sender("tutor", "assistant"), Sender("tools", "tool")

@@ -9,9 +9,9 @@ import trio
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
-from actgent.journal.group_commit.row_format import expand
+from actgent.journal.group_commit.row_format import expand, stored_records
 from actgent.journal.record_types import StateChangeRecord
-from actgent.journal.session_state_patches import MAX_PATCHES, StatePatcher, stored_records
+from actgent.journal.session_state_patches import MAX_PATCHES, StatePatcher
 from actgent.state.reducers import append
 from actgent.support.structural_diff import apply_difference, difference
 from actgent.support.tagged_codec import pack_plain

@@ -23,11 +23,11 @@ from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.model_interface import ModelResponse
 from actgent.llm.model_settings import LLMSettings
-from actgent.memory.context_size_estimate import length, tokens
+from actgent.memory.context_size_estimate import tokens
 from actgent.memory.longterm.long_term_memory import LongTermMemory
 from actgent.memory.longterm.memory_records import MemoryMatch, metadata_of, readers_of
 from actgent.memory.system_tag_escaping import neutralize
-from actgent.messages import Message, Priority, Reply, Sender, ToolCall
+from actgent.messages import Message, Priority, Reply, Sender, ToolCall, length
 from actgent.protocols.protocol_interface import TurnView
 from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.runtime import Runtime

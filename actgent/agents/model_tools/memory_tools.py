@@ -20,7 +20,7 @@ from actgent.errors import (
     ToolError,
 )
 from actgent.information_flow_labels import label_of
-from actgent.memory.context_size_estimate import length, tokens
+from actgent.memory.context_size_estimate import tokens
 from actgent.memory.longterm.long_term_memory import LongTermMemory
 from actgent.memory.longterm.memory_records import (
     MAX_TEXT_CHARACTERS,
@@ -31,7 +31,7 @@ from actgent.memory.longterm.memory_records import (
     readers_of,
 )
 from actgent.memory.system_tag_escaping import neutralize
-from actgent.messages import Message, Sender
+from actgent.messages import Message, Sender, length
 from actgent.runtime.waits_between_sessions import sources_of_caller
 from actgent.support.untrusted_text_delimiters import fence
 from actgent.tools.tool_interface import Effect, Tool, ToolContext

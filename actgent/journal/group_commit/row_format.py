@@ -33,10 +33,10 @@ from actgent.journal.record_types import (
     SessionAnnotatedRecord,
     SessionClosedRecord,
     SessionCreatedRecord,
+    StateChangeRecord,
     SuspensionRecord,
 )
 from actgent.journal.session_list_queries import SessionKey, State, is_storable, state_of
-from actgent.journal.session_state_patches import stored_records
 from actgent.journal.session_tags_and_metadata import NO_ANNOTATIONS, decode_annotations, encode_annotations
 from actgent.messages import Priority
 from actgent.support.fast_attrs_constructors import fast_constructor
@@ -201,6 +201,22 @@ def encode_entry(entry: Entry) -> JournalStep:
     if creation is None and head_records and type(head_records[0]) is SessionCreatedRecord:
         creation = Creation()
     return _make_step(key, len(records), body, head_records, records, creation, entry.follows)
+
+
+def stored_records(records: Sequence[Record]) -> Sequence[Record]:
+    """Return the records in the form in which they are stored.
+
+    If a state change contains a difference for a key, the whole value of the key is omitted.
+    """
+    for record in records:
+        if type(record) is StateChangeRecord and record.patches:
+            return [_without_values(each) if type(each) is StateChangeRecord else each for each in records]
+    return records
+
+
+def _without_values(changed: StateChangeRecord) -> StateChangeRecord:
+    left = {key: value for key, value in changed.changes.items() if key not in changed.patches}
+    return attrs.evolve(changed, changes=left)
 
 
 def join_steps(steps: Sequence[JournalStep]) -> JournalStep:

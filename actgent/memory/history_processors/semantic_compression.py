@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from actgent.memory.context_size_estimate import CHARACTERS_PER_TOKEN, count_characters
-from actgent.messages import Message, Text
+from actgent.memory.context_size_estimate import CHARACTERS_PER_TOKEN
+from actgent.messages import Message, Text, count_characters
 from actgent.support.number_field_validators import bounded_number, whole_number
 from actgent.support.unknown_name_hints import lists_arguments
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from actgent.memory.context_size_estimate import CHARACTERS_PER_TOKEN, count_characters, length
-from actgent.messages import Message, Part, Text, ToolResult
+from actgent.memory.context_size_estimate import CHARACTERS_PER_TOKEN
+from actgent.messages import Message, Part, Text, ToolResult, count_characters, length
 from actgent.support.number_field_validators import whole_number
 from actgent.support.unknown_name_hints import lists_arguments
 

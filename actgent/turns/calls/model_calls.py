@@ -14,7 +14,15 @@ from actgent.limits_and_schedules.limits import DEFAULT_MODEL_CALLS
 from actgent.llm.context_overflow_errors import is_too_long
 from actgent.llm.custom_model_errors import as_model_error
 from actgent.llm.model_call_spans import complete_as_span
-from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText, StopReason, check_answer
+from actgent.llm.model_interface import (
+    LLM,
+    CallWatch,
+    ModelRequest,
+    ModelResponse,
+    OnText,
+    StopReason,
+    check_answer,
+)
 from actgent.messages import (
     NO_USAGE,
     Message,
@@ -145,7 +153,8 @@ class ModelCaller(FieldRepr):
         llm = self.models.get(model) or self.models["default"]
         turn.answer_id = new_id()
         turn.asked_at = time.monotonic()
-        if context.log is not None or self.observer.stream.active:
+        chat.watch = None if context.log is None else CallWatch()  # counts for the record of the answer
+        if self.observer.stream.active:
             chat.watch = self.observer.watch_call(context, message, llm.name)
         growing = on_text = None
         listeners, gate = turn.listeners, turn.gate
