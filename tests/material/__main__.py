@@ -125,7 +125,7 @@ def _draw(table: Table) -> None:
 def _write_docs(name: str, tables: list[Table], path: Path = ROOT / "docs" / "benchmarks.md") -> None:
     sys.path.insert(0, str(ROOT / "tests" / "bench"))
     page, report = importlib.import_module("benchmark_page"), importlib.import_module("report")
-    when = f"{report.machine()}, {datetime.now(tz=UTC):%B %Y}."
+    when = f"The values were measured in {datetime.now(tz=UTC):%B %Y}: {report.machine()}."
     page.write_part(name, "\n\n".join([*(table.markdown() for table in tables), when]), path)
 
 

@@ -145,7 +145,7 @@ class Replayed:
     cuts: list[float] = attrs.field(factory=list)
     """Share of the available tokens that each request after a cut uses."""
     cramped: int = 0
-    """Requests after a cut whose task and last results alone use more than `MOST_SHARE` of the available tokens."""
+    """Requests after a cut that contain only the task and the last rounds, and use more than `MOST_SHARE` of the available tokens."""
     long_task: int = 0
     """Requests without one of the last results, if the task alone uses more than `MOST_SHARE` of the available tokens."""
 
@@ -217,8 +217,7 @@ class Replay:
             found.over += tokens > self._window
             found.long_task += is_incomplete and first > maximum
             if tokens < self._size:
-                outputs = sum(len(self._run.steps[each].output) * self._run.rates[each] for each in last)
-                is_cramped = min(tokens, first + outputs) > maximum
+                is_cramped = tokens > maximum and len(shown) <= LAST
                 found.cramped += is_cramped
                 found.cuts += () if is_cramped else (tokens / room,)
         self._size = tokens
@@ -495,7 +494,7 @@ def replay_table(rows: Sequence[tuple[str, Replayed]]) -> Table:
             "cuts",
             "cuts to less than 45 % or more than 55 %",
             "share of the room after a cut: minimum, median, maximum",
-            f"cuts where task and last {LAST} results exceed 55 %",
+            f"cuts to the task and the last {LAST} rounds, above 55 %",
         ),
         rows=tuple(_replay_row(label, found) for label, found in rows),
         note=f"""\
@@ -504,7 +503,7 @@ The first requirement is that each request contains the task and the last {LAST}
 In some runs, the text of the task takes more than {MOST_SHARE:.0%} of the room. Therefore the first requirement does not apply to the \
 {sum(found.long_task for _, found in rows)} requests of such runs.
 The second requirement is that a request takes {LEAST_SHARE:.0%} to {MOST_SHARE:.0%} of the room after a cut by the default memory. \
-A request does not have to meet the second requirement if the task and the last {LAST} results alone take more than \
+A request does not have to meet the second requirement if only the task and the last {LAST} rounds of calls and results are left, and take more than \
 {MOST_SHARE:.0%} of the room.
 
 The provider counts the tokens of each request. To count the tokens of a message, the benchmark subtracts the provider's count \
