@@ -35,7 +35,7 @@ from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.safe_logging import logger_of
 from actgent.support.tracing_interface import Tracing
 from actgent.support.untrusted_text_delimiters import join_origins
-from actgent.tools.untrusted_sources_of_call import sources_of_request, text_sources
+from actgent.tools.untrusted_sources_of_call import sources_of_request, sources_of_text
 from actgent.turns.message_and_answer_guards import Guards
 
 from .sessions.session_lifecycle import SessionLifecycle, stop_if_requested
@@ -222,7 +222,7 @@ class MessageAdmission:
             self._tracing is None
             and running_turn.get() is None
             and not sources_of_request.get()
-            and text_sources.get() is None
+            and not sources_of_text.get()
         ):  # the usual case
             sender = message.sender
             if not self._labels_senders or (sender.kind == "user" and sender.name == context.owner.name):

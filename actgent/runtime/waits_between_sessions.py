@@ -44,18 +44,16 @@ def sources_of_caller() -> str:
 
     Outside of turns, the sources of the incoming request are returned.
     """
-    caller = running_session()
-    if caller is None or caller.turn is None:
-        return sources_outside_of_turns()
-    return sources_of_turn(caller.turn)
+    turn = running_turn.get()
+    return sources_outside_of_turns() if turn is None else sources_of_turn(turn)
 
 
 def take_sources(target: SessionContext) -> None:
     """Add the untrusted sources of the session `target` to the calling turn, because the turn has read the answer of `target`."""
-    caller = running_session()
-    if caller is not target:
+    turn = running_turn.get()
+    if turn is None or turn.session is not target:
         revealed = join_origins(target.conversation.revealed, target.shown_sources)
-        note_sources(caller, join_origins(target.conversation.sources, revealed))
+        _note_sources_of_caller(join_origins(target.conversation.sources, revealed))
 
 
 def add_withheld_sources(sources: str) -> None:
@@ -64,13 +62,13 @@ def add_withheld_sources(sources: str) -> None:
     The calling program can still react to the hidden text. `sources` has the names of the sources, separated as in `Message.origin`.
     """
     if sources:
-        note_sources(running_session(), sources)
+        _note_sources_of_caller(sources)
 
 
 def take_remote_sources(label: Label) -> None:
     """Add the label of an answer or a message from another process to the label of the caller."""
     if label != TRUSTED:
-        note_sources(running_session(), text_of(label))
+        _note_sources_of_caller(text_of(label))
 
 
 def take_sources_of_sessions() -> None:
@@ -82,8 +80,21 @@ def take_sources_of_sessions() -> None:
 
 
 def notes_sources() -> bool:
-    """Return True if the calling task collects untrusted sources, because it belongs to a turn or a tool call."""
-    return running_session() is not None or running_call.get() is not None
+    """Return True if the calling task collects untrusted sources, because a turn or a tool call runs or has started it."""
+    return running_turn.get() is not None or running_call.get() is not None
+
+
+def _note_sources_of_caller(sources: str) -> None:
+    """Add untrusted sources to the turn that runs or has started the calling task.
+
+    After the end of the turn, only messages of its tasks depend on these sources, so the session does not get them.
+    """
+    turn = running_turn.get()
+    running = running_call.get()
+    if turn is None or turn.session.turn is turn or (running is not None and running.owner is turn.session):
+        note_sources(None if turn is None else turn.session, sources)
+    else:
+        turn.late_sources = join_origins(turn.late_sources, sources)
 
 
 def note_sources(context: SessionContext | None, sources: str) -> None:

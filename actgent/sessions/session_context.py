@@ -94,12 +94,7 @@ from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.fast_attrs_constructors import fast_constructor
 from actgent.support.untrusted_text_delimiters import join_origins
 from actgent.tools.tool_execution import Batch
-from actgent.tools.untrusted_sources_of_call import (
-    running_call,
-    sources_of_text,
-    sources_outside_of_turns,
-    text_sources,
-)
+from actgent.tools.untrusted_sources_of_call import running_call, sources_of_text, sources_outside_of_turns
 
 from .conversation import SessionConversation
 from .parent_and_child_sessions import Children, SessionTree
@@ -325,6 +320,8 @@ class Turn:
     """Text for the next model call only, added by `on_query` functions. It is not added to the history."""
     fitting: Fitting | None = None
     """How the last model request was shortened to fit the context window; None if it was sent in full."""
+    late_sources: str = ""
+    """Untrusted sources that tasks of the turn's tools and handlers have read after the end of the turn."""
 
     def __repr__(self) -> str:
         name = shown(f"{self.message.id} in {self.message.session_id}")
@@ -935,7 +932,7 @@ class SessionContext:
     def set_system(self, prompt: str) -> None:
         """Replace the system prompt of the session, from the next model call on."""
         turn = running_turn.get()
-        via = "" if turn is not None and turn.session is self else _sources_of_other_turn(turn)
+        via = "" if turn is not None and turn is self.turn else _sources_of_other_turn(turn)
         self.conversation.system = prompt
         self.conversation.add_via(via)
         if self.log is not None:
@@ -1179,11 +1176,11 @@ def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
 def _sources_of_writer(context: SessionContext, record: StateChangeRecord) -> str:
     """Return the untrusted sources that the record of a state change must contain, because no earlier record contains them.
 
-    These are the sources of answers and running calls in the session's own turn. If a turn of another session makes the
-    change, its sources are returned, and also added to this session.
+    These are the sources of answers and running calls in the session's running turn. If another turn makes the change, its
+    sources are returned, and also added to this session.
     """
     turn = running_turn.get()
-    if turn is None or turn.session is not context:
+    if turn is None or turn is not context.turn:
         sources = _sources_of_other_turn(turn)
         context.conversation.add_via(sources)
         return sources
@@ -1199,21 +1196,21 @@ def _sources_of_writer(context: SessionContext, record: StateChangeRecord) -> st
 
 
 def _sources_of_other_turn(turn: Turn | None) -> str:
-    """Return the untrusted sources of a turn that changes the state of another session.
+    """Return the untrusted sources of a turn that changes the state of another session, or that has ended.
 
     Outside of a turn, they are the sources of the current request.
     """
-    if turn is None or not is_inside(turn):
-        return sources_outside_of_turns()
-    return sources_of_turn(turn)
+    return sources_outside_of_turns() if turn is None else sources_of_turn(turn)
 
 
 def sources_of_turn(turn: Turn) -> str:
-    """Return the untrusted sources of all texts that the current task of a turn may have read."""
-    running = running_call.get()
-    given = running.argument_sources if running is not None and running.owner is turn.session else ""
-    if text_sources.get() is not None:
-        given = join_origins(given, sources_of_text())
+    """Return the untrusted sources of all texts that the current task of a turn may have read.
+
+    A task that a tool or handler of the turn has started belongs to the turn, even after the end of the turn.
+    """
+    running, given = running_call.get(), join_origins(sources_of_text.get(), turn.late_sources)
+    if running is not None and running.owner is turn.session:
+        given = join_origins(given, running.sources)
     if turn.batch is not None:
         given = join_origins(given, turn.batch.unrecorded_sources())
     return join_origins(turn.session.conversation.sources, given)

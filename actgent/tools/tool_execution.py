@@ -657,6 +657,8 @@ class Batch(FieldRepr):
             result = await run(call, tool, arguments, call_context)
         finally:
             running_call.reset(token)
+            own = self._sources_of_own(call, tool, call_context, reads_text=not tool.calls_tools)
+            sources.own_sources = join_origins(own, _nested_sources(call_context))
         if sources.has_stored:
             isolation.note_stored(call.id)
         return attrs.evolve(result, via=sources.answer_sources) if sources.answer_sources else result

@@ -20,10 +20,17 @@ class CallSources(FieldRepr):
     """Untrusted sources of the arguments. Messages that the call sends carry these sources."""
     answer_sources: str = ""
     """Untrusted sources of the answers of other sessions that the call has read."""
+    own_sources: str = ""
+    """Untrusted sources of all other text that the call has read, after its end. Tasks that it started may still send messages."""
     outer: "CallSources | None" = None
     """Sources of the call that made this nested call; None for calls of the model."""
     has_stored: bool = False
     """True if the call has changed the session state. Prompts and other tools may then show untrusted text from the state."""
+
+    @property
+    def sources(self) -> str:
+        """Untrusted sources of all text that the call has read. During the call, text that the call itself reads is missing."""
+        return join_origins(self.argument_sources, join_origins(self.answer_sources, self.own_sources))
 
     def add(self, sources: str) -> None:
         """Add the untrusted sources of an answer that the call has read. The result of the call gets these sources, too."""
@@ -48,38 +55,20 @@ sources_of_request: ContextVar[str] = ContextVar("sources_of_request", default="
 """Untrusted sources that the client of an HTTP request named; empty for other work."""
 running_call: ContextVar[CallSources | None] = ContextVar("running_call", default=None)
 """Untrusted sources of the call that the current task runs; None if its session collects them."""
-text_sources: ContextVar["_TextSources | None"] = ContextVar("text_sources", default=None)
-"""Sources of the text that the current block of `reading_text_of` reads; None outside of such blocks."""
-
-
-@attrs.define(eq=False, repr=False)
-class _TextSources(FieldRepr):
-    """Untrusted sources of the text that a block reads."""
-
-    sources: str
-    is_over: bool = False
-    """True after the end of the block. Tasks that were started inside the block may still see its context variables."""
+sources_of_text: ContextVar[str] = ContextVar("sources_of_text", default="")
+"""Untrusted sources of the text that blocks of `reading_text_of` read. Tasks that are started inside a block keep them."""
 
 
 @contextmanager
 def reading_text_of(sources: str) -> Iterator[None]:
     """During the block, add untrusted sources to all messages that are sent, because the block has read text of these sources."""
-    block = _TextSources(join_origins(sources_of_text(), sources))
-    token = text_sources.set(block)
+    token = sources_of_text.set(join_origins(sources_of_text.get(), sources))
     try:
         yield
     finally:
-        block.is_over = True
-        text_sources.reset(token)
-
-
-def sources_of_text() -> str:
-    """Return the untrusted sources of the text that the current block of `reading_text_of` has read; empty outside of a block."""
-    block = text_sources.get()
-    return "" if block is None or block.is_over else block.sources
+        sources_of_text.reset(token)
 
 
 def sources_outside_of_turns() -> str:
     """Return the untrusted sources of a task outside of turns: those of its client, and of text that it has read."""
-    given = sources_of_request.get()
-    return given if text_sources.get() is None else join_origins(given, sources_of_text())
+    return join_origins(sources_of_request.get(), sources_of_text.get())
