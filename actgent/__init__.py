@@ -284,7 +284,7 @@ def _version() -> str:
 
 
 def _hint(name: str) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415 - likewise
+    from difflib import get_close_matches  # noqa: PLC0415 - needed only for this error
 
     close = () if name.startswith("_") else get_close_matches(name, _HOMES, 1)
     return f": did you mean {close[0]}?" if close else ""

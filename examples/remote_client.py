@@ -57,7 +57,9 @@ async def main() -> None:
             print(f"calls that wait for an approval: {', '.join(waiting.tools)}")
             await clerk.resume({each: Approve() for each in waiting.ids})
         await session.wait_idle()
-        print(f"heard up to record {session.cursor}; messages: {(await session.messages()).total}")
+        print(
+            f"received the events up to record {session.cursor}; messages: {(await session.messages()).total}"
+        )
 
 
 if __name__ == "__main__":

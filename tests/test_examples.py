@@ -160,7 +160,7 @@ ESSENTIAL = {
         "calls that wait for an approval: pay",
         "tool: paid 900",
         "clerk: It is paid.",
-        "heard up to record",
+        "received the events up to record",
     ],
     "routing.py": ["goes to BILLING", "answer: Invoice 7 is paid.", "goes to REPAIRS", "You are welcome!"],
     "steps.py": [

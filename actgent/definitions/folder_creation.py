@@ -22,7 +22,7 @@ _BRAIN = """\
 ---
 name: {name}
 role: a friendly assistant
-goal: answer questions, and greet whoever says hello
+goal: answer questions, and greet users
 capabilities: conversation, arithmetic
 protocol: {protocol}
 policy:

@@ -252,7 +252,7 @@ class TrioThread(Generic[T]):
         return call
 
     def cancel(self, call: PortalCall[Any]) -> bool:
-        """Cancel a call. Its `notify` is called when the call has ended. Return False if trio, and thus the call, has already ended."""
+        """Cancel a call. Its `notify` is called when the call has ended. Return False if trio has already ended, which ended the call."""
         try:
             self._post(PortalCall.cancel, call)
         except PortalClosed:

@@ -30,7 +30,7 @@ Decide who answers. Answer with exactly one JSON object and nothing else:
 {"top_level_intent": "CONVERSATION", "response": "<the text that the user reads>"}
 {"top_level_intent": "ACTION", "second_level_intent": "<one of the actions below>", "data": {...}, "response": "<text>"}
 
-CONVERSATION: you answer yourself. ACTION: the named one goes on with `data`; `response` may tell the user so.
+CONVERSATION: you answer yourself. ACTION: the named agent continues with `data`; `response` may inform the user.
 The actions:
 """
 Kinds = Sequence[ClassificationType]

@@ -160,7 +160,7 @@ def _work_of(context: SessionContext) -> dict[str, object]:
 
 def _facts_of(context: SessionContext) -> dict[str, object]:
     ledger, unwritten = context.approvals or ApprovalLedger(), context.unwritten_turn
-    # The record of a message has the time that was left at its write, because the next process counts it anew.
+    # The record has the time that was left when it was written. The next process counts this time from its start.
     history = [attrs.evolve(each, deadline=None) for each in context.conversation.messages]
     return {
         "history": digest_of(history, dict(context.state_values)),

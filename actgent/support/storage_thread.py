@@ -197,11 +197,11 @@ def _open_pipe() -> tuple[int, int]:
     return ends
 
 
-def _work(jobs: "queue.SimpleQueue[Job | None]", *told: int) -> None:
+def _work(jobs: "queue.SimpleQueue[Job | None]", *pipe_ends: int) -> None:
     while (job := jobs.get()) is not None:
         job.result, done = outcome.capture(job.fn, *job.args), job.done
         job = None  # an idle thread keeps no reference to the last job
         with contextlib.suppress(OSError):  # the pipe is closed
             os.write(done, b"\0")
-    for end in told:
+    for end in pipe_ends:
         os.close(end)

@@ -303,7 +303,7 @@ class A2AModel(LLM):
         translator = A2AAgent("translator", "https://agents.example.com/a2a/translator", auth=Bearer(token))
         await runtime.start(BareAgent("translator", llm=A2AModel(translator), tools=[translator]))
 
-    The agent can be used wherever an agent of the program can: in `session.delegate`, as a tool of other agents, in pipelines and
+    Use it like an agent of the program: in `session.delegate`, as a tool of other agents, in pipelines and
     teams. Its session is one conversation with the remote agent. Questions of the remote agent are approvals of the session, and
     a task without an answer is a failure of the turn.
 

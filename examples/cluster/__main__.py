@@ -40,16 +40,16 @@ BEFORE, AFTER = 5, 5
 class Talk:
     """Messages and answers of one session, as the client sent and received them."""
 
-    said: list[str] = attrs.field(factory=list)
-    heard: list[str] = attrs.field(factory=list)
+    sent: list[str] = attrs.field(factory=list)
+    replies: list[str] = attrs.field(factory=list)
     nodes: list[str] = attrs.field(factory=list)
     """Name of the node that gave each answer."""
     times: list[float] = attrs.field(factory=list)
     """Time at which each answer arrived, in seconds of the monotonic clock."""
 
-    def hear(self, answer: str) -> None:
+    def add_reply(self, answer: str) -> None:
         node, _, text = answer.partition(": ")
-        self.heard.append(text)
+        self.replies.append(text)
         self.nodes.append(node)
         self.times.append(time.monotonic())
 
@@ -67,22 +67,24 @@ class Story:
 
     async def talk(self, client: Client, name: str) -> None:
         session, talk = await client.agent("clerk").create_session(session_id=name), self.talks[name]
-        session.on_conversation(lambda reply: talk.hear(reply.text))
+        session.on_conversation(lambda reply: talk.add_reply(reply.text))
         left = AFTER
         while left:
             left -= self.killed_at > 0
-            talk.said.append(f"question {len(talk.said)} of {name}")
-            await session.chat(talk.said[-1], message_id=f"{name}-{len(talk.said)}")
+            talk.sent.append(f"question {len(talk.sent)} of {name}")
+            await session.chat(talk.sent[-1], message_id=f"{name}-{len(talk.sent)}")
             await trio.sleep(0.25)
         await session.wait_idle()
 
     def waiting_for(self, node: str) -> int:
         """Return the number of sessions of the node that wait for an answer."""
-        return sum(len(self.talks[each].said) > len(self.talks[each].heard) for each in self.served_by(node))
+        return sum(
+            len(self.talks[each].sent) > len(self.talks[each].replies) for each in self.served_by(node)
+        )
 
     def is_in_the_middle(self, node: str) -> bool:
         """Return True if each session has `BEFORE` answers, both nodes serve sessions, and the node has an open question."""
-        has_begun = all(len(each.heard) >= BEFORE for each in self.talks.values())
+        has_begun = all(len(each.replies) >= BEFORE for each in self.talks.values())
         return has_begun and all(map(self.served_by, NODES)) and self.waiting_for(node) > 0
 
     async def kill(self, node: str, process: trio.Process) -> None:
@@ -116,11 +118,11 @@ class Story:
             session = await client.agent("clerk").open_session(name)
             history = [each for each in await session.history() if each.sender.kind == "assistant"]
             kept = [each.text.partition(": ")[2] for each in history]
-            for answers in (talk.heard, kept):
-                missing += len(set(talk.said) - set(answers))
+            for answers in (talk.replies, kept):
+                missing += len(set(talk.sent) - set(answers))
                 twice += len(answers) - len(set(answers))
-            in_order += talk.heard == kept == talk.said
-        total = sum(len(talk.said) for talk in self.talks.values())
+            in_order += talk.replies == kept == talk.sent
+        total = sum(len(talk.sent) for talk in self.talks.values())
         served = Counter(node for talk in self.talks.values() for node in talk.nodes)
         print(
             f"{total} messages: {', '.join(f'{count} answered by {node}' for node, count in sorted(served.items()))}"
@@ -154,10 +156,10 @@ async def open_node(name: str, tokens: Path) -> AsyncGenerator[trio.Process, Non
 
 async def wait_started(name: str, process: trio.Process) -> str:
     """Wait until a node accepts requests, and return its URL."""
-    said = await process.stdout.receive_some() if process.stdout else b""
-    if not said:
+    output = await process.stdout.receive_some() if process.stdout else b""
+    if not output:
         sys.exit("a node did not start; the reason is above")
-    url = said.decode().partition(" at ")[2].partition("/v1;")[0]
+    url = output.decode().partition(" at ")[2].partition("/v1;")[0]
     print(f"node {name} of cluster {POOL} at {url}")
     return url
 

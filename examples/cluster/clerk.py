@@ -6,8 +6,8 @@ from actgent import BareAgent, ModelRequest, ScriptedLLM, Text
 
 
 def answer(chat: ModelRequest) -> str:
-    said = "".join(part.text for part in chat.messages[-1].parts if isinstance(part, Text))
-    return f"{os.environ['CLERK_NODE']}: {said}"
+    text = "".join(part.text for part in chat.messages[-1].parts if isinstance(part, Text))
+    return f"{os.environ['CLERK_NODE']}: {text}"
 
 
 clerk = BareAgent("clerk", role="a clerk", llm=ScriptedLLM(answer, delay=0.2))

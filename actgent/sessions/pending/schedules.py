@@ -37,7 +37,7 @@ MAX_REMEMBERED_IDS = 1000
 TREE_WINDOW_SECONDS = 60.0
 """Turns that a turn schedules within this number of seconds count as turns that it causes.
 
-The value is the shortest interval of a cron expression. `Limits.tree_model_calls` thus bounds a chain of turns that
+The value is the shortest interval of a cron expression. Therefore `Limits.tree_model_calls` bounds a chain of turns that
 schedule each other. Later schedules are bounded by time: an agent may schedule itself each hour for a year.
 """
 
