@@ -318,13 +318,14 @@ class Callers:
             self._report(f"{session.id} still has work after {LAST_LIFE_SECONDS:g} s in which nothing failed")
 
     async def _has_open_tasks(self, session: Session) -> bool:
-        """Return True if a child session has work left, or a child session of it. It may be only in the journal."""
+        """Return True if a descendant of a session has work or timers left. It may be only in the journal."""
         found = await self._runtime.sessions(limit=1000)
         known, below = {session._context.key}, set[SessionKey]()
         while below != known:
             below = known
             known = below | {each.key for each in found if each.parent in below}
-        return any(each.unfinished for each in found if each.key in below and each.parent is not None)
+        descendants = (each for each in found if each.key in below and each.parent is not None)
+        return any(each.unfinished or (each.due > 0 and not each.closed) for each in descendants)
 
     # --- messages ---------------------------------------------------------------------------------
 

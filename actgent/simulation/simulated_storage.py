@@ -51,7 +51,7 @@ class Storage:
         self.slow_chance = 0.0
         """Probability that a write takes seconds or minutes; 0 in the last simulated process. Half of it for a read. Memory only."""
         self.has_failed = False
-        """True if a write failed in this simulated process."""
+        """True if a write failed in this simulated process, or was lost at the end of the process."""
         self.failed_at = -math.inf
         """Time of the last failure in seconds."""
         self.on_write: OnWrite = lambda _: None
@@ -98,8 +98,12 @@ class Storage:
             journal = self._stored = _MemoryJournal(self, self._stored)
         else:
             journal = self._open = _SQLiteJournal(self, self._folder / "journal.db")
-        async with journal.running():
-            yield journal
+        try:
+            async with journal.running():
+                yield journal
+        finally:
+            # The close of a journal has a time limit. A slow write then loses the records that wait for it, as a crash does.
+            self.has_failed |= not journal._queue.is_empty
 
     def end_life(self, verdict: str) -> None:
         """Release what the operating system releases when a process ends, such as file locks.
