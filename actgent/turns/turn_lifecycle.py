@@ -457,6 +457,8 @@ class TurnLifecycle(FieldRepr):
     ) -> None:
         """Record the end of the messages that a turn answered. If the session closes with them, also record the close.
 
+        A session with open child sessions is closed later, after these sessions.
+
         `blame` is the failure kind of errors whose class does not determine the kind. `is_urgent` starts the write at once.
         """
         task = None if context.tree is None else context.tree.task
@@ -470,7 +472,9 @@ class TurnLifecycle(FieldRepr):
         elif context.cancellations is not None:
             for message in messages:
                 context.drop_cancellation(message.id)
-        closes = context.is_transient and context.should_close and not context.reports_due
+        closes = (
+            context.is_transient and context.should_close and not (context.reports_due or context.children)
+        )
         ids = [message.id for message in messages]
         if error is None:
             log.record_end(*ids, failed=None, closes=closes, is_urgent=is_urgent)

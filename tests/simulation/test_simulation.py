@@ -134,12 +134,22 @@ print(*[play(seed, Settings(program=Path({str(chosen.program)!r}))).digest for s
         (WORKSHOP, "", "memory", (1855,)),
         (WORKSHOP, "", "sqlite", (936, 1889)),
         (TEAM, "", "memory", (5, 6, 69, 197, 563, 1498)),
-        (TEAM, "restart,task", "memory", (73, 74)),
+        (TEAM, "restart,task", "memory", (73, 74, 261)),
         (ISOLATED, "", "memory", (125, 165)),
         (OWN_TASKS, "", "memory", (17,)),
         (OWN_TASKS, "restart,task", "memory", (762,)),
     ],
-    ids=["close", "restart", "workshop", "sqlite", "team", "stopped team", "isolated", "own tasks", "stopped own tasks"],
+    ids=[
+        "close",
+        "restart",
+        "workshop",
+        "sqlite",
+        "team",
+        "stopped team",
+        "isolated",
+        "own tasks",
+        "stopped own tasks",
+    ],
 )
 def test_seeds_that_failed_once(settings, program, always, journal, seeds):
     """These seeds found faults of actgent, or false alarms of the checks. They have no problem any more."""

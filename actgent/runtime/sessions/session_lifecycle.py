@@ -236,7 +236,10 @@ class SessionLifecycle:
         if context.has_moved:
             if not context.pending:
                 self.eviction.end(context)
-        elif _is_finished(context):
+            return
+        if context.children and not context.closed and _is_over(context):
+            _release_sessions(self, [*reversed(context.children.values())])  # they are closed first
+        if _is_finished(context):
             self.note_closed(context)
             self.discard(context)
 
@@ -618,7 +621,16 @@ def _release_sessions(host: SessionHost, around: list[SessionContext]) -> None:
 
 
 def _is_finished(context: SessionContext) -> bool:
-    """Return True if a session may be unloaded: it was closed or has served its only request, and has no pending work."""
+    """Return True if a session may be unloaded: it was closed, or it has served its only request and has no open child session.
+
+    Child sessions of stopped agents stay open for the next start.
+    """
+    children = (context.children or {}).values()
+    return _is_over(context) and (context.closed or all(host_of(each).is_stopping for each in children))
+
+
+def _is_over(context: SessionContext) -> bool:
+    """Return True if a session was closed or has served its only request, and has no pending work."""
     is_over = context.closed or (context.should_close and not context.reports_due)
     return is_over and not context.pending and not context.pins
 

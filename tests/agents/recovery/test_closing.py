@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent import BareAgent, ScriptedLLM, ToolCall, handoff, open_runtime, tool
 from actgent.errors import JournalFailed, NotRunning, SessionClosed
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_wrappers import WrappedJournal
@@ -490,3 +490,60 @@ async def test_a_close_during_the_end_of_the_runtime_is_refused(autojump_clock):
             nursery.start_soon(close, session)
         assert errors
         assert "waits" in await open_ones(journal)
+
+
+class NotesCloses(WrappedJournal):
+    """A journal that lists the sessions in the order of their closes."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.closed = []
+
+    def note(self, entry):
+        if any(type(each).__name__ == "SessionClosedRecord" for each in entry.records):
+            self.closed.append(entry.session_id)
+
+    async def commit(self, entry, *, epoch, durable=True):
+        self.note(entry)
+        await super().commit(entry, epoch=epoch, durable=durable)
+
+    def enqueue_write(self, entry, *, epoch):
+        self.note(entry)
+        super().enqueue_write(entry, epoch=epoch)
+
+
+@pytest.mark.parametrize("ends", ["answered", "past its deadline"])
+async def test_session_of_a_task_is_closed_after_its_children(autojump_clock, ends):
+    """A crash between the two records leaves no open session below a closed one, which no later call would close."""
+    async with MemoryJournal().running() as inner:
+        journal = NotesCloses(inner)
+        billing = BareAgent("billing", llm=ScriptedLLM(["paid"], delay=0 if ends == "answered" else 1000))
+        desk = BareAgent(
+            "desk", llm=ScriptedLLM([ToolCall("handoff_to_billing", {})]), tools=[handoff(billing)]
+        )
+        clerk = BareAgent("clerk", llm=ScriptedLLM(["ok"], repeat=True))
+        async with open_runtime(journal=journal) as runtime:
+            for agent in (clerk, desk):
+                await runtime.start(agent)
+            root = await clerk.create_session("ada", session_id="root")
+            await root.delegate("desk", "go", task_id="t1", deadline=100)
+            await trio.sleep(200)
+            assert journal.closed == ["t1/handoff/1", "t1"]
+            assert await open_ones(inner) == ["root"]
+
+
+async def test_session_of_a_task_is_closed_although_the_agent_of_a_child_is_stopped(autojump_clock):
+    """The child session stays open for the next start of its agent."""
+    async with MemoryJournal().running() as journal:
+        llm = ScriptedLLM(["ok"], repeat=True, delay=100)
+        clerk, helper, other = (BareAgent(name, llm=llm, grace=0) for name in ("clerk", "helper", "other"))
+        async with open_runtime(journal=journal) as runtime:
+            for agent in (clerk, helper, other):
+                await runtime.start(agent)
+            root = await clerk.create_session("ada", session_id="root")
+            await root.delegate("helper", "go", task_id="t1")
+            parent = await helper.open_session("t1")
+            await other.create_session("ada", session_id="below", parent=parent)
+            runtime.stop("other")
+            await trio.sleep(300)
+            assert await open_ones(journal) == ["below", "root"]
