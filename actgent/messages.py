@@ -20,7 +20,7 @@ import attrs
 from typing_extensions import TypeVar
 
 from actgent.approvals import Approval
-from actgent.errors import ConfigurationError, SessionClosed, meant, nearest
+from actgent.errors import ConfigurationError, NotRunning, SessionClosed, meant, nearest
 from actgent.errors.end_user_messages import sentence_for
 from actgent.errors.text_escaping import shown
 from actgent.information_flow_labels import Label, label_of
@@ -894,7 +894,7 @@ _OPEN_KINDS = ("journal", "moved", "stopped")
 
 def is_open_failure(kind: str, error: Exception) -> bool:
     """Return True if the message may still be answered after a failure of this kind: after a restart, or when sent again."""
-    return kind in _OPEN_KINDS and not isinstance(error, SessionClosed)
+    return kind in _OPEN_KINDS and not isinstance(error, NotRunning | SessionClosed)
 
 
 def _failure_id(message_id: str) -> str:

@@ -1174,6 +1174,7 @@ KINDS: tuple[tuple[type[Exception], str], ...] = (
     (DeadlineExceeded, "deadline"),
     (Stopped, "stopped"),
     (SessionClosed, "stopped"),
+    (NotRunning, "stopped"),
     (DepsMissing, "deps"),
     (JournalError, "journal"),
     (SessionMoved, "moved"),

@@ -17,7 +17,7 @@ import trio
 from actgent.agents.agent import Agent
 from actgent.agents.agent_construction import AgentModels
 from actgent.agents.session import Session
-from actgent.errors import ActgentError, JournalError, NotRunning, Stopped
+from actgent.errors import ActgentError, JournalError, Stopped
 from actgent.journal.group_commit.row_format import Head
 from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import SessionKey
@@ -702,9 +702,7 @@ class _Run:
             story.failures.append(failure.kind)
             if isinstance(failure.error, Stopped):
                 notes.stopped_turns.add((root_of(session.id), life.number))
-            # The target of a handoff may be stopped.
-            may_miss = bool(self.plan.chance["restart"]) and not self.is_last
-            if failure.kind == "internal" and not (may_miss and isinstance(failure.error, NotRunning)):
+            if failure.kind == "internal":
                 self.wrong(f"internal failure in {session.id}: {_innermost(failure.error)}")
             is_final = not failure.may_continue and failure.kind != "handler"
             if is_final and not session.id.startswith(COPY_PREFIX) and notes.is_valid(session.id, era):

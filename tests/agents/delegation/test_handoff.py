@@ -23,6 +23,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.in_memory_journal import MemoryJournal
+from actgent.journal.record_types import MessageEndRecord
 from actgent.testing import assert_valid_transcript
 
 TO_CLERK = ToolCall("handoff_to_clerk", {"note": "It is about bill 7."})
@@ -231,7 +232,7 @@ async def test_a_crash_at_each_write_repeats_no_answer(step, mortal, autojump_cl
 
 
 async def test_handoff_survives_a_restart():
-    """The next process forwards without a call of the first model. If the agent does not exist, the error says so."""
+    """The next process forwards without a call of the first model."""
     async with MemoryJournal().running() as journal:
         desk, _, _, _ = pair([TO_CLERK], ["5 euros."])
         async with open_runtime(journal=journal) as runtime:
@@ -245,3 +246,26 @@ async def test_handoff_survives_a_restart():
             assert str(await desk.run("until when?", session=session)) == "Monday."
     assert not desk_llm.chats
     assert texts(clerk_llm.chats[0])[:3] == ["my bill?", "5 euros.", "until when?"]
+
+
+async def test_message_to_a_stopped_target_of_a_handoff_fails_as_stopped():
+    """The failure is final and names the agent. The next message is answered after the start of the target."""
+    received = []
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        desk, clerk, _, _ = pair([TO_CLERK], ["5 euros.", "Monday."])
+        await runtime.start(desk)
+        session = await desk.create_session("ada", session_id="s")
+        session.on_exception(received.append)
+        await desk.run("my bill?", session=session)
+        runtime.stop("clerk")
+        await trio.sleep(0.1)
+        await session.chat("until when?", message_id="m1")
+        await session.wait_idle()
+        assert [(each.kind, each.message_id, each.may_continue) for each in received] == [
+            ("stopped", "m1", False)
+        ]
+        assert "'clerk' is not running" in str(received[0])
+        records = await journal.load("s", agent="desk")
+        assert [each.failed for each in records if isinstance(each, MessageEndRecord)] == [None, "stopped"]
+        await runtime.start(clerk)
+        assert str(await desk.run("until when?", session=session)) == "Monday."
