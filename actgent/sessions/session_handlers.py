@@ -28,7 +28,7 @@ HandlerKind = Literal[
 Handler = Callable[..., Any]
 """Sync or async function that receives a delivery, and optionally also the session."""
 H = TypeVar("H", bound=Handler)
-_BITS: dict[HandlerKind, int] = {"conversation": 1, "event": 2, "tool_result": 4, "routing": 8}
+MISSABLE: dict[HandlerKind, int] = {"conversation": 1, "event": 2, "tool_result": 4, "routing": 8}
 """Bit flags of the handler kinds for which undelivered items are logged."""
 
 
@@ -56,13 +56,13 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
     dispatch is not called any more.
     """
 
-    __slots__ = ("_had", "_missed")
+    __slots__ = ("_had", "missed")
 
     def __init__(self) -> None:
         self._had = 0
         """Bit flags of the kinds that have had a handler."""
-        self._missed = 0
-        """Bit flags of the kinds of deliveries that occurred before the session had a handler for them."""
+        self.missed = 0
+        """Bit flags (`MISSABLE`) of the kinds of deliveries that no handler received."""
 
     def add(self, kind: HandlerKind, handler: Handler) -> HandlerRegistration:
         """Register a handler, and return the registration for `drop`.
@@ -72,7 +72,7 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
             TypeError: The handler is not callable.
         """
         attached = _make_attached(handler, takes_session(handler))
-        self._had |= _BITS.get(kind, 0)
+        self._had |= MISSABLE.get(kind, 0)
         self[kind] = (*self.get(kind, ()), attached)
         return attached
 
@@ -111,17 +111,11 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
         """Return True if a handler of one of these kinds is registered."""
         return bool(self) and not self.keys().isdisjoint(kinds)
 
-    def note_missed(self, kind: HandlerKind) -> None:
-        """Store that a delivery of this kind was dropped, because no handler of this kind was registered."""
-        self._missed |= _BITS.get(kind, 0) & ~self._had
-
     def pop_missed(self, kind: HandlerKind) -> bool:
-        """Return True if deliveries of this kind were dropped before a handler was registered. Later calls return False."""
-        if not self._missed:
-            return False
-        bit = _BITS.get(kind, 0)
-        is_missed = bool(self._missed & bit)
-        self._missed &= ~bit
+        """Return True if deliveries of this kind occurred before the first handler for it was registered. Later calls return False."""
+        bit = MISSABLE.get(kind, 0)
+        is_missed = bool(self.missed & bit & ~self._had)
+        self.missed &= ~bit
         return is_missed
 
 

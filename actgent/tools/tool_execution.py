@@ -383,25 +383,21 @@ class Batch(FieldRepr):
                 return
             if self.on_stage is not None:
                 await self.on_stage(self, stage)
-            await self._run_stage(stage)
+            waiting: list[tuple[int, Tool, dict[str, Any]]] = []
+            for index in stage:
+                await trio.lowlevel.checkpoint_if_cancelled()
+                if (admitted := self._admit_or_fail(index)) is None:
+                    continue
+                tool, arguments = admitted
+                if tool.inline and not tool.retries and not waiting:  # it never waits, so it needs no task
+                    await self._run_call(index, tool, arguments)
+                else:
+                    waiting.append((index, tool, arguments))
+            if len(waiting) == 1:
+                await self._run_call(*waiting[0])
+            elif waiting:
+                await self._run_concurrently(waiting)
             former = stage
-
-    async def _run_stage(self, stage: Sequence[int]) -> None:
-        """Check the calls of one stage, and run the calls that pass the check. The calls of a stage may overlap."""
-        waiting: list[tuple[int, Tool, dict[str, Any]]] = []
-        for index in stage:
-            await trio.lowlevel.checkpoint_if_cancelled()
-            admitted = self._admit_or_fail(index)
-            if admitted is None:
-                continue
-            if not waiting and _is_immediate(admitted[0]):
-                await self._run_call(index, *admitted)
-            else:
-                waiting.append((index, *admitted))
-        if len(waiting) == 1:
-            await self._run_call(*waiting[0])
-        elif waiting:
-            await self._run_concurrently(waiting)
 
     async def _run_concurrently(self, calls: Sequence[tuple[int, Tool, dict[str, Any]]]) -> None:
         """Run each call in its own task.
@@ -459,7 +455,7 @@ class Batch(FieldRepr):
 
         Otherwise set an error as its result, or record that the call waits for approval, and return None.
         """
-        if self.is_resolved(index):  # before a restart
+        if index in self._finished or index in self.awaiting_approval:  # before a restart
             return None
         call = self.calls[index]
         if index in self.maybe_started and not self.can_start(index):
@@ -588,10 +584,7 @@ class Batch(FieldRepr):
     async def _run_call(self, index: int, tool: Tool, arguments: dict[str, Any]) -> None:
         """Run one call that passed the checks. Record its result or its request for an approval."""
         call = self.calls[index]
-        grant = self.grants.get(call.id) if self.grants else None
-        call_context = self.context.for_call(call, grant, is_inline=tool.inline, is_only=len(self.calls) == 1)
-        if tool.calls_tools and self.host is not None:
-            call_context.tools = self.host.nest(call)
+        call_context = self._context_of(call, tool)
         self._started[index] = tool, call_context
         if self.on_start is not None:
             self.on_start(call)
@@ -608,7 +601,7 @@ class Batch(FieldRepr):
             return
         finally:
             call_context.report = None  # a thread that runs on after the timeout must not report progress
-        if self.grants and isinstance(self.grants.get(call.id), Edit):
+        if isinstance(call_context.approval, Edit):
             result = attrs.evolve(result, content=_note_edited_arguments(result.content, arguments))
         result = self._label(result, tool, call_context)
         if self.isolation is not None:
@@ -618,6 +611,15 @@ class Batch(FieldRepr):
             self.on_finish(result)
         if tool.hooks:
             _call_hook(tool, "on_success" if result.error is None else "on_error", call, result)
+
+    def _context_of(self, call: ToolCall, tool: Tool) -> ToolContext:
+        context = self.context if len(self.calls) == 1 else self.context.copy()
+        context.call_id, context.tool_name, context.approval = call.id, call.name, self.grants.get(call.id)
+        if not tool.inline:
+            context.create_state()
+        if tool.calls_tools and self.host is not None:
+            context.tools = self.host.nest(call)
+        return context
 
     def _label(self, result: ToolResult, tool: Tool, call_context: ToolContext) -> ToolResult:
         """Return a result with its untrusted sources and its readers. Untrusted text is put between delimiters."""
@@ -686,8 +688,17 @@ class Batch(FieldRepr):
             ApprovalRequired: The tool requested an approval.
         """
         started_at = time.time()  # directly after the begin of the call's span
+        media: tuple[Medium, ...] = ()
         try:
-            text, media = await self._run_to_text(call, tool, arguments, call_context)
+            key = canonical_json(arguments) if tool.cache else ""
+            text = tool.result_cache.get(key) if key else None
+            if text is None:
+                execution = (
+                    tool.execute(arguments, call_context)
+                    if tool.inline and not tool.retries  # it never waits, so it needs no timer
+                    else self._run_with_timeout(call, tool, arguments, call_context)
+                )
+                text, media = self._convert_value(call, tool, await execution, call_context, key)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code may raise anything; the model reads the error
             error = convert_user_error(raised, "tool", tool.name)
             if (question := _find_approval_request(error)) is not None:
@@ -706,25 +717,15 @@ class Batch(FieldRepr):
             return _error_result(call, error_text, status=status, raised=raised_class, started_at=started_at)  # noqa: ASYNC104 - as above
         if len(text) > self.max_characters:
             text = self._shorten(call, text)
-        result = _success_result(call, text, started_at)
-        return attrs.evolve(result, media=media) if media else result
+        return _success_result(call, text, media, started_at)
 
-    async def _run_to_text(
-        self, call: ToolCall, tool: Tool, arguments: dict[str, Any], call_context: ToolContext
+    def _convert_value(
+        self, call: ToolCall, tool: Tool, value: object, call_context: ToolContext, key: str
     ) -> tuple[str, tuple[Medium, ...]]:
-        """Run a call, and return its result text and media.
+        """Convert a tool's value to the text and the media of the result.
 
-        For a tool with `cache`, return the cached text of equal arguments. Media are not cached.
+        If `key` is not empty, the text is cached with this key. Media are not cached.
         """
-        key = canonical_json(arguments) if tool.cache else ""
-        if key and (cached := tool.result_cache.get(key)) is not None:
-            return cached, ()
-        maybe_started = (
-            tool.execute(arguments, call_context)
-            if _is_immediate(tool)
-            else self._run_with_timeout(call, tool, arguments, call_context)
-        )
-        value = await maybe_started
         if Labelled.was_made:
             value = self._take_labels(call, value, call_context)
         if type(value) not in _WITHOUT_MEDIA and has_media(value):
@@ -898,11 +899,6 @@ def _evaluate_approval_rule(rule: ApprovalRule, call: ToolCall, tool: Tool) -> b
     raise ToolError(f"the approval rule of this tool failed: {describe(error)}") from error
 
 
-def _is_immediate(tool: Tool) -> bool:
-    """Return True if a call of the tool never waits, so that the call needs no separate task and no timer."""
-    return tool.inline and not tool.retries
-
-
 def _note_edited_arguments(content: str, arguments: Mapping[str, Any]) -> str:
     """Append a note to the text of a result, which says that an approver has changed the arguments of the call."""
     return f"{content}\n[an approver changed the arguments to {to_text(arguments)}]".lstrip("\n")
@@ -948,12 +944,15 @@ def _is_retryable(error: Exception, tool: Tool) -> bool:
     )
 
 
-def _success_result(call: ToolCall, content: str, started_at: float = 0.0) -> ToolResult:
+def _success_result(
+    call: ToolCall, content: str, media: tuple[Medium, ...] = (), started_at: float = 0.0
+) -> ToolResult:
     return make_result(
         id=f"{call.id}/result",  # equal for a call that is repeated after a crash
         call_id=call.id,
         tool_name=call.name,
         content=content,
+        media=media,
         native=call.native,
         started_at=started_at,
         ended_at=time.time() if started_at else 0.0,

@@ -223,38 +223,23 @@ class ToolContext(FieldRepr, Generic[DepsT_co]):
             )
         return found
 
-    def for_call(
-        self, call: ToolCall, approval: Grant | None, *, is_inline: bool, is_only: bool = False
-    ) -> "ToolContext":
-        """Return a context for one call. With `is_only`, this object is changed and returned; otherwise a copy is returned.
-
-        Unless `is_inline`, the tool may run in a thread. Therefore the state store is created now, in the thread of the event
-        loop.
-        """
-        if is_only:
-            self.call_id, self.tool_name, self.approval, self._idempotency_key = (
-                call.id,
-                call.name,
-                approval,
-                "",
-            )
-            if not is_inline:
-                self._state = self.state
-            return self
+    def copy(self) -> "ToolContext":
+        """Return a copy for one of several calls, with the fields that all calls of the turn share."""
         return make_context(  # not attrs.evolve: it takes longer than the rest of an inline call
             session_id=self.session_id,
             owner=self.owner,
             agent=self.agent,
-            call_id=call.id,
-            state=self._state if is_inline else self.state,
+            state=self._state,
             source=self._source,
             deps=self._deps,
             session=self.session,
             threads=self.threads,
-            tool_name=call.name,
             report=self.report,
-            approval=approval,
         )
+
+    def create_state(self) -> None:
+        """Create the state store, because the tool may read it in another thread than that of the event loop."""
+        self._state = self.state
 
 
 make_context: Callable[..., ToolContext[Any]] = fast_constructor(ToolContext)

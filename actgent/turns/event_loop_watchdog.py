@@ -32,7 +32,7 @@ BLOCKED_SECONDS = 1.0
 _PACKAGE = str(pathlib.Path(__file__).parents[1]) + os.sep
 _CALLERS: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {
-        ("actgent.tools.tool_execution", "Batch._run_to_text"): ("tool", "tool"),
+        ("actgent.tools.tool_execution", "Batch._run_and_convert"): ("tool", "tool"),
         ("actgent.turns.calls.model_calls", "ModelCaller.ask"): ("model", "llm"),
         ("actgent.turns.outcome_dispatcher", "Dispatcher._finish"): ("handler", "handler"),
     }

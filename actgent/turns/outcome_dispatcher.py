@@ -26,7 +26,14 @@ from actgent.messages import (
 from actgent.protocols.protocol_interface import Outcome, SendReply
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_context import SessionContext, Turn
-from actgent.sessions.session_handlers import Handler, HandlerKind, HandlerRegistration, name_of, to_awaitable
+from actgent.sessions.session_handlers import (
+    MISSABLE,
+    Handler,
+    HandlerKind,
+    HandlerRegistration,
+    name_of,
+    to_awaitable,
+)
 from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.user_code_calls import convert_user_error
 from actgent.tools.outputs.result_text import error_text
@@ -110,7 +117,7 @@ class Dispatcher(FieldRepr):
         kind = HANDLER_KINDS[type(delivery)]
         handlers = context.handlers.get(kind, ())
         if not handlers and (turn is None or not turn.listeners):
-            context.handlers.note_missed(kind)
+            context.handlers.missed |= MISSABLE.get(kind, 0)
         for position, attached in enumerate(handlers):
             handler = attached.handler
             try:

@@ -107,10 +107,10 @@ class ArgumentsValidator:
                 f'Invalid arguments for tool "{self._tool}": the arguments must be a JSON object{_parse_failure(arguments)}'
             )
         try:
-            copy = {
-                key: value if type(value) in _SCALARS else _copy_value(value)
-                for key, value in arguments.items()
-            }
+            copy = dict(arguments)
+            for key, value in arguments.items():
+                if type(value) not in _SCALARS:
+                    copy[key] = _copy_value(value)
             reason = self._schema.reason(copy)
             if reason is not None:
                 # Small models send numbers and booleans as text.

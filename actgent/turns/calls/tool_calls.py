@@ -124,7 +124,6 @@ class ToolCaller(FieldRepr):
             if not (is_counted or batch.is_rejected):
                 turn.progress.counted = turn.answer_id
                 self._count(turn, known)
-            self._prepare(turn, batch)
             if turn.listeners:
                 await self._notify_readers(turn, known)
             turn.expose()
@@ -160,7 +159,7 @@ class ToolCaller(FieldRepr):
         """Append a result for each tool call of the turn that will not run, because providers reject calls without results."""
         context = turn.session
         if context.conversation.open_calls:
-            batch = self._batch(turn, self._resolve_calls(context.conversation.open_calls))
+            batch = self._batch(turn, self._with_call_ids(turn, context.conversation.open_calls))
             self._close(turn, turn.message, batch, None, is_final=True)
 
     async def deliver(self, turn: Turn) -> None:
@@ -173,20 +172,6 @@ class ToolCaller(FieldRepr):
             if self.observer.stream.active:
                 self.observer.take_result(context, result)
             await self.dispatcher.deliver(turn, result)
-
-    def _prepare(self, turn: Turn, batch: Batch) -> None:
-        """Attach the turn's observers and records to a batch of tool calls before it runs.
-
-        With a journal, calls with side effects are recorded before they start.
-        """
-        context = turn.session
-        if self.observer.stream.active:
-            batch.on_start = partial(self.observer.start_tool, context)
-        if context.log is None:
-            return
-        batch.on_stage = partial(self._record_call_start, context.log, turn)
-        if len(batch.calls) > 1:  # a single result is written with the message that carries it
-            batch.on_finish = context.log.record_result_soon
 
     def _make_progress_publisher(self, turn: Turn) -> ProgressPublisher | None:
         """Return a publisher that delivers the progress of tools to handlers and observers; None if there are no receivers."""
@@ -209,14 +194,11 @@ class ToolCaller(FieldRepr):
         for listener in turn.listeners:
             listener.receive_calls(calls)
 
-    def _resolve_calls(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
-        """Replace each call of the tool `call_tool` by the call of the tool that it names, and return all calls."""
-        return [self.registry.resolve(call) for call in calls] if self.registry.has_toolsets else calls
-
     def _with_call_ids(self, turn: Turn, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
         """Resolve `call_tool` calls, and assign ids to calls that the provider sent without an id."""
         context = turn.session
-        calls = self._resolve_calls(calls)
+        if self.registry.has_toolsets:
+            calls = [self.registry.resolve(call) for call in calls]
         for call in calls:
             if not call.id:
                 break
@@ -276,8 +258,18 @@ class ToolCaller(FieldRepr):
         return tool is not None and tool.effect != "pure" and batch.can_start(index)
 
     def _batch(self, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
+        """Create the batch of an answer's tool calls, with the turn's decisions, observers and records.
+
+        With a journal, the batch records calls with side effects before they start.
+        """
         context = turn.session
         batch = self.new_batch(turn, calls)
+        if self.observer.stream.active:
+            batch.on_start = partial(self.observer.start_tool, context)
+        if context.log is not None:
+            batch.on_stage = partial(self._record_call_start, context.log, turn)
+            if len(calls) > 1:  # a single result is written with the message that carries it
+                batch.on_finish = context.log.record_result_soon
         if context.approvals is not None:
             self.approvals.apply_decisions(context.approvals, batch)
         if turn.checkpoint is not None:
