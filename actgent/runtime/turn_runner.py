@@ -1,21 +1,26 @@
-"""`TurnRunner`: claims, starts, runs, suspends, resumes and finishes the turns of an agent, each in its own task."""
+"""`TurnRunner`: claims, starts, runs, suspends, resumes and finishes the turns of an agent, each in a worker task.
+
+Starting a turn wakes an idle worker (`Workers`) instead of creating a task and a cancel scope. A worker runs a turn in two parts:
+`run` receives a cancel scope that other tasks may cancel to stop the turn, and `finish` follows outside of that scope. If the
+nursery is cancelled, `abandon` is called instead of `finish`, also for turns that have finished. A turn runs with the context
+variables of the sender, as in a new task. Idle workers that no turn has needed for a second end.
+"""
 
 import functools
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from threading import get_ident
+from typing import Any
 
-import attrs
 import trio
 
 from actgent.actors.actor import calling_actor
 from actgent.actors.actor_cell import Cell
 from actgent.actors.dead_letters import DeadLetter
-from actgent.actors.deadline_timer import Timer
+from actgent.actors.deadline_timer import Timer, TimerHandle
 from actgent.actors.event_loop_check import check_loop
 from actgent.actors.inbox import InboxEntry, PriorityInbox
-from actgent.actors.trio_task_pool import Workers
 from actgent.errors import ActorFailed, Interrupted, NotRunning, SessionMoved
 from actgent.journal.record_types import ResumptionRecord, SuspensionRecord
 from actgent.messages import Failure, Message, Priority
@@ -32,7 +37,6 @@ from actgent.sessions.session_context import (
     is_inside,
     running_turn,
 )
-from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.tools.pausable_time_limits import time_limits
 from actgent.turns.agent_core import AgentCore
@@ -44,36 +48,164 @@ from .waits_between_sessions import running_session
 _log = logger_of(__name__)
 URGENT_CAME = "an urgent message came"
 NEWER_CAME = "a newer message came"
+IDLE_SECONDS = 1.0
+"""Seconds after which an idle worker ends. A parked task takes about 2 KB."""
+MAX_ENDED_AT_ONCE = 1000
+"""Maximum number of workers that end in one step. Each takes a few microseconds of the event loop."""
+_NO_VARIABLES = Context()
+"""Empty context that replaces the context variables of parked workers."""
 REPLY_CHECKPOINTS = 4
 """Number of checkpoints for which a slot is reserved after an answer, so that the answered caller can send its next message."""
 
 
-@attrs.frozen(repr=False)
-class Suspend(FieldRepr):
-    """Next step: suspend the turn until approvals are decided."""
+# --- worker tasks ----------------------------------------------------------------------------
 
 
-@attrs.frozen(repr=False)
-class FailWith(FieldRepr):
-    """Next step: fail the turn with an error."""
+class _Wake:
+    """Reusable object that passes the next turn to an idle worker, in place of a new `outcome.Value` for each turn."""
 
-    error: Exception
+    __slots__ = ("turn",)
 
+    def __init__(self) -> None:
+        self.turn: object = None
 
-@attrs.frozen(repr=False)
-class End(FieldRepr):
-    """Next step: end the turn successfully."""
-
-
-_SUSPEND, _END = Suspend(), End()
+    def unwrap(self) -> object:
+        turn, self.turn = self.turn, None  # a worker keeps no reference to a turn
+        return turn
 
 
-def next_step(turn: Turn) -> Suspend | FailWith | End:
-    """Return the next step of a turn after its last model call: suspension, failure or end."""
-    if turn.error is None and turn.pending_approvals is not None:
-        return _SUSPEND
-    error = turn.error if turn.stop is None else turn.stop
-    return _END if error is None else FailWith(error)
+class Workers:
+    """Runs turns concurrently, each in a task of the nursery. Exceptions of a turn are raised in the nursery."""
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        *,
+        timer: Timer,
+        run: Callable[[trio.CancelScope, Turn], Awaitable[object]],
+        finish: Callable[[Turn], Awaitable[object]],
+        abandon: Callable[[Turn], Awaitable[object]],
+        on_unneeded: Callable[[int], bool] | None = None,
+    ) -> None:
+        """Create a pool whose workers are tasks of `nursery`.
+
+        Args:
+            nursery: Nursery of the worker tasks.
+            timer: Timer for the checks of idle workers.
+            run: First part of a turn; other tasks may cancel its scope to stop the turn.
+            finish: Second part of a turn, also after a stop.
+            abandon: Called in place of `finish` if the nursery is cancelled.
+            on_unneeded: Called with the number of idle workers that no turn needed for `IDLE_SECONDS`. It returns True if it
+                has cancelled the nursery.
+        """
+        self._nursery = nursery
+        self._timer = timer
+        self._run = run
+        self._finish = finish
+        self._abandon = abandon
+        self._on_unneeded = on_unneeded
+        self._idle: dict[trio.lowlevel.Task, Any] = {}
+        """Parked workers with their `_Wake` objects, which replace trio outcomes."""
+        self._unused = 0
+        """Minimum number of parked workers since the last check. These workers were not needed by any turn."""
+        self._check: TimerHandle | None = None
+        """Scheduled check of how many parked workers were needed; None if none is scheduled."""
+
+    @trio.lowlevel.enable_ki_protection
+    def start_with(self, variables: Context, turn: Turn) -> None:
+        """Start a turn with the context variables `variables`. No other task may use this context object."""
+        if self._idle:
+            task, wake = self._idle.popitem()
+            self._unused = min(self._unused, len(self._idle))
+            task.context = variables
+            wake.turn = turn
+            trio.lowlevel.reschedule(task, wake)
+        else:
+            variables.run(self._nursery.start_soon, self._work, turn)
+
+    async def _work(self, turn: Turn | None) -> None:
+        task, wake = trio.lowlevel.current_task(), _Wake()
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            del self._idle[task]
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        while turn is not None:
+            try:
+                with trio.CancelScope() as scope:
+                    while True:  # one scope serves many turns until it is cancelled
+                        await self._run(scope, turn)
+                        if scope.cancel_called:
+                            break
+                        await self._finish(turn)
+                        turn = None  # a parked worker keeps no reference to a turn
+                        turn = await self._wait_turn(task, wake, leave)
+                        if turn is None:
+                            return
+                if turn is not None:  # None: the worker was stopped
+                    await self._finish(turn)
+            except BaseException as error:
+                # The cancellation of the nursery. Nurseries inside the turn raise it as a group, and the scope above lets it
+                # pass if both are cancelled at the same moment.
+                if turn is not None and not isinstance(error, Exception):
+                    await self._abandon(turn)  # noqa: ASYNC102 - it shields itself, with a time limit
+                raise
+            turn = None
+            turn = await self._wait_turn(task, wake, leave)
+
+    @trio.lowlevel.enable_ki_protection  # an interrupt after the entry would give the next turn to an ended worker
+    async def _wait_turn(
+        self, task: trio.lowlevel.Task, wake: _Wake, leave: Callable[[object], trio.lowlevel.Abort]
+    ) -> Turn | None:
+        """Sleep until a turn arrives, and return it; None ends the worker. trio calls `leave` if the worker is cancelled."""
+        # The context takes effect with the next step of the task, which belongs to its next turn.
+        task.context = _NO_VARIABLES
+        self._idle[task] = wake
+        if self._check is None:
+            self.watch()
+        turn: Turn | None = await trio.lowlevel.wait_task_rescheduled(leave)
+        return turn
+
+    def watch(self) -> None:
+        """Schedule a check of how many idle workers were needed, unless a check is scheduled already."""
+        if self._check is None:
+            self._unused = len(self._idle)
+            self._check = self._timer.call_at(trio.current_time() + IDLE_SECONDS, self._end_unused)
+
+    @property
+    def idle_count(self) -> int:
+        """Number of idle workers, which sleep until the next turn."""
+        return len(self._idle)
+
+    @trio.lowlevel.enable_ki_protection
+    def end_idle(self) -> None:
+        """End all idle workers, and cancel the scheduled check, which would keep this object in memory."""
+        for task, wake in self._idle.items():
+            trio.lowlevel.reschedule(task, wake)
+        self._idle.clear()
+        self.close()
+
+    def close(self) -> None:
+        """Cancel the scheduled check after the nursery has ended, because the check would keep this object in memory."""
+        if self._check is not None:
+            self._check.cancel()
+
+    @trio.lowlevel.enable_ki_protection
+    def _end_unused(self) -> None:
+        """End idle workers that no turn has needed since `watch`. If other idle workers remain, schedule the next check."""
+        self._check = None
+        on_unneeded = self._on_unneeded
+        if on_unneeded is not None and self._unused == len(self._idle) and on_unneeded(self._unused):
+            return
+        for task in list(self._idle)[
+            : min(self._unused, MAX_ENDED_AT_ONCE)
+        ]:  # the longest parked workers first
+            trio.lowlevel.reschedule(task, self._idle.pop(task))
+        if self._idle:
+            self.watch()
+
+
+# --- turns -----------------------------------------------------------------------------------
 
 
 class TurnRunner:
@@ -114,7 +246,7 @@ class TurnRunner:
         self._thread: int | None = None
         """Id of the thread of the event loop; None before the start, during a restart and after the end."""
         self._nursery: trio.Nursery | None = None
-        self._workers: Workers[Turn] | None = None
+        self._workers: Workers | None = None
         self.is_dormant = False
         """True while the agent runs without a task, because it had no work. The next work starts its task."""
         self._became_dormant: trio.Event
@@ -377,11 +509,11 @@ class TurnRunner:
     async def _finish_turn(self, turn: Turn) -> None:
         """Finish a turn and release its session, unless an URGENT message takes the session over."""
         context = turn.session
-        if (step := next_step(turn)) is _SUSPEND:
+        if turn.error is None and turn.pending_approvals is not None:
             self._suspend(turn)
             self.pump()
             return
-        error = step.error if isinstance(step, FailWith) else None
+        error = turn.error if turn.stop is None else turn.stop
         urgent = None
         try:
             if error is not None and not context.has_moved:

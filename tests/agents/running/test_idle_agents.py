@@ -8,9 +8,9 @@ import trio
 import trio.testing
 
 from actgent import LLM, Approve, BareAgent, Priority, ScriptedLLM, Text, ToolCall, open_runtime, tool
-from actgent.actors.trio_task_pool import IDLE_SECONDS
 from actgent.errors import NotRunning
 from actgent.llm.model_interface import ModelResponse
+from actgent.runtime.turn_runner import IDLE_SECONDS
 
 IDLE = 3 * IDLE_SECONDS
 STEPS = range(8)

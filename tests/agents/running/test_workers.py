@@ -6,7 +6,7 @@ import trio
 import trio.testing
 
 from actgent.actors.deadline_timer import Timer
-from actgent.actors.trio_task_pool import IDLE_SECONDS, Workers
+from actgent.runtime.turn_runner import IDLE_SECONDS, Workers
 
 WHO = contextvars.ContextVar("WHO", default="nobody")
 
@@ -37,7 +37,7 @@ async def test_a_worker_serves_job_after_job(nursery):
 
     workers = Workers(nursery, timer=Timer(), run=run, finish=finish, abandon=finish)
     for number in range(5):
-        workers.start_soon(number)
+        workers.start_with(contextvars.copy_context(), number)
         await trio.testing.wait_all_tasks_blocked()
     assert len(tasks) == 5
     assert len(set(tasks)) == 1
@@ -49,10 +49,10 @@ async def test_jobs_have_separate_context_variables(nursery):
     log = []
     workers = Workers(nursery, timer=Timer(), **noting(log))
     for name in ("ada", "bob"):
-        workers.start_soon(name)
+        workers.start_with(contextvars.copy_context(), name)
         await trio.testing.wait_all_tasks_blocked()
     token = WHO.set("starter")
-    workers.start_soon("eve")
+    workers.start_with(contextvars.copy_context(), "eve")
     WHO.reset(token)
     await trio.testing.wait_all_tasks_blocked()
     assert [entry for entry in log if entry[0] == "run"] == [
@@ -78,11 +78,11 @@ async def test_only_run_can_be_cancelled(nursery):
         log.append(f"{name} finished")
 
     workers = Workers(nursery, timer=Timer(), run=run, finish=finish, abandon=finish)
-    workers.start_soon("endless")
+    workers.start_with(contextvars.copy_context(), "endless")
     await trio.testing.wait_all_tasks_blocked()
     scopes["endless"].cancel()
     await trio.testing.wait_all_tasks_blocked()
-    workers.start_soon("next")
+    workers.start_with(contextvars.copy_context(), "next")
     await trio.testing.wait_all_tasks_blocked()
     assert log == ["endless finished", "next ran", "next finished"]
     assert scopes["next"] is not scopes["endless"]
@@ -106,13 +106,13 @@ async def test_idle_workers_end(nursery, autojump_clock):
     workers = Workers(nursery, timer=timer, run=run, finish=finish, abandon=finish)
     before = len(nursery.child_tasks)
     for number in range(50):
-        workers.start_soon(number)
+        workers.start_with(contextvars.copy_context(), number)
     assert count() == 50
     gate.set()
     await trio.testing.wait_all_tasks_blocked()
     for _ in range(10):
         for number in range(20):
-            workers.start_soon(number)
+            workers.start_with(contextvars.copy_context(), number)
         await trio.sleep(IDLE_SECONDS / 3)
     assert count() == 20
     await trio.sleep(3 * IDLE_SECONDS)
@@ -134,7 +134,9 @@ async def test_job_error_is_raised_by_the_nursery():
     for half in ("run", "finish"):
         with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match=half)):
             async with trio.open_nursery() as nursery:
-                Workers(nursery, timer=Timer(), run=run, finish=finish, abandon=finish).start_soon(half)
+                Workers(nursery, timer=Timer(), run=run, finish=finish, abandon=finish).start_with(
+                    contextvars.copy_context(), half
+                )
 
 
 @pytest.mark.parametrize("where", ["side by side", "in the end of one that was stopped"])
@@ -157,7 +159,7 @@ async def test_job_cancelled_by_the_nursery_is_abandoned(where, nursery):
         log.append(name)
 
     workers = Workers(nursery, timer=Timer(), run=run, finish=finish, abandon=abandon)
-    workers.start_soon("ada")
+    workers.start_with(contextvars.copy_context(), "ada")
     await trio.testing.wait_all_tasks_blocked()
     nursery.cancel_scope.cancel()
     with trio.CancelScope(shield=True):
@@ -191,12 +193,14 @@ def test_ctrl_c_while_a_worker_parks_keeps_the_worker(monkeypatch):
 
             def press(leave):
                 monkeypatch.setattr(trio.lowlevel, "wait_task_rescheduled", park)
-                trio.lowlevel.current_trio_token().run_sync_soon(workers.start_soon, "second")
+                trio.lowlevel.current_trio_token().run_sync_soon(
+                    workers.start_with, contextvars.copy_context(), "second"
+                )
                 signal.raise_signal(signal.SIGINT)
                 return park(leave)
 
             monkeypatch.setattr(trio.lowlevel, "wait_task_rescheduled", press)
-            workers.start_soon("first")
+            workers.start_with(contextvars.copy_context(), "first")
             await trio.Event().wait()
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -222,11 +226,11 @@ def test_ctrl_c_does_not_interrupt_waking_a_worker(monkeypatch, jobs, autojump_c
             nursery.start_soon(timer.run)
             workers = Workers(nursery, timer=timer, **noting(log))
             for number in range(jobs):
-                workers.start_soon(number)
+                workers.start_with(contextvars.copy_context(), number)
             await trio.testing.wait_all_tasks_blocked()
             monkeypatch.setattr(trio.lowlevel, "reschedule", press)
             if jobs == 1:
-                workers.start_soon("next")
+                workers.start_with(contextvars.copy_context(), "next")
             await trio.sleep(2 * IDLE_SECONDS)
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
