@@ -14,7 +14,7 @@ from urllib.parse import quote
 import attrs
 import orjson
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope as ASGIScope, Send
+from starlette.types import Receive, Scope as ASGIScope, Send
 
 from actgent import __version__
 from actgent.interop.run_events import RunEvent
@@ -172,17 +172,10 @@ class _TaskEvents(RunStream):
         self._to_error = to_error
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
-        has_begun = False
-
-        async def send_noted(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
         try:
-            await super().__call__(scope, receive, send_noted)
+            await super().__call__(scope, receive, send)
         except Exception as error:
-            if has_begun:
+            if scope["actgent.answer"].has_begun:
                 raise
             await self._to_error(to_problem(error))(scope, receive, send)
 

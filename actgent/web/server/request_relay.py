@@ -18,7 +18,7 @@ import attrs
 import orjson
 import trio
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope as ASGIScope, Send
+from starlette.types import Receive, Scope as ASGIScope, Send
 
 from actgent.client.http.http_request import (
     BREAKS_HEADER,
@@ -219,17 +219,10 @@ class _MovableStream(Response):
         self._relay, self._endpoint, self._call, self._response = relay, endpoint, call, response
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
-        has_begun = False
-
-        async def send_noted(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
         try:
-            await self._response(scope, receive, send_noted)
+            await self._response(scope, receive, send)
         except Fenced as moved:
-            if has_begun:
+            if scope["actgent.answer"].has_begun:
                 raise
             relayed = RelayedResponse(self._relay, self._endpoint, self._call, moved)
             await relayed(scope, receive, send)

@@ -313,30 +313,19 @@ class Outbox:
         """Return True if newly written records include one that may need a notification. Subclasses may report other records."""
         return has_notification(step)
 
-    async def _read_page(
-        self, head: SessionSummary, after: int, events: Sequence[str]
-    ) -> tuple[Sequence[Notification], int]:
-        """Read one page of a session's records after the number `after`.
-
-        Return the notifications for `events` and the number of the last record read.
-        """
-        return await read_notifications(self._journal, head, after, events)
-
     # --- delivering ----------------------------------------------------------------------
 
     async def _deliver_page(self, stream: DeliveryStream) -> float | None:
-        """Deliver the notifications of one page of a stream's records.
+        """Deliver the notifications of one page of a stream's records, or the one notification that is sent again.
 
         Return the seconds until the retry if an attempt failed, else None.
         """
-        if stream.redelivered_id:
-            return await self._redeliver_one(stream)
+        events = EVENTS if stream.redelivered_id else stream.target.events
         try:
             head = await self._journal.head(*stream.key)
-            if head is None:  # the session was erased
-                stream.is_erased = True
-                return None
-            notifications, last = await self._read_page(head, stream.seen, stream.target.events)
+            found = (
+                None if head is None else await read_notifications(self._journal, head, stream.seen, events)
+            )
         except (JournalDamaged, WireError) as error:
             _log.error(
                 "webhooks of session %s stopped, because its records cannot be read: %s",
@@ -347,6 +336,12 @@ class Outbox:
             return None
         except JournalError:
             return JOURNAL_RETRY_SECONDS
+        notifications, last = found or ((), stream.last)
+        if stream.redelivered_id:
+            return await self._redeliver(stream, notifications)
+        if head is None:  # the session was erased
+            stream.is_erased = True
+            return None
         has_more = last > stream.seen
         for notification in notifications:
             if stream.is_erased:  # the session was erased during a delivery
@@ -358,34 +353,18 @@ class Outbox:
             self._cursors.mark_in_memory(stream.key, stream.seen, head.updated_at)
         return None
 
-    async def _redeliver_one(self, stream: DeliveryStream) -> float | None:
-        """Deliver the failed notification of a stream again. If its session was erased, remove it from the failed list.
+    async def _redeliver(self, stream: DeliveryStream, notifications: Sequence[Notification]) -> float | None:
+        """Deliver the failed notification of a stream again. If it no longer exists, remove it from the failed list.
 
         Return the seconds until the retry if the attempt failed, else None.
         """
-        try:
-            head = await self._journal.head(*stream.key)
-            found = [] if head is None else await self._read_one(head, stream)
-        except (JournalDamaged, WireError) as error:
-            _log.error(
-                "webhooks of session %s stopped, because its records cannot be read: %s",
-                LogVariable(stream.key.session_id),
-                error,
-            )
-            stream.seen = stream.last
-            return None
-        except JournalError:
-            return JOURNAL_RETRY_SECONDS
-        if not found:
+        failed = next((each for each in notifications if each.id == stream.redelivered_id), None)
+        if failed is None:
             self._cursors.remove_failed(stream.redelivered_id)
-        elif (pause := await self._deliver(stream, found[0])) is not None:
+        elif (pause := await self._deliver(stream, failed)) is not None:
             return pause
         stream.seen = stream.last
         return None
-
-    async def _read_one(self, head: SessionSummary, stream: DeliveryStream) -> list[Notification]:
-        found, _ = await self._read_page(head, stream.seen, EVENTS)
-        return [each for each in found if each.id == stream.redelivered_id]
 
     async def _deliver_next(self, stream: DeliveryStream, notification: Notification) -> float | None:
         """Deliver the next notification of a stream, and store the number of its record as processed.
