@@ -8,8 +8,7 @@ after URGENT ones; between sessions it keeps its normal key.
 A session is *ready* if it has messages and no message of it is claimed. `FairQueue` holds the ready sessions, each with the
 key of its first message; see `actgent/support/fair_queue.py`. Ready sessions of one owner are sorted by key. Different owners
 alternate within a level. `owner_of(session_id)` returns the owner; by default all sessions have the same owner. Taking a
-message *claims* its session: follow-up messages of the claimed turn wait in a separate queue, and `release` makes the session
-ready again. `try_claim` skips all of this if no other message waits.
+message *claims* its session, and `release` makes the session ready again. `try_claim` skips all of this if no other message waits.
 
 At most `concurrency` sessions are claimed at a time, plus at most `urgent_concurrency` with URGENT messages. URGENT turns use
 no slot of other owners, which keep `concurrency` slots. URGENT messages go first. If other messages had to wait for URGENT
@@ -42,7 +41,6 @@ import functools
 import heapq
 import itertools
 import math
-from collections import deque
 from collections.abc import Callable, Collection, Hashable
 from typing import Generic, NamedTuple, TypeVar
 
@@ -124,7 +122,6 @@ class _SessionQueue(FieldRepr, Generic[M]):
     """Number of waiting messages with other priorities.
     It includes messages that have a reserved place, and messages that wait because the inbox is full.
     """
-    followups: deque[M] | None = None
     is_urgent: bool = False
     """True if the message that the session is processing is URGENT."""
     owner: str | None = None
@@ -185,7 +182,7 @@ class InboxStatistics(FieldRepr):
     """Counters of an inbox at one moment."""
 
     waiting: int
-    """Number of waiting messages, URGENT messages and follow-ups excluded."""
+    """Number of waiting messages, URGENT messages excluded."""
     urgent: int
     """Number of waiting URGENT messages."""
     claimed: int
@@ -515,19 +512,6 @@ class PriorityInbox(Generic[M]):
             queue.state = _CLAIMED
             self._change_claimed(queue, 1)
 
-    def put_followup(self, message: M) -> None:
-        """Enqueue a follow-up message of the claimed turn. It precedes all other messages of its session except URGENT ones.
-
-        Follow-ups count for no bound.
-
-        Raises:
-            UsageError: No message of the session is claimed.
-        """
-        queue = self._claimed_queue(message.session_id)
-        if queue.followups is None:
-            queue.followups = deque()
-        queue.followups.append(message)
-
     def reached_bound(self, message: M) -> "Bound | Unbounded":
         """Return the full capacity because of which a message cannot be enqueued; `UNBOUNDED` if the message can be enqueued."""
         queue = self._queues.get(message.session_id)
@@ -616,7 +600,6 @@ class PriorityInbox(Generic[M]):
         self._unlist(queue)
         queue.state = _PARKED
         queue.is_urgent = False
-        queue.followups = None
         self._parked += 1
 
     def _list(self, queue: _SessionQueue[M]) -> None:
@@ -838,19 +821,8 @@ class PriorityInbox(Generic[M]):
         del self._getters[task]
         trio.lowlevel.reschedule(task, outcome.Value(message))
 
-    def next_followup(self, session_id: str) -> M | None:
-        """Return the next follow-up message of the claimed turn, or None.
-
-        Raises:
-            UsageError: No message of the session is claimed.
-        """
-        queue = self._queues.get(session_id)
-        if queue is None or queue.state is _WAITING:
-            raise self._not_claimed_error(session_id)
-        return queue.followups.popleft() if queue.followups else None
-
     def next_urgent(self, session_id: str) -> M | None:
-        """Return the next URGENT message of a claimed session and drop the follow-ups of its turn.
+        """Return the next URGENT message of a claimed session, whose turn has ended.
 
         Return None if there is no such message, or if the session must release its slot to other sessions first.
 
@@ -862,7 +834,6 @@ class PriorityInbox(Generic[M]):
             raise self._not_claimed_error(session_id)
         if not queue.waiting or not self._is_urgent(queue) or self._must_release(queue):
             return None
-        queue.followups = None
         if not queue.is_urgent:
             queue.is_urgent = True
             if queue.state is _CLAIMED:
@@ -902,7 +873,7 @@ class PriorityInbox(Generic[M]):
         return taken
 
     def release(self, session_id: str) -> None:
-        """End the turn of a session, which makes its next message ready. Drop the remaining follow-ups.
+        """End the turn of a session, which makes its next message ready.
 
         Raises:
             UsageError: No message of the session is claimed.
@@ -924,7 +895,6 @@ class PriorityInbox(Generic[M]):
         else:
             queue.state = _WAITING
             queue.is_urgent = False
-            queue.followups = None
             if queue.waiting:
                 self._list(queue)
                 return
@@ -952,7 +922,6 @@ class PriorityInbox(Generic[M]):
         ):
             self.release(session_id)
             return None
-        queue.followups = None
         self._ready.charge(self._owner(queue), next(self._serial))
         self._claimed -= 1
         self._begin(queue)

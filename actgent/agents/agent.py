@@ -1379,6 +1379,7 @@ class Agent(Generic[DataT_co, DepsT]):
             runtime,
             self._build_core(runtime),
             name=self.name,
+            bounds=self._bounds.inbox,
             make_ref=self._make_ref,
             limits=self.limits,
             options=self._defaults.options,
@@ -1425,7 +1426,6 @@ class Agent(Generic[DataT_co, DepsT]):
             operation=self._operation,
             failure_logger=self._failure_logger,
             handler_timeout=self._bounds.handler_timeout,
-            bounds=self._bounds.inbox,
         )
 
     async def _stopped(self) -> None:

@@ -81,13 +81,11 @@ def build_core(
     operation: str,
     failure_logger: FailureLogger,
     handler_timeout: float,
-    bounds: InboxBounds,
 ) -> AgentCore:
     """Build the `AgentCore`, the message pipeline, of an agent in a runtime.
 
     `tools` is the registry that toolsets extend; `initial_tools` are the tools before toolsets connect. `threads` is the
-    maximum number of concurrent sync tools. `operation` is the OpenTelemetry operation name of the turns. `bounds` are
-    the capacities of the inbox.
+    maximum number of concurrent sync tools. `operation` is the OpenTelemetry operation name of the turns.
     """
     name = profile.name
     dispatcher = Dispatcher(failure_logger=failure_logger, timeout=handler_timeout, watch=runtime.watch)
@@ -122,7 +120,6 @@ def build_core(
             policy=policy,
             access=access,
         ),
-        inbox=PriorityInbox(f"agent {name}", size_of=message_bytes, **bounds._asdict()),
         dispatcher=dispatcher,
         observer=observer,
         router=router,
@@ -303,6 +300,7 @@ def build_actor(
     core: AgentCore,
     *,
     name: str,
+    bounds: InboxBounds,
     make_ref: Callable[[], Address],
     limits: Limits,
     options: CallOptions,
@@ -315,19 +313,21 @@ def build_actor(
         runtime: Runtime in which the agent runs.
         core: Message pipeline of the agent.
         name: Name of the agent.
+        bounds: Capacities of the inbox.
         make_ref: Returns the address of the agent.
         limits: Limits of a turn.
         options: Model call options of turns that set no others.
         on_stop: Called when the actor stops.
         deps: Deps of the agent, and their check.
     """
+    inbox = PriorityInbox(f"agent {name}", size_of=message_bytes, **bounds._asdict())
     sessions = SessionTable(
         name,
         can_unload=runtime.journal is not None,
-        on_unload=core.inbox.forget_parked,
+        on_unload=inbox.forget_parked,
         internal_context=internal_context,
     )
-    core.inbox.owner_of = sessions.quota_owner
+    inbox.owner_of = sessions.quota_owner
     turn_lifecycle = TurnLifecycle(
         agent=name,
         limits=limits,
@@ -345,7 +345,7 @@ def build_actor(
         name,
         core=core,
         turn_lifecycle=turn_lifecycle,
-        inbox=core.inbox,
+        inbox=inbox,
         sessions=sessions,
         timer=runtime.timer,
         wait_started=runtime.agents.wait_started,
@@ -367,7 +367,7 @@ def build_actor(
         core=core,
         clock=runtime.clock,
         timer_service=TimerService(
-            name, index=timers, inbox=core.inbox, timer=runtime.timer, start_soon=runner.start_soon
+            name, index=timers, inbox=inbox, timer=runtime.timer, start_soon=runner.start_soon
         ),
         propagation=runtime.propagation,
         on_stop=on_stop,

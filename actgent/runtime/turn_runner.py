@@ -509,11 +509,11 @@ class TurnRunner:
     async def _finish_turn(self, turn: Turn) -> None:
         """Finish a turn and release its session, unless an URGENT message takes the session over."""
         context = turn.session
-        if turn.error is None and turn.pending_approvals is not None:
+        if turn.must_suspend:
             self._suspend(turn)
             self.pump()
             return
-        error = turn.error if turn.stop is None else turn.stop
+        error = turn.end_error
         urgent = None
         try:
             if error is not None and not context.has_moved:

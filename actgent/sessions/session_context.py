@@ -260,6 +260,8 @@ class Turn:
     """Number of turns above this one in the chain of agents that wait for other agents; 0 for a user's message."""
     deepest: int = 0
     """Maximum `depth` in that chain, by the limits of the turns above; 0 means unlimited."""
+    next_messages: list[Message] = attrs.field(factory=list)
+    """Messages that the turn processes next: its own message, then tool results and requests to continue."""
     results: list[ToolResult] = attrs.field(factory=list)
     """Tool results that no handler has received yet."""
     pending_approvals: PendingCalls | None = None
@@ -371,6 +373,16 @@ class Turn:
             self.scope.cancel()
         elif self.on_stop is not None:
             self.on_stop()
+
+    @property
+    def must_suspend(self) -> bool:
+        """True if the turn waits for approvals and has not failed."""
+        return self.error is None and self.pending_approvals is not None
+
+    @property
+    def end_error(self) -> Exception | None:
+        """Error with which the turn ends; None if it succeeds. A request to stop precedes the error of the turn itself."""
+        return self.error if self.stop is None else self.stop
 
     def revoke_stop(self) -> None:
         """Discard a request to stop the turn, because its work was already done when the request arrived."""

@@ -10,7 +10,6 @@ from typing import Any, Protocol, cast
 import attrs
 import trio
 
-from actgent.actors.inbox import PriorityInbox
 from actgent.errors import (
     AnswerError,
     ContentFiltered,
@@ -114,7 +113,6 @@ class AgentCore(FieldRepr):
     """Renders the system prompt and the notes around the conversation."""
     models: ModelCaller
     calling: ToolCaller
-    inbox: PriorityInbox[Message]
     dispatcher: Dispatcher
     observer: Observer
     router: Router
@@ -134,20 +132,22 @@ class AgentCore(FieldRepr):
         An error is stored in `turn.error`, and not raised.
         """
         context = turn.session
-        message: Message | None = turn.message
+        messages = turn.next_messages
+        messages.clear()  # a suspended turn continues with the results of its calls
         try:
             if turn.is_cut:
                 turn.check()
             pending, turn.pending_approvals = turn.pending_approvals, None
             if pending is not None and pending.calls:
-                message = await self._rerun_after_approval(turn, pending)
+                await self._rerun_after_approval(turn, pending)
             elif turn.checkpoint is not None:
-                message = await self._resume(turn, turn.checkpoint)
-            elif turn.joined:
-                self._remember_joined(turn)
-            while message is not None:
-                await self._pass(turn, message)
-                message = self.inbox.next_followup(context.id)
+                await self._resume(turn, turn.checkpoint)
+            else:
+                if turn.joined:
+                    self._remember_joined(turn)
+                messages.append(turn.message)
+            while messages:
+                await self._pass(turn, messages.pop(0))
             if turn.stop is not None and turn.pending_approvals is None:
                 turn.revoke_stop()  # the stop request came too late
         except ApprovalNeeded as needed:
@@ -176,22 +176,20 @@ class AgentCore(FieldRepr):
         else:
             turn.pending_approvals = PendingCalls(turn.message, (), None)
 
-    async def _resume(self, turn: Turn, resume: TurnCheckpoint) -> Message | None:
-        """Continue a turn at its checkpoint after a restart.
-
-        Return the next message to process; None if the turn has ended or waits for approvals.
-        """
+    async def _resume(self, turn: Turn, resume: TurnCheckpoint) -> None:
+        """Continue a turn at its checkpoint after a restart, up to the next message to process."""
         context = turn.session
         last = context.conversation.last_message
         assert last is not None  # noqa: S101 - the turn began with a message
         if not resume.stop:
             turn.results.extend(last.tool_results)
             await self.calling.deliver(turn)
-            return last
+            turn.next_messages.append(last)
+            return
         turn.answer_id = last.id
         if last.sender.kind == "agent":
             await self._redeliver_recorded_reply(turn)
-            return None
+            return
         message = next(m for m in reversed(context.conversation.messages) if m.id == last.causation_id)
         answer = ModelResponse(parts=last.parts, stop=cast("StopReason", resume.stop))
         calls = () if last.cut else last.tool_calls
@@ -199,10 +197,9 @@ class AgentCore(FieldRepr):
         view = self._view(turn, message)
         view.state = context.state_at(resume.state_number)
         if not calls and self._is_lost(turn, view, answer, resume):
-            self._follow_up(message, BEGUN, message.stage)
-            return self.inbox.next_followup(context.id)
-        await self._react(turn, view, answer, calls)
-        return self.inbox.next_followup(context.id)
+            _follow_up(turn, message, BEGUN, message.stage)
+        else:
+            await self._react(turn, view, answer, calls)
 
     def _is_lost(self, turn: Turn, view: TurnView, answer: ModelResponse, resume: TurnCheckpoint) -> bool:
         """Return True if the tool calls in the text of a recorded answer cannot be restored after a restart.
@@ -220,18 +217,11 @@ class AgentCore(FieldRepr):
         except AnswerError:
             return False
 
-    async def _rerun_after_approval(self, turn: Turn, pending: PendingCalls) -> Message | None:
-        """Run the tool calls of an answer again after their approvals were decided.
-
-        Return the message with the results, which the turn processes next; None if calls wait for approvals again.
-        """
-        context = turn.session
-        results = await self.calling.run(turn, pending.message, pending.calls, stage=pending.stage)
-        if results is not None:
-            self.inbox.put_followup(results)
+    async def _rerun_after_approval(self, turn: Turn, pending: PendingCalls) -> None:
+        """Run the tool calls of an answer again after their approvals were decided."""
+        await self.calling.run(turn, pending.message, pending.calls, stage=pending.stage)
         if self.hooks.listeners:
             await self.hooks.call_listeners(turn, self.dispatcher)
-        return self.inbox.next_followup(context.id)
 
     def close_calls(self, turn: Turn) -> None:
         """Complete the conversation of a failing turn: append the truncated answer, and a result for each tool call without one."""
@@ -440,11 +430,7 @@ class AgentCore(FieldRepr):
         if turn.progress.repairs >= turn.limits.output_retries:
             raise _exhausted_retries_error(error, turn.progress.repairs)
         turn.progress.repairs += 1
-        self._follow_up(message, REPAIR.format(reason=error.reason.rstrip(".")), message.stage)
-
-    def _follow_up(self, message: Message, note: str, stage: str | None) -> None:
-        """Continue the turn with a system message that has the text `note`. An empty note adds no text."""
-        self.inbox.put_followup(message.caused(SYSTEM, (Text(note),) if note else (), stage=stage))
+        _follow_up(turn, message, REPAIR.format(reason=error.reason.rstrip(".")), message.stage)
 
     # --- reply and act -------------------------------------------------------------------
 
@@ -517,13 +503,11 @@ class AgentCore(FieldRepr):
             await context.log.flush()
         due = further[0] if len(further) == 1 else _deciding_outcome(further)
         if isinstance(due, CallTools):
-            results = await self.calling.run(turn, message, due.calls, stage=due.stage)
-            if results is not None:
-                self.inbox.put_followup(results)
+            await self.calling.run(turn, message, due.calls, stage=due.stage)
         elif isinstance(due, Continue):
             for outcome in further:
                 if isinstance(outcome, Continue):
-                    self._follow_up(message, outcome.note, outcome.stage)
+                    _follow_up(turn, message, outcome.note, outcome.stage)
 
     async def _let_handoff_agent_answer(self, turn: Turn, message: Message) -> bool:
         """Let the agent that the session is handed off to answer. Return False if the session is no longer handed off."""
@@ -572,6 +556,11 @@ class AgentCore(FieldRepr):
                 context.log.add_outcomes([remote_reply_record(reply)], turn.checkpoint)
                 await context.log.flush()
             await self.dispatcher.deliver(turn, reply)
+
+
+def _follow_up(turn: Turn, message: Message, note: str, stage: str | None) -> None:
+    """Continue the turn with a system message that has the text `note`. An empty note adds no text."""
+    turn.next_messages.append(message.caused(SYSTEM, (Text(note),) if note else (), stage=stage))
 
 
 def _is_empty(answer: ModelResponse) -> bool:

@@ -122,49 +122,19 @@ def test_urgent_message_of_a_claimed_session_waits_or_is_requested():
     inbox.get_nowait()
     inbox.put_nowait(Note("stop", priority=URGENT), now=1)
     assert inbox.poll() is None
-    inbox.put_followup(Note("result"))
     assert inbox.next_urgent("s").text == "stop"
     assert inbox.next_urgent("s") is None
-    assert inbox.next_followup("s") is None, "the turn that was stopped has no follow-ups any more"
-
-
-def test_followups_precede_other_messages_of_the_session():
-    """Follow-ups of a turn precede all queued messages of its session and do not count against the capacity."""
-    inbox = PriorityInbox[Note](capacity=2, session_capacity=2)
-    inbox.put_nowait(Note("begin"), now=0)
-    inbox.get_nowait()
-    for i in range(2):
-        inbox.put_nowait(Note(f"mail {i}", priority=HIGH), now=0)
-    for i in range(5):
-        inbox.put_followup(Note(f"result {i}"))
-    assert len(inbox) == 2
-    assert [inbox.next_followup("s").text for _ in range(5)] == [f"result {i}" for i in range(5)]
-    assert inbox.next_followup("s") is None
-    inbox.release("s")
-    assert drain(inbox) == ["mail 0", "mail 1"]
-
-
-def test_followups_end_with_their_turn():
-    """Follow-ups that are left when a turn is released do not reach the next turn."""
-    inbox = PriorityInbox[Note]()
-    for text in ("1", "2"):
-        inbox.put_nowait(Note(text), now=0)
-    inbox.get_nowait()
-    inbox.put_followup(Note("left over"))
-    inbox.release("s")
-    assert inbox.get_nowait().text == "2"
-    assert inbox.next_followup("s") is None
 
 
 @pytest.mark.parametrize("waiting", [True, False])
-@pytest.mark.parametrize("verb", ["put_followup", "next_followup", "next_urgent", "release"])
+@pytest.mark.parametrize("verb", ["next_urgent", "release"])
 def test_turn_methods_require_a_claimed_session(verb, waiting):
     """The methods of a turn raise for a session that is not claimed, and change nothing."""
     inbox = PriorityInbox[Note]()
     if waiting:
         inbox.put_nowait(Note("a"), now=0)
     with pytest.raises(UsageError, match="no message of session 's' is claimed"):
-        getattr(inbox, verb)(Note("x") if verb == "put_followup" else "s")
+        getattr(inbox, verb)("s")
     assert inbox.statistics().claimed == 0
     assert drain(inbox) == ["a"] * waiting
 
@@ -225,7 +195,6 @@ def test_statistics_match_the_queued_messages():
     for note in (Note("1", "a"), Note("2", "a"), Note("3", "b"), Note("4", "b", URGENT)):
         inbox.put_nowait(note, now=0)
     assert inbox.get_nowait().text == "4"
-    inbox.put_followup(Note("5", "b"))
     assert attrs.asdict(inbox.statistics()) == {
         "waiting": 3,
         "bytes": 0,
@@ -640,7 +609,7 @@ def state_of(inbox: PriorityInbox[Note]) -> str:
     if inbox.statistics().claimed:
         return "out"
     try:
-        inbox.next_followup("a")
+        inbox.take_next_messages("a", lambda _: False)
     except UsageError:
         return "waiting"
     return "lent"

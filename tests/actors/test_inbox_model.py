@@ -30,7 +30,7 @@ class NaiveInbox:
     owners: dict[str, str]
     urgent_concurrency: int
     waiting: list[tuple[float, Note]] = attrs.field(factory=list)
-    followups: dict[str, list[Note]] = attrs.field(factory=dict)
+    claimed: set[str] = attrs.field(factory=set)
     parked: set[str] = attrs.field(factory=set)
     urgent: set[str] = attrs.field(factory=set)
     """Sessions that an URGENT message is out of."""
@@ -65,7 +65,7 @@ class NaiveInbox:
 
     def heads(self) -> dict[str, Note]:
         """Return the first message of each owner among sessions that are not claimed."""
-        free = [note for note in self.ranked() if note.session_id not in {*self.followups, *self.parked}]
+        free = [note for note in self.ranked() if note.session_id not in {*self.claimed, *self.parked}]
         return {self.owners[note.session_id]: note for note in reversed(free)}
 
     def tick(self) -> int:
@@ -98,7 +98,7 @@ class NaiveInbox:
         return self.flooded and self.run >= URGENT_RUN and (is_out or bool(self.others(self.heads())))
 
     def next(self) -> Note | None:
-        heads, out = self.heads(), set(self.followups)
+        heads, out = self.heads(), set(self.claimed)
         if len(out) >= CONCURRENCY + self.urgent_concurrency:
             return None
         note = self.best(heads)
@@ -113,10 +113,10 @@ class NaiveInbox:
         return note if len(out if is_alone else out - self.urgent) < CONCURRENCY else None
 
     def begin(self, note: Note) -> None:
-        owner, out = self.owners[note.session_id], len(self.followups)
+        owner, out = self.owners[note.session_id], len(self.claimed)
         self.remove([note])
         self.turns[owner] = self.tick()
-        self.followups[note.session_id] = []
+        self.claimed.add(note.session_id)
         if note.priority is URGENT:
             self.urgent.add(note.session_id)
             self.run += 1
@@ -126,14 +126,14 @@ class NaiveInbox:
             self.flooded |= out >= CONCURRENCY
 
     def end(self, session: str) -> None:
-        del self.followups[session]
+        self.claimed.remove(session)
         if session in self.urgent:
             self.urgent.remove(session)
             if not self.urgent and not self.of(None, urgent=True):
                 self.flooded = False
 
     def gives_way(self, session: str) -> bool:
-        out = set(self.followups)
+        out = set(self.claimed)
         if len(out) >= CONCURRENCY + self.urgent_concurrency and self.heads().keys() - {self.owners[session]}:
             return True
         return self.is_throttled(out - {session})
@@ -162,7 +162,7 @@ class InboxMachine(RuleBasedStateMachine):
         self.serials = itertools.count()
 
     def claimed(self, data: st.DataObject) -> str:
-        return data.draw(st.sampled_from(sorted(self.model.followups)))
+        return data.draw(st.sampled_from(sorted(self.model.claimed)))
 
     @rule(seconds=st.sampled_from([0.0, 1.0, 15.0, 29.0, 30.0, 31.0, 100.0]))
     def time_passes(self, seconds: float) -> None:
@@ -189,28 +189,14 @@ class InboxMachine(RuleBasedStateMachine):
         if expected is not None:
             self.model.begin(expected)
 
-    @precondition(lambda self: self.model.followups)
+    @precondition(lambda self: self.model.claimed)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         session = self.claimed(data)
         self.inbox.release(session)
         self.model.end(session)
 
-    @precondition(lambda self: self.model.followups)
-    @rule(data=st.data())
-    def follow_up(self, data: st.DataObject) -> None:
-        note = Note(next(self.serials), self.claimed(data), Priority.NORMAL)
-        self.inbox.put_followup(note)
-        self.model.followups[note.session_id].append(note)
-
-    @precondition(lambda self: self.model.followups)
-    @rule(data=st.data())
-    def take_followup(self, data: st.DataObject) -> None:
-        session = self.claimed(data)
-        followups = self.model.followups[session]
-        assert self.inbox.next_followup(session) == (followups.pop(0) if followups else None)
-
-    @precondition(lambda self: self.model.followups)
+    @precondition(lambda self: self.model.claimed)
     @rule(data=st.data())
     def take_urgent(self, data: st.DataObject) -> None:
         session = self.claimed(data)
@@ -220,7 +206,7 @@ class InboxMachine(RuleBasedStateMachine):
         if expected is not None:
             self.model.begin(expected)
 
-    @precondition(lambda self: self.model.followups)
+    @precondition(lambda self: self.model.claimed)
     @rule(data=st.data(), lent=st.booleans())
     def park(self, data: st.DataObject, lent: bool) -> None:
         session = self.claimed(data)
@@ -236,7 +222,7 @@ class InboxMachine(RuleBasedStateMachine):
         session = data.draw(st.sampled_from(sorted(self.model.parked)))
         self.inbox.unpark(session)
         self.model.parked.remove(session)
-        self.model.followups[session] = []
+        self.model.claimed.add(session)
 
     @precondition(lambda self: self.model.parked)
     @rule(data=st.data())
@@ -270,9 +256,9 @@ class InboxMachine(RuleBasedStateMachine):
         statistics = self.inbox.statistics()
         assert statistics.waiting == len(self.model.of(None, urgent=False))
         assert statistics.urgent == len(self.model.of(None, urgent=True))
-        assert statistics.claimed == len(self.model.followups)
+        assert statistics.claimed == len(self.model.claimed)
         assert len(self.inbox) == len(self.model.waiting)
-        assert set(self.inbox.sessions()) == (waiting - self.model.parked) | set(self.model.followups)
+        assert set(self.inbox.sessions()) == (waiting - self.model.parked) | set(self.model.claimed)
 
 
 InboxMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=80)

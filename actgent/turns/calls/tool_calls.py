@@ -102,12 +102,12 @@ class ToolCaller(FieldRepr):
 
     async def run(
         self, turn: Turn, message: Message, calls: Sequence[ToolCall], *, stage: str | None
-    ) -> Message | None:
+    ) -> None:
         """Run the tool calls of the answer to `message`, and deliver their results to the handlers.
 
-        Return the message with the results, which the turn processes next. `stage` is the stage of the
-        protocol, such as `execution`, in which it is processed; None without stages. Return None if calls
-        wait for approval. Then `turn.pending_approvals` holds the calls to resume after all decisions.
+        The turn processes the message with the results next. `stage` is the stage of the protocol, such as
+        `execution`, in which it is processed; None without stages. If calls wait for approval, there is no such
+        message. Then `turn.pending_approvals` holds the calls to resume after all decisions.
         """
         context = turn.session
         if self.registry.connecting:
@@ -147,13 +147,13 @@ class ToolCaller(FieldRepr):
             if turn.pending_approvals is None:
                 results = self._close(turn, message, batch, stage, is_final=is_final)
         if results is None:
-            return None
+            return
         if context.log is not None:
             await context.log.flush()
         turn.check()  # stop before handlers run, since they must not be cancelled
         await self.deliver(turn)
         turn.check()
-        return results
+        turn.next_messages.append(results)
 
     def close_open(self, turn: Turn) -> None:
         """Append a result for each tool call of the turn that will not run, because providers reject calls without results."""

@@ -10,7 +10,6 @@ from actgent.errors import Interrupted
 from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import Message, Sender, Text, ToolResult
 from actgent.protocols.bare_text_protocol import Bare
-from actgent.runtime.turn_runner import End, FailWith, Suspend, next_step
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.pending.approval_ledger import PendingCalls
 from actgent.sessions.pending.turn_future import CallOptions
@@ -106,15 +105,8 @@ def test_next_step_of_a_turn(waits, stop, error):
     turn = new_turn()
     turn.pending_approvals = PendingCalls(turn.message, (), None) if waits else None
     turn.stop, turn.error = stop, error
-    match next_step(turn):
-        case Suspend():
-            assert waits
-            assert error is None
-        case FailWith(found):
-            assert not waits or error is not None
-            assert found is (stop or error)
-        case End():
-            assert (waits, stop, error) == (False, None, None)
+    assert turn.must_suspend == (waits and error is None)
+    assert turn.end_error is (stop or error)
 
 
 def said(text, *, cut=False):
