@@ -55,8 +55,14 @@ class AccessFilter:
         Raises:
             Problem: The session does not exist, belongs to another owner, or several agents have a session with this id.
         """
-        named = await self._find_by_id(session_id, agent)
-        heads = [head for head in named if await self.may_access(caller, head)]
+        journal = self.journal
+        # An unknown id costs the same journal read as a known id, so the time reveals nothing.
+        agents = [agent] if agent is not None else await journal.agents_with_session(session_id) or [""]
+        heads = []
+        for name in agents:
+            head = journal.cached_head(name, session_id) or await journal.head(name, session_id)
+            if head is not None and not is_internal(head) and await self.may_access(caller, head):
+                heads.append(head)
         if not heads:
             raise missing()
         if len(heads) > 1:
@@ -65,20 +71,6 @@ class AccessFilter:
                 "ambiguous", "several agents have a session with this id: add ?agent=NAME", agents=agents
             )
         return heads[0]
-
-    async def _find_by_id(self, session_id: str, agent: str | None) -> list[SessionSummary]:
-        """Return the summaries of all sessions with this id.
-
-        Several agents may have a session with the id; `agent` selects one.
-
-        An unknown id costs the same journal read as a known id, so the time reveals nothing.
-        """
-        agents = [agent] if agent is not None else await self.journal.agents_with_session(session_id) or [""]
-        journal = self.journal
-        found = [
-            journal.cached_head(each, session_id) or await journal.head(each, session_id) for each in agents
-        ]
-        return [head for head in found if head is not None and not is_internal(head)]
 
     async def may_access(self, caller: Caller, head: SessionSummary) -> bool:
         """Return True if the caller may access a session: its root session has the caller's owner, or the caller is an admin."""
@@ -106,7 +98,7 @@ class AccessFilter:
             SessionClosed: The session was closed.
             NotRunning: The agent of the session is not running.
         """
-        opener = self.opener(head.agent)
+        opener = self.runtime.agents.opener(head.agent)
         return session_of_context(opener.find_loaded(head.session_id) or await opener.find(head.session_id))
 
     async def readable(self, head: SessionSummary) -> Session:
@@ -118,7 +110,7 @@ class AccessFilter:
             SessionClosed: The session was closed.
             NotRunning: The agent of the session is not running.
         """
-        opener = self.opener(head.agent)
+        opener = self.runtime.agents.opener(head.agent)
         loaded = opener.find_loaded(head.session_id)
         if loaded is None and head.state in ("working", "suspended"):
             loaded = await opener.read_only(head.session_id)
@@ -149,14 +141,6 @@ class AccessFilter:
         )
         suspended = sum(each.suspension is not None for each in own)
         return attrs.evolve(known, inbox=inbox, sessions=len(own), suspended=suspended)
-
-    def opener(self, agent: str) -> SessionOpener:
-        """Return the object that opens the sessions of an agent.
-
-        Raises:
-            NotRunning: The agent is not running.
-        """
-        return self.runtime.agents.opener(agent)
 
     def known_opener(self, agent: str) -> SessionOpener:
         """Return the object that opens the sessions of the agent `agent`, whose name comes from a client.

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote, unquote_to_bytes
 
@@ -295,12 +296,6 @@ class Application:
             scheme=scheme,
         )
 
-    async def answer(self, endpoint: Endpoint, call: HTTPCall) -> Response:
-        """Call the endpoint of a request in this process, or relay the request to the node that owns the session."""
-        if self.relay is None:
-            return await endpoint.answer(call)
-        return await self.relay.answer(endpoint, call)
-
 
 class _Answer:
     """Sends the response to one request, and adds the headers of every response."""
@@ -362,11 +357,11 @@ class _Address:
             answer.to_error = next(iter(self.endpoints.values())).to_error
             raise not_allowed(self.endpoints)
         answer.route, answer.to_error = endpoint.route, endpoint.to_error
-        request = HTTPRequest(scope, receive, send)
+        request, relay = HTTPRequest(scope, receive, send), application.relay
+        # A request whose session another node owns is relayed to that node.
+        run = endpoint.answer if relay is None else partial(relay.answer, endpoint)
         if endpoint.scope is None:
-            response = await application.answer(
-                endpoint, await application.read(endpoint, ANONYMOUS, request)
-            )
+            response = await run(await application.read(endpoint, ANONYMOUS, request))
             await _send(response, scope, receive, send)
             return
         caller = application.authenticate(request)
@@ -382,10 +377,10 @@ class _Address:
             call = await application.read(endpoint, caller, request)
             is_asked = endpoint.is_stream is not None and not is_head and endpoint.is_stream(call)
             if not (is_stream or is_asked):
-                await _send(await application.answer(endpoint, call), scope, receive, send)
+                await _send(await run(call), scope, receive, send)
                 return
             with meters.streaming(caller.token.digest) if is_asked else nullcontext():
-                response = await application.answer(endpoint, call)
+                response = await run(call)
                 with application.tokens.cancel_on_revocation(caller.token, now=application.now()):
                     await _send(response, scope, receive, send)
 

@@ -368,7 +368,7 @@ async def _approvals(call: HTTPCall, head: SessionSummary) -> Callable[[], Seque
     """Return a function that returns the open approvals of a session; it returns none if the session is not suspended."""
     found: Sequence[Approval] = ()
     if head.suspended:
-        opener = call.gateway.access.opener(head.agent)
+        opener = call.gateway.access.runtime.agents.opener(head.agent)
         if (loaded := opener.find_loaded(head.session_id)) is not None:
             session = session_of_context(loaded)
             found = (*session.approvals, *session.caller_calls)

@@ -178,7 +178,7 @@ async def _session_of(call: HTTPCall, approval_id: str) -> Session:
     for agent in await access.journal.agents_with_session(session_id) or [""]:
         head = await access.journal.head(agent, session_id)
         if head is not None and await access.may_access(call.caller, head):
-            candidates.append(session_of_context(await access.opener(agent).find(session_id)))
+            candidates.append(session_of_context(await access.runtime.agents.opener(agent).find(session_id)))
     asked = [each for each in candidates if any(known.id == approval_id for known in each.approvals)]
     if not candidates:
         raise missing()

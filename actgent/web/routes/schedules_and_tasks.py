@@ -143,7 +143,7 @@ async def _check_same_task(call: HTTPCall, caller_session: SessionContext, key: 
         Problem: The key was used for a different task.
     """
     access, body = call.gateway.access, call.body
-    for session_id in child_ids(access.opener(caller_session.agent), caller_session, key):
+    for session_id in child_ids(access.runtime.agents.opener(caller_session.agent), caller_session, key):
         for agent in await access.journal.agents_with_session(session_id):
             head = await access.journal.head(agent, session_id)
             if head is None or head.parent != caller_session.key:
@@ -153,7 +153,7 @@ async def _check_same_task(call: HTTPCall, caller_session: SessionContext, key: 
             if (
                 agent != body["agent"]
                 or first is None
-                or not _is_same_task(first, body, access.opener(agent))
+                or not _is_same_task(first, body, access.runtime.agents.opener(agent))
             ):
                 raise key_reused()
 
