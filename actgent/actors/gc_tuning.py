@@ -5,7 +5,8 @@ sessions that takes half of the CPU time. While a runtime is open, the collector
 almost all objects without the collector.
 
 Objects that exist when the first runtime is opened are frozen: imports leave about 80,000 of them, and each full collection
-would scan them.
+would scan them. Later runtimes freeze no objects: `gc.freeze` restarts the counts of collections. In a program that opened
+many short runtimes, a full collection never ran, and 1,000 runtimes left 400 MB of garbage.
 """
 
 import gc
@@ -20,6 +21,7 @@ With 50 instead of 5, the cycles of 50,000 ended sessions piled up in a node (10
 """
 
 _open = 0
+_has_frozen = False
 _former = gc.get_threshold()
 
 
@@ -27,15 +29,17 @@ _former = gc.get_threshold()
 def tuned_gc() -> Iterator[None]:
     """Run the garbage collector less often inside this block, which saves time with many live objects.
 
-    The thresholds are raised, and existing objects are no longer scanned. Thresholds that the program has
-    changed stay. Nested and concurrent blocks share one change, which the last block undoes.
+    The thresholds are raised. During the first block of the process, objects that existed before are not scanned. Thresholds
+    that the program has changed stay. Nested and concurrent blocks share one change, which the last block undoes.
     """
-    global _open, _former  # noqa: PLW0603 - the process has one collector
+    global _open, _former, _has_frozen  # noqa: PLW0603 - the process has one collector
     if _open == 0:
         _former = gc.get_threshold()
         if _former[0] == PYTHON_DEFAULT:
             gc.set_threshold(*THRESHOLDS)
-            gc.freeze()
+            if not _has_frozen:
+                gc.freeze()
+                _has_frozen = True
     _open += 1
     try:
         yield
@@ -43,4 +47,4 @@ def tuned_gc() -> Iterator[None]:
         _open -= 1
         if _open == 0 and gc.get_threshold() == THRESHOLDS:
             gc.set_threshold(*_former)
-            gc.unfreeze()
+            gc.unfreeze()  # without frozen objects, it does nothing

@@ -28,3 +28,12 @@ def test_ended_wait_cycles_are_removed():
         for _ in range(SESSIONS):
             live.append(Session())
         assert Session.alive < SESSIONS / 2
+
+
+def test_cycles_are_removed_by_a_program_with_many_short_blocks():
+    """Sessions that outlive the block in which they began are freed, although each block is short."""
+    live = deque(maxlen=LIVE)
+    for _ in range(SESSIONS // 100):
+        with tuned_gc():
+            live.extend(Session() for _ in range(100))
+    assert Session.alive < SESSIONS / 2
