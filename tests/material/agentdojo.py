@@ -6,6 +6,7 @@ the text of an attack, it first makes the calls of the attacker. So the benchmar
 It does not measure how well a model plans or resists.
 """
 
+import copy
 import functools
 import importlib
 import json
@@ -600,8 +601,9 @@ async def run_suite(suite: Any, results: Results, progress: Progress, *, step: i
 async def _run_case(suite: Any, run: Run, environment: bytes, results: Results) -> None:
     """Run one task with one arm in a copy of the pickled environment, and add its counts."""
     goal = None if run.attack is None else run.attack.task
+    task = run.task if run.attack is None else _without_check(run.task)
     solved, reached = await trio.to_thread.run_sync(
-        lambda: suite.run_task_with_pipeline(run, run.task, goal, {}, environment=pickle.loads(environment))
+        lambda: suite.run_task_with_pipeline(run, task, goal, {}, environment=pickle.loads(environment))
     )
     name = f"{suite.name}/{run.task.ID}"
     counts = results.of(run.arm, is_oracle=run.is_oracle, is_corrupted=run.is_corrupted)
@@ -622,6 +624,16 @@ async def _run_case(suite: Any, run: Run, environment: bytes, results: Results) 
     by_altered = reached and altered and not effect
     if run.arm.is_safe and (effect or (reached and not is_text and not by_altered)):
         results.harmed.append(f"{run.arm.title}: {run.attack.id} harms {name}")
+
+
+def _without_check(task: Any) -> Any:
+    """Return a copy of a user task for a run with an attack, which does not check whether the user's task is solved.
+
+    The table does not need this result, and the comparison of environments took 95 % of the time.
+    """
+    found = copy.copy(task)
+    found.utility_from_traces = lambda *_: False
+    return found
 
 
 async def run(folder: Path, *, progress: Progress, quick: bool) -> list[Table]:
