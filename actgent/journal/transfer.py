@@ -38,6 +38,7 @@ from actgent.journal.record_types import (
 )
 from actgent.journal.session_list_queries import SessionKey
 from actgent.support.files_shared_by_processes import write_whole
+from actgent.support.untrusted_text_delimiters import join_origins
 
 _FIRST_LINE = b"actgent-sessions 1\n"
 _PAGE = 200
@@ -341,24 +342,28 @@ _LEFT_OUT = (
 """Record classes that a fork does not copy. A fork is open, has no schedules and reports to no parent session."""
 
 
-def build_fork(session: ExportedSession, session_id: str, agent: str, *, asker: str = "") -> ExportedSession:
+def build_fork(
+    session: ExportedSession, session_id: str, agent: str, *, asker: str = "", via: str = ""
+) -> ExportedSession:
     """Build a fork of a session: a copy of its records under a new id and agent.
 
     A session that was created with limits shares its budget: the fork draws on the budgets of the original and of its
     parent sessions. An unfinished turn resumes with the rest of its limits at that point. `asker` identifies the request
-    for the fork, and is stored as `SessionCreatedRecord.asker`.
+    for the fork, and is stored as `SessionCreatedRecord.asker`. `via` names the untrusted sources of the caller.
     """
     ids = {SessionKey(session.agent, session.session_id): session_id}
     copy = copy_with_new_id(session, ids, agent=agent)
-    return ExportedSession(session_id, agent, tuple(_records_of_fork(copy, session, asker)))
+    return ExportedSession(session_id, agent, tuple(_records_of_fork(copy, session, asker, via)))
 
 
-def _records_of_fork(copy: ExportedSession, original: ExportedSession, asker: str) -> Iterator[Record]:
+def _records_of_fork(
+    copy: ExportedSession, original: ExportedSession, asker: str, via: str
+) -> Iterator[Record]:
     for record in copy.records:
         match record:
             case SessionCreatedRecord():
                 payer = AccountKey(session_id=original.session_id, agent=original.agent)
-                yield _creation_record_of_fork(record, payer, copy.agent, asker)
+                yield _creation_record_of_fork(record, payer, copy.agent, asker, via)
             case UsageRecord(turn=""):
                 pass  # recorded in the original session, whose budget it is
             case _ if not isinstance(record, _LEFT_OUT):
@@ -366,7 +371,7 @@ def _records_of_fork(copy: ExportedSession, original: ExportedSession, asker: st
 
 
 def _creation_record_of_fork(
-    record: SessionCreatedRecord, original: AccountKey, agent: str, asker: str
+    record: SessionCreatedRecord, original: AccountKey, agent: str, asker: str, via: str
 ) -> SessionCreatedRecord:
     within = (original, *record.within) if record.limits else record.within
     return SessionCreatedRecord(
@@ -379,4 +384,5 @@ def _creation_record_of_fork(
         asker=asker,
         tags=record.tags,
         metadata=record.metadata,
+        via=join_origins(record.via, via),
     )

@@ -38,7 +38,7 @@ from .subscriptions.observation_reader import (
     observe_recent,
 )
 from .subscriptions.session_follower import SessionFollower, follow_session
-from .waits_between_sessions import take_sources_of_sessions
+from .waits_between_sessions import sources_of_caller, take_sources_of_sessions
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -480,6 +480,8 @@ async def fork_session(
 ) -> SessionSummary:
     """Write a copy of a session up to a record, in the process that owns the new session id.
 
+    If a turn makes the copy, the copy gets the untrusted sources of the turn, which may have chosen the last record.
+
     Args:
         journal: Journal of the runtime.
         key: Agent and id of the original session.
@@ -494,7 +496,9 @@ async def fork_session(
     check_id("session_id", session_id)
     whole = ExportedSession(key.session_id, key.agent, await records_up_to(journal, key, to))
     try:
-        begun = build_fork(whole, session_id or journal.new_session_id(), key.agent, asker=asker)
+        begun = build_fork(
+            whole, session_id or journal.new_session_id(), key.agent, asker=asker, via=sources_of_caller()
+        )
         async with agents.building(begun.agent, begun.session_id):
             await write_sessions(journal, [begun])
     except Fenced:

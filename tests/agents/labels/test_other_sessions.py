@@ -305,3 +305,35 @@ async def test_a_result_of_the_caller_from_an_untrusted_turn(sink):  # noqa: F81
         await (await runtime.start(_writer(answer))).run("go")
         await session.wait_idle()
     sink.assert_asked("page")
+
+
+async def test_a_fork_keeps_the_sources_of_its_system_prompt(sink):  # noqa: F811
+    """A copy of a session has the sources of the turn that has written the system prompt."""
+    async with open_runtime(journal="memory:") as runtime:
+        payer = await runtime.start(sink.agent([PAY, "ok"], name="payer"))
+
+        async def write():
+            await payer.create_session("ada", session_id="s", prompt=TEXT)
+
+        await (await runtime.start(_writer(write))).run("go")
+        await runtime.fork("s", agent="payer", new_id="f")
+        copy = await payer.open_session("f")
+        assert copy.label == Label({"page"})
+        await payer.run("pay", session=copy)
+    sink.assert_asked("page")
+
+
+async def test_a_fork_by_an_untrusted_turn(sink):  # noqa: F811
+    """A turn chooses the last record of a copy, so the copy has the sources of the turn. The original has none."""
+    async with open_runtime(journal="memory:") as runtime:
+        payer = await runtime.start(sink.agent(["ok", PAY, "ok"], name="payer"))
+        original = await payer.create_session("ada", session_id="s")
+        await payer.run("hello", session=original)
+
+        async def write():
+            await runtime.fork("s", agent="payer", new_id="f")
+
+        await (await runtime.start(_writer(write))).run("go")
+        assert original.label == Label()
+        await payer.run("pay", session=await payer.open_session("f"))
+    sink.assert_asked("page")
