@@ -6,7 +6,7 @@ the package; the component has no suffix.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Generic, Literal, NotRequired, TypedDict, TypeVar, get_args
+from typing import Annotated, Any, Generic, Literal, NotRequired, TypedDict, TypeVar
 
 import attrs
 
@@ -452,7 +452,7 @@ class ToolResultDocument(LabelFields):
     """Error text of the tool call; null if the call succeeded."""
     origin: str | None
     """Name of the toolset or tool from which the content comes, if it is untrusted external text; null for trusted text."""
-    media: Sequence["ImagePart | FilePart"]
+    media: Sequence[ImagePart | FilePart]
     """Pictures and files that the tool returned."""
     started_at: Date | None
     """Time at which the tool started; null if it did not run to its end."""
@@ -1301,248 +1301,6 @@ class NextRequest(TypedDict):
 # --- events --------------------------------------------------------------------------------
 
 
-class EventFields(TypedDict):
-    """Fields of each event that was made from a journal record."""
-
-    turn: str | None
-    """Id of the message that started the turn to which the event belongs; null between turns."""
-    at: Date | None
-    """Time at which the journal record was written."""
-
-
-class MessageAcceptedDocument(EventFields, MessageDocument):
-    """Event: the session accepted a message."""
-
-
-class AnswerReceived(EventFields, LabelFields):
-    """Event: the model has answered."""
-
-    message_id: MessageID
-    text: str
-    """Text of the model's answer."""
-    calls: Sequence[ToolCallDocument]
-    """Tool calls that the answer requests."""
-    stop: AnswerStop
-    """Reason why the model stopped."""
-    model: str
-    """Name of the model that answered."""
-    usage: UsageDocument
-    seconds: Amount
-    """Duration of the model call in seconds, retries included; 0 if unknown."""
-    waited: Amount
-    """Part of `seconds` during which the call waited for the provider's rate limit."""
-    failures: Count
-    """Number of failed attempts of the model call before the answer."""
-    repairs: Count
-    """Number of consecutive model answers of the turn that could not be parsed and were requested again."""
-    cut: bool
-    """True if the answer is incomplete because its generation was interrupted."""
-
-
-class ResultReceived(EventFields, ToolResultDocument):
-    """Event: a tool call has its result."""
-
-
-class ReplySent(EventFields, LabelFields):
-    """Event: the agent's reply was delivered."""
-
-    id: str
-    """Id of the reply."""
-    text: str | None
-    """Text of the reply."""
-    data: JSONValue
-    """Structured data of the reply; null if it has only text."""
-    message_type: str | None
-    """Reply type, as defined by the agent's protocol; null if the protocol has no reply types."""
-    reasoning: JSONValue
-    """Explanation that the agent's protocol makes the model write with its reply; null without one."""
-
-
-class ApplicationEvent(EventFields, LabelFields):
-    """Event that the agent's protocol defines and the model emitted."""
-
-    id: str
-    """Id of the event."""
-    name: str
-    """Name of the event."""
-    data: JSONValue
-    """JSON data of the event; null without data."""
-
-
-class RouteTaken(EventFields, LabelFields):
-    """Event: the turn ended by routing its message to another agent."""
-
-    id: str
-    """Id of the event."""
-    action: str
-    """Name of the agent or action to which the message was routed."""
-    data: JSONValue
-    """JSON data that was sent with the message to the target; null without data."""
-
-
-class TurnStartedDocument(EventFields):
-    """Event: a turn started, or a message joined the running turn."""
-
-    phase: Literal["started"]
-    message_id: MessageID
-    joins: bool
-    """True if the message joined a running turn; false if it started a turn."""
-
-
-class TurnSuspendedDocument(EventFields):
-    """Event: a turn was suspended until approvals are decided or client-executed tool calls have results."""
-
-    phase: Literal["suspended"]
-    waits_for: Sequence[str]
-    """Ids of the approvals and client-executed tool calls for which the turn waits."""
-
-
-class TurnResumedDocument(EventFields):
-    """Event: a suspended turn resumed."""
-
-    phase: Literal["resumed"]
-    came: Sequence[str]
-    """Ids for which the turn waited and that have arrived: decided approvals, and client-executed tool calls with results."""
-
-
-class CallsStarted(EventFields):
-    """Event: tool calls started."""
-
-    call_ids: Sequence[str]
-    """Ids of the tool calls."""
-
-
-class CallRequested(EventFields, CallerCall):
-    """Event: the model called a tool that the API client must execute."""
-
-
-class ApprovalRequested(EventFields, ApprovalDocument):
-    """Event: a tool call requested an approval."""
-
-
-class ApprovalDecidedDocument(EventFields):
-    """Event: an approval was decided."""
-
-    id: ApprovalID
-    word: str
-    """Kind of the decision: `approved`, `rejected`, `edited`, `responded`, `expired` or `withdrawn`."""
-    by: Annotated[str, Keywords({"examples": ["ada"]})]
-    """Name of the approver; empty if the approval expired or was withdrawn."""
-
-
-class SourceLiftedDocument(EventFields):
-    """Event: a person removed an untrusted source from the label of the session."""
-
-    source: str
-    """Name of the removed source."""
-    by: Annotated[str, Keywords({"examples": ["ada"]})]
-    """Name of the person."""
-    reason: str
-    """Reason of the person; empty without a reason."""
-
-
-class StateChanged(EventFields):
-    """Event: values of the session state changed."""
-
-    changes: JSONObject
-    """New values of the changed keys."""
-    action: str
-    """Name of the action that changed the state; empty for a change without an action."""
-
-
-class StateReset(EventFields):
-    """Event: the session state was reset to an earlier version."""
-
-    rolled_back_to: Count
-    """Number of the state version to which the state was reset."""
-
-
-class ActionFailed(EventFields):
-    """Event: an action on the session state failed. The state did not change."""
-
-    action: str
-    """Name of the failed action."""
-    failed: Literal[True]
-
-
-class ScheduleSet(EventFields):
-    """Event: a schedule was created for the session."""
-
-    action: Literal["set"]
-    id: str
-    """Id of the schedule."""
-    input: str
-    """Text of the message that the schedule sends."""
-    due: Date | None
-    """Time at which the schedule fires next; null if that time is unknown."""
-    cron: str | None
-    """Cron expression; null for a schedule that fires once."""
-
-
-class ScheduleFiredDocument(EventFields):
-    """Event: a schedule fired."""
-
-    action: Literal["fired"]
-    id: str
-    """Id of the schedule."""
-    message_id: str | None
-    """Id of the message that the schedule sent; null if it sent no message."""
-    following: Date | None
-    """Time at which the schedule fires again; null if it does not fire again."""
-
-
-class ScheduleRemoved(EventFields):
-    """Event: a schedule was removed."""
-
-    action: Literal["removed"]
-    id: str
-    """Id of the schedule."""
-
-
-class MessageEnded(EventFields):
-    """Event: a message was answered, or failed."""
-
-    message_id: MessageID
-    failed: FailureKind
-    error: ErrorDescription | None
-    """Error of the failed message; null if the message was answered."""
-
-
-class FeedbackGiven(EventFields, Feedback):
-    """Event: a user rated the answer to a message."""
-
-
-class SessionClosedDocument(EventFields):
-    """Event: the session was closed."""
-
-
-class PartialAnswerDocument(TypedDict):
-    """Event: new text of an unfinished model answer. A stream sends it only if the header `Actgent-Events` lists it."""
-
-    turn: MessageID
-    reply_id: MessageID
-    attempt: Count
-    """Number of the model's attempt to answer. A new attempt discards the text of earlier attempts."""
-    begin: Count
-    """Index in the answer, in characters, at which `text` begins; it replaces all text after this index."""
-    text: str
-    """New text of the answer from index `begin` on."""
-
-
-class CallProgressDocument(TypedDict):
-    """Event: progress of a running tool call. A stream sends it only if the header `Actgent-Events` lists it."""
-
-    call_id: str
-    """Id of the tool call."""
-    tool: ToolName
-    done: float | None
-    """Amount of work done, in the unit of `total`; null if the tool does not report it."""
-    total: float | None
-    """Total amount of work of the call; null if unknown."""
-    text: str
-    """Description of the tool's current activity; may be empty."""
-
-
 class Resync(TypedDict):
     """Event: events were lost, or an older backup of the journal was restored. The client must read the sessions again."""
 
@@ -1558,79 +1316,11 @@ E = TypeVar("E")
 D = TypeVar("D")
 
 
-class EventDocument(TypedDict, Generic[E, D]):
-    """An event on a page of events."""
-
-    id: RecordNumber
-    event: E
-    data: D
-
-
 class StreamEventDocument(TypedDict, Generic[E, D]):
     """An event of a stream: the fields `event` and `data` of the server-sent event."""
 
     event: E
     data: D
-
-
-SessionEvent = Annotated[
-    EventDocument[Literal["message"], MessageAcceptedDocument]
-    | EventDocument[Literal["turn"], TurnStartedDocument | TurnSuspendedDocument | TurnResumedDocument]
-    | EventDocument[Literal["answer"], AnswerReceived]
-    | EventDocument[Literal["tools"], CallsStarted]
-    | EventDocument[Literal["result"], ResultReceived]
-    | EventDocument[Literal["reply"], ReplySent]
-    | EventDocument[Literal["event"], ApplicationEvent]
-    | EventDocument[Literal["route"], RouteTaken]
-    | EventDocument[Literal["call"], CallRequested]
-    | EventDocument[Literal["approval"], ApprovalRequested]
-    | EventDocument[Literal["decision"], ApprovalDecidedDocument]
-    | EventDocument[Literal["lift"], SourceLiftedDocument]
-    | EventDocument[Literal["state"], StateChanged | StateReset | ActionFailed]
-    | EventDocument[Literal["schedule"], ScheduleSet | ScheduleFiredDocument | ScheduleRemoved]
-    | EventDocument[Literal["ended"], MessageEnded]
-    | EventDocument[Literal["feedback"], FeedbackGiven]
-    | EventDocument[Literal["closed"], SessionClosedDocument],
-    Named(
-        "SessionEvent", {"description": "An event of a session.", "discriminator": {"propertyName": "event"}}
-    ),
-]
-LiveEvent = Annotated[
-    StreamEventDocument[Literal["token"], PartialAnswerDocument]
-    | StreamEventDocument[Literal["growing"], PartialAnswerDocument]
-    | StreamEventDocument[Literal["progress"], CallProgressDocument]
-    | StreamEventDocument[Literal["resync"], Resync]
-    | StreamEventDocument[Literal["lagged"], Nothing]
-    | StreamEventDocument[Literal["bye"], Nothing],
-    Named(
-        "LiveEvent",
-        {
-            "description": "An event of a stream that belongs to no record, so it has no id.",
-            "discriminator": {"propertyName": "event"},
-        },
-    ),
-]
-
-
-SessionStreamEvent = Annotated[
-    SessionEvent | LiveEvent,
-    Named("SessionStreamEvent", {"description": "An event of the stream of a session."}),
-]
-STREAM_EVENT_NAMES = frozenset(
-    get_args(get_args(document)[0])[0]
-    for events in (SessionEvent, LiveEvent)
-    for document in get_args(get_args(events)[0])
-) | {"failed"}
-"""Names that a stream of a session selects; `failed` selects the ends of failed messages."""
-
-
-class EventPage(TypedDict):
-    """One page of the events of a session."""
-
-    items: Sequence[SessionEvent]
-    cursor: RecordNumber
-    next: int | None
-    """Value of the query parameter `after` for the next page; null if the session has no more records."""
 
 
 class ObservationDocument(TypedDict):

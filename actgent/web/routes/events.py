@@ -11,6 +11,7 @@ from actgent.journal.session_list_queries import SessionKey
 from actgent.sessions.subscriptions import ObservedType
 from actgent.web import json_response_types
 from actgent.web.problem_documents import Problem
+from actgent.web.streaming import session_event_types
 from actgent.web.streaming.change_feed import WATCHED, ChangeStream
 from actgent.web.streaming.event_broadcast import SessionEventStream
 from actgent.web.streaming.observation_stream import ObservationStream, of_observed
@@ -39,7 +40,7 @@ STREAM_HEADERS: Mapping[str, str] = {
 
 async def get_events(
     call: HTTPCall,
-) -> JSON[json_response_types.EventPage] | StreamedEvents[json_response_types.SessionStreamEvent] | Response:
+) -> JSON[session_event_types.EventPage] | StreamedEvents[session_event_types.SessionStreamEvent] | Response:
     """Stream the events of a session after the record number `after` or `Last-Event-ID`. `Accept: application/json` returns a page."""
     head = await call.head()
     after = record_number_after(call)
@@ -52,7 +53,7 @@ async def get_events(
 
 def streamed_session(
     call: HTTPCall, key: SessionKey, after: int, wait_over: Callable[[], Awaitable[int]] | None = None
-) -> StreamedEvents[json_response_types.SessionStreamEvent]:
+) -> StreamedEvents[session_event_types.SessionStreamEvent]:
     """Return a stream of the session events after record number `after` that the request's headers select.
 
     `wait_over` waits until the stream should end, and returns the number of the last record to send. None streams until
@@ -152,10 +153,10 @@ def _requested_event_names(call: HTTPCall) -> frozenset[str] | None:
         Problem: The header has no known event name, so that the stream would be empty.
     """
     names = _names_in(call.header(EVENTS_HEADER))
-    if names and names.isdisjoint(json_response_types.STREAM_EVENT_NAMES):
+    if names and names.isdisjoint(session_event_types.STREAM_EVENT_NAMES):
         raise Problem(
             "invalid",
-            f"the header {EVENTS_HEADER} must list at least one of the event names {', '.join(sorted(json_response_types.STREAM_EVENT_NAMES))}",
+            f"the header {EVENTS_HEADER} must list at least one of the event names {', '.join(sorted(session_event_types.STREAM_EVENT_NAMES))}",
         )
     return names or None
 
@@ -174,7 +175,7 @@ def record_number_after(call: HTTPCall) -> int:
     return int(text)
 
 
-async def _page(call: HTTPCall, after: int) -> JSON[json_response_types.EventPage]:
+async def _page(call: HTTPCall, after: int) -> JSON[session_event_types.EventPage]:
     """Return the events of the records after number `after` as a JSON page.
 
     `cursor` of the page is the number of the last record that was read.

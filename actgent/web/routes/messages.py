@@ -24,6 +24,7 @@ from actgent.runtime.sessions.answer_ratings import MAX_TEXT, read_ratings
 from actgent.tools.tools_run_by_caller import MAX_TOOLS, to_spec
 from actgent.web import json_response_types
 from actgent.web.problem_documents import Problem, missing
+from actgent.web.streaming import session_event_types
 from actgent.web.streaming.session_events import MessageProgress, find_message, find_messages_before
 from actgent.web.streaming.sse import StreamedEvents
 
@@ -183,7 +184,7 @@ def _to_part(part: Mapping[str, Any]) -> Part:
 
 async def say(
     call: HTTPCall,
-) -> JSON[json_response_types.RunDocument] | StreamedEvents[json_response_types.SessionStreamEvent]:
+) -> JSON[json_response_types.RunDocument] | StreamedEvents[session_event_types.SessionStreamEvent]:
     """Send a message to a session.
 
     With `stream` the response is the stream of the session's events from the message on. It ends when the run has ended or waits
@@ -229,7 +230,7 @@ async def say(
 
 def _stream_of_run(
     call: HTTPCall, head: SessionSummary, progress: MessageProgress
-) -> StreamedEvents[json_response_types.SessionStreamEvent]:
+) -> StreamedEvents[session_event_types.SessionStreamEvent]:
     """Return a stream of the events of a run: after `Last-Event-ID` if the client sends it, otherwise from the message on."""
     journal = call.gateway.access.journal
 

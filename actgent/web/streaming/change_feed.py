@@ -24,7 +24,7 @@ from actgent.web.access_control import AccessFilter
 from actgent.web.access_tokens import Caller
 from actgent.web.routes.json_serializers import of_head, to_date
 
-from .session_events import Data, to_event
+from .session_event_types import Data, to_event
 from .sse import ALIVE_FRAME, ALIVE_INTERVAL_SECONDS, RETRY_MILLISECONDS, Write, bye, frame
 
 WATCHED = ("heads", "agents", "approvals", "errors")

@@ -31,7 +31,8 @@ from actgent.runtime.subscriptions.session_follower import SessionFollower
 from actgent.sessions.subscriptions import FollowedRecord, PartialText
 from actgent.support.safe_logging import LogVariable, logger_of
 
-from .session_events import PAGE_SIZE, EventEncoder, SessionEvent, encoder_at, event_names
+from .session_event_types import event_names
+from .session_events import PAGE_SIZE, EventEncoder, SessionEvent, encoder_at
 from .sse import (
     ALIVE_INTERVAL_SECONDS,
     MAX_FRAMES,

@@ -1,42 +1,31 @@
-"""Events of a session for clients, converted from its journal records, and the status of one message.
+"""Conversion of the journal records of a session to events for clients, and the status of one message.
 
 Most records become one event with the number of the record. Records that only serve recovery become no event. Events name
 the turn that they belong to, so a reader that starts after a cursor needs an encoder from `encoder_at`.
 """
 
-import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import attrs
 
-from actgent.approvals import Approval, decision_name
+from actgent.approvals import Approval
 from actgent.information_flow_labels import TRUSTED, Label, label_of
 from actgent.journal.journal_interface import Journal
 from actgent.journal.record_types import (
     REFUSED,
-    ActionFailureRecord,
     AgentMessageRecord,
     ApprovalDecisionRecord,
     ApprovalRequestRecord,
     CallFinishedRecord,
-    CallsStartedRecord,
     DeliveryRecord,
     MessageAcceptedRecord,
     MessageAppendedRecord,
     MessageEndRecord,
     OutcomeRecord,
-    RatingRecord,
     Record,
     ResumptionRecord,
-    ScheduleFiredRecord,
-    ScheduleRecord,
-    ScheduleRemovedRecord,
-    SessionClosedRecord,
     SourceLiftRecord,
-    StateChangeRecord,
-    StateRollbackRecord,
     SuspensionRecord,
 )
 from actgent.journal.session_list_queries import SessionKey
@@ -48,21 +37,18 @@ from actgent.web.routes.json_serializers import (
     MAX_CONTENT_CHARACTERS,
     MediaIds,
     media_ids,
-    of_approval,
-    of_call,
     of_caller_call,
     of_label,
     of_message,
-    of_rating,
     of_result,
     of_usage,
     to_date,
 )
 
+from .session_event_types import EVENT_ROWS, Data, answer_event, of_message_end, outcome_event, to_event
+
 PAGE_SIZE = 200
 """Number of records read from the journal at a time."""
-Data = Mapping[str, Any]
-"""Fields of an event; `SessionEvent` in `actgent.web.json_response_types` has the type of each."""
 
 
 @fast_init
@@ -134,13 +120,14 @@ class EventEncoder:
             return self._rows_of_delivered(record)
         if type(record) is OutcomeRecord:
             self._encoded.add(record.id)
-            name, data = _delivery_row(record)
+            name, data = outcome_event(record)
             answered = TRUSTED if self._answer is None else self._answer.label
             return [(name, {**data, **of_label(answered | label_of(record.via))})]
         if type(record) is CallFinishedRecord:
             self._encoded.add(record.result.call_id)
             return [("result", self._result(record.result, media_ids(number, record)))]
-        return [to_event(record)] if type(record) in _ROWS or type(record) is ApprovalRequestRecord else []
+        has_event = type(record) in EVENT_ROWS or type(record) is ApprovalRequestRecord
+        return [to_event(record)] if has_event else []
 
     def _answer_events(self, record: AgentMessageRecord, number: int) -> list[tuple[str, Data]]:
         """Return the events for a message that the agent appended: an answer of the model, or results of tool calls.
@@ -155,7 +142,7 @@ class EventEncoder:
         if message.sender.kind in ("assistant", "agent"):
             self._answer = message
         if message.sender.kind == "assistant":
-            return [_answer_row(record)]
+            return [answer_event(record)]
         new = [each for each in message.tool_results if each.call_id not in self._encoded]
         return [("result", self._result(each, media_ids(number, record))) for each in new]
 
@@ -184,131 +171,6 @@ def _event_time(record: Record, written_at: float) -> float:
     if isinstance(record, MessageAcceptedRecord):
         return record.message.created_at
     return record.at if isinstance(record, ApprovalDecisionRecord | SourceLiftRecord) else 0.0
-
-
-def _answer_row(record: AgentMessageRecord) -> tuple[str, Data]:
-    message = record.message
-    data = {
-        "message_id": message.id,
-        "text": message.text,
-        "calls": [of_call(call) for call in message.tool_calls],
-        "stop": record.stop,
-        "model": record.model,
-        "usage": of_usage(record.usage),
-        "seconds": record.seconds,
-        "waited": record.waited,
-        "failures": record.failures,
-        "repairs": record.repairs,
-        "cut": message.cut,
-        **of_label(message.label),
-    }
-    return "answer", data
-
-
-def _delivery_row(record: OutcomeRecord) -> tuple[str, Data]:
-    """Return name and data of the event for a turn's outcome: a reply, an application event or a route to another agent."""
-    data = None if record.data is None else json.loads(record.data)
-    if record.kind == "reply":
-        return "reply", {
-            "id": record.id,
-            "text": record.text,
-            "data": data,
-            "message_type": record.name or None,
-            "reasoning": None if record.reasoning is None else json.loads(record.reasoning),
-        }
-    name_field = "name" if record.kind == "event" else "action"
-    return record.kind, {"id": record.id, name_field: record.name, "data": data}
-
-
-def _message_ended_data(record: MessageEndRecord) -> Data:
-    error = {"class": record.error, "text": record.error_text} if record.error else None
-    return {"message_id": record.message_id, "failed": record.failed, "error": error}
-
-
-def _decision_data(record: ApprovalDecisionRecord) -> Data:
-    return {"id": record.approval_id, "word": decision_name(record.decision), "by": record.by}
-
-
-def _schedule_data(record: ScheduleRecord) -> Data:
-    data = {"input": record.description, "due": to_date(record.at), "cron": record.cron or None}
-    return {"action": "set", "id": record.schedule_id, **data}
-
-
-def _fired_data(record: ScheduleFiredRecord) -> Data:
-    data = {"message_id": record.message_id or None, "following": to_date(record.following)}
-    return {"action": "fired", "id": record.schedule_id, **data}
-
-
-_ROWS: Mapping[type, tuple[str, Callable[[Any], Data]]] = {
-    MessageAppendedRecord: (
-        "turn",
-        lambda record: {"phase": "started", "message_id": record.message_id, "joins": record.joins},
-    ),
-    SuspensionRecord: ("turn", lambda record: {"phase": "suspended", "waits_for": list(record.ids)}),
-    ResumptionRecord: ("turn", lambda record: {"phase": "resumed", "came": list(record.ids)}),
-    CallsStartedRecord: ("tools", lambda record: {"call_ids": list(record.call_ids)}),
-    ApprovalDecisionRecord: ("decision", _decision_data),
-    SourceLiftRecord: (
-        "lift",
-        lambda record: {"source": record.source, "by": record.by, "reason": record.reason},
-    ),
-    StateChangeRecord: ("state", lambda record: {"changes": dict(record.changes), "action": record.action}),
-    StateRollbackRecord: ("state", lambda record: {"rolled_back_to": record.number}),
-    ActionFailureRecord: ("state", lambda record: {"action": record.action, "failed": True}),
-    ScheduleRecord: ("schedule", _schedule_data),
-    ScheduleFiredRecord: ("schedule", _fired_data),
-    ScheduleRemovedRecord: ("schedule", lambda record: {"action": "removed", "id": record.schedule_id}),
-    MessageEndRecord: ("ended", _message_ended_data),
-    RatingRecord: ("feedback", of_rating),
-    SessionClosedRecord: ("closed", lambda _: {}),
-}
-"""Name and data of the event of a record class that needs no earlier record."""
-
-
-_ONLY_ENDED, _FAILED = ("ended",), ("ended", "failed")
-_ANSWER, _RESULT = ("answer",), ("result",)
-_APPROVAL, _CALL = ("approval",), ("call",)
-_NAMES: Mapping[type, tuple[str, ...]] = {
-    **{kind: (name,) for kind, (name, _) in _ROWS.items() if kind is not MessageEndRecord},
-    MessageAcceptedRecord: ("message",),
-    DeliveryRecord: ("reply",),
-    CallFinishedRecord: ("result",),
-}
-"""Name of the event of a record class, for the classes whose records all become events of one name."""
-
-
-def event_names(record: Record) -> tuple[str, ...]:
-    """Return the names of the events to which a record may be converted.
-
-    The end of a failed message has the names `ended` and `failed`.
-    """
-    kind = type(record)  # called for each record of each session that is read, so it avoids function calls
-    if kind in _NAMES:
-        return _NAMES[kind]
-    if type(record) is AgentMessageRecord:
-        return _ANSWER if record.message.sender.kind == "assistant" else _RESULT
-    if type(record) is MessageEndRecord:
-        return _ONLY_ENDED if record.failed is None else _FAILED
-    if type(record) is ApprovalRequestRecord:
-        return _CALL if record.approval.for_caller else _APPROVAL
-    return (record.kind,) if type(record) is OutcomeRecord else ()
-
-
-def to_event(record: Record) -> tuple[str, Data]:
-    """Return the name and the data of the event for a record that does not depend on earlier records.
-
-    Such records are approval requests, approval decisions and ends of messages.
-
-    Raises:
-        KeyError: Records of this type need an `EventEncoder`.
-    """
-    if type(record) is ApprovalRequestRecord:
-        approval = record.approval
-        return (
-            ("call", of_caller_call(approval)) if approval.for_caller else ("approval", of_approval(approval))
-        )
-    name, make_data = _ROWS[type(record)]
-    return name, make_data(record)
 
 
 async def encoder_at(
@@ -427,7 +289,7 @@ class MessageProgress:
         elif isinstance(record, OutcomeRecord):
             self._label |= label_of(record.via)
             if record.kind == "reply":
-                self.reply = _delivery_row(record)[1]
+                self.reply = outcome_event(record)[1]
 
     def _apply_answer(self, record: AgentMessageRecord) -> None:
         self.usage += record.usage
@@ -452,7 +314,7 @@ class MessageProgress:
                 "reasoning": reply.get("reasoning"),
                 "usage": of_usage(self.usage),
                 "failed": self.ended.failed,
-                "error": _message_ended_data(self.ended)["error"],
+                "error": of_message_end(self.ended)["error"],
                 **of_label(self._label),
             }
         return {
