@@ -156,14 +156,8 @@ class RecordReplayer:
         match record:
             case MessageAcceptedRecord():
                 self._accept(record)
-            case MessageAppendedRecord(message_id=message_id, is_repeated=True):
-                self._turn = self._unkept or TurnCheckpoint(message_id)
-                self._unkept = None
-            case MessageAppendedRecord(message_id=message_id, joins=joins):
-                self._unkept = None
-                joined = self._joined_messages() if joins else ()
-                self._turn = TurnCheckpoint(message_id, joined, limits=record.limits)
-                self._context.conversation.append(self._find_accepted(message_id), answered=True)
+            case MessageAppendedRecord():
+                self._begin_turn(record)
             case AgentMessageRecord():
                 self._say(record)
             case StateChangeRecord() | ActionFailureRecord() | StateRollbackRecord():
@@ -182,14 +176,14 @@ class RecordReplayer:
                 | GuardDecisionRecord()
             ) if self._turn is not None:
                 self._turn.apply(record)
+            case ApprovalRequestRecord() | ApprovalDecisionRecord() | SuspensionRecord() | ResumptionRecord():
+                self._read_approval(record)
             case _:
                 self._read_aside(record)
 
     def _read_aside(self, record: Record) -> None:
         """Apply a record that does not belong to a turn, such as the record of a schedule or of a changed tag."""
         match record:
-            case ApprovalRequestRecord() | ApprovalDecisionRecord() | SuspensionRecord() | ResumptionRecord():
-                self._read_approval(record)
             case SystemPromptRecord(system=system, via=via):
                 self._context.conversation.system = system
                 self._context.conversation.add_via(via)
@@ -209,6 +203,16 @@ class RecordReplayer:
                 self._context.cancel_on_arrival(message_id, reason)
             case SessionClosedRecord():
                 self._is_closed = True
+
+    def _begin_turn(self, record: MessageAppendedRecord) -> None:
+        """Begin the turn of an appended message, or resume the turn that the record repeats."""
+        unkept, self._unkept = self._unkept, None
+        if record.is_repeated:
+            self._turn = unkept or TurnCheckpoint(record.message_id)
+            return
+        joined = self._joined_messages() if record.joins else ()
+        self._turn = TurnCheckpoint(record.message_id, joined, limits=record.limits)
+        self._context.conversation.append(self._find_accepted(record.message_id), answered=True)
 
     def _restore_state(self, record: StateRecord) -> None:
         self._context.state.restore(record)
