@@ -132,6 +132,22 @@ class Labelled:
         return f"<Labelled value of {self.label}>"
 
 
+def contains_labelled(value: object) -> bool:
+    """Return True if a value is or contains a `Labelled`, in lists and dicts at any depth. The value may contain itself."""
+    left: list[Any] = [value]
+    seen = set[int]()
+    while left:
+        each = left.pop()
+        kind = type(each)  # `isinstance` also reads `__class__`, which may be a property that raises
+        if issubclass(kind, Labelled):
+            return True
+        if issubclass(kind, dict | list | tuple) and id(each) not in seen:
+            seen.add(id(each))
+            base: Any = dict if issubclass(kind, dict) else list if issubclass(kind, list) else tuple
+            left += base.values(each) if base is dict else base.__iter__(each)  # a subclass may raise
+    return False
+
+
 def replace_labelled(value: Any, replace: Callable[[Labelled], Any]) -> Any:
     """Return a value in which the result of `replace` takes the place of each `Labelled`, in lists and dicts at any depth."""
     if isinstance(value, Labelled):
@@ -145,7 +161,9 @@ def replace_labelled(value: Any, replace: Callable[[Labelled], Any]) -> Any:
 
 def without_labels(value: Any) -> Any:
     """Return a value with the plain values in place of each `Labelled`."""
-    return replace_labelled(value, lambda part: without_labels(part.value)) if Labelled.was_made else value
+    if not (Labelled.was_made and contains_labelled(value)):
+        return value
+    return replace_labelled(value, lambda part: without_labels(part.value))
 
 
 @functools.lru_cache(maxsize=1024)

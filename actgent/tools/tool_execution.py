@@ -35,7 +35,14 @@ from actgent.errors import (
     ToolError,
     ToolTimeout,
 )
-from actgent.information_flow_labels import Label, Labelled, replace_labelled, text_of, text_of_readers
+from actgent.information_flow_labels import (
+    Label,
+    Labelled,
+    contains_labelled,
+    replace_labelled,
+    text_of,
+    text_of_readers,
+)
 from actgent.messages import Medium, ToolCall, ToolResult, ToolStatus, make_result
 from actgent.support import span_names as names
 from actgent.support.attrs_class_repr import FieldRepr
@@ -726,7 +733,7 @@ class Batch(FieldRepr):
 
         If `key` is not empty, the text is cached with this key. Media are not cached.
         """
-        if Labelled.was_made:
+        if Labelled.was_made and contains_labelled(value):
             value = self._take_labels(call, value, call_context)
         if type(value) not in _WITHOUT_MEDIA and has_media(value):
             shown = describe_media(value, call, state=call_context.state, outside=tool.outside)
@@ -760,23 +767,26 @@ class Batch(FieldRepr):
 
         With isolation, references take the place of untrusted parts, so that the model can read the rest of the value.
         """
-        is_withheld = self.isolation is not None and not self.isolation.is_nested
-        reference = "" if self.isolation is None else self.isolation.reference_of(self.calls.index(call))
+        if isinstance(value, Labelled):
+            return self._take_label(call, call_context, value, is_whole=True)
+        return replace_labelled(value, partial(self._take_label, call, call_context))
 
-        def take(part: Labelled, *, is_whole: bool = False) -> object:
-            inner, readers = replace_labelled(part.value, take), part.label.readers
-            if is_withheld and not is_whole and not part.label.is_trusted:
-                parts = self._parts.setdefault(call.id, [])
-                parts.append((inner, text_of(part.label)))
-                return f"{reference}/{len(parts)}"
-            if readers is not None:
-                known = call_context.readers
-                call_context.readers = readers if known is None else readers.intersection(known)
-            sources = text_of(Label(part.label.sources))
-            call_context.origin = join_origins(call_context.origin, sources)
-            return inner
-
-        return take(value, is_whole=True) if isinstance(value, Labelled) else replace_labelled(value, take)
+    def _take_label(
+        self, call: ToolCall, call_context: ToolContext, part: Labelled, *, is_whole: bool = False
+    ) -> object:
+        """Return the value of a labelled part, or a reference to it. `is_whole` is True if the part is the whole result."""
+        inner = replace_labelled(part.value, partial(self._take_label, call, call_context))
+        isolation, readers = self.isolation, part.label.readers
+        if not (isolation is None or isolation.is_nested or is_whole or part.label.is_trusted):
+            parts = self._parts.setdefault(call.id, [])
+            parts.append((inner, text_of(part.label)))
+            return f"{isolation.reference_of(self.calls.index(call))}/{len(parts)}"
+        if readers is not None:
+            known = call_context.readers
+            call_context.readers = readers if known is None else readers.intersection(known)
+        sources = text_of(Label(part.label.sources))
+        call_context.origin = join_origins(call_context.origin, sources)
+        return inner
 
     def _convert_to_text(self, call: ToolCall, value: object) -> tuple[str, bool]:
         """Convert a tool's value to text. Also return False if the text is `str(value)` because JSON cannot represent the value.

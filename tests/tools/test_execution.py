@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from actgent import EnvelopedTool
+from actgent import EnvelopedTool, Labelled
 from actgent.approvals import Approve
 from actgent.errors import ApprovalRequired, ToolError
 from actgent.messages import ToolCall, ToolResult
@@ -212,6 +212,14 @@ async def test_non_json_result_becomes_text(name, way, effect):
     ended = await result(FunctionTool("x", "Test.", function, thread=way != "inline", effect=effect))
     assert (ended.status, ended.content, ended.error, ended.raised) == ("success", str(value), None, "")
     assert ran == [1]
+
+
+@pytest.mark.parametrize("name", NOT_JSON)
+async def test_labels_of_other_results_change_no_text(name, monkeypatch):
+    """After a program has labelled a value, the results without a label are the same, also one that contains itself."""
+    monkeypatch.setattr(Labelled, "was_made", True)
+    ended = await result(FunctionTool("x", "Test.", lambda: NOT_JSON[name], thread=False))
+    assert (ended.status, ended.content, ended.error) == ("success", str(NOT_JSON[name]), None)
 
 
 @pytest.mark.parametrize("way", ["inline", "thread", "enveloped"])

@@ -11,6 +11,8 @@ from actgent import (
     Event,
     Failure,
     Instruction,
+    Label,
+    Labelled,
     LimitReached,
     Limits,
     ModelError,
@@ -471,9 +473,9 @@ async def test_failed_turn_does_not_affect_other_sessions(make, listen):
 
 
 @tool
-async def look_up(word: str) -> str:
-    """Look a word up."""
-    return word.upper()
+async def look_up(word: str) -> str | Labelled:
+    """Look a word up. The result has a label, which the conversion to text removes."""
+    return Labelled(word.upper(), Label())
 
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
