@@ -73,7 +73,7 @@ from actgent.runtime.runtime import Host, Runtime, open_runtime
 from actgent.runtime.sessions.new_session import OnSession
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.sessions.session_recovery import recover
-from actgent.runtime.waits_between_sessions import take_sources_of_sessions
+from actgent.runtime.waits_between_sessions import add_unknown_session_source
 from actgent.sessions.imported_history import ImportedMessage
 from actgent.sessions.pending.turn_future import CallOptions
 from actgent.sessions.pending.turn_output_stream import TurnReader, TurnStream
@@ -661,7 +661,7 @@ class Agent(Generic[DataT_co, DepsT]):
         if self.toolsets:
             await runtime.toolsets.open(self.name, self.tools, self.toolsets)
         if self._opener is not None:
-            self._opener.running.set_equipped()
+            self._opener.running.set_toolsets_ready()
 
     async def __actgent_recover__(self) -> None:
         """Resume the sessions that had unfinished messages when the previous process ended.
@@ -1146,7 +1146,7 @@ class Agent(Generic[DataT_co, DepsT]):
             after: `session_id` of the last approval of the previous page. Sessions are sorted by id.
             limit: Maximum number of sessions in a page. An empty page is the end.
         """
-        take_sources_of_sessions()
+        add_unknown_session_source()
         return await list_approvals(self._require_opener().running, owner=owner, after=after, limit=limit)
 
     async def _session_of(self, approval_id: str) -> Session:
@@ -1314,7 +1314,7 @@ class Agent(Generic[DataT_co, DepsT]):
         runtime = self._host.runtime
         opener = self._build_opener(self._build(runtime), runtime)
         self._connect(opener, runtime)
-        opener.running.set_equipped()
+        opener.running.set_toolsets_ready()
         return opener.running
 
     def __actgent_use__(self) -> SessionOpener:

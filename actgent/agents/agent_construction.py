@@ -90,7 +90,7 @@ def build_core(
     name = profile.name
     dispatcher = Dispatcher(failure_logger=failure_logger, timeout=handler_timeout, watch=runtime.watch)
     failure_logger.is_redacted = runtime.is_redacted
-    failure_logger.asks_elsewhere = runtime.asks_elsewhere
+    failure_logger.shows_approvals = runtime.shows_approvals
     tracing = runtime.stream.tracing
     spans = None if tracing is None else TurnSpans(name, tracing, operation)
     observer = Observer(name, runtime.stream, spans, runtime.is_redacted)
@@ -337,7 +337,7 @@ def build_actor(
         timer=runtime.timer,
         accounts=runtime.accounts,
         close_calls=core.close_calls,
-        deliver_rest=core.deliver_rest,
+        deliver_remaining=core.deliver_remaining,
         tools=deps.tools,
         deps_missing=deps.missing,
     )
@@ -370,8 +370,8 @@ def build_actor(
             name, index=timers, inbox=inbox, timer=runtime.timer, start_soon=runner.start_soon
         ),
         propagation=runtime.propagation,
-        on_stop=on_stop,
-        on_left=runtime.agents.remove,
+        close_connections=on_stop,
+        on_stopped=runtime.agents.remove,
     )
 
 
@@ -429,10 +429,10 @@ def build_opener(
     actor.runner.connect(
         unload=actor.lifecycle.unload_if_finished,
         on_released=_summary_starter(actor, runtime.accounts),
-        on_suspended=admission.withdraw_impatient,
+        on_suspended=admission.withdraw_during_suspension,
     )
     if runtime.remote_sessions is not None:
-        actor.lifecycle.eviction.on_left = actor.runner.notify_moved
+        actor.lifecycle.eviction.on_evicted = actor.runner.notify_moved
     actor.timer_service.connect(opener.loaded, partial(timer_handlers, opener, runtime.agents))
     return opener
 

@@ -51,8 +51,8 @@ from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.approval_decisions import (
     caller_calls,
     decide,
+    find_session_of_approval,
     open_approvals,
-    session_holding,
     sources_of_approvals,
 )
 from actgent.runtime.delegation.task_delegation import Delegation, find_tasks, has_received_result, stop_tasks
@@ -74,18 +74,18 @@ from actgent.runtime.subscriptions.observation_reader import (
 from actgent.runtime.subscriptions.session_follower import SessionFollower, follow_session
 from actgent.runtime.untrusted_source_removal import remove_untrusted_source
 from actgent.runtime.waits_between_sessions import (
+    add_sources_of_session,
     add_withheld_sources,
-    notes_sources,
+    collects_sources,
     releasing_slot,
     running_session,
     sources_of_caller,
-    take_sources,
 )
 from actgent.sessions.conversation import MessagePage
 from actgent.sessions.pending.delegated_tasks import TASK_DEADLINE_SECONDS, task_key
 from actgent.sessions.pending.schedules import (
     TREE_WINDOW_SECONDS,
-    is_over_by_time,
+    has_fired_last,
     schedules,
     set_schedule,
     unset_schedule,
@@ -195,7 +195,7 @@ class Session(Generic[DataT_co]):
             SessionMoved: Another process owns the session; the context is out of date.
         """
         context = self._here
-        take_sources(context)
+        add_sources_of_session(context)
         return context
 
     @asynccontextmanager
@@ -214,8 +214,8 @@ class Session(Generic[DataT_co]):
 
     def _take_sources_of_records(self) -> None:
         """Add the untrusted sources of the session's records, which include withheld results, to the calling turn."""
-        take_sources(self._context)
-        if notes_sources():
+        add_sources_of_session(self._context)
+        if collects_sources():
             add_withheld_sources(self._context.withheld_sources)
 
     @property
@@ -679,7 +679,7 @@ class Session(Generic[DataT_co]):
         """
         self._agent.runner.check_loop("session.unschedule()")
         context, was_tried = self._context, False
-        if self._agent.lifecycle.has_left:  # its next start may have loaded the schedule
+        if self._agent.lifecycle.has_stopped:  # its next start may have loaded the schedule
             raise NotRunning(self.agent_name)
         with suppress(SessionMoved):
             if not context.has_moved:
@@ -894,7 +894,7 @@ class Session(Generic[DataT_co]):
         """
         self._agent.runner.check_loop("session.answer()")
         try:
-            context = session_holding(self._context, approval)
+            context = find_session_of_approval(self._context, approval)
             await decide(services_of(session_of_context(context)).running, context, approval, decision, by=by)
         except SessionMoved as moved:
             await self._remote_session(moved).answer(approval, decision, by=by)
@@ -903,7 +903,7 @@ class Session(Generic[DataT_co]):
     def approvals(self) -> tuple[Approval, ...]:
         """Open approvals of the session and of its loaded child sessions, oldest first."""
         context = self._read_here
-        if notes_sources():
+        if collects_sources():
             add_withheld_sources(sources_of_approvals(context))
         return open_approvals(context)
 
@@ -1033,7 +1033,7 @@ class Session(Generic[DataT_co]):
     @property
     def description(self) -> str:
         """First 2,000 characters of the text that the session was created with. The first message has the whole text."""
-        take_sources(self._context)
+        add_sources_of_session(self._context)
         return self._context.conversation.description
 
     @property
@@ -1288,7 +1288,7 @@ async def has_fired(session: Session, schedule_id: str) -> bool:
     if journal is None or context.log is None:
         return False
     await context.log.flush()
-    return is_over_by_time(await journal.load(context.id, agent=context.agent), schedule_id)
+    return has_fired_last(await journal.load(context.id, agent=context.agent), schedule_id)
 
 
 async def schedule_in(session: Session, description: str, *, key: str | None, **times: Any) -> Schedule:

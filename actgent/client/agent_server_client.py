@@ -18,7 +18,7 @@ from actgent.journal.journal_interface import SessionSummary
 from actgent.limits_and_schedules.id_and_number_validation import check_seconds
 from actgent.messages import Sender, ToolSpec
 from actgent.runtime.agent_directory import AgentCard
-from actgent.runtime.waits_between_sessions import ANY_SESSION, take_remote_sources
+from actgent.runtime.waits_between_sessions import ANY_SESSION, add_remote_label
 from actgent.session_index import Group, SearchFilter, SearchPage, Trends
 from actgent.sessions.session_context import Status
 from actgent.support.unknown_name_hints import async_block
@@ -155,7 +155,7 @@ class Client(SessionOperations):
         """
         request = RemoteRequest(operation="find_messages", query=search_query(query, wanted, after, limit))
         page = to_search_page(await self._link.requests.send(request))
-        take_remote_sources(ANY_SESSION)
+        add_remote_label(ANY_SESSION)
         return page
 
     async def trends(
@@ -193,7 +193,7 @@ class Client(SessionOperations):
         The payload of each `DeadLetter` is the text of the message.
         """
         page = await self._link.requests.send(RemoteRequest(operation="get_dead_letters"))
-        take_remote_sources(ANY_SESSION)
+        add_remote_label(ANY_SESSION)
         return tuple(map(_to_dead_letter, reversed(page["items"])))
 
     async def send_again(self, letter: DeadLetter) -> None:
@@ -353,7 +353,7 @@ class Client(SessionOperations):
         page = await self._link.requests.send(
             RemoteRequest(operation="get_approvals", query={"limit": limit})
         )
-        take_remote_sources(ANY_SESSION)
+        add_remote_label(ANY_SESSION)
         return tuple(to_approval(each) for each in page["items"])
 
     async def delete_session(self, session_id: str, *, agent: str | None = None) -> None:

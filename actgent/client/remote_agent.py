@@ -37,7 +37,7 @@ from actgent.messages import (
     message_failure,
     new_secret,
 )
-from actgent.runtime.waits_between_sessions import ANY_SESSION, take_remote_sources
+from actgent.runtime.waits_between_sessions import ANY_SESSION, add_remote_label
 from actgent.tools.tools_run_by_caller import CallerTools
 
 from .error_conversion import failure_error, suspended
@@ -268,7 +268,7 @@ class RemoteAgent:
         outcome = status["outcome"]
         if outcome["failed"] is None:
             reply = to_reply(outcome)
-            take_remote_sources(reply.label)
+            add_remote_label(reply.label)
             return reply
         await session.take_label()
         error = outcome["error"] or {}
@@ -400,7 +400,7 @@ class RemoteAgent:
         known = await session.fetch()
         if known.get("status") != "suspended" or known["turn"] is None:
             raise NotSuspended(session.id)
-        take_remote_sources(to_label(known))
+        add_remote_label(to_label(known))
         turn = _TurnStream(session, known["turn"]["message_id"], after=known["records"], has_begun=True)
         async with open_reader(turn.read) as reader:
             yield reader
@@ -428,7 +428,7 @@ class RemoteAgent:
                 each for each in known if each.session_id > after and (name is None or each.owner == name)
             ]
             next_page = page["next"]
-        take_remote_sources(ANY_SESSION)
+        add_remote_label(ANY_SESSION)
         return tuple(found[:limit])
 
     def _session_of_approval(self, approval_id: str) -> RemoteSession:
@@ -472,7 +472,7 @@ class _TurnStream:
                 self._begin(event)
                 for delivery in decoder.decode(event) if self._belongs_to_turn(event) else ():
                     if isinstance(delivery, Reply | Event | Route | ToolResult):
-                        take_remote_sources(delivery.label)
+                        add_remote_label(delivery.label)
                     await put(delivery)
                 if self._is_last(event):
                     self.is_over = True

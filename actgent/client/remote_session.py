@@ -30,7 +30,7 @@ from actgent.messages import (
     new_secret,
 )
 from actgent.runtime.untrusted_source_removal import check_called_by_person
-from actgent.runtime.waits_between_sessions import notes_sources, take_remote_sources
+from actgent.runtime.waits_between_sessions import add_remote_label, collects_sources
 from actgent.sessions.conversation import MessagePage
 from actgent.sessions.pending.delegated_tasks import TASK_DEADLINE_SECONDS
 from actgent.sessions.session_context import Status
@@ -474,13 +474,13 @@ class RemoteSession(HandlerMethods):
         the label of text that only records and approvals contain: results that isolation withholds (does not show to the
         model), and approvals of child sessions.
         """
-        if notes_sources():
+        if collects_sources():
             with suppress(SessionNotFound):  # it was erased
                 known = await self.fetch()
-                take_remote_sources(to_label(known) if "status" in known else Label({ANY_SOURCE}))
-                take_remote_sources(to_label(known.get("shown", {})))
+                add_remote_label(to_label(known) if "status" in known else Label({ANY_SOURCE}))
+                add_remote_label(to_label(known.get("shown", {})))
                 if has_withheld:
-                    take_remote_sources(to_label(known.get("withheld", {})))
+                    add_remote_label(to_label(known.get("withheld", {})))
 
     async def usage(self) -> Usage:
         """Return the token usage and cost of the session's model calls.
@@ -572,7 +572,7 @@ class RemoteSession(HandlerMethods):
         page = await self.requests.send(request)
         found = tuple(to_message(self.id, each) for each in page["items"])
         for each in found:
-            take_remote_sources(each.label)
+            add_remote_label(each.label)
         await self.take_label()
         return MessagePage(found, page["first"], page["total"], page["last"])
 

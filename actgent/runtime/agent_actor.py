@@ -16,7 +16,7 @@ from .timer_service import TimerService
 
 
 class AgentActor:
-    """Actor of a running agent. It serves until it is cancelled, drains, and stops. Its `runner` runs the turns."""
+    """Actor of a running agent, which processes the messages of all its sessions. `runner` runs the turns."""
 
     def __init__(
         self,
@@ -27,13 +27,13 @@ class AgentActor:
         clock: Clock,
         timer_service: TimerService,
         propagation: Propagation,
-        on_stop: Callable[[], Awaitable[None]],
-        on_left: Callable[[str], object],
+        close_connections: Callable[[], Awaitable[None]],
+        on_stopped: Callable[[str], object],
     ) -> None:
         """Create the actor of an agent.
 
-        `make_ref` returns the address of the agent. `on_stop` closes the agent's connections within a time limit, and shields itself
-        from cancellation. `on_left` is called with the agent's name after the agent has stopped.
+        `make_ref` returns the address of the agent. `close_connections` closes the agent's connections within a time limit, and
+        shields itself from cancellation. `on_stopped` is called with the agent's name after the agent has stopped.
         """
         self.name = lifecycle.name
         self._make_ref = make_ref
@@ -46,12 +46,12 @@ class AgentActor:
         self.clock = clock
         self.timer_service = timer_service
         self.propagation = propagation
-        self._equipped: trio.Event | None = trio.Event()
-        """Event that `set_equipped` sets; None after that, because an event takes 270 bytes."""
+        self._toolsets_ready: trio.Event | None = trio.Event()
+        """Event that `set_toolsets_ready` sets; None after that, because an event takes 270 bytes."""
         self._ready: trio.Event | None = trio.Event()
-        """Event that is set when the agent starts turns, or when it has ended; None after that."""
-        self._on_stop = on_stop
-        self._on_left = on_left
+        """Event that is set when the agent can start turns, or when it has stopped; None after that."""
+        self._close_connections = close_connections
+        self._on_stopped = on_stopped
         self._cell: Cell | None = None
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class AgentActor:
 
     @property
     def restarts(self) -> int:
-        """Number of recent restarts that supervision counts. If the number exceeds the limit of `Supervision`, the agent stops."""
+        """Number of recent restarts after failures. If the number exceeds the limit of `Supervision`, the agent stops."""
         return 0 if self._cell is None else self._cell.restarts.count
 
     @property
@@ -83,18 +83,18 @@ class AgentActor:
         return "running"
 
     def run_in(self, cell: Cell) -> None:
-        """Store the actor cell that starts, restarts and stops this agent."""
+        """Store the actor cell, which starts, restarts and stops the task of this agent."""
         self._cell = cell
         self.runner.run_in(cell)
 
-    def set_equipped(self) -> None:
-        """Allow the agent to serve messages, because its toolsets have connected or have stopped trying to connect."""
-        equipped, self._equipped = self._equipped, None
+    def set_toolsets_ready(self) -> None:
+        """Let `live` start turns: the toolsets of the agent have connected, or their connection has failed."""
+        equipped, self._toolsets_ready = self._toolsets_ready, None
         if equipped is not None:
             equipped.set()
 
     async def wait_ready(self) -> None:
-        """Wait until the agent has started turns, or has ended."""
+        """Wait until the agent can start turns, or has stopped."""
         if self._ready is None:
             await trio.lowlevel.checkpoint()
         else:
@@ -106,9 +106,9 @@ class AgentActor:
             ready.set()
 
     async def live(self) -> None:
-        """Serve messages until cancelled, or until the agent was idle for `IDLE_SECONDS`. Timers of an idle agent stay armed."""
-        if self._equipped is not None:
-            await self._equipped.wait()
+        """Run turns until cancelled, or until the agent was idle for `IDLE_SECONDS`. Timers of an idle agent stay armed."""
+        if self._toolsets_ready is not None:
+            await self._toolsets_ready.wait()
         try:
             async with trio.open_nursery() as nursery:
                 self.runner.begin(nursery)
@@ -135,7 +135,7 @@ class AgentActor:
         self.runner.drain()
 
     def retire(self) -> None:
-        """End the task of the agent if it has no work."""
+        """End the trio task of the agent if the agent has no work."""
         self.runner.retire()
 
     def stop(self) -> None:
@@ -147,14 +147,14 @@ class AgentActor:
         """Stop the agent for good: reject further messages, end accepted ones, and close the agent's connections.
 
         Accepted messages that have not started end with the text `reason` as their error.
-        Both steps have a time limit that cancellation does not shorten.
+        Ending the messages and closing the connections have time limits. Cancellation does not shorten them.
         """
         self.runner.reject_all()
         self.runner.end()
-        self._set_ready()  # callers that wait for the first use of a stopped agent go on, and are rejected
+        self._set_ready()  # wakes callers that wait for the first use of the agent; their calls are rejected
         try:
             await self.lifecycle.end_remaining()  # shutdown_scope() shields, with a time limit
-            await self._on_stop()
+            await self._close_connections()
         finally:
-            self.lifecycle.has_left = True
-            self._on_left(self.name)
+            self.lifecycle.has_stopped = True
+            self._on_stopped(self.name)

@@ -25,7 +25,7 @@ from .waits_between_sessions import releasing_slot
 
 _WORD = re.compile(r"\w+")
 _STEM = 4
-"""Number of leading letters in which two words must agree to match: `translate` matches `translates`."""
+"""Minimum number of letters of a word that matches longer words which begin with it: `translate` matches `translates`."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -44,23 +44,24 @@ class AgentCard(FieldRepr):
     """Names of the agent's models (`provider:model`) by role; `default` is the model of `llm=`."""
 
     def count_matches(self, words: frozenset[str]) -> int:
-        """Return how many of the searched `words` occur in the card's name, role, goal or capabilities."""
+        """Return how many of `words` match a word in the card's name, role, goal or capabilities."""
         known = split_words(f"{self.name} {self.role} {self.goal} {self.capabilities}")
-        return sum(any(_is_same(word, other) for other in known) for word in words)
+        return sum(any(_has_same_stem(word, other) for other in known) for word in words)
 
 
 def split_words(text: str) -> frozenset[str]:
-    """Return the words of a text in lower case; names are split at hyphens and underscores."""
+    """Return the words of a text in lower case. Hyphens and underscores separate words."""
     return frozenset(_WORD.findall(text.casefold().replace("_", " ")))
 
 
-def _is_same(word: str, other: str) -> bool:
+def _has_same_stem(word: str, other: str) -> bool:
+    """Return True if two words are equal, or if one has at least `_STEM` letters and the other begins with it."""
     shorter, longer = sorted((word, other), key=len)
     return word == other or (len(shorter) >= _STEM and longer.startswith(shorter))
 
 
-class Listed(typing.Protocol):
-    """Interface of a started agent, as the directory stores it."""
+class StartedAgent(typing.Protocol):
+    """Interface of the started agents in the directory."""
 
     name: str
     profile: Profile
@@ -91,7 +92,7 @@ class Directory(Mapping[str, AgentCard]):
         """Session openers of the agents that were used since their start, by name."""
         self._resumed = 0
         """Number of sessions that were resumed by agents which have stopped since."""
-        self._agents: dict[str, Listed] = {}
+        self._agents: dict[str, StartedAgent] = {}
         """All running agents by name."""
         self._openings: WeakValueDictionary[str, PendingOpens] = WeakValueDictionary()
         """Sessions that are being opened, by agent. An entry exists as long as its agent or a waiting task refers to
@@ -128,12 +129,12 @@ class Directory(Mapping[str, AgentCard]):
 
     # --- for the agents themselves -----------------------------------------------------------
 
-    def add(self, agent: Listed) -> None:
+    def add(self, agent: StartedAgent) -> None:
         """Add an agent that has started, so that programs and other agents find it by name."""
         self._agents[agent.name] = agent
 
     def add_opener(self, name: str, opener: SessionOpener) -> None:
-        """Add the session opener of an agent whose actor was just built. From then on, `unused` omits the agent."""
+        """Add the session opener of an agent when its actor is built. After that, `unused` omits the agent."""
         self._openers[name] = opener
         self.trees.add(opener.running.sessions)
 
@@ -145,19 +146,19 @@ class Directory(Mapping[str, AgentCard]):
         self.trees.remove(name)
 
     def pending_opens_of(self, name: str) -> PendingOpens:
-        """Return the table of an agent's sessions that are being created, loaded or erased. The agent need not be running."""
+        """Return the table of sessions of the agent `name` that are being created, loaded or erased, also if it is not running."""
         found = self._openings.get(name)
         if found is None:
             found = self._openings[name] = PendingOpens()
         return found
 
-    def agent(self, name: str) -> Listed | None:
+    def agent(self, name: str) -> StartedAgent | None:
         """Return the agent object with this name; None if it is not running here."""
         return self._agents.get(name)
 
     @property
-    def unused(self) -> Iterator[Listed]:
-        """Running agents that were not used since their start. Such an agent has no actor, no session and no message yet."""
+    def unused(self) -> Iterator[StartedAgent]:
+        """Running agents whose actor was not built, because no session or message has used them since their start."""
         return (agent for name, agent in self._agents.items() if name not in self._openers)
 
     @property
@@ -178,7 +179,7 @@ class Directory(Mapping[str, AgentCard]):
         return self._agents[name].__actgent_use__()
 
     async def wait_restarted(self, stopped: SessionOpener) -> SessionOpener:
-        """Wait until an agent that has stopped runs again, and return its new session opener.
+        """Wait until an agent that has stopped was started again, and return its new session opener.
 
         The calling turn releases its concurrency slot while it waits.
 
@@ -192,10 +193,10 @@ class Directory(Mapping[str, AgentCard]):
         return self.opener(name)
 
     @asynccontextmanager
-    async def building(self, name: str, session_id: str) -> AsyncGenerator[None, None]:
-        """Mark a session id as being created during the block, so that no other task opens or creates the session.
+    async def creating_session(self, name: str, session_id: str) -> AsyncGenerator[None, None]:
+        """Return a block in which a session is created. Other tasks that create or open this session wait for its end.
 
-        The block begins after earlier openings of the session have ended.
+        The block begins after tasks that already open or erase the session have finished.
 
         Raises:
             SessionExists: The session is in memory, or another task is opening it and this task cannot wait.
@@ -211,13 +212,11 @@ class Directory(Mapping[str, AgentCard]):
             yield
 
     @asynccontextmanager
-    async def erasing(self, key: SessionKey) -> AsyncGenerator[bool, None]:
-        """Mark a session as being erased during the block.
+    async def erasing_session(self, key: SessionKey) -> AsyncGenerator[bool, None]:
+        """Return a block in which a session is erased. Other tasks that open the session wait for its end.
 
-        Other tasks that open the session wait, also if its agent starts.
-
-        The block receives False if the session is open again and could write records; then it must not be
-        erased.
+        They also wait if the agent of the session starts during the block. The block receives True if the session may be
+        erased. It receives False if the session was opened again and can write records.
         """
         openings = self.pending_opens_of(key.agent)
         await openings.wait_loaded(
@@ -263,13 +262,12 @@ class Directory(Mapping[str, AgentCard]):
 
     @property
     def resumed(self) -> int:
-        """Number of sessions of all agents that were resumed from the journal."""
+        """Number of sessions that the agents of this runtime have resumed from the journal."""
         return self._resumed + sum(each.running.lifecycle.resumed for each in self._openers.values())
 
     async def wait_started(self, name: str, caller: SessionContext | None) -> None:
-        """Wait until an agent is started, or the start phase of the runtime has ended.
+        """Wait until the agent `name` is started, or until the start phase of the runtime has ended.
 
-        Only turns that resume from the journal wait; other calls return at once. `caller` is the session of
-        the calling turn.
+        Return at once unless `caller`, the session of the calling turn, was resumed from the journal.
         """
         await self.start_phase.wait_for(name, self, caller)

@@ -59,7 +59,7 @@ async def decide(
     *,
     by: Sender | str | None = None,
 ) -> None:
-    """Record the decision of an approval. If no approval of the turn is open any more, resume the turn.
+    """Decide an approval and record the decision durably. Resume the turn after its last open approval is decided.
 
     Args:
         running: Agent of the session.
@@ -86,9 +86,10 @@ async def decide(
 
 
 def _add_sources(context: SessionContext) -> None:
-    """Add the untrusted sources of the deciding turn or request to the label of the session, before the decision is recorded.
+    """Add the untrusted sources of the calling turn or request to the label of a session whose approval is decided.
 
-    The result, reason or arguments of the decision may repeat untrusted text. A handler of the session itself adds no sources.
+    The arguments, content or reason of the decision may repeat text of these sources. If the calling turn is a turn of the
+    session itself, nothing is added.
     """
     sources = "" if running_session() is context else sources_of_caller()
     if sources:
@@ -97,10 +98,11 @@ def _add_sources(context: SessionContext) -> None:
             context.log.add(StateChangeRecord(changes={}, via=sources))
 
 
-def session_holding(context: SessionContext, asked: Approval | str) -> SessionContext:
-    """Find the session that requested an approval: `context`, or one of its descendants in memory.
+def find_session_of_approval(context: SessionContext, asked: Approval | str) -> SessionContext:
+    """Return the session that requested an approval: `context` or one of its descendants in memory.
 
-    If none of them has the approval, return `context`, whose approval ledger then raises the right error.
+    If none of them has the approval, return the session that the approval id names, or `context` if that session is not in
+    memory. A lookup of the approval there raises the error for the caller.
     """
     known = approval_id_of(asked)
     session_id = session_of(known)
@@ -113,7 +115,7 @@ def session_holding(context: SessionContext, asked: Approval | str) -> SessionCo
 
 
 async def expire(running: AgentActor, context: SessionContext) -> None:
-    """Reject the undecided approvals of a session whose deadline has passed."""
+    """Reject those undecided approvals of a session whose own deadline has passed."""
     running.lifecycle.check_open(context)
     with running.lifecycle.kept(context):
         for approval in context.ledger().expired(running.clock.steady() + TIMER_TOLERANCE_SECONDS):
@@ -125,7 +127,7 @@ async def expire(running: AgentActor, context: SessionContext) -> None:
 async def _write(
     running: AgentActor, context: SessionContext, approval: Approval, decision: Decision, *, by: str
 ) -> None:
-    """Record a decision durably in the journal. If no approval of the turn is open any more, resume the turn.
+    """Record a decision durably in the journal. Resume the turn after its last open approval is decided.
 
     `by` is the name of the user who decided; empty if it is unknown, or if the approval expired.
     """
@@ -149,7 +151,7 @@ async def _write(
         context.update_approval_timer()
         _note_suspended(context)
         context.wake_idle_waiters()
-        running.runner.withdraw_impatient(
+        running.runner.withdraw_during_suspension(
             context
         )  # callers that joined since: the turn waits for an approver again
         raise
@@ -170,7 +172,7 @@ async def _commit(context: SessionContext, decided: ApprovalDecisionRecord) -> N
 
 
 def _finish(running: AgentActor, context: SessionContext, approval: Approval, decision: Decision) -> None:
-    """Notify observers of a recorded decision. If no approval of the turn is open any more, resume the turn."""
+    """Publish the event of a recorded decision. Resume the turn after its last open approval is decided."""
     running.core.observer.decide(context, approval, decision)
     if not context.ledger().has_open:
         running.runner.resume(context)  # also records that no approval is pending, if needed
@@ -181,9 +183,9 @@ def _finish(running: AgentActor, context: SessionContext, approval: Approval, de
 
 
 def _note_suspended(context: SessionContext) -> None:
-    """Record again that the turn of a session is suspended, if the last record in the journal says that the turn has resumed.
+    """Record that the turn of a session is still suspended, if the last record in the journal says that the turn has resumed.
 
-    This is needed if several approvals are decided together, one decision was written, and the write of another one failed.
+    The journal says this if several approvals are decided at the same time and only some of the decisions were written.
     """
     ledger, ids = context.ledger(), tuple(each.id for each in context.ledger().undecided)
     if ids and context.suspension is not None and not ledger.is_suspended:
@@ -218,6 +220,10 @@ def _validate_decision(running: AgentActor, approval: Approval, decision: Decisi
 
 
 def _content(approval: Approval, content: object, of: str) -> str:
+    """Return the content of a decision as text, after checking it against the form of the approval.
+
+    `of` is the name of the decision class for error texts.
+    """
     try:
         text = to_text(content)
         if approval.form is not None:
@@ -230,7 +236,7 @@ def _content(approval: Approval, content: object, of: str) -> str:
 
 
 def _has_fields(approval: Approval) -> bool:
-    """Return True if the approver must fill in the fields of a form. `Approve` must then contain the values of the fields."""
+    """Return True if the approval has a form with fields. `Approve` must then contain the values of the fields."""
     members = (approval.form or {}).get("properties", {})
     return approval.again and any(
         isinstance(member, Mapping) and INPUT in member for member in members.values()
@@ -275,15 +281,15 @@ def follow(context: SessionContext, future: TurnFuture) -> Iterator[Message]:
 
 
 def open_approvals(context: SessionContext) -> tuple[Approval, ...]:
-    """Return the open approvals of a session and of its loaded descendants, except calls of the caller's own tools."""
+    """Return the open approvals of a session and of its descendants in memory, except tool calls that the caller executes."""
     ledgers = (each.approvals for each in sessions_with_approvals(context) if each.approvals is not None)
     return tuple(each for ledger in ledgers for each in ledger.open.values() if not each.for_caller)
 
 
 def sessions_with_approvals(context: SessionContext) -> Sequence[SessionContext]:
-    """Return a session and its descendants in memory, as far as a session may have open approvals.
+    """Return a session and those of its descendants in memory that may have open approvals.
 
-    A descendant without open approvals is not checked again until it requests an approval, so frequent calls are cheap.
+    A descendant that turns out to have no open approval is skipped by later calls until it requests an approval.
     """
     seen, rest = [], [context]
     while rest:
@@ -297,9 +303,9 @@ def sessions_with_approvals(context: SessionContext) -> Sequence[SessionContext]
 
 
 def sources_of_approvals(context: SessionContext) -> str:
-    """Return the untrusted sources of a session's open approvals, as far as the session's conversation does not have these sources.
+    """Return the untrusted sources that a session's open approvals add to those of its conversation.
 
-    These are the sources of withheld results, and of child sessions with open approvals.
+    These are the sources of tool results that were withheld from the model, and of child sessions with open approvals.
     """
     sources = context.withheld_sources
     for each in sessions_with_approvals(context)[1:]:

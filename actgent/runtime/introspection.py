@@ -26,7 +26,7 @@ from actgent.support.attrs_class_repr import FieldRepr
 from actgent.toolsets.toolset_manager import ToolsetManager, ToolsetStatus
 
 from .agent_actor import AgentActor
-from .agent_directory import Directory, Listed
+from .agent_directory import Directory, StartedAgent
 from .sessions.remote_session_interface import RemoteSessions
 from .sessions.session_table import SessionTable
 from .subscriptions.observation_reader import (
@@ -38,7 +38,7 @@ from .subscriptions.observation_reader import (
     observe_recent,
 )
 from .subscriptions.session_follower import SessionFollower, follow_session
-from .waits_between_sessions import sources_of_caller, take_sources_of_sessions
+from .waits_between_sessions import add_unknown_session_source, sources_of_caller
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -48,7 +48,7 @@ class AgentStatistics(FieldRepr):
     agent: str
     """Name of the agent."""
     inbox: InboxStatistics
-    """Statistics of the agent's inbox: numbers of queued and running messages."""
+    """Numbers of queued and running messages."""
     capacity: int
     """Maximum number of messages in the inbox."""
     session_capacity: int
@@ -120,8 +120,8 @@ class Introspection:
     membership: Membership | None
     toolsets: ToolsetManager
     agents: Directory
-    _open_remote_queries = 0
-    """Number of open `asking_elsewhere` blocks."""
+    _open_approval_displays = 0
+    """Number of open blocks of `showing_approvals`."""
 
     def _agents(self) -> Iterator[AgentActor]:
         raise NotImplementedError
@@ -156,9 +156,9 @@ class Introspection:
     async def schedules(
         self, *, after: SetSchedule | None = None, limit: int = 100
     ) -> tuple[SetSchedule, ...]:
-        """List at most `limit` schedules of the agents in this process, sorted by next time.
+        """Return at most `limit` schedules of the agents in this process, sorted by the time at which they fire next.
 
-        Sessions that are not loaded are included.
+        Schedules of sessions that are only in the journal are included.
 
         Pass the last schedule as `after` for the next page; an empty page is the end.
 
@@ -166,7 +166,7 @@ class Introspection:
             ConfigurationError: The limit is below 1.
             JournalError: The journal cannot be read.
         """
-        take_sources_of_sessions()
+        add_unknown_session_source()
         return await _schedule_page(self._agents_by_name(), self.journal, after, limit)
 
     def budgets(self, *, after: OpenBudget | None = None, limit: int = 100) -> tuple[OpenBudget, ...]:
@@ -198,7 +198,7 @@ class Introspection:
                 below 1.
             JournalError: The index cannot be read.
         """
-        take_sources_of_sessions()
+        add_unknown_session_source()
         return await need_index(self.index).search(query, wanted, after=after, limit=limit)
 
     async def trends(
@@ -216,7 +216,7 @@ class Introspection:
         The amounts survive restarts, and include those of erased sessions.
 
         Args:
-            by: Dimension of the groups.
+            by: Dimension by which the amounts are grouped.
             since: Unix time in seconds; only the days from this time on count, in UTC.
             until: Unix time in seconds; only the days up to this time count.
             agent: Name of an agent; None counts all agents.
@@ -244,7 +244,7 @@ class Introspection:
             SessionNotFound: The journal has no such session.
             JournalError: The journal cannot be read.
         """
-        take_sources_of_sessions()
+        add_unknown_session_source()
         key = SessionKey(agent, session_id)
         return follow_session(self.journal, self._table_of(agent), key, after=after)
 
@@ -272,7 +272,7 @@ class Introspection:
             SessionNotFound: The journal has no such session.
             JournalError: The journal cannot be read.
         """
-        take_sources_of_sessions()
+        add_unknown_session_source()
         key, observation_filter = SessionKey(agent, session_id), ObservationFilter(types=types, turn=turn)
         table = self._table_of(agent)
         context = None if table is None else table.get(session_id)
@@ -297,7 +297,7 @@ class Introspection:
             SessionNotFound: The journal has no such session.
             JournalError: The journal cannot be read.
         """
-        take_sources_of_sessions()
+        add_unknown_session_source()
         key, observation_filter = SessionKey(agent, session_id), ObservationFilter(types=types, turn=turn)
         table = self._table_of(agent)
         context = None if table is None else table.get(session_id)
@@ -313,17 +313,17 @@ class Introspection:
         return next((each.sessions for each in self._agents() if each.name == agent), None)
 
     @contextmanager
-    def asking_elsewhere(self) -> Iterator[None]:
-        """Suppress warnings about unhandled approvals during the block, because the program shows approvals in another way."""
-        self._open_remote_queries += 1
+    def showing_approvals(self) -> Iterator[None]:
+        """Return a block in which the program shows approvals to users, so that approvals without handlers cause no log warnings."""
+        self._open_approval_displays += 1
         try:
             yield
         finally:
-            self._open_remote_queries -= 1
+            self._open_approval_displays -= 1
 
-    def asks_elsewhere(self) -> bool:
-        """Return True if an `asking_elsewhere` block is open."""
-        return self._open_remote_queries > 0
+    def shows_approvals(self) -> bool:
+        """Return True if a block of `showing_approvals` is open."""
+        return self._open_approval_displays > 0
 
     def _agents_by_name(self) -> list[AgentActor]:
         return sorted(self._agents(), key=lambda each: each.name)
@@ -345,7 +345,7 @@ def _statistics_of(running: AgentActor) -> AgentStatistics:
     )
 
 
-def _statistics_of_unused(agent: Listed) -> AgentStatistics:
+def _statistics_of_unused(agent: StartedAgent) -> AgentStatistics:
     """Return the statistics of an agent that was not used since its start, which has no sessions and no messages."""
     bounds = agent.inbox_bounds
     return AgentStatistics(
@@ -362,7 +362,7 @@ def _statistics_of_unused(agent: Listed) -> AgentStatistics:
 
 
 def _rate_limiters(models: Iterable[LLM]) -> dict[RateLimiterProtocol, str]:
-    """Return the rate limiters of model clients, each once, with a name."""
+    """Return the names of the rate limiters of model clients. Clients that share a rate limiter add it once."""
     found: dict[RateLimiterProtocol, str] = {}
     for llm in models:
         for name, rate_limiter in llm.rate_limiters().items():
@@ -371,7 +371,7 @@ def _rate_limiters(models: Iterable[LLM]) -> dict[RateLimiterProtocol, str]:
 
 
 def share_limits(models: Iterable[LLM], leaser: LimitLeaser) -> None:
-    """Connect the rate limiters of model clients to `leaser`, so that all processes share the limits that the program declared."""
+    """Connect the rate limiters of model clients to `leaser`, which divides the limits of the program between its processes."""
     for rate_limiter, name in _rate_limiters(models).items():
         rate_limiter.share(leaser, name)
 
@@ -384,30 +384,30 @@ async def _schedule_page(
 ) -> tuple[SetSchedule, ...]:
     """Return at most `limit` schedules of the agents after the schedule `after`, earliest first.
 
-    The journal indexes the earliest time of each session. Only sessions that can be on the page are loaded. Schedules
+    The journal indexes the earliest time of each session, so only sessions that can be on the page are loaded. Schedules
     that change during the call may be listed twice or be missing.
     """
     at_least_one("limit", limit)
     behind = (0.0, "", "", "") if after is None else after.sort_key
     found: list[SetSchedule] = []
     for due, running, session_id in await _sessions_with_timer(agents, journal):
-        if len(found) >= limit and due > heapq.nsmallest(limit, found, key=_place)[-1].schedule.at:
+        if len(found) >= limit and due > heapq.nsmallest(limit, found, key=_sort_key)[-1].schedule.at:
             break  # sessions are sorted by time
         found += [each for each in await _schedules(running, session_id, journal) if each.sort_key > behind]
     await trio.lowlevel.checkpoint()
-    return tuple(heapq.nsmallest(limit, found, key=_place))
+    return tuple(heapq.nsmallest(limit, found, key=_sort_key))
 
 
-def _place(found: SetSchedule) -> tuple[float, str, str, str]:
+def _sort_key(found: SetSchedule) -> tuple[float, str, str, str]:
     return found.sort_key
 
 
 async def _sessions_with_timer(
     agents: Sequence[AgentActor], journal: Journal | None
 ) -> list[tuple[float, AgentActor, str]]:
-    """Return the next timer's time, the agent and the id of each session with a timer, earliest first.
+    """Return the time of the next timer, the agent and the session id of each session with a timer, earliest first.
 
-    For a session in memory, the time from memory replaces the older time from the journal.
+    The time of a session in memory is used instead of its time in the journal, which may be older.
     """
     dates: dict[tuple[str, str], tuple[float, AgentActor, str]] = {}
     for running in agents:
@@ -478,7 +478,9 @@ async def fork_session(
     agents: Directory,
     asker: str = "",
 ) -> SessionSummary:
-    """Write a copy of a session up to a record, in the process that owns the new session id.
+    """Write a copy of a session up to a record to the journal, and return its summary.
+
+    In a cluster, the process that owns the new session id writes the copy.
 
     If a turn makes the copy, the copy gets the untrusted sources of the turn, which may have chosen the last record.
 
@@ -499,7 +501,7 @@ async def fork_session(
         begun = build_fork(
             whole, session_id or journal.new_session_id(), key.agent, asker=asker, via=sources_of_caller()
         )
-        async with agents.building(begun.agent, begun.session_id):
+        async with agents.creating_session(begun.agent, begun.session_id):
             await write_sessions(journal, [begun])
     except Fenced:
         original = await journal.head(*key)

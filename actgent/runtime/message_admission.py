@@ -50,8 +50,8 @@ _log = logger_of(__name__)
 class MessageAdmission:
     """Admission of messages to one agent.
 
-    A message is recorded only after it has an entry in the inbox. So a message that is rejected for lack of room was never
-    recorded. After the record is written, the message is accepted immediately, or its rejection is also recorded.
+    A message is recorded only after it has an entry in the inbox. So a message that is rejected because the inbox is full
+    is never recorded. After the record is written, the message is accepted immediately, or its rejection is also recorded.
     """
 
     def __init__(
@@ -84,18 +84,18 @@ class MessageAdmission:
         funding: Funding | None = None,
         options: TurnOptions | None = None,
     ) -> None:
-        """Accept a message into the inbox; waits for room. If the call is cancelled, the message never runs.
+        """Accept a message into the inbox; wait while the inbox is full. If the call is cancelled, no turn answers the message.
 
         Args:
             context: Session of the message.
             message: Message to accept.
-            once: True ignores a message whose id the session has accepted before. A concurrent message with that id is
-                awaited first.
+            once: True ignores a message whose id the session has accepted before. If another task is sending a message
+                with that id, wait for its acceptance first.
             future: Receives the outcome; None if no caller waits.
             is_granted: True accepts the message above the inbox limits and without guards, because the session
                 requested it, for example as the result of a task.
             funding: Budget of the turn; None uses the budget of the sending turn.
-            options: Options of its turn if there is no `future`; None uses those of the agent.
+            options: Options of the message's turn if `future` is None; None uses those of the agent.
         """
         message = self._admit_granted(context, message) if is_granted else self._admit(context, message)
         if once:
@@ -124,9 +124,9 @@ class MessageAdmission:
             await self._inbox.yield_to_turns()
 
     async def accept_first(self, context: SessionContext, message: Message) -> None:
-        """Accept the first message of a session, and make its beginning the description of the session.
+        """Accept the first message of a session. The beginning of its text becomes the description of the session.
 
-        Without a journal this call has no checkpoint, except to wait for room.
+        Without a journal, this call has a checkpoint only if the inbox is full.
         """
         message = self._admit(context, message)
         context.conversation.describe(message)
@@ -146,7 +146,9 @@ class MessageAdmission:
         variables: Context | None = None,
         funding: Funding | None = None,
     ) -> None:
-        """Accept the message of a timer, and record it together with `others`. Raises instead of waiting for room: the timer retries.
+        """Accept the message of a timer, and record the message and `others` in one write.
+
+        If the inbox is full, raise instead of waiting, because the timer retries.
 
         Args:
             context: Session of the message.
@@ -184,10 +186,11 @@ class MessageAdmission:
             await trio.lowlevel.cancel_shielded_checkpoint()
 
     def _check_open(self, context: SessionContext) -> None:
-        """Raise if a session accepts no messages from the calling task at the moment.
+        """Raise if a session accepts no new message from the calling task.
 
         Raises:
-            SessionClosed, NotRunning: The session is closed, or the agent accepts no messages.
+            SessionClosed, NotRunning: The session is closed, or the agent accepts no messages of this task.
+            SessionMoved: The session moves to another process.
         """
         if context.closed:
             raise context.refusal
@@ -196,7 +199,7 @@ class MessageAdmission:
             self._lifecycle.eviction.check_stays(context.id)
 
     def _check_reachable(self, context: SessionContext) -> None:
-        """Raise if a message that was admitted earlier can no longer be processed.
+        """Raise if the agent can no longer process an admitted message, because the session was closed or the agent is stopping.
 
         Raises:
             SessionClosed, NotRunning: The session is closed, or the agent is stopping.
@@ -207,7 +210,7 @@ class MessageAdmission:
             raise NotRunning(self._runner.name)
 
     def _admit(self, context: SessionContext, message: Message) -> Message:
-        """Apply the input guards to a message, and return the message with the trace and the untrusted sources of the sending task.
+        """Check a message with the input guards. Return it with the trace context and the untrusted sources of the sending task.
 
         Raises:
             GuardrailTripped, HandlerFailed: An input guard rejected the message, or failed.
@@ -217,7 +220,7 @@ class MessageAdmission:
         self._check_open(context)
         self._inbox.check_size(message)
         if self._guards.inputs:
-            message = self._guards.admit(context, message)
+            message = self._guards.check_input(context, message)
         if (
             self._tracing is None
             and running_turn.get() is None
@@ -230,9 +233,9 @@ class MessageAdmission:
         return self._mark(context, message)
 
     def _admit_granted(self, context: SessionContext, message: Message) -> Message:
-        """Return a message that the session has requested itself, with the trace and the untrusted sources of the sending task.
+        """Return a message with the trace context and the untrusted sources of the sending task, without input guards.
 
-        Input guards do not check it.
+        The session has requested this message itself, for example as the result of a task.
 
         Raises:
             SessionClosed, NotRunning: The session is closed, or the agent accepts no messages.
@@ -241,13 +244,13 @@ class MessageAdmission:
         return self._mark(context, message)
 
     def _mark(self, context: SessionContext, message: Message) -> Message:
-        """Add the sending task's trace context and its untrusted sources to a message, and return the message."""
+        """Return a message with the trace context and the untrusted sources of the sending task."""
         if self._tracing is not None:
             message = _add_trace_context(message, self._lifecycle.name, self._tracing)
         return self._add_sender_sources(context, message)
 
     def _add_sender_sources(self, context: SessionContext, message: Message) -> Message:
-        """Add the untrusted sources of the sending task to a message, and return the message.
+        """Return a message with the untrusted sources of the sending task.
 
         These are the sources of the session whose turn sends the message. Under a policy, a sender other than the owner
         of the session is an untrusted source itself.
@@ -260,7 +263,7 @@ class MessageAdmission:
         return attrs.evolve(message, via=join_origins(message.via, sources))
 
     def _source_of_sender(self, context: SessionContext, message: Message) -> str:
-        """Return the name of a message's sender as an untrusted source; empty for trusted senders.
+        """Return the name under which a message's sender is an untrusted source; empty if the sender is trusted.
 
         The owner of the session, a turn and the runtime are trusted senders.
         """
@@ -272,6 +275,7 @@ class MessageAdmission:
         return source_name(sender.kind, sender.name)
 
     def _check_busy(self, context: SessionContext, message: Message) -> None:
+        """Raise if the session is busy, for a message with the rule `reject`. Also publish the event of the rejection."""
         try:
             check_busy(context, message)
         except SessionBusy as error:
@@ -283,11 +287,9 @@ class MessageAdmission:
     async def _reserve_and_record(
         self, context: SessionContext, acceptance: QueuedMessage, *, is_granted: bool = False
     ) -> None:
-        """Reserve a place in the inbox, record the message in the journal, and queue the message.
+        """Reserve an inbox entry for a message, record the message in the journal, and queue the message.
 
-        If a step fails, undo all steps.
-
-        With `is_granted`, the inbox limits do not apply.
+        If a step fails, undo the earlier ones. With `is_granted`, the inbox limits do not apply.
         """
         self._count_sending(context, acceptance)
         try:
@@ -301,7 +303,7 @@ class MessageAdmission:
         self._enqueue(context, acceptance, entry)
 
     def _start_at_once(self, context: SessionContext, acceptance: QueuedMessage) -> None:
-        """Start the turn of a message whose session was just claimed, without using inbox and journal."""
+        """Start the turn of a message at once, without an inbox entry or a record. The caller has claimed (reserved) the session."""
         context.pending += 1
         if self._lifecycle.events.watched:
             self._publish(acceptance.message)
@@ -312,7 +314,7 @@ class MessageAdmission:
     def _count_sending(self, context: SessionContext, acceptance: QueuedMessage) -> None:
         """Add a message that is being sent to the session's pending messages.
 
-        If the session is suspended, the inbox keeps the message until the turn has ended.
+        If the session's turn is suspended, make the inbox hold the messages of the session until the turn has ended.
         """
         context.add_message(acceptance)
         if context.suspension is not None:  # another message may have unparked the suspended session
@@ -321,9 +323,9 @@ class MessageAdmission:
     async def _reserve(
         self, context: SessionContext, acceptance: QueuedMessage, *, is_granted: bool
     ) -> InboxEntry[Message]:
-        """Reserve a place for a message in the inbox, and wait while the inbox is full.
+        """Reserve an inbox entry for a message, and wait while the inbox is full. The wait has no checkpoint if there is room.
 
-        If there is space, the call has no checkpoint. With `is_granted`, the inbox limits do not apply.
+        The wait is subtracted from the message's deadline. With `is_granted`, the inbox limits do not apply.
         """
         message, inbox = acceptance.message, self._inbox
         first = message.on_busy == "interrupt"
@@ -347,7 +349,7 @@ class MessageAdmission:
     async def _write(
         self, context: SessionContext, acceptance: QueuedMessage, log: SessionLog, *, is_granted: bool
     ) -> None:
-        """Record a message durably. If the session or agent can no longer accept it, record the rejection durably before raising.
+        """Record a message durably. If the session or agent can no longer accept it after the write, record the rejection and raise.
 
         Raises:
             JournalSlow: The writes take longer than the deadline of the message. The rejection is written later.
@@ -372,7 +374,7 @@ class MessageAdmission:
     def _enqueue(
         self, context: SessionContext, acceptance: QueuedMessage, entry: InboxEntry[Message]
     ) -> None:
-        """Enqueue an accepted message as its reserved inbox entry; its turn starts as soon as possible."""
+        """Put an accepted message into its reserved inbox entry. If its session is free, start the turn of the message at once."""
         acceptance.is_accepted = True
         acceptance.mark_done()
         if self._drains and self._belongs_to_next_owner(context, acceptance.message):
@@ -390,15 +392,19 @@ class MessageAdmission:
             stop_if_requested(self._lifecycle, context, acceptance.message.id)
 
     def _belongs_to_next_owner(self, context: SessionContext, message: Message) -> bool:
-        """Return True if an accepted message must not run in this process, because its session is about to move to another process.
+        """Return True if the session of an accepted message is about to move, so that another process must run the message.
 
-        Messages to child sessions, and messages that a caller has stopped, are still processed here.
+        Return False for messages to child sessions and for messages that a caller has stopped: this process ends them.
         """
         is_unwanted = message.id in (context.cancellations or ())
-        return context.parent is None and not is_unwanted and self._lifecycle.eviction.is_held(context.id)
+        return (
+            context.parent is None
+            and not is_unwanted
+            and self._lifecycle.eviction.rejects_new_work(context.id)
+        )
 
     def _start(self, context: SessionContext, acceptance: QueuedMessage) -> None:
-        """Start the turn of a message whose session was claimed."""
+        """Start the turn of a message. The caller has claimed (reserved) its session in the inbox."""
         if self._lifecycle.events.watched:
             self._publish(acceptance.message)
         self._runner.start(context, acceptance)
@@ -406,7 +412,7 @@ class MessageAdmission:
     def _release_rejected(self, context: SessionContext, acceptance: QueuedMessage) -> None:
         """Remove a rejected message from the inbox and the session.
 
-        Record the rejection if the journal may contain the message.
+        If the journal may contain the message, also record the rejection. Unload the session if it has no more work.
         """
         if acceptance.inbox_entry is not None:
             self._inbox.cancel_reservation(acceptance.inbox_entry)
@@ -420,9 +426,9 @@ class MessageAdmission:
             self._sessions.mark_idle(context)
 
     def _record_rejection(self, context: SessionContext, acceptance: QueuedMessage, log: SessionLog) -> None:
-        """Add a journal record that ends a rejected message, because the journal may have recorded it as accepted.
+        """Add a record that ends a rejected message to the session's unwritten records.
 
-        If the message would have ended a suspended turn, the turn is recorded as suspended again.
+        If the accepted message has ended a suspended turn in the journal, also add a record that the turn is suspended.
         """
         log.record_rejection(acceptance.message.id)
         message = acceptance.message
@@ -431,11 +437,10 @@ class MessageAdmission:
             self._runner.record_suspended_again(context)
 
     def _announce(self, context: SessionContext, message: Message) -> None:
-        """Publish the event that a message was queued.
+        """Publish the event that a message was queued, and start all turns that may run.
 
-        If the message takes precedence, interrupt or end the turn of its session.
-
-        Then start all turns that may run.
+        Before the start, an URGENT message or a message with the rule `interrupt` interrupts the running turn of its session,
+        or ends the suspended turn.
         """
         if self._lifecycle.events.watched:
             self._publish(message)
@@ -453,12 +458,10 @@ class MessageAdmission:
     # --- repetitions -----------------------------------------------------------------------
 
     async def _wait_for_first(self, context: SessionContext, message: Message) -> Message:
-        """Wait until no other task is sending a message with the id of `message`.
-
-        Return the message with its remaining deadline.
+        """Wait until no other task is sending a message with the id of `message`. Return `message` with its remaining deadline.
 
         Raises:
-            InboxFull: The other message got no room before the deadline of this message.
+            InboxFull: The inbox had no room for the other message until the deadline of this message.
             SessionClosed, NotRunning: The session or agent no longer accepts messages.
         """
         while (first := context.find_message(message.id)) is not None and not first.is_accepted:
@@ -471,6 +474,7 @@ class MessageAdmission:
         return message
 
     async def _wait_settled(self, context: SessionContext, message: Message, first: QueuedMessage) -> Message:
+        """Wait until the sending of `first`, which has the id of `message`, has ended. Return `message` with its remaining deadline."""
         if first.inbox_entry is None and self._would_wait_for_itself(context):
             raise self._inbox.full_error(message)
         deadline = DEFAULT_WAIT_SECONDS if message.deadline is None else message.deadline
@@ -484,12 +488,12 @@ class MessageAdmission:
         return attrs.evolve(message, deadline=max(0.0, limit.deadline - trio.current_time()))
 
     def _funding_for(self, context: SessionContext, future: TurnFuture | None) -> Funding | None:
-        """Return the budget of a message's turn: the limits of its future, and the budget of the calling turn.
+        """Return the budget of a message's turn: the limits in the options of `future`, and the budget of the calling turn.
 
-        The calling turn pays if it waits for the answer, or if it sends to one of its child sessions.
+        The calling turn pays only if it waits for the answer, or if it sends to one of its descendant sessions.
 
         Raises:
-            LimitReached: The calling turn has the maximum depth.
+            LimitReached: The calling turn has reached the maximum depth of nested agent calls.
         """
         limits = None if future is None else future.options.limits
         caller = running_session()
@@ -505,25 +509,25 @@ class MessageAdmission:
         return funding if limits is None else attrs.evolve(funding, limits=limits.shared)
 
     def _would_wait_for_itself(self, context: SessionContext) -> bool:
+        """Return True if the calling task would wait for its own turn by waiting for a turn of this session."""
         return is_inside(context.turn) or would_wait_for_itself(context)
 
     # --- callers that do not wait for approvals -----------------------------------------------
 
     def _handle_suspended_session(self, context: SessionContext, future: TurnFuture) -> None:
-        """Pause the time limits of a caller whose message waits for a suspended turn, or withdraw its message.
+        """Handle a message to a session whose turn is suspended. `future` is that of its caller.
 
-        A caller that waits for approvals gets its time limits paused. The message of any other caller is
-        withdrawn.
+        If the caller accepts to wait for approvals, pause its time limits. Otherwise withdraw the message.
         """
-        if future.is_patient:
+        if future.waits_for_approvals:
             future.hold()
         else:
-            self.withdraw_impatient(context)
+            self.withdraw_during_suspension(context)
 
-    def withdraw_impatient(self, context: SessionContext) -> None:
-        """Withdraw the queued messages whose callers do not accept that a suspended turn delays their message until an approval.
+    def withdraw_during_suspension(self, context: SessionContext) -> None:
+        """Withdraw the queued messages of a suspended session whose callers do not accept to wait for approvals.
 
-        Callers are notified after the withdrawal is recorded, so the next start does not run the messages.
+        These callers receive `Suspended`, after the withdrawal is recorded in the journal.
         """
         if (error := _suspended_error(context)) is None:
             return
@@ -531,23 +535,28 @@ class MessageAdmission:
         withdrawn = [
             each
             for acceptance in known
-            for each in self._withdraw_impatient_callers(context, acceptance, error)
+            for each in self._withdraw_message_during_suspension(context, acceptance, error)
         ]
         if withdrawn and (
             context.log is None or not self._runner.start_soon(_notify_after_write, context, withdrawn)
         ):
             _notify_callers(context, withdrawn)
 
-    def _withdraw_impatient_callers(
+    def _withdraw_message_during_suspension(
         self, context: SessionContext, acceptance: QueuedMessage, error: Suspended
     ) -> "list[_WithdrawnCaller]":
-        """Withdraw one queued message if its caller does not accept to wait for approvals. Return the callers to notify."""
+        """Withdraw a queued message if its sender does not accept to wait for approvals. Return the callers that get `error`.
+
+        Callers that joined the message later and do not accept to wait are also returned; the message then stays queued.
+        """
         future, message_id = acceptance.future, acceptance.message.id
-        impatient = [guest for guest in acceptance.joined_futures if not guest.is_patient]
+        impatient = [guest for guest in acceptance.joined_futures if not guest.waits_for_approvals]
         withdrawn = [_WithdrawnCaller(guest, message_id, error, is_refused=False) for guest in impatient]
-        acceptance.joined_futures = tuple(guest for guest in acceptance.joined_futures if guest.is_patient)
+        acceptance.joined_futures = tuple(
+            guest for guest in acceptance.joined_futures if guest.waits_for_approvals
+        )
         is_waiting = acceptance.is_accepted and acceptance.ending is None
-        if future is None or not is_waiting or future.is_patient:
+        if future is None or not is_waiting or future.waits_for_approvals:
             return withdrawn
         context.release_accepted_id(message_id)
         if acceptance.inbox_entry is not None:
@@ -562,6 +571,7 @@ class MessageAdmission:
         return [*withdrawn, *sent]
 
     def _publish(self, message: Message) -> None:
+        """Publish the event that the agent has accepted a message."""
         self._lifecycle.events.publish(
             MessageAccepted(
                 agent=self._lifecycle.name,
@@ -592,10 +602,10 @@ def _add_trace_context(message: Message, agent: str, tracing: Tracing) -> Messag
 
 
 async def _flush_until_deadline(log: SessionLog, message: Message, began_at: float) -> None:
-    """Write the collected records of a session, within the deadline of a message. The deadline counts from `began_at`.
+    """Write the unwritten records of a session to the journal. The deadline of `message` limits the wait, from `began_at` on.
 
     Raises:
-        JournalSlow: The write takes longer. The records are written later.
+        JournalSlow: The write takes longer than the deadline. The journal completes it later.
         JournalError: The records could not be written.
     """
     if message.deadline is None:
@@ -608,7 +618,7 @@ async def _flush_until_deadline(log: SessionLog, message: Message, began_at: flo
 
 
 def _warn_of_other_content(context: SessionContext, message: Message) -> None:
-    """Log a warning if a message has the id of an earlier message but other content, because that content is dropped."""
+    """Log a warning if a message has the id of an earlier message but other content, which is ignored."""
     queued, messages = context.find_message(message.id), context.conversation.messages
     if queued is not None:
         messages = [queued.message]
@@ -628,9 +638,9 @@ def _warn_of_other_content(context: SessionContext, message: Message) -> None:
 async def _join_earlier(
     context: SessionContext, message: Message, future: TurnFuture | None, *, is_granted: bool
 ) -> None:
-    """Let the caller's `future` wait for the outcome of an earlier message with the same id.
+    """Let `future` receive the outcome of the earlier message that has the same id as `message`.
 
-    If the content differs from that of the earlier message, log a warning, except with `is_granted`.
+    If the contents of the two messages differ, log a warning, unless `is_granted` is set.
     """
     if not is_granted:  # the repeated result of a tool or task may have another text
         _warn_of_other_content(context, message)
@@ -640,19 +650,19 @@ async def _join_earlier(
 
 
 def _suspended_error(context: SessionContext) -> Suspended | None:
-    """Return the `Suspended` error with the approvals that a session's turn waits for; None if the turn needs no decision."""
+    """Return a `Suspended` error with the approvals for which a session's turn waits; None if the turn waits for no decision."""
     if context.suspension is None or not (ledger := context.ledger()).undecided:
         return None
     return ledger.suspended()
 
 
 def _check_not_suspended(context: SessionContext, message: Message, future: TurnFuture) -> None:
-    """Raise `Suspended` if a message would wait for approvals and its caller does not accept that.
+    """Raise `Suspended` if a message would wait for approvals, and the caller of `future` does not accept to wait for them.
 
     Raises:
         Suspended: The caller would wait for approvals.
     """
-    if context.suspension is None or future.is_patient or message.priority is Priority.URGENT:
+    if context.suspension is None or future.waits_for_approvals or message.priority is Priority.URGENT:
         return
     is_outdated = context.suspension.message.priority is not Priority.URGENT
     if not (message.on_busy == "interrupt" and is_outdated) and (error := _suspended_error(context)):
@@ -661,13 +671,13 @@ def _check_not_suspended(context: SessionContext, message: Message, future: Turn
 
 @attrs.frozen(repr=False)
 class _WithdrawnCaller(FieldRepr):
-    """Caller that waits for a suspended turn and does not accept waiting for approvals."""
+    """Caller that no longer waits for its message, because it does not accept to wait for approvals."""
 
     future: TurnFuture
     message_id: str
     error: Suspended
     is_refused: bool
-    """True if the message was removed from the inbox, so its caller gets an error."""
+    """True if the message was removed from the inbox; False if the message stays queued and only this caller stops waiting."""
 
     def raise_in_caller(self, context: SessionContext) -> None:
         """Raise the error in the waiting caller; raise `SessionMoved` instead if another process owns the session."""
@@ -680,7 +690,7 @@ class _WithdrawnCaller(FieldRepr):
 
 
 async def _notify_after_write(context: SessionContext, withdrawn: Iterable[_WithdrawnCaller]) -> None:
-    """Notify callers of withdrawn messages, after an attempt to record the withdrawal. Journal errors are ignored."""
+    """Raise `Suspended` in the callers of withdrawn messages, after the withdrawal is written. Journal errors are ignored."""
     try:
         if context.log is not None:
             with suppress(JournalError, Fenced):
@@ -690,6 +700,7 @@ async def _notify_after_write(context: SessionContext, withdrawn: Iterable[_With
 
 
 def _notify_callers(context: SessionContext, withdrawn: Iterable[_WithdrawnCaller]) -> None:
+    """Raise `Suspended` in the callers of withdrawn messages."""
     for each in withdrawn:
         each.raise_in_caller(context)
 
@@ -717,7 +728,7 @@ def _was_sent(context: SessionContext, message_id: str) -> bool:
 
 
 def _warn_of_call_cycle(caller: SessionContext, agent: str) -> None:
-    """Log a warning if agents call each other in a cycle: the called agent has a parent session of the caller."""
+    """Log a warning if agents call each other in a cycle: a parent session of `caller` belongs to the called agent `agent`."""
     names, session = [caller.agent], caller.parent
     while session is not None:
         names.insert(0, session.agent)

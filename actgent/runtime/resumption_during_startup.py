@@ -1,7 +1,7 @@
 """Start phase of a runtime: turns that resume from the journal wait for agents that the program has not started yet.
 
-The phase ends with `Runtime.ready`, with the end of `Runtime.starting`, or `START_PHASE_SECONDS` seconds after the last start of an
-agent. A call of a new session to an agent that is not running fails immediately.
+The phase ends with `Runtime.ready`, with the end of a `Runtime.starting` block, or `START_PHASE_SECONDS` seconds after the last
+start of an agent. A turn that was not resumed does not wait: its call to an agent that is not running fails at once.
 """
 
 import math
@@ -41,7 +41,7 @@ class StartPhase(FieldRepr):
         return self._ends_at > -math.inf
 
     def note_start(self) -> None:
-        """Extend the start phase, because an agent was started, and wake the turns that may wait for this agent."""
+        """Restart the timeout of the start phase after the start of an agent, and wake the turns that wait for agents."""
         self._ends_at = trio.current_time() + START_PHASE_SECONDS
         self._wake_waiters()
 
@@ -54,7 +54,7 @@ class StartPhase(FieldRepr):
     def add_resumed(self, context: SessionContext) -> None:
         """Register a session that was resumed from the journal, so that its turns wait for missing agents.
 
-        Does nothing after the start phase.
+        After the start phase, do nothing.
         """
         if self._is_open():
             self._resumed_sessions.add(context)
@@ -62,8 +62,8 @@ class StartPhase(FieldRepr):
     async def wait_for(self, name: str, started: Container[str], context: SessionContext | None) -> None:
         """Wait until the agent `name` is in `started`, or the start phase has ended.
 
-        Only turns of resumed sessions wait, and release their concurrency slot while they wait. Other calls
-        return at once.
+        `context` is the session of the calling turn. If it was not resumed from the journal, return at once. The turn releases
+        its concurrency slot during the wait.
         """
         if name not in started and self._must_wait(context):
             with releasing_slot():
@@ -80,7 +80,7 @@ class StartPhase(FieldRepr):
                 await self.wait_ended()
 
     async def wait_next_start(self) -> None:
-        """Wait until the next start of any agent of the runtime has completed, or until the start phase ends."""
+        """Wait until the next agent of the runtime is started, or until the start phase ends."""
         await self._changed.wait()
 
     async def wait_ended(self) -> None:

@@ -75,7 +75,7 @@ from .sessions.session_listing import filter_of, page_of
 from .sessions.session_migration import SessionMigration
 from .sessions.session_tree_close import closing_in_background
 from .sessions.tag_and_metadata_changes import Annotations
-from .waits_between_sessions import find_waiter, take_sources_of_sessions
+from .waits_between_sessions import add_unknown_session_source, find_waiter
 
 Durability = typing.Literal["full", "relaxed"]
 _DURABILITIES: tuple[str, ...] = typing.get_args(Durability)
@@ -85,7 +85,7 @@ THREAD_GRACE_SECONDS = 5.0
 """Default seconds to wait for abandoned tool threads when the runtime closes."""
 
 _RESTARTS, _KEEP_ALL = Supervision(), Retention()
-"""Default options of a runtime; made once, because agents that serve one request each open a runtime."""
+"""Default options of a runtime. They are constants, because an agent that serves one request opens its own runtime."""
 _log = logger_of(__name__)
 
 
@@ -166,10 +166,10 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
     # --- starting agents ---------------------------------------------------------------------
 
     async def start(self, agent: A) -> A:
-        """Start an agent together with the agents that it routes to or uses as tools. They run until the block is left.
+        """Start an agent, the agents to which it routes, and its agent tools. They run until the runtime's block exits.
 
-        With a journal, their sessions resume at once, or at the end of a `starting` block. A resumed turn that calls an agent
-        which is not running waits for its start: until `ready`, or 10 s after the last start.
+        With a journal, the agents' unfinished sessions resume at once, or at the end of a `starting` block. A resumed turn that
+        calls an agent which is not running waits for its start, until `ready` is called or 10 s after the last start.
 
         Raises:
             ConfigurationError: An agent with this name runs here or in another pool of this database, or this agent runs in
@@ -195,7 +195,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
         return agent
 
     async def _connect_agents(self, agents: "Sequence[Startable]") -> None:
-        """Announce agents to the cluster, and connect their toolsets. Stop the agents if one of the two fails."""
+        """Announce agents to the cluster, and connect their toolsets. If one of these steps fails, stop the agents."""
         try:
             await register_hosted_agents(self.membership, [agent.name for agent in agents])
             for agent in agents:
@@ -224,9 +224,9 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
     async def ready(self) -> None:
         """Declare that all agents are started.
 
-        Calls that wait for an agent that is missing fail, and the log names these agents.
+        Resumed turns that wait for an agent which is not running fail, and a log warning names the missing agents.
 
-        Sessions in the journal whose agent is not running stay there, and resume when it is started.
+        Sessions of an agent that is not running stay in the journal, and resume when the agent is started.
         """
         unrecovered, self._unrecovered = self._unrecovered, []
         await _recover(unrecovered)
@@ -235,7 +235,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
         await trio.lowlevel.checkpoint()
 
     async def _watch_start(self) -> None:
-        """Wait until the start phase has ended. Then log the missing agents."""
+        """Wait until the start phase has ended. Then log the agents that have unfinished sessions and are not running."""
         await self.agents.start_phase.wait_ended()
         await self._log_missing_agents()
 
@@ -274,8 +274,8 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
         Args:
             factory: Actor class, or a function that returns a new actor; called again for each restart.
             name: Address, unique among the agents and actors of the runtime; None generates one.
-            children: Supervision of the actors that this actor starts; None uses the runtime's.
-            grace: Maximum seconds to finish its inbox when the runtime closes.
+            children: Supervision of the actors that this actor starts; None uses that of the runtime.
+            grace: Maximum seconds for the actor to process its queued messages when the runtime closes.
             concurrency: Maximum number of messages processed at the same time, plus one URGENT message; 1 is sequential.
             line_of: Function that returns the group of a payload, such as a user's name; messages of one group are
                 processed in order. None: all messages run concurrently.
@@ -327,21 +327,19 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
     @property
     def dead_letters(self) -> tuple[DeadLetter, ...]:
         """Newest 1,000 messages that no agent or actor processed, oldest first."""
-        take_sources_of_sessions()
+        add_unknown_session_source()
         return self._system.dead_letters
 
     @property
     def failures(self) -> tuple[MessageFailed, ...]:
         """Newest 1,000 messages that failed in this runtime, oldest first. Messages that a caller stopped are omitted."""
-        take_sources_of_sessions()
+        add_unknown_session_source()
         return tuple(self.stream.failures)
 
     async def send_again(self, letter: DeadLetter) -> None:
-        """Redeliver a dead letter to the agent or actor that it names.
+        """Redeliver a dead letter to the agent or actor that it names, and remove it from the list of dead letters.
 
-        An accepted letter is removed from the list of dead letters.
-
-        If that fails or is cancelled, the letter stays in the list.
+        If the redelivery fails or is cancelled, the letter stays in the list.
 
         Raises:
             DeadLetterGone: The letter was redelivered already, another task is redelivering it, or it was dropped from the
@@ -354,11 +352,12 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
     # --- what happens in it ------------------------------------------------------------------
 
     def events(self, capacity: int = 1000) -> AbstractAsyncContextManager[EventReader]:
-        """Return an `async with` block that gives a receive channel of all future events of the runtime.
+        """Return an `async with` block that yields a receive channel of all future events of the runtime.
 
-        The channel keeps at most `capacity` events: a slow reader loses the oldest, and `lost` counts them.
+        The channel buffers at most `capacity` events. If the reader is slow, the oldest events are dropped and counted in
+        `lost`.
         """
-        take_sources_of_sessions()
+        add_unknown_session_source()
         return self.stream.read(capacity)
 
     async def approvals(
@@ -372,7 +371,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
             after: Last approval of the previous page; None starts at the first page.
             limit: Maximum number of sessions per page. An empty page is the end.
         """
-        take_sources_of_sessions()
+        add_unknown_session_source()
         for running in self._agents_by_name():
             if after is None or running.name >= after.agent:
                 behind = after.session_id if after is not None and running.name == after.agent else ""
@@ -394,10 +393,9 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
     ) -> tuple[SessionSummary, ...]:
         """Return at most `limit` matching sessions, sorted by their last change, newest first.
 
-        A session matches if it has all `tags` and all values of `metadata`. Pass the last one as `after` for the next page; an
-        empty page is the end. With a journal, all sessions in it are listed
-        without loading them, also those of agents that are not running. Without a journal, the open sessions in memory are
-        listed.
+        A session matches if it has all `tags` and all values of `metadata`. Pass the last summary as `after` for the next
+        page; an empty page is the end. With a journal, all its sessions are listed without loading them, also those of agents
+        that are not running. Without a journal, the open sessions in memory are listed.
 
         Raises:
             ConfigurationError: The state is unknown, the limit is below 1, or a tag or the metadata is invalid.
@@ -426,7 +424,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
     async def read_session(
         self, session_id: str, *, agent: str | None = None, to: int | None = None
     ) -> tuple[SessionKey, tuple[Record, ...]]:
-        """Return the key of a session, and its records up to the number `to`, or all records.
+        """Return the key of a session, and its records up to record number `to`; None returns all records.
 
         Raises:
             ConfigurationError: The runtime has no journal, the record does not exist, or several agents have a session with
@@ -434,7 +432,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
             SessionNotFound: The journal has no such session.
             JournalError: The journal cannot be read.
         """
-        take_sources_of_sessions()
+        add_unknown_session_source()
         journal = need_journal(self.journal)
         key = await self._need_key(session_id, agent)
         return key, await records_up_to(journal, key, to)
@@ -444,7 +442,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
     ) -> SessionSummary:
         """Copy a session as it was after its record number `to` into a new session of the journal.
 
-        The copy has no schedules, and draws on the budget of the original. A turn that is open at the record resumes when
+        The copy has no schedules, and uses the budget of the original. A turn that is open at the record resumes when
         `agent.open_session` opens the copy.
 
         Raises:
@@ -506,15 +504,14 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
                 left.pop()
 
     async def _erase(self, journal: Journal, key: SessionKey) -> list[SessionKey]:
-        """Close and erase a session that no task can open at this time.
+        """Close a session, and erase it if it has no children. If it has children, return them and erase nothing.
 
-        If the session has children, return them and erase nothing.
-
-        Thus a session is erased after its children. After a crash, the next erasure finds the children by their parent.
+        So children are erased before their parent. After a crash, the next erasure finds the remaining children by their parent.
+        The caller prevents other tasks from opening the session.
         """
         while True:
             await self._close_before_erasure(key)
-            async with self.agents.erasing(key) as is_gone:
+            async with self.agents.erasing_session(key) as is_gone:
                 if not is_gone:
                     continue
                 below = [each.key for each in await journal.children_of([key])]
@@ -585,14 +582,14 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
             await self._sweeper.finish()
 
     def note_ended(self, key: SessionKey) -> None:
-        """Schedule the erasure of an ended session from the journal. The session has served a single request."""
+        """Schedule the erasure of a session that was created for one request and has ended."""
         if self._sweeper is not None:
             self._sweeper.schedule(key)
 
 
 @attrs.frozen(repr=False)
 class Host(FieldRepr):
-    """Services that a runtime offers to the agents that it starts."""
+    """Interface of a runtime to the agents that it starts: name checks, and running their actors."""
 
     runtime: Runtime
     _system: ActorSystem
@@ -600,7 +597,7 @@ class Host(FieldRepr):
     """Event loop of the runtime."""
 
     def check_names(self, names: Sequence[str]) -> None:
-        """Raise if an agent name is taken; called before any of the agents is started.
+        """Raise if one of the names of new agents is taken. Call this method before the first of these agents is started.
 
         Raises:
             ConfigurationError: An agent or actor with one of the names is running.
@@ -612,15 +609,15 @@ class Host(FieldRepr):
                 )
 
     def run(self, running: AgentActor, *, grace: float) -> None:
-        """Run an agent until the runtime's block exits, and then for at most `grace` seconds while it has work."""
+        """Start the actor of an agent. When the runtime's block exits, the agent has `grace` seconds to finish its work."""
         self._system.host(running, grace=grace)
 
     def run_at_first_use(self, agent: UnusedActor, *, grace: float) -> None:
-        """Register an agent without building its actor. `use` builds the actor and runs it with `grace` as in `run`."""
+        """Register an agent whose actor `use` builds and starts. `grace` has the meaning as in `run`."""
         self._system.host_unused(agent, grace=grace)
 
     def use(self, name: str) -> None:
-        """Build and run the actor of the registered agent `name`, which is used for the first time."""
+        """Build and start the actor of the agent `name`, which `run_at_first_use` has registered."""
         self._system.use(name)
 
 
@@ -658,10 +655,9 @@ def _check_durability(durability: Durability, *, has_journal: bool) -> None:
 def _open_journal(
     journal: str | Journal | None, durability: Durability, redact: Redact | None
 ) -> AbstractAsyncContextManager[Journal | None]:
-    """Return a block that opens the journal, if it is given as an address, and acquires ownership of it for this process.
+    """Return a block that owns the journal in this process, and yields it; None without a journal.
 
-    The block receives the journal, wrapped for `redact` and relaxed durability if requested; None without a
-    journal.
+    A journal given as an address is opened first. The journal is wrapped for `redact` and for relaxed durability if requested.
     """
     return nullcontext() if journal is None else _owned(journal, durability, redact)
 
@@ -685,7 +681,7 @@ async def _owned(
 def _open_index(
     journal: Journal | None, *, has_index: bool
 ) -> AbstractAsyncContextManager[tuple[Journal | None, IndexQueries | None]]:
-    """Return a block that opens the index of the journal, if the runtime has one. It receives the journal, and the index or None.
+    """Return a block that yields the journal and its index; the index is None if `has_index` is False.
 
     Raises:
         ConfigurationError: `has_index` is True, and the runtime has no journal.
@@ -725,7 +721,7 @@ def _check_kinds(**arguments: tuple[object, type]) -> None:
 
 
 def _check_policy(policy: Policy | None) -> None:
-    """Raise if a policy for the whole runtime isolates untrusted text, which needs an additional tool in each agent.
+    """Raise if a policy for all agents isolates untrusted text. Isolation adds a tool, so this policy is set per agent.
 
     Raises:
         ConfigurationError: The policy isolates untrusted text.
@@ -738,7 +734,7 @@ def _check_policy(policy: Policy | None) -> None:
 
 
 def _check_quotas(quotas: Quotas | None, journal: str | Journal | None, *, is_cluster: bool) -> None:
-    """Raise if quotas are combined with a journal that several processes share, because one process must count them.
+    """Raise if quotas are combined with a journal that several processes share. Quotas are counted by one process.
 
     Raises:
         ConfigurationError: Several processes own the journal.

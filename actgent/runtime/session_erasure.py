@@ -2,7 +2,7 @@
 
 A session is erased together with all its descendants (its tree) in one transaction. A tree is not erased while a turn, approval,
 task or schedule in the tree is pending. The storage checks this condition again in the transaction. A session in memory is
-frozen during the erasure: openers and state changes wait, and messages are rejected as by a closed session.
+frozen during the erasure: tasks that open the session or change its state wait, and new messages are rejected.
 """
 
 import logging
@@ -30,7 +30,7 @@ from .sessions.session_opener import SessionOpener
 GATHER_SECONDS = 1.0
 """Seconds for which ended sessions are collected before they are erased in one transaction."""
 MAX_TREES_PER_TRANSACTION = 100
-"""Maximum number of session trees per transaction; writers wait for it."""
+"""Maximum number of session trees per transaction. Other writers of the journal wait for the transaction."""
 PAUSE_SECONDS = 0.05
 """Seconds between two transactions."""
 INTERVAL_BOUNDS_SECONDS = (1.0, 3600.0)
@@ -38,8 +38,9 @@ INTERVAL_BOUNDS_SECONDS = (1.0, 3600.0)
 RETRY_SECONDS = 60.0
 """Seconds until erasing is retried after a journal error."""
 FINISH_TIMEOUT_SECONDS = 5.0
-"""Maximum seconds for erasing ended sessions when the runtime closes; the next start erases the rest."""
-Held = tuple[AgentActor, SessionContext]
+"""Maximum seconds for erasing ended sessions when the runtime closes. The next start erases the remaining sessions."""
+FrozenSession = tuple[AgentActor, SessionContext]
+"""Agent and context of a frozen session."""
 _log = logging.getLogger(__name__)
 
 
@@ -66,7 +67,7 @@ class Retention(FieldRepr):
     closed: float | timedelta | None = attrs.field(default=None, converter=_seconds)
     """Maximum age of closed sessions in seconds, or a timedelta; None keeps them."""
     idle: float | timedelta | None = attrs.field(default=None, converter=_seconds)
-    """Maximum age of open sessions without pending work in seconds, or a timedelta; they are closed and erased. None keeps them."""
+    """Maximum age of open sessions without pending work in seconds, or a timedelta. Older ones are closed and erased. None keeps them."""
 
     @property
     def pause(self) -> float:
@@ -92,21 +93,18 @@ class RetentionJob(FieldRepr):
     _arrived: trio.Event = attrs.field(factory=trio.Event)
 
     def schedule(self, key: SessionKey) -> None:
-        """Schedule the erasure of a session that served one request and has ended."""
+        """Schedule the erasure of a session that was created for one request and has ended."""
         self._ended[key] = None
         self._arrived.set()
 
     def drop_moved(self, has_moved: Callable[[str], bool]) -> None:
-        """Remove the sessions that other processes own now from the list of sessions to erase.
-
-        `has_moved` returns True for the id of such a session.
-        """
+        """Remove the sessions whose ids `has_moved` accepts from the sessions to erase, because other processes own them now."""
         for keys in (self._ended, self._deferred):
             for key in [key for key in keys if has_moved(key.session_id)]:
                 del keys[key]
 
     async def run(self) -> None:
-        """Erase ended sessions in groups, and search for old sessions at intervals, until cancelled.
+        """Erase ended one-request sessions in groups, and erase old sessions at intervals, until cancelled.
 
         If the journal fails, log a warning and retry after a pause.
         """
@@ -131,7 +129,7 @@ class RetentionJob(FieldRepr):
             self._arrived = trio.Event()
 
     async def finish(self) -> None:
-        """Erase the ended sessions when the runtime closes, within a time limit. A failure is only logged."""
+        """Erase the ended one-request sessions when the runtime closes, within a time limit. A failure is only logged."""
         with trio.move_on_after(FINISH_TIMEOUT_SECONDS):
             try:
                 await self.erase_ended()
@@ -143,7 +141,7 @@ class RetentionJob(FieldRepr):
     # --- sessions for one question -----------------------------------------------------------
 
     async def erase_ended(self) -> None:
-        """Erase the sessions of single requests (one-request sessions) that have ended in this process."""
+        """Erase the one-request sessions that have ended in this process."""
         self._ended.update(self._deferred)
         self._deferred.clear()
         while self._ended:
@@ -165,16 +163,16 @@ class RetentionJob(FieldRepr):
     ) -> list[SessionKey]:
         """Erase the sessions `roots` with all descendants, except trees in use. Return the erased sessions.
 
-        Trees that changed at or after the Unix time `unchanged_since` in seconds are kept.
+        Trees that changed at or after the Unix time `unchanged_since` in seconds are not erased.
         """
         trees = await self._trees([key for key in roots if self.journal.owns(key.session_id)])
-        held: dict[SessionKey, Held | None] = {}
+        held: dict[SessionKey, FrozenSession | None] = {}
         with ExitStack() as still:
             quiet = [root for root, tree in trees.items() if self._freeze_tree(tree, held, still)]
             at_rest = [held[key] for root in quiet for key in trees[root]]
             gone = await self._erase_frozen(quiet, unchanged_since, at_rest) if quiet else ()
             erased = dict.fromkeys(key for each in gone for key in trees.get(each, (each,)))
-            _forget(held.get(key) for key in erased)
+            _unload_erased(held.get(key) for key in erased)
         for key in erased:
             self.accounts.forget(key)
         return [*erased]
@@ -191,12 +189,12 @@ class RetentionJob(FieldRepr):
         return trees
 
     async def _erase_frozen(
-        self, roots: Sequence[SessionKey], until: float, held: Iterable[Held | None]
+        self, roots: Sequence[SessionKey], until: float, held: Iterable[FrozenSession | None]
     ) -> Sequence[SessionKey]:
         """Erase frozen session trees from the journal, and return the erased sessions.
 
-        If the journal reports a failure although it has erased trees, their roots are returned. Trees that
-        changed at or after the Unix time `until` in seconds are kept.
+        If the journal reports a failure although it has erased trees, the roots of these trees are returned. Trees that changed
+        at or after the Unix time `until` in seconds are not erased. `held` has the frozen sessions in memory.
 
         Raises:
             JournalError: No tree was erased, or the journal cannot be read.
@@ -207,7 +205,7 @@ class RetentionJob(FieldRepr):
             try:
                 gone = [root for root in roots if await self.journal.head(*root) is None]
             except BaseException:
-                _forget(
+                _unload_erased(
                     held
                 )  # an erased session that stays loaded would write records without its first ones
                 raise
@@ -216,11 +214,11 @@ class RetentionJob(FieldRepr):
             return gone
 
     def _freeze_tree(
-        self, tree: Collection[SessionKey], held: dict[SessionKey, Held | None], still: ExitStack
+        self, tree: Collection[SessionKey], held: dict[SessionKey, FrozenSession | None], still: ExitStack
     ) -> bool:
         """Freeze all sessions of a tree until `still` is closed, and add them to `held`. A frozen session accepts no messages.
 
-        Return False if one is in use.
+        Return False if one of the sessions is in use. `held` has an entry per session; None for a session that is not in memory.
         """
         for key in tree:
             if key in held:
@@ -232,7 +230,7 @@ class RetentionJob(FieldRepr):
             still.enter_context(
                 openings.block(key.session_id, erases=True)
             )  # also blocks agents that start during the erasure
-            held[key] = each = None if opener is None else _hold(opener, key, still)
+            held[key] = each = None if opener is None else _freeze_session(opener, key, still)
             if each is not None and any(child.key not in tree for child in each[1].family()):  # just made
                 return False
         return True
@@ -268,10 +266,10 @@ class RetentionJob(FieldRepr):
         return count
 
 
-def _hold(opener: SessionOpener, key: SessionKey, still: ExitStack) -> Held | None:
+def _freeze_session(opener: SessionOpener, key: SessionKey, still: ExitStack) -> FrozenSession | None:
     """Freeze a session in memory until `still` is closed. A frozen session accepts no messages and writes no records.
 
-    Return its agent and context; None if it is not in memory.
+    Return the agent and the context of the session; None if the session is not in memory.
     """
     context = opener.running.sessions.find_any(key.session_id)
     if context is None:
@@ -280,8 +278,8 @@ def _hold(opener: SessionOpener, key: SessionKey, still: ExitStack) -> Held | No
     return opener.running, context
 
 
-def _forget(held: Iterable[Held | None]) -> None:
-    """Remove erased sessions from memory. Each of `held` is a frozen session, or None for a session that is not in memory."""
+def _unload_erased(held: Iterable[FrozenSession | None]) -> None:
+    """Remove erased sessions from memory. `held` has the frozen sessions, with None for each session that is not in memory."""
     known = [each for each in held if each is not None]
     for _, context in known:
         context.log = None
@@ -291,9 +289,9 @@ def _forget(held: Iterable[Held | None]) -> None:
 
 @contextmanager
 def _frozen(running: AgentActor, context: SessionContext) -> Iterator[None]:
-    """Close an idle session during the block. The session rejects messages and holds back records while it may be erased.
+    """Return a block in which an idle session is frozen: it rejects messages and writes no records.
 
-    After the block it accepts messages again, unless it was erased or moved.
+    After the block, the session accepts messages again, unless it was erased or another process owns it.
     """
     context.closed = True
     if context.log is not None:

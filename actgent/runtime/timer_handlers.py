@@ -1,9 +1,9 @@
 """Actions of the timers of an agent's sessions, by timer class.
 
 A schedule that fires sends a message to its session. The message and the record of the firing are written together, and the
-message id is derived from schedule and time. So the message is neither lost nor duplicated. Times that were missed while the
-process was down fire at the start. A cron schedule that missed several times fires once. A schedule is skipped while its
-last message is unfinished.
+message id is derived from schedule and time. So the message is neither lost nor duplicated. A schedule whose time was missed
+while the process was down fires at the start, also once if a cron schedule has missed several times. A firing is skipped if
+the last message of the schedule is unfinished.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ SCHEDULED_PREFIX = "Running scheduled task: "
 
 
 def timer_handlers(opener: SessionOpener, agents: Directory) -> TimerHandlers:
-    """Return the handler functions by timer class: task deadlines, approval deadlines and schedules."""
+    """Return the functions that execute due timers, by timer class: task deadlines, approval deadlines and schedules."""
     running = opener.running
     return {
         ScheduleTimer: partial(fire_schedule, running, opener.admission),
@@ -59,7 +59,7 @@ async def end_task(
 
 
 async def expire_approvals(running: AgentActor, context: SessionContext, _: ApprovalDeadline) -> None:
-    """Reject the approvals whose deadline has passed."""
+    """Reject the approvals of a session whose deadline has passed."""
     await expire(running, context)
 
 
@@ -69,7 +69,7 @@ async def expire_approvals(running: AgentActor, context: SessionContext, _: Appr
 async def fire_schedule(
     running: AgentActor, admission: MessageAdmission, context: SessionContext, timer: ScheduleTimer
 ) -> None:
-    """Send the message of a schedule, recorded together with the next time of the schedule.
+    """Send the message of a due schedule to its session. One write records the message and the next time of the schedule.
 
     If the message of the last firing is unfinished, this firing is skipped. If the message is rejected, the
     timer is set again, and the error is raised.
@@ -82,7 +82,7 @@ async def fire_schedule(
     following = next_time(schedule.cron, schedule.zone, after=passed) if schedule.cron else 0.0
     fired = ScheduleFiredRecord(schedule_id=schedule.id, at=schedule.at, following=following)
     if _is_busy(running, context, timer):
-        await _pass_over(context, fired)
+        await _skip_firing(context, fired)
         running.core.observer.fire(context, fired.schedule_id, "")
         return
     message = _message(context.id, timer)
@@ -99,7 +99,8 @@ async def fire_schedule(
     running.core.observer.fire(context, fired.schedule_id, message.id)
 
 
-async def _pass_over(context: SessionContext, fired: ScheduleFiredRecord) -> None:
+async def _skip_firing(context: SessionContext, fired: ScheduleFiredRecord) -> None:
+    """Record that a schedule has fired without a message, and set its next time."""
     apply_fired(context, fired)
     if context.log is not None:
         context.log.add(fired)
@@ -122,7 +123,7 @@ def _message(session_id: str, timer: ScheduleTimer) -> Message:
 
 
 async def _funding(running: AgentActor, timer: ScheduleTimer) -> Funding | None:
-    """Return the budgets that pay for a schedule's turn, in addition to the session's budget; None if there are no others."""
+    """Return the budgets that a schedule's turn uses in addition to that of its session; None if there are no others."""
     if not timer.account_keys:
         return None
     accounts = timer.accounts or await running.runner.turn_lifecycle.accounts.find_all(timer.account_keys)
@@ -137,7 +138,7 @@ def _variables(running: AgentActor, timer: ScheduleTimer) -> Context:
 
 
 def _is_busy(running: AgentActor, context: SessionContext, timer: ScheduleTimer) -> bool:
-    """Return True if the last message that a schedule sent is unfinished."""
+    """Return True if the last message of a schedule is unfinished."""
     if not timer.last_id or not context.pending:
         return False
     for begun in (context.turn, context.suspension):
@@ -147,6 +148,6 @@ def _is_busy(running: AgentActor, context: SessionContext, timer: ScheduleTimer)
 
 
 def _set_again(context: SessionContext, timer: ScheduleTimer) -> None:
-    """Set the timer of a schedule again because its message was not accepted, unless a repeating schedule was removed."""
+    """Set the timer of a schedule again after its message was rejected, unless a cron schedule was removed in the meantime."""
     if not timer.schedule.cron or timer.id in context.timers:
         context.set_timer(timer)

@@ -1,8 +1,8 @@
 """`TimerService` fires the due timers of an agent's sessions.
 
-One runtime timer is armed for the earliest session. Workers load due sessions and fire their timers. They pause while the
-inbox is half full, so that many due sessions queue up instead of filling the memory. A session whose timers failed is
-retried later.
+One timer of the runtime is armed for the session that is due first. Workers load due sessions and fire their timers. They pause
+while the inbox is half full, so that many due sessions are queued by id instead of being loaded. A session whose timers failed
+is retried later.
 """
 
 import math
@@ -45,13 +45,13 @@ INBOX_POLL_SECONDS = 0.05
 """Seconds between checks of an inbox that has no room for messages of timers."""
 
 TimerHandlers = Mapping[type[DurableTimer], Callable[..., Awaitable[None]]]
-"""Action of each timer type, called with the loaded session and the timer.
+"""Function per timer class that executes a due timer, called with the loaded session and the timer.
 
-An action removes the timer or sets its next time, in one journal step with its effect. A timer that stays due is retried:
-after `RETRY_FULL_SECONDS` if the inbox was full, after `RETRY_FAILED_SECONDS` after another error.
+The function removes the timer or sets its next time, in one journal step with its effect. A timer that stays due is retried
+after `RETRY_FULL_SECONDS` if the inbox was full, or after `RETRY_FAILED_SECONDS` if another error occurred.
 """
 LoadSession = Callable[[str], AbstractAsyncContextManager[SessionContext]]
-"""Returns a block during which the session with this id is loaded."""
+"""Function of a session id that returns a block during which this session is in memory."""
 
 
 class TimerService:
@@ -91,9 +91,9 @@ class TimerService:
     # --- life ------------------------------------------------------------------------------
 
     def connect(self, load_session: LoadSession, make_handlers: Callable[[], TimerHandlers]) -> None:
-        """Set the functions that load sessions and make the timer handlers; call this before `begin`.
+        """Set the functions that load sessions and create the timer handlers. Call this method before `begin`.
 
-        Most agents never have a timer, so `make_handlers` is called when a session is first due.
+        `make_handlers` is called when a session is first due, because most agents never have a timer.
         """
         self._load_session = load_session
         self._make_handlers = make_handlers
@@ -117,7 +117,7 @@ class TimerService:
     # --- when the earliest session is due ------------------------------------------------------
 
     def _arm_for(self, at: float) -> None:
-        """Re-arm the runtime timer if the Unix time `at` in seconds is earlier than the armed time."""
+        """Arm the runtime timer for the Unix time `at` in seconds, unless it is armed for an earlier time."""
         if self._handle is None or at < self._handle_at:
             self._arm()
 
@@ -180,11 +180,9 @@ class TimerService:
             self._workers -= 1
 
     async def _fire_session(self, session_id: str) -> None:
-        """Load a session and fire its due timers.
+        """Load a session and fire its due timers. If that fails, log the error and schedule a retry.
 
-        If that fails, log it and retry later, so that other sessions are unaffected.
-
-        A session that is closed, unknown, damaged or without its deps is dropped from the index.
+        A session that is closed, unknown, damaged or without its deps is removed from the timer index.
         """
         delay = 0.0
         try:

@@ -40,7 +40,7 @@ from actgent.sessions.session_context import (
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.tools.pausable_time_limits import time_limits
 from actgent.turns.agent_core import AgentCore
-from actgent.turns.turn_lifecycle import TurnLifecycle, leave_to_next_start
+from actgent.turns.turn_lifecycle import TurnLifecycle, stop_recording_for_next_start
 
 from .sessions.session_table import SessionTable
 from .waits_between_sessions import running_session
@@ -55,7 +55,7 @@ MAX_ENDED_AT_ONCE = 1000
 _NO_VARIABLES = Context()
 """Empty context that replaces the context variables of parked workers."""
 REPLY_CHECKPOINTS = 4
-"""Number of checkpoints for which a slot is reserved after an answer, so that the answered caller can send its next message."""
+"""Number of checkpoints for which a slot stays reserved after a turn, so that its caller can send the next message."""
 
 
 # --- worker tasks ----------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class TurnRunner:
         wait_started: Callable[[str, SessionContext | None], Awaitable[None]],
         on_task_done: Callable[[SessionContext, Exception | None, str], Awaitable[None]],
     ) -> None:
-        """Args: `on_task_done` gets the session of a delegated task, its error or None, and the failure kind."""
+        """Args: `on_task_done` is called at the end of a delegated task, with its session, its error or None, and the failure kind."""
         self.name = name
         self.turn_lifecycle = turn_lifecycle
         self.inbox = inbox
@@ -270,8 +270,8 @@ class TurnRunner:
         """Set the functions that the runner calls with the session of a turn.
 
         Args:
-            unload: Unloads a closed or transient session that has no more work; called after each of its turns.
-            on_released: Called after each turn; None if the agent needs no call.
+            unload: Unloads a session that is finished and has no more work; called at the end of each turn.
+            on_released: Called after the session is released at the end of each turn; None calls nothing.
             on_suspended: Called after each suspension of a turn.
         """
         self._unload, self._on_released, self._on_suspended = unload, on_released, on_suspended
@@ -303,14 +303,14 @@ class TurnRunner:
             start()
 
     def stop_starting(self) -> None:
-        """Stop starting turns, because the nursery is being cancelled by a failure or from outside."""
+        """Start no further turns in the current nursery, because it is being cancelled."""
         self._is_cut_off = not self.is_dormant
 
     def _give_up_task(self, idle_workers: int) -> bool:
-        """End the nursery if it has only `idle_workers` idle workers, and no message or turn waits. Return True if it ends.
+        """End the agent's nursery if it has only `idle_workers` idle workers, and no message or turn waits. Return True if it ends.
 
-        The agent is then dormant: `pump` and `start_soon` start its nursery again. Most agents of a large program are idle,
-        and a task with its scopes takes 8 KB.
+        After that the agent is dormant: it has no task until `pump` or `start_soon` starts one. Most agents of a large program are
+        idle, and a task with its scopes takes 8 KB.
         """
         nursery, workers = self._nursery, self._workers
         if nursery is None or workers is None or self.has_failed or self._is_cut_off:
@@ -326,30 +326,30 @@ class TurnRunner:
         return True
 
     async def wait_dormant(self) -> None:
-        """Wait until the agent has no more work."""
+        """Wait until the agent has no more work and has ended its nursery."""
         await self._became_dormant.wait()
 
     def retire(self) -> None:
-        """End the task of an idle agent, because the block of the runtime is ending. This costs less than a cancellation."""
+        """End the trio task of the agent if the agent is idle. This costs less than a cancellation."""
         if self._workers is not None:
             self._give_up_task(self._workers.idle_count)
 
     def _wake(self) -> None:
-        """Start the task of the agent again after it had ended for lack of work. The task calls `begin`."""
+        """Start the task of a dormant agent again. The new task calls `begin`."""
         if self.is_dormant and self._cell is not None:
             self._cell.wake()
 
     def end(self) -> None:
-        """Drop the reference to the nursery, because it has ended."""
+        """Drop the references to the nursery and the workers after the nursery has ended."""
         if self._workers is not None:
             self._workers.close()
         self._thread = self._nursery = self._workers = None
 
     def check_loop(self, call: str = "") -> None:
-        """Raise if a call does not come from the agent's event loop. `call` is the name of the call for the error text.
+        """Raise if the calling code runs outside of the agent's event loop. `call` is the name of its call for the error text.
 
         Raises:
-            OutsideTrio: The call comes from another thread or event loop.
+            OutsideTrio: The calling code runs in another thread or event loop.
         """
         if (
             get_ident() != self._thread
@@ -358,12 +358,12 @@ class TurnRunner:
 
     @property
     def is_running(self) -> bool:
-        """True from the start of the agent until its end, even if it has no task because it has no work."""
+        """True from the start of the agent until its stop, also while it is dormant (has no task because it has no work)."""
         return self._thread is not None
 
     @property
     def is_stopping(self) -> bool:
-        """True if the agent is stopping or has stopped. A cancelled agent reports True from its next checkpoint on."""
+        """True if the agent is stopping or has stopped. After a cancellation, this is True from the agent's next checkpoint on."""
         cell = self._cell
         is_cancelled = (cell is not None and cell.is_stopping) or (self._is_cut_off and not self.has_failed)
         # An agent without work at the end of the runtime's block stops without a cancellation.
@@ -415,7 +415,7 @@ class TurnRunner:
     async def _run_background_task(
         self, fn: Callable[..., Awaitable[object]], args: tuple[object, ...]
     ) -> None:
-        """Run a background task. Afterwards end the agent's nursery if it is not needed any more."""
+        """Run a background task. Then end the agent's nursery if the agent has no more work."""
         try:
             await fn(*args)
         finally:
@@ -427,12 +427,13 @@ class TurnRunner:
     def pump(self) -> None:
         """Start the turns of all queued messages that may run now.
 
-        If answered callers are getting time to send their next message, the turns start after that time instead.
+        If slots of ended turns are still reserved for their callers, the turns start after these reservations instead.
         """
         if not self._settling:
             self._pump()
 
     def _pump(self) -> None:
+        """Start the turns of all queued messages that may run now, also during the reservations for answered callers."""
         if self._workers is None or self.has_failed or self._is_cut_off:
             self._wake()
             return
@@ -448,7 +449,7 @@ class TurnRunner:
             self._workers.start_with(turn.variables, turn)
 
     def try_claim(self, message: Message) -> bool:
-        """Claim (reserve) the session of a message, so that `start` can run the message's turn without queueing the message.
+        """Claim (reserve) the session of a message, so that the caller can start its turn with `start` at once.
 
         Return False if the message must be queued, or if the agent runs no turns now.
         """
@@ -456,18 +457,18 @@ class TurnRunner:
         return is_up and self.inbox.try_claim(message)
 
     def try_claim_reserved(self, entry: InboxEntry[Message]) -> bool:
-        """Claim the session of a message with a reserved inbox entry. Return False if the message must be queued."""
+        """Claim (reserve) the session of a message that has a reserved inbox entry. Return False if the message must be queued."""
         is_up = self._workers is not None and not (self.has_failed or self._is_cut_off)
         return is_up and self.inbox.claim_reserved(entry)
 
     def start(self, context: SessionContext, acceptance: QueuedMessage) -> None:
-        """Start the turn of a message whose session was just claimed."""
+        """Start the turn of a message whose session was claimed with `try_claim`."""
         assert self._workers is not None  # noqa: S101 - try_claim() has checked it
         turn = self.turn_lifecycle.begin_turn(context, acceptance)
         self._workers.start_with(acceptance.variables, turn)
 
     def _collect(self, message: Message) -> tuple[Message, ...]:
-        """Return a claimed message and all queued messages that the same turn answers; empty if the turn answers only this message."""
+        """Return `message` and the queued messages that the same turn answers; empty if the turn answers only `message`."""
         if not is_collected(message):
             return ()
         return (message, *self.inbox.take_next_messages(message.session_id, is_collected))
@@ -507,7 +508,7 @@ class TurnRunner:
 
     @trio.lowlevel.enable_ki_protection  # an interrupt here would free the session without ending its turn
     async def _finish_turn(self, turn: Turn) -> None:
-        """Finish a turn and release its session, unless an URGENT message takes the session over."""
+        """Suspend, fail or end a turn whose task has finished, and release its session. If an URGENT message waits, start its turn."""
         context = turn.session
         if turn.must_suspend:
             self._suspend(turn)
@@ -526,7 +527,7 @@ class TurnRunner:
             if error is None and not context.has_moved:
                 self.turn_lifecycle.end_turn(turn)
             else:
-                await self._end_otherwise(turn, error)
+                await self._end_failed_or_moved(turn, error)
             urgent = None if self.has_failed else self.inbox.next_urgent(context.id)
         except Exception:
             self.has_failed = True
@@ -544,7 +545,8 @@ class TurnRunner:
         elif not self._settling and (self.inbox.owners or self._held_up):
             self._pump()
 
-    async def _end_otherwise(self, turn: Turn, error: Exception | None) -> None:
+    async def _end_failed_or_moved(self, turn: Turn, error: Exception | None) -> None:
+        """End a turn with `error`. If its session has moved, end only the local part of the turn."""
         context = turn.session
         if context.has_moved or error is None:
             self.turn_lifecycle.end_moved_turn(turn)
@@ -553,7 +555,7 @@ class TurnRunner:
                 await self.turn_lifecycle.fail_turn(turn, error)
 
     async def _yield_to_callers(self) -> None:
-        """Let other tasks run for a few checkpoints, so that the answered caller can send its next message before the slot is reused."""
+        """Let other tasks run for `REPLY_CHECKPOINTS` checkpoints, so that the answered caller can send its next message first."""
         self._settling += 1
         try:
             for _ in range(REPLY_CHECKPOINTS):
@@ -566,16 +568,15 @@ class TurnRunner:
     ) -> None:
         """Report the outcome of the task of session `context` to its parent session, and cancel the task's deadline.
 
-        `failure_kind` is the kind of a failure if the class of `error` does not determine it.
-
-        Does nothing if the parent waits for the outcome itself, or if the session has moved.
+        `failure_kind` is the kind of the failure if the class of `error` does not determine it. If the parent waits for the
+        outcome, or if the session has moved, send nothing.
         """
         context.drop_timer(TASK_TIMER)
         if context.task is not None and context.task.reports and not context.has_moved:
             await self._on_task_done(context, error, failure_kind)
 
     def _release(self, context: SessionContext) -> None:
-        """Release the session of a finished turn in the inbox, and unload the session if it is finished."""
+        """Release the session of a finished turn in the inbox, so that its next message can start. Unload a finished session."""
         self.inbox.release(context.id)
         if context.tree is not None and not self.is_stopping:  # the next start may resume the turn
             self._drop_unclaimed(context)
@@ -587,7 +588,7 @@ class TurnRunner:
             self.sessions.mark_idle(context)
 
     def _drop_unclaimed(self, context: SessionContext) -> None:
-        """End the restored child sessions whose tasks the resumed turn has not requested again."""
+        """Interrupt the restored child sessions whose tasks a resumed turn has not requested again until its end."""
         for child in context.children.find_unclaimed() if context.children else ():
             child.closed = True
             host_of(child).resume_if_superseded(child)
@@ -595,10 +596,10 @@ class TurnRunner:
                 child.turn.interrupt("the caller is gone")
 
     async def _abandon_turn(self, turn: Turn) -> None:
-        """End or keep a turn whose task was cancelled.
+        """Handle a turn whose task was cancelled from outside.
 
-        If the session moved to another process, the turn ends in this one. If the agent failed, the turn ends after the
-        agent's restart. If the agent stops, the turn ends as stopped, and no further turn starts.
+        If the session has moved to another process, end the local part of the turn. If the agent has failed, the turn fails after
+        the restart of the agent. If the agent is stopping, the turn ends as stopped.
         """
         context = turn.session
         if context.turn is not turn:
@@ -615,7 +616,7 @@ class TurnRunner:
         await self._stop_turn(turn)
 
     def cancel_moved_turn(self, turn: Turn) -> None:
-        """Cancel the task of a turn that another process continues. If the turn only waits to resume, end it directly."""
+        """Cancel the task of a turn that another process continues. If the turn has no task, because it waits to resume, end it."""
         context = turn.session
         if any(each is turn for each in self._held_up):
             self._held_up = [each for each in self._held_up if each is not turn]
@@ -626,14 +627,14 @@ class TurnRunner:
             turn.scope.cancel()
 
     def end_moved_turn(self, turn: Turn) -> None:
-        """End the local part of a turn that another process continues."""
+        """End a turn in this process, because another process continues it: callers get `SessionMoved`, and nothing is recorded."""
         context = turn.session
         self.turn_lifecycle.end_moved_turn(turn)
         self._release(context)
         self.pump()
 
     async def notify_moved(self, context: SessionContext) -> None:
-        """Notify the handlers of a session that it has moved to another process, with a `Failure` of the kind `moved`.
+        """Call the exception handlers of a session with a `Failure` of the kind `moved`, because another process owns the session.
 
         If no exception handler is attached, a warning is logged.
         """
@@ -674,7 +675,7 @@ class TurnRunner:
                     self.inbox.unpark(context.id)
                 if context.suspension is not None:
                     end_waits_as_stopped(context, context.suspension)
-                leave_to_next_start(context)
+                stop_recording_for_next_start(context)
 
     def dead_letter_all(self, context: SessionContext, messages: Sequence[Message]) -> None:
         """Add stopped messages to the dead letters.
@@ -690,12 +691,12 @@ class TurnRunner:
 
     # --- suspending and resuming ------------------------------------------------------------
 
-    def withdraw_impatient(self, context: SessionContext) -> None:
+    def withdraw_during_suspension(self, context: SessionContext) -> None:
         """Withdraw messages that are queued after a suspended turn and whose callers do not accept waiting for approvals."""
         self._on_suspended(context)
 
     def _suspend(self, turn: Turn) -> None:
-        """Suspend a turn: end its task, release its slot, and let the other messages of its session wait."""
+        """Suspend a turn whose task has finished: release its concurrency slot, and hold the other messages of its session."""
         context = turn.session
         self.turn_lifecycle.suspend_turn(turn)
         self.inbox.park(context.id)
@@ -707,29 +708,29 @@ class TurnRunner:
         else:
             turn.on_stop = functools.partial(self.resume, context)
             for listener in turn.listeners:
-                if listener.is_patient:
+                if listener.waits_for_approvals:
                     listener.hold()
                 else:
                     turn.remove_listener(listener)
                     listener.suspend(ledger.suspended())
             self._on_suspended(context)
-            for future in _queued(context):
+            for future in _callers_waiting_for_approvals(context):
                 future.hold()
             context.wake_idle_waiters()
             self.sessions.mark_idle(context)
 
     def resume(self, context: SessionContext, error: Exception | None = None) -> None:
-        """Resume a suspended turn after its approvals were decided. If `error` is given, the turn ends with this error.
+        """Resume the suspended turn of a session. If `error` is not None, the turn ends with this error.
 
-        Paused time limits continue. Does nothing if no turn is suspended, or if the agent has stopped.
+        Paused time limits of callers continue. If no turn is suspended, or if the agent has stopped, do nothing.
         """
         suspension = context.suspension
-        if suspension is None or context.is_left:
+        if suspension is None or context.resumes_at_next_start:
             context.wake_idle_waiters()  # a decision that was recorded during the stop has ended
             return
         self.inbox.unpark(context.id)
         turn = self.turn_lifecycle.continue_turn(context, suspension)
-        for listener in (*turn.listeners, *_queued(context)):
+        for listener in (*turn.listeners, *_callers_waiting_for_approvals(context)):
             listener.release()
         if error is not None:
             turn.stop_with(error)
@@ -740,7 +741,7 @@ class TurnRunner:
         self.pump()
 
     def restore(self, context: SessionContext, message: Message) -> None:
-        """Restore a turn that was suspended before a restart and still waits for approvals."""
+        """Restore the suspended turn of `message` in a loaded session, which still waits for approvals."""
         joined = () if context.checkpoint is None else context.checkpoint.joined
         context.suspension = Suspension(message, messages=1 + len(joined))
         self.inbox.park(context.id)
@@ -748,11 +749,11 @@ class TurnRunner:
             context.task.future.hold()
 
     def resume_if_superseded(self, context: SessionContext) -> None:
-        """End a suspended turn if its session is closed, its caller is gone, or a newer message takes precedence over it."""
+        """Resume a session's suspended turn so that it ends, if the session is closed, no caller waits, or a newer message takes precedence."""
         if context.suspension is None:
             return
-        is_left = context.task is not None and context.task.future.abandoned
-        reason = "the caller is gone" if context.closed or is_left else ""
+        resumes_at_next_start = context.task is not None and context.task.future.abandoned
+        reason = "the caller is gone" if context.closed or resumes_at_next_start else ""
         if reason := reason or self.superseded_by(context.suspension.message):
             self.resume(context, Interrupted(reason))
         elif context.log is not None and self.inbox.has_first(context.id):
@@ -760,7 +761,7 @@ class TurnRunner:
             context.log.flush_soon()
 
     def record_suspended_again(self, context: SessionContext) -> None:
-        """Record again that a turn is suspended, because the journal's index counts the previous record as the end of the turn."""
+        """Record again that the turn of a session is suspended, because the journal's index takes the last record as its end."""
         ids, log = tuple(each.id for each in context.ledger().undecided), context.log
         if (
             log is not None and context.suspension is not None and ids
@@ -768,7 +769,7 @@ class TurnRunner:
             log.add(SuspensionRecord(message_id=context.suspension.message.id, ids=ids))
 
     def superseded_by(self, message: Message) -> str:
-        """Return the error text why the suspended turn of `message` must end and not resume; empty if the turn may resume."""
+        """Return the reason why the suspended turn of `message` must end instead of resuming; empty if it may resume."""
         if self.inbox.has_urgent(message.session_id):
             return URGENT_CAME
         is_urgent = message.priority is Priority.URGENT
@@ -777,8 +778,8 @@ class TurnRunner:
     # --- slots -----------------------------------------------------------------------------
 
     def lend_slot(self, turn: Turn) -> bool:
-        """Release the concurrency slot of a waiting turn for other sessions. Return False if the turn has ended."""
-        if not self._is_out(turn):
+        """Release the concurrency slot of a turn while the turn waits, so that another session can run. Return False if the turn has ended."""
+        if not self._is_current(turn):
             return False
         turn.lent_slots += 1
         self.inbox.lend(turn.message.session_id)
@@ -788,18 +789,19 @@ class TurnRunner:
     def reclaim_slot(self, turn: Turn) -> None:
         """Re-acquire the concurrency slot of a turn after its last wait has ended."""
         turn.lent_slots -= 1
-        if not turn.lent_slots and self._is_out(turn):
+        if not turn.lent_slots and self._is_current(turn):
             self.inbox.reclaim(turn.message.session_id)
 
-    def _is_out(self, turn: Turn) -> bool:
+    def _is_current(self, turn: Turn) -> bool:
+        """Return True if a turn is the current turn of its session in this process, so it has not ended."""
         context = self.sessions.get(turn.message.session_id)
         return context is not None and context.turn is turn
 
 
-def _queued(context: SessionContext) -> list[TurnFuture]:
+def _callers_waiting_for_approvals(context: SessionContext) -> list[TurnFuture]:
     """Return the futures of callers whose messages are queued and who accept waiting for approvals."""
     futures = [each.future for each in (context.acceptances or {}).values() if each.is_accepted]
-    return [each for each in futures if each is not None and each.is_patient and not each.abandoned]
+    return [each for each in futures if each is not None and each.waits_for_approvals and not each.abandoned]
 
 
 def _ignore(_: SessionContext) -> None:

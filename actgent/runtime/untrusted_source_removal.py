@@ -1,4 +1,4 @@
-"""Removal of an untrusted source from the label of a session, because a person trusts the text of the source so far.
+"""Removal of an untrusted source from the label of a session, because a person trusts the text that came from the source.
 
 The label of a session names the untrusted sources of the text that its model has read. `Session.lift` removes one of them.
 """
@@ -13,7 +13,7 @@ from actgent.support.untrusted_text_delimiters import join_origins
 from actgent.tools.untrusted_sources_of_call import sources_outside_of_turns
 
 from .agent_actor import AgentActor
-from .waits_between_sessions import notes_sources
+from .waits_between_sessions import collects_sources
 
 MAX_REASON_CHARS = 2000
 """Maximum length of the reason of a lift in characters."""
@@ -24,14 +24,14 @@ async def remove_untrusted_source(
 ) -> None:
     """Remove an untrusted source from the label of a session, because the person `by` trusts the text of this source.
 
-    Write a record of the removal to the journal. The label changes before the write. A message that arrives during the write is
-    recorded after the removal, and adds its sources to the changed label. If the write fails, restore the source.
+    The label changes first. Then the removal is recorded in the journal; if the write fails, the source is added again. A message
+    that arrives during the write is recorded after the removal, and adds its sources to the changed label.
 
     Args:
         running: Agent of the session.
         context: The session.
         source: Name of the source.
-        by: Person that decided; must have a name.
+        by: Person that trusts the source; must have a name.
         reason: Reason of the person, for audits.
 
     Raises:
@@ -60,12 +60,12 @@ async def remove_untrusted_source(
 
 
 def check_called_by_person() -> None:
-    """Check that `Session.lift` is called for a person. The context variables of the current task show the caller.
+    """Raise unless a person calls `Session.lift`. The context variables of the calling task show the caller.
 
     Raises:
         UsageError: A tool or a handler of a turn makes the call, or code that has read untrusted text.
     """
-    if notes_sources():
+    if collects_sources():
         raise UsageError(
             "session.lift() cannot be called by a tool or handler of a turn: only a person may trust a source, so call "
             "session.lift() outside of turns"

@@ -27,7 +27,7 @@ _remote_nodes: WeakValueDictionary[str, _RemoteNode] = WeakValueDictionary()
 """Wait-graph nodes of remote sessions that wait for a session in this process, by session name."""
 _NOTHING_LENT = nullcontext()
 ANY_SESSION = Label({"sessions"}, readers=())
-"""Label of texts of sessions whose labels are unknown."""
+"""Label of text that comes from sessions with unknown labels: the source `sessions`, and no permitted readers."""
 
 
 def running_session() -> SessionContext | None:
@@ -40,67 +40,67 @@ def running_session() -> SessionContext | None:
 
 
 def sources_of_caller() -> str:
-    """Return the untrusted sources that may influence a message from the calling turn to a session.
+    """Return the untrusted sources that may have influenced the calling turn, as text for the label of a message that it sends.
 
-    Outside of turns, the sources of the incoming request are returned.
+    Outside of turns, return the sources of the incoming request.
     """
     turn = running_turn.get()
     return sources_outside_of_turns() if turn is None else sources_of_turn(turn)
 
 
-def take_sources(target: SessionContext) -> None:
-    """Add the untrusted sources of the session `target` to the calling turn, because the turn has read the answer of `target`."""
+def add_sources_of_session(target: SessionContext) -> None:
+    """Add the untrusted sources of the session `target` to the label of the calling turn, which has read an answer of `target`."""
     turn = running_turn.get()
     if turn is None or turn.session is not target:
         revealed = join_origins(target.conversation.revealed, target.shown_sources)
-        _note_sources_of_caller(join_origins(target.conversation.sources, revealed))
+        _add_sources_to_caller(join_origins(target.conversation.sources, revealed))
 
 
 def add_withheld_sources(sources: str) -> None:
-    """Mark the calling turn as influenced by untrusted sources whose text isolation hides from the model.
+    """Add untrusted sources to the label of the calling turn, although isolation hides their text from the model.
 
-    The calling program can still react to the hidden text. `sources` has the names of the sources, separated as in `Message.origin`.
+    The code that runs in the turn can still react to the hidden text. `sources` has the form of `Message.origin`.
     """
     if sources:
-        _note_sources_of_caller(sources)
+        _add_sources_to_caller(sources)
 
 
-def take_remote_sources(label: Label) -> None:
-    """Add the label of an answer or a message from another process to the label of the caller."""
+def add_remote_label(label: Label) -> None:
+    """Add the label of an answer or message from another process to the label of the calling turn."""
     if label != TRUSTED:
-        _note_sources_of_caller(text_of(label))
+        _add_sources_to_caller(text_of(label))
 
 
-def take_sources_of_sessions() -> None:
-    """Add the source `sessions` to the calling turn, because the turn reads texts of sessions whose label is not known.
+def add_unknown_session_source() -> None:
+    """Add the source `sessions` to the label of the calling turn, which reads texts of sessions with unknown labels.
 
-    The permitted readers of these texts are unknown. Therefore no owner may read values that depend on them.
+    The permitted readers of these texts are also unknown. So no owner may read values that depend on them.
     """
-    take_remote_sources(ANY_SESSION)
+    add_remote_label(ANY_SESSION)
 
 
-def notes_sources() -> bool:
-    """Return True if the calling task collects untrusted sources, because a turn or a tool call runs or has started it."""
+def collects_sources() -> bool:
+    """Return True if the calling task belongs to a turn or a tool call, or was started by one. It then collects untrusted sources."""
     return running_turn.get() is not None or running_call.get() is not None
 
 
-def _note_sources_of_caller(sources: str) -> None:
+def _add_sources_to_caller(sources: str) -> None:
     """Add untrusted sources to the turn that runs or has started the calling task.
 
-    After the end of the turn, only messages of its tasks depend on these sources, so the session does not get them.
+    After the end of the turn, store them in `late_sources`: only messages that the task sends depend on them, not the session.
     """
     turn = running_turn.get()
     running = running_call.get()
     if turn is None or turn.session.turn is turn or (running is not None and running.owner is turn.session):
-        note_sources(None if turn is None else turn.session, sources)
+        add_untrusted_sources(None if turn is None else turn.session, sources)
     else:
         turn.late_sources = join_origins(turn.late_sources, sources)
 
 
-def note_sources(context: SessionContext | None, sources: str) -> None:
-    """Add untrusted sources to the label of a session, or to its running tool call if the session withholds untrusted results.
+def add_untrusted_sources(context: SessionContext | None, sources: str) -> None:
+    """Add untrusted sources to the label of a session, or to the label of its running tool call if the call has its own label.
 
-    If `context` is None, they are added to the running call of a tool that has no session; other tasks ignore them.
+    If `context` is None, add them to the running call of a tool that has no session. Outside of tool calls, do nothing then.
     """
     running = running_call.get()
     if running is not None and running.owner is context:
@@ -110,9 +110,10 @@ def note_sources(context: SessionContext | None, sources: str) -> None:
 
 
 def releasing_slot(target: SessionContext | None = None) -> AbstractContextManager[None]:
-    """Return a block that releases the concurrency slot of the calling turn while a tool or handler waits for another turn.
+    """Return a block that releases the concurrency slot of the calling turn, while the turn waits for another turn or event.
 
-    A calling actor records its wait for `target` only. Other callers get a block without effect.
+    The wait graph shows the wait for `target`; None shows no wait. A plain actor only adds its wait to the wait graph. For other
+    callers the block has no effect.
 
     Raises:
         DeadlockDetected: `target` waits for the session of the calling turn.
@@ -139,7 +140,7 @@ def _releasing_slot_of_turn(turn: Turn, host: TurnHost, target: SessionContext |
 
 @contextmanager
 def awaiting(target: SessionContext) -> Iterator[None]:
-    """Record in the wait graph that the calling session waits for `target` during the block.
+    """Return a block in which the wait graph shows that the calling session waits for `target`.
 
     Raises:
         DeadlockDetected: `target` waits for the calling session, directly or indirectly.
@@ -159,10 +160,10 @@ def awaiting(target: SessionContext) -> Iterator[None]:
 
 @contextmanager
 def _recording_actor_wait(waiter: WaitNode, target: SessionContext) -> Iterator[None]:
-    """Record in the wait graph that the calling plain actor waits for a session during the block.
+    """Return a block in which the wait graph shows that the calling plain actor waits for the session `target`.
 
     Raises:
-        DeadlockDetected: The session waits for the actor, directly or indirectly.
+        DeadlockDetected: `target` waits for the actor, directly or indirectly.
     """
     reject_cycle(waiter, _node_of(target))
     try:
@@ -174,11 +175,11 @@ def _recording_actor_wait(waiter: WaitNode, target: SessionContext) -> Iterator[
 
 @contextmanager
 def recording_remote_wait(target: SessionContext, waiter: SessionContext | str) -> Iterator[None]:
-    """Record in the wait graph that `waiter`, perhaps in another process, waits for `target` during the block.
+    """Return a block in which the wait graph shows that `waiter` waits for `target`. `waiter` may be in another process.
 
     Args:
-        target: Session that is waited for.
-        waiter: Waiting session, or the name of a remote session.
+        target: Session for which `waiter` waits.
+        waiter: Waiting session, or the name of a session in another process.
 
     Raises:
         DeadlockDetected: `target` waits for `waiter`, directly or indirectly.
@@ -217,7 +218,7 @@ def find_waiter() -> WaitNode | None:
 
 
 def would_wait_for_itself(target: SessionContext) -> bool:
-    """Return True if waiting for `target` would make the calling session wait for itself."""
+    """Return True if `target` is the calling session or waits for it, so that a wait for `target` would never end."""
     waiter = running_session()
     if waiter is None or waiter.wait_node is None:
         return waiter is target
@@ -242,7 +243,7 @@ def _node_of(context: SessionContext) -> WaitNode:
 
 
 def _drop_node(context: SessionContext) -> None:
-    """Remove the wait-graph node of a session if the session neither waits nor is waited for."""
+    """Remove the wait-graph node of a session if the session waits for none, and no session waits for it."""
     tree = context.tree
     if tree is not None and tree.wait_node is not None and tree.wait_node.is_alone:
         tree.wait_node = None

@@ -1,6 +1,6 @@
 """Budget accounts: counters of the tokens, cost, time and calls that a session, turn or owner has used of its limits.
 
-Functions of this module find the accounts on which a turn draws, and load their counts from the journal.
+Functions of this module find the accounts that limit a turn, and load their counts from the journal.
 """
 
 import math
@@ -49,12 +49,10 @@ class BudgetAccounts(FieldRepr):
         log: SessionLog | None,
         spent: Amounts = NOTHING,
     ) -> Account:
-        """Return the budget account with this key.
+        """Return the budget account with this key. If it is not in use, create it with `limits` and the used amounts `spent`.
 
-        If it does not exist, create it with `limits` and the amounts used so far (`spent`).
-
-        Without a journal, each call creates an account, because no other session looks it up. An account that was created
-        before its session was loaded receives the session's log, which records its usage.
+        Without a journal, each call creates an account, because no other session searches for the account. `log` records the usage of
+        the account, also if the account existed before.
         """
         if self.journal is None:  # without a journal no other session looks it up
             return Account(key, limits, spent)
@@ -66,18 +64,15 @@ class BudgetAccounts(FieldRepr):
         return account
 
     def forget(self, session: SessionKey) -> None:
-        """Disconnect the accounts of an erased session from its journal log.
-
-        Later usage is counted but not recorded.
-        """
+        """Stop recording the usage of the accounts of an erased session. The accounts still count usage."""
         for account in list(self._accounts.values()):
             if (account.key.agent, account.key.session_id) == session:
                 account.log = None
 
     def drop_moved(self, has_moved: Callable[[str], bool]) -> None:
-        """Remove the accounts of sessions that another process owns now; `has_moved` selects the sessions by id.
+        """Remove the accounts of sessions that another process owns; `has_moved` selects the sessions by id.
 
-        Usage that this process still counts for them is not recorded.
+        Usage that this process still counts in these accounts is not recorded.
         """
         for key, account in list(self._accounts.items()):
             if key.agent != QUOTA_AGENT and has_moved(key.session_id):
@@ -89,7 +84,7 @@ class BudgetAccounts(FieldRepr):
     def open_session(
         self, context: SessionContext, agent: str, limits: Mapping[str, float], *, spent: Amounts = NOTHING
     ) -> None:
-        """Set the budget accounts of a session: the account of its own limits, if it has limits, and those of its parent sessions.
+        """Set the budget accounts of a session: those of its parent sessions and, if the session has limits, its own account.
 
         `spent` is the usage of the session so far.
         """
@@ -101,7 +96,7 @@ class BudgetAccounts(FieldRepr):
         context.open_tree().accounts = tuple(dict.fromkeys((*own, *context.accounts, *inherited)))
 
     async def restore(self, context: SessionContext, agent: str, restored: RestoredSession) -> None:
-        """Set the accounts of a session that was loaded from the journal, and the budget sources of its queued messages."""
+        """Set the budget accounts of a session that was loaded from the journal, and those of its queued messages."""
         context.open_tree().accounts = await self.find_all(restored.opened.within)
         self.open_session(context, agent, restored.opened.limits, spent=restored.spent)
         for accepted in restored.bounded:
@@ -144,9 +139,7 @@ class BudgetAccounts(FieldRepr):
     # --- turns -----------------------------------------------------------------------------
 
     def begin(self, turn: Turn, agent: str, *, fundings: Sequence[Funding | None]) -> None:
-        """Set the budget of a turn that starts or resumes, if a limit applies.
-
-        A resumed turn keeps the amounts that it has used.
+        """Set the budget of a turn that starts or resumes, if a limit applies. A resumed turn keeps its used amounts.
 
         Args:
             turn: The turn; its `budget`, `depth` and `deepest` (maximum depth) are set.
@@ -186,7 +179,7 @@ class BudgetAccounts(FieldRepr):
     def budget_outside_turns(self, context: SessionContext) -> Budget | None:
         """Return the budget for work of a session outside of turns; None if no limit applies.
 
-        It draws on the accounts of the session, its parents and its owner.
+        The budget consists of the accounts of the session, its parents and its owner.
         """
         owners = () if self.owners is None else self.owners.of(context.quota_owner)
         found = (*context.accounts, *owners)
@@ -195,7 +188,9 @@ class BudgetAccounts(FieldRepr):
     # --- trees -----------------------------------------------------------------------------
 
     def fund_awaited_turn(self, turn: Turn, agent: str) -> Funding:
-        """Return the budget sources for a message that a turn of `agent` sends to another session and waits for.
+        """Return the budget for the turn that answers a message which `turn` sends to another session, and whose answer it awaits.
+
+        The answering turn is charged to all accounts of `turn`. `agent` is the name of the sending agent.
 
         Raises:
             LimitReached: The chain of agents that ask agents would exceed the maximum depth.
@@ -208,13 +203,13 @@ class BudgetAccounts(FieldRepr):
         return Funding(accounts=budget.accounts, depth=depth, deepest=deepest)
 
     def fund_caused_turn(self, turn: Turn, agent: str) -> Funding:
-        """Return the budget sources for a message that a turn of `agent` sends without waiting, such as a task or a schedule.
+        """Return the budget for the turn that answers a message which `turn` sends without waiting, such as a task or a schedule.
 
-        The turn that answers the message is charged to the accounts of the sending turn and counts as one of the turns that it
-        caused.
+        The answering turn is charged only to the accounts that limit `turn` together with all turns that it causes. `agent` is the
+        name of the sending agent.
 
         Raises:
-            LimitReached: The turn and the turns that it causes have no model call left.
+            LimitReached: `turn` and the turns that it causes have no model call left.
         """
         trees = self._with_tree_account(turn, agent).trees
         for tree in trees:
@@ -222,10 +217,10 @@ class BudgetAccounts(FieldRepr):
         return Funding(accounts=trees, depth=turn.depth, deepest=_max_child_depth(turn))
 
     def _with_tree_account(self, turn: Turn, agent: str) -> Budget:
-        """Return the budget of a turn, including the account that the turn shares with the turns that it starts.
+        """Return the budget of a turn, with an account that the turn shares with all turns that it causes (tree account).
 
-        The shared account is created unless an existing shared account has limits that are at least as tight. A turn
-        that starts no other turns needs none, because its own limits are tighter.
+        The tree account is created unless the budget already has tree accounts with limits that are at least as low. It is created
+        only when the turn causes another turn, because the own limits of a turn are lower.
         """
         limits = {"model_calls": turn.limits.tree_model_calls, "tool_calls": turn.limits.tree_tool_calls}
         budget = turn.budget or Budget(())
@@ -235,7 +230,7 @@ class BudgetAccounts(FieldRepr):
         return budget
 
     def _open_tree_account(self, turn: Turn, agent: str, limits: Mapping[str, float]) -> Account:
-        """Create the account for a turn and all turns that it causes (its tree), starting with the turn's usage so far."""
+        """Create the account for a turn and all turns that it causes, with the turn's usage so far."""
         context = turn.session
         key = AccountKey(session_id=context.id, turn=turn.message.id, agent=agent, tree=True)
         spent = Amounts(
@@ -248,10 +243,10 @@ class BudgetAccounts(FieldRepr):
 
 
 def funding_of_result(child: SessionContext) -> Funding | None:
-    """Return the budget sources for the turn that starts when a child session has completed its task.
+    """Return the budget for the turn of the parent session that receives the result of a child session's task.
 
-    These are the accounts of the turn that delegated the task, and of the turns that caused that turn. None if no limit
-    applies.
+    It has the tree accounts of the turn that delegated the task, and of the turns that caused that turn. Return None if there are
+    no such accounts.
     """
     turn = child.turn
     if turn is None or turn.budget is None:
@@ -262,15 +257,15 @@ def funding_of_result(child: SessionContext) -> Funding | None:
 
 
 def _max_child_depth(turn: Turn) -> int:
-    """Return the maximum depth of nested agent calls for the turns that this turn starts.
+    """Return the maximum depth of nested agent calls for the turns that this turn causes.
 
-    It is the lowest limit set by this turn or by the turns that started it.
+    It is the lowest limit of this turn and of the turns that caused it.
     """
     return int(min(turn.depth + turn.limits.depth, turn.deepest or math.inf))
 
 
 def too_deep(deepest: int, agent: str, session_id: str) -> LimitReached:
-    """Return the error for a call that exceeds the maximum depth `deepest` of nested agent calls."""
+    """Build the error for a call that exceeds the maximum depth `deepest` of nested agent calls."""
     return LimitReached(
         "levels of agents that ask agents",
         deepest,
@@ -282,7 +277,7 @@ def too_deep(deepest: int, agent: str, session_id: str) -> LimitReached:
 
 
 def _is_looser(trees: Sequence[Account], name: str, bound: float) -> bool:
-    """Return True if none of the tree accounts limits the amount `name`, such as `model_calls`, to at most `bound`."""
+    """Return True if each of the accounts allows more than `bound` of the amount `name`, such as `model_calls`."""
     return all(tree.limits.get(name, math.inf) > bound for tree in trees)
 
 

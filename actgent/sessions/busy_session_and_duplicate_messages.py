@@ -2,23 +2,23 @@
 
 The busy rule decides about messages that arrive while their session is busy:
 
-    queue      waits for its turn
-    collect    waits, and is answered in one turn with other collected messages; all are in the history, the last is answered
-    interrupt  stops the running turn and is next; queued messages keep their order
-    reject     is not accepted: `SessionBusy`
+    queue      the message waits until the earlier messages are answered
+    collect    the message waits, and one turn answers all collected messages; the history has all of them
+    interrupt  the message stops the running turn and is answered next; queued messages keep their order
+    reject     the message is not accepted: `SessionBusy`
 
-An interrupting message replaces earlier interrupting messages, started or not: the last one is answered. An URGENT message
-keeps its own rules, and a turn that answers one is not interrupted.
+If several messages interrupt, only the last one is answered. These rules do not apply to URGENT messages, and a turn that
+answers an URGENT message is not interrupted.
 
 A caller may repeat a message under its id, with `run(message_id=)`, to wait for its outcome:
 
-    sending       the repetition waits until the first one is accepted, or replaces it (see `MessageAdmission`)
-    queued        it receives the turn when it starts
-    running       it receives the rest of the turn
-    suspended     it gets `Suspended`, unless it also waits for approvals
-    ended         it gets the same reply or error
+    sending       the repetition waits until the first message is accepted, or takes its place (see `MessageAdmission`)
+    queued        the caller receives the whole turn
+    running       the caller receives the rest of the turn
+    suspended     the caller gets `Suspended`, unless it waits for approvals
+    ended         the caller gets the same reply or error
 
-A repetition is an additional listener; if it leaves, nothing is stopped.
+The repeating caller is an additional listener of the turn. If it stops waiting, the turn is not stopped.
 """
 
 from collections.abc import Iterable
@@ -41,9 +41,9 @@ def check_busy(context: SessionContext, message: Message) -> None:
 
 
 def is_collected(message: Message) -> bool:
-    """Return True if a message may be answered in one turn together with other queued messages (the rule `collect`).
+    """Return True if one turn may answer a message together with other queued messages.
 
-    The message has the rule `collect` and is not URGENT.
+    Such a message has the rule `collect` and is not URGENT.
     """
     return message.on_busy == "collect" and message.priority is not Priority.URGENT
 
@@ -53,11 +53,9 @@ MAX_REMEMBERED_OUTCOMES = 100
 
 
 def remember_outcome(context: SessionContext, message_id: str, outcome: Outcome) -> None:
-    """Store the outcome of a message for later sends of the same message id.
+    """Store the outcome of a message for callers that send a message with the same id again.
 
-    Remove the oldest stored outcome if there are too many.
-
-    A failure after which the turn may still continue is not kept.
+    If there are too many stored outcomes, remove the oldest. A failure after which the turn may still continue is not stored.
     """
     is_open = outcome.failure is not None and outcome.failure.may_continue
     if is_open or not context.has_accepted(message_id):
@@ -70,17 +68,17 @@ def remember_outcome(context: SessionContext, message_id: str, outcome: Outcome)
 
 
 def remember_turn_outcome(turn: Turn, outcome: Outcome) -> None:
-    """Keep the outcome of a turn for each message that the turn answered. See `remember_outcome`."""
+    """Store the outcome of a turn for each message that the turn answered. See `remember_outcome`."""
     context = turn.session
     for message in (*turn.joined, turn.message):
         remember_outcome(context, message.id, outcome)
 
 
 def finish_listeners(turn: Turn) -> None:
-    """After the last delivery of a turn, wake all callers that wait for the turn.
+    """Wake all callers that wait for a turn, after its last delivery.
 
-    A caller that joined too late for the last delivery receives it now. The outcome of a turn without a failure is kept, so
-    that a repeated message with the same id gets it again.
+    A caller that joined after the last delivery receives the outcome now. If the turn has not failed, store its outcome for callers
+    that send a message with the same id again.
     """
     outcome = Outcome(turn.reply or reply_of_event(turn.event), turn.failure)
     if outcome.failure is None:
@@ -94,17 +92,17 @@ def finish_listeners(turn: Turn) -> None:
 
 
 def add_joined_futures(turn: Turn, joined_futures: Iterable[TurnFuture]) -> None:
-    """Add the futures of callers that repeated a queued message, and still wait, as listeners of the message's turn."""
+    """Add the futures of callers that repeated a queued message as listeners of its turn. Skip callers that no longer wait."""
     for guest in joined_futures:
         if not guest.abandoned:
             turn.add_listener(guest)
 
 
 def join(context: SessionContext, message_id: str, future: TurnFuture) -> None:
-    """Connect the future of a caller that repeats a message id to the outcome of the accepted message.
+    """Let `future`, of a caller that repeats a message id, receive the outcome of the accepted message with this id.
 
-    A stored outcome is set at once. If the session is suspended and the caller does not wait for approvals, the future ends
-    with `Suspended`; this function does not raise it.
+    If the message has ended, set its stored outcome at once. If its turn is suspended and the caller does not wait for approvals,
+    end the future with `Suspended`.
 
     Raises:
         DuplicateMessage: The message has ended, and its outcome is no longer stored.
@@ -116,7 +114,7 @@ def join(context: SessionContext, message_id: str, future: TurnFuture) -> None:
         _finish_future(future, known)
     elif turn is not None and any(each.id == message_id for each in (*turn.joined, turn.message)):
         turn.add_listener(future)
-    elif suspension is not None and not future.is_patient and context.ledger().undecided:
+    elif suspension is not None and not future.waits_for_approvals and context.ledger().undecided:
         future.suspend(context.ledger().suspended())
     elif suspension is not None and suspension.message.id == message_id:
         suspension.add_joined_future(future)
@@ -127,7 +125,7 @@ def join(context: SessionContext, message_id: str, future: TurnFuture) -> None:
 
 
 def end_waits_as_moved(listeners: Iterable[TurnFuture], message_id: str, error: SessionMoved) -> None:
-    """Raise `error` in the callers that wait for the message `message_id`, because its session moved to another process."""
+    """Raise `error` in the callers that wait for the message `message_id`, because another process owns its session."""
     _end_waits(listeners, message_id, "moved", error)
 
 
@@ -150,12 +148,14 @@ def end_waits_as_stopped(context: SessionContext, suspension: Suspension) -> Non
 def _end_waits(
     listeners: Iterable[TurnFuture], message_id: str, kind: str, error: NotRunning | SessionMoved | Stopped
 ) -> None:
+    """Raise `error` in the callers that wait for the message `message_id`. `kind` is the failure kind."""
     for listener in listeners:
         listener.detach()
         _finish_future(listener, Outcome(failure=message_failure(message_id, kind, error)))
 
 
 def _finish_future(future: TurnFuture, known: Outcome) -> None:
+    """Set the outcome of a future, and wake its caller."""
     if known.failure is not None:
         future.failure = known.failure
     else:

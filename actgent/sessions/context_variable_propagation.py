@@ -1,7 +1,7 @@
 """Propagation of context variables from the sender of a message to its turn and handlers.
 
-Within a process, a message keeps a copy of all context variables. The journal stores `traceparent` and the variables registered
-with `open_runtime(context=[...])`. A message loaded from the journal gets these, in addition to the variables that were set
+Within a process, a message has a copy of all context variables of its sender. The journal stores `traceparent` and the variables
+registered with `open_runtime(context=[...])`. A message that is loaded from the journal has these variables, and those that were set
 when the runtime was opened.
 """
 
@@ -58,7 +58,7 @@ class Propagation(FieldRepr):
     def capture_storable(self, sender: Context) -> Mapping[str, Any]:
         """Return those values of registered variables in the sender's context that can be stored. Log and omit the others.
 
-        It is for messages that cannot be rejected, such as results of tasks.
+        Use this method for messages that cannot be rejected, such as results of tasks.
         """
         captured: dict[str, Any] = {}
         for name, variable in self.variables.items():
@@ -73,8 +73,8 @@ class Propagation(FieldRepr):
     def restore(self, baggage: Mapping[str, Any], trace: str | None) -> Context:
         """Return the context variables for the turn of a message that was loaded from the journal.
 
-        These are the context of the program, the stored variables in `baggage`, and the W3C trace. Stored variables that are
-        not registered are logged.
+        It contains the context of the program, the stored variables in `baggage`, and the W3C trace context `trace`. Stored
+        variables that are not registered are logged and omitted.
         """
         variables = self.base.copy()
         if (trace := valid_traceparent(trace)) is not None:
@@ -131,10 +131,9 @@ def _check_size(captured: Mapping[str, Any]) -> None:
 
 
 async def run_with(variables: Context, work: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine in this task with a copy of the given context variables.
+    """Await a coroutine in this task with a copy of the context variables `variables`.
 
-    The coroutine does not count as part of the calling turn, and the caller's tool timeouts do not apply to
-    it.
+    The coroutine is not part of the calling turn, and the tool timeouts of the caller do not apply to the coroutine.
     """
     inside = variables.copy()
     inside.run(running_turn.set, None)
@@ -146,7 +145,7 @@ async def run_with(variables: Context, work: Coroutine[Any, Any, T]) -> T:
 def _step(variables: Context, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
     """Run a coroutine in the current task, but with the context variables `variables`.
 
-    Each step runs inside the context, and its requests go to trio. A separate task would wrap exceptions in a group.
+    A separate task would wrap the exceptions of the coroutine in an exception group.
     """
     resume_work: Callable[[Any], Any] = work.send
     value: Any = None

@@ -61,9 +61,9 @@ class MessagePage(FieldRepr):
 
 
 class RecordedMessages(Sequence[Message]):
-    """Sequence of all messages of a session, of which the oldest may be in the journal only.
+    """Sequence of all messages of a session. The oldest messages may be only in the journal.
 
-    Access by index loads all messages.
+    Access by index to such a message loads all messages.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RecordedMessages(Sequence[Message]):
     async def read(self, first: int, end: int) -> tuple[Message, ...]:
         """Return the messages from position `first` to `end - 1`.
 
-        Messages that are not in memory are read from the journal, and not kept.
+        Messages that are not in memory are read from the journal, and do not stay in memory.
         """
         await trio.lowlevel.checkpoint()
         missing, earlier = self.missing, self._earlier
@@ -154,7 +154,7 @@ class SessionConversation(FieldRepr):
     usage: Usage = NO_USAGE
     """Tokens and cost of the session."""
     unwritten: Usage | None = None
-    """Usage of child sessions that this session has not recorded yet; None if there is none."""
+    """Token usage of child sessions that no record of this session contains yet; None if there is none."""
     system: str | None = None
     """System prompt of the session; None uses the system prompt of the agent."""
     description: str = ""
@@ -162,36 +162,33 @@ class SessionConversation(FieldRepr):
     open_calls: tuple[ToolCall, ...] = ()
     """Tool calls of the last answer that have no results."""
     offered: OfferedTools | None = None
-    """Tools that are fixed for the session; None if the agent's tools never change."""
+    """Tools that the model of this session receives; None if the agent's tools never change."""
     former_ids: bytes = b""
-    """Digests of the call ids that a snapshot contained: `DIGEST_BYTES` bytes each, sorted."""
+    """Digests of the call ids from before the loaded snapshot: `DIGEST_BYTES` bytes each, sorted."""
     origin: str = ""
     """Sources of all untrusted text in the conversation, such as `page, memories`; empty if there is none."""
     via: str = ""
-    """Names of untrusted sources that influenced the conversation although it does not contain their text, e.g. of a
-    calling session; empty if there are none.
+    """Untrusted sources that influenced the conversation although it does not contain their text; empty if there are none.
+
+    For example, the sources of a calling session.
     """
     unrecorded: str = ""
-    """Names of untrusted sources that came with answers of other sessions, and that no record of this session contains yet; empty if none."""
+    """Untrusted sources of other sessions' answers that no record of this session contains yet; empty if there are none."""
     revealed: str = ""
-    """Names of the untrusted sources of values that this process put into answers in place of references.
-    The model did not see these values.
-    """
+    """Untrusted sources of withheld values that replaced references in replies. The model has not read these values."""
     last_message: Message | None = None
-    """Last message that is not a notice; None if there is none."""
+    """Last message that is not a notice (system message about a change); None if there is none."""
     last_answer: AgentMessageRecord | None = None
-    """Record of the model's last answer if it was read from the journal; else None. Its usage gives the size of the
-    request.
-    """
+    """Record of the model's last answer, if it was read from the journal; else None. Its token usage shows the size of the request."""
     _call_ids: set[str] | None = None
     _notices: dict[str, str] | None = None
-    """Key of the last system notice from each source; None without notices. See `notices`."""
+    """Mark of the last notice from each source; None without notices. See `notices`."""
     _history: tuple[Message, ...] = ()
     """Cached result of `history`."""
     recent: RecentRecords | None = None
     """Newest records of the session, for observations; None if a journal stores the session."""
     _unseen: Message | None = None
-    """Last answer, if it was not added to the memory view yet; else None. It is added only if the model is called again."""
+    """Last answer, if it is not yet in the memory view; else None. It is added before the next model call."""
 
     def describe(self, message: Message) -> None:
         """Set the description of the session to the beginning of a message's text."""
@@ -206,10 +203,7 @@ class SessionConversation(FieldRepr):
         self.unwritten = usage if self.unwritten is None else self.unwritten + usage
 
     def take_unwritten(self) -> Usage:
-        """Return and reset the token usage of child sessions that is not in a journal record yet.
-
-        The caller must record it.
-        """
+        """Return the token usage of child sessions that no journal record contains, and reset it. The caller must record it."""
         if self.unwritten is None:
             return NO_USAGE
         taken, self.unwritten = Usage(children=self.unwritten), None
@@ -220,8 +214,7 @@ class SessionConversation(FieldRepr):
 
         Add the untrusted sources of the message to the conversation's label.
 
-        An answer is added to the view together with the next message. `answered` is True if the current turn answers this
-        message, or has answered it.
+        An answer is added to the view only when the next message is appended. `answered` is True for a message that a turn answers.
         """
         self.messages.append(message)
         kind = message.sender.kind
@@ -246,7 +239,7 @@ class SessionConversation(FieldRepr):
             self._notices = {**(self._notices or {}), message.sender.name: message.causation_id or ""}
 
     def note(self, entry: Entry) -> None:
-        """Add an entry to the recent records in memory, from which observers read. Do nothing if the session has a journal."""
+        """Add an entry to the recent records of a session without a journal, from which observers read. Otherwise do nothing."""
         recent = self.recent
         if recent is not None:
             recent.append(entry)
@@ -254,29 +247,26 @@ class SessionConversation(FieldRepr):
                 recent.note_growth()
 
     def add_origin(self, origin: str) -> None:
-        """Add an untrusted source whose text the model sees, e.g. in a prompt or a memory."""
+        """Add untrusted sources to the label of the conversation, because the model reads their text, e.g. in a prompt or a memory."""
         self.origin = join_origins(self.origin, origin)
 
     def add_revealed_sources(self, sources: str) -> None:
-        """Add the untrusted sources of withheld values that a reply contains.
-
-        The user has read these values, the model has not.
-        """
+        """Add the untrusted sources of withheld values that a reply contains. The user reads these values, the model does not."""
         self.revealed = join_origins(self.revealed, sources)
 
     def add_via(self, sources: str) -> None:
-        """Add untrusted sources that influence the conversation, although the conversation does not contain their text."""
+        """Add untrusted sources to the label of the conversation that influenced it without adding text."""
         self.via = join_origins(self.via, sources)
 
     def add_unrecorded_via(self, sources: str) -> None:
-        """Add the untrusted sources of another session's answer. The next record of a state change must contain these sources."""
+        """Add untrusted sources that influenced the conversation and that no record contains yet, e.g. of another session's answer."""
         self.add_via(sources)
         self.unrecorded = join_origins(self.unrecorded, sources)
 
     def remove_source(self, source: str) -> None:
-        """Remove an untrusted source from the label of the conversation, because a person trusts the text of this source so far.
+        """Remove an untrusted source from the label of the conversation, because a person trusts the text that came from it.
 
-        Messages keep the source. If another message with the source is appended, the label gets the source again.
+        The messages still name the source. If a new message with this source is appended, the label contains the source again.
         """
         self.origin = without_source(self.origin, source)
         self.via = without_source(self.via, source)
@@ -296,7 +286,7 @@ class SessionConversation(FieldRepr):
         return label_of(self.origin, self.via)
 
     def add_origins(self, messages: Iterable[Message]) -> None:
-        """Add the sources of untrusted text in messages to the sources of the conversation."""
+        """Add the untrusted sources of messages to the label of the conversation."""
         for message in messages:
             if message.origin:
                 self.add_origin(message.origin)
@@ -310,7 +300,7 @@ class SessionConversation(FieldRepr):
                         self.add_via(part.via)
 
     def current_view(self) -> ModelView:
-        """Add the newest answer to the memory view, and return the view, which selects the messages for the model."""
+        """Return the memory view, which selects the messages for the model, after adding the newest answer to it."""
         if self._unseen is not None:
             self._show(self._unseen)
         return self._view
@@ -361,7 +351,7 @@ class SessionConversation(FieldRepr):
         self._notices = dict(notices) or None
 
     def last_notice(self, source: str) -> str | None:
-        """Return the mark of the last notice (system message) from the part of actgent named `source`; None without a notice."""
+        """Return the mark of the last notice from `source`, such as `toolsets`; None without a notice."""
         return None if self._notices is None else self._notices.get(source)
 
     def reserve_call_ids(self, ids: Iterable[str]) -> None:
@@ -397,7 +387,7 @@ class SessionConversation(FieldRepr):
     def assign_call_id(self, call: ToolCall, otherwise: str = "") -> ToolCall:
         """Return the tool call with an id that is unique in the session.
 
-        It is the provider's id if that is unused, else `otherwise`, or a new id if `otherwise` is empty.
+        This is the provider's id if it is unused, else `otherwise`, or a new id if `otherwise` is empty.
         """
         if self._call_ids is None:
             self._call_ids = set()
@@ -432,6 +422,7 @@ class SessionConversation(FieldRepr):
 
 
 def _digest(call_id: str) -> bytes:
+    """Return the digest of a call id, `DIGEST_BYTES` bytes."""
     return hashlib.blake2b(call_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 

@@ -1,4 +1,4 @@
-"""Validation and record of `history=` of a new session: a conversation from another session or program."""
+"""Import of `history=`, a conversation from another session or program, into a new session: validation and records."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -55,13 +55,12 @@ class LabelledMessage(ChatMessage):
 
 
 def check_history(history: Iterable[ImportedMessage], *, via: str = "") -> tuple[ChatMessage, ...]:
-    """Validate the messages in `history=` of a new session, and return them.
+    """Validate the messages in `history=` of a new session, and return them in normal form.
 
-    `via` names the untrusted sources of the turn that passes them; empty outside of turns.
+    Repeated or empty ids of tool calls are replaced, also in the results of these calls. All results for the calls of a message
+    are in one message after it. System messages of another session, such as notices, are omitted.
 
-    Ids of tool calls are unique in the result: a repeated or empty id is replaced, also in the result of the call. All
-    results of the calls in a message are in the one message after it. System messages of another session, such as notices,
-    are omitted.
+    `via` names the untrusted sources of the turn that passes the history; empty outside of turns.
 
     Raises:
         ConfigurationError: A message is invalid. The text has the index of the message, from 0, and the reason.
@@ -80,7 +79,7 @@ def check_history(history: Iterable[ImportedMessage], *, via: str = "") -> tuple
 
 
 def add_history(context: SessionContext, history: Sequence[ChatMessage], *, now: float) -> None:
-    """Append imported messages to a new session, and to the records of its next journal batch. `now` is Unix time in seconds."""
+    """Append imported messages to a new session, and add their records to its log. `now` is the Unix time in seconds."""
     senders = {"user": context.owner, "assistant": Sender(context.agent, "assistant"), "tool": _TOOLS}
     for each in history:
         message = Message(
@@ -166,11 +165,11 @@ def _has_content(part: Part) -> bool:
 
 @attrs.define(repr=False)
 class _CallPairing(FieldRepr):
-    """Builder of an imported history that pairs tool calls with the results after them, and makes the call ids unique."""
+    """Collects the messages of an imported history, pairs tool calls with their results, and makes the call ids unique."""
 
     _messages: list[ChatMessage] = attrs.field(factory=list)
     _open: list[tuple[str, ToolCall]] = attrs.field(factory=list)
-    """Tool calls without a result so far, each after the id that it has in the imported history."""
+    """Tool calls without a result so far, as pairs of the id in the imported history and the call with its new id."""
     _ids: set[str] = attrs.field(factory=set)
 
     def add(self, position: int, message: ChatMessage) -> None:
@@ -184,7 +183,7 @@ class _CallPairing(FieldRepr):
             return
         if self._open:
             raise self._unpaired(position, ())
-        self._messages.append(attrs.evolve(message, parts=tuple(map(self._check_unique_call, message.parts))))
+        self._messages.append(attrs.evolve(message, parts=tuple(map(self._with_unique_id, message.parts))))
 
     def close(self) -> tuple[ChatMessage, ...]:
         """Check that each tool call has a result, and return all messages that were added.
@@ -203,12 +202,17 @@ class _CallPairing(FieldRepr):
     def _add_results(self, position: int, message: ChatMessage) -> None:
         """Add a message of tool results. Consecutive messages of results become one message."""
         results = [part for part in message.parts if isinstance(part, ToolResult)]
-        named = [self._answer(position, result, results) for result in results]
+        named = [self._with_new_call_id(position, result, results) for result in results]
         if self._messages and self._messages[-1].role == "tool":
             named = [*self._messages.pop().parts, *named]
         self._messages.append(ChatMessage("tool", tuple(named)))
 
-    def _answer(self, position: int, result: ToolResult, results: Iterable[ToolResult]) -> Part:
+    def _with_new_call_id(self, position: int, result: ToolResult, results: Iterable[ToolResult]) -> Part:
+        """Return a tool result with the new id of its call. The call is no longer open.
+
+        Raises:
+            ConfigurationError: No open call has the id.
+        """
         for index, (recorded, call) in enumerate(self._open):
             if recorded == result.call_id:
                 del self._open[index]
@@ -217,7 +221,8 @@ class _CallPairing(FieldRepr):
                 return attrs.evolve(result, call_id=call.id, id=f"{call.id}/result")
         raise self._unpaired(position, results)
 
-    def _check_unique_call(self, part: Part) -> Part:
+    def _with_unique_id(self, part: Part) -> Part:
+        """Return a part. If it is a tool call, give it a unique id and add it to the open calls."""
         if not isinstance(part, ToolCall):
             return part
         call = part
@@ -231,7 +236,7 @@ class _CallPairing(FieldRepr):
     def _unpaired(self, position: int, results: Iterable[ToolResult]) -> ConfigurationError:
         due = [recorded for recorded, _ in self._open]
         came = [result.call_id for result in results]
-        return _wrong(position, f"results of the calls {due} are due here, and {came} came")
+        return _wrong(position, f"it must have the results of the calls {due}, and it has results of {came}")
 
 
 def _wrong(position: int, why: str) -> ConfigurationError:

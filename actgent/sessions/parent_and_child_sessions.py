@@ -59,10 +59,7 @@ class Children(dict[SessionKey, C], Generic[C]):
         self.asking.pop(child.key, None)
 
     def mark_may_have_approvals(self, child: C) -> bool:
-        """Mark a child session so that searches for open approvals also visit this child.
-
-        Return False if the child is already marked or unknown.
-        """
+        """Mark a child session, so that searches for open approvals visit it. Return False if it is already marked or unknown."""
         is_known = child.key in self.asking or self.get(child.key) is not child
         if not is_known:
             self.asking[child.key] = child
@@ -74,16 +71,13 @@ class Children(dict[SessionKey, C], Generic[C]):
         return [child for child, task in tasks if task is not None and (task.name or child.id) == task_id]
 
     def stop_report(self, child: C) -> None:
-        """Stop reporting the outcome of a child's task to this session."""
+        """Declare that the outcome of a child's task is not reported to this session any more."""
         if child.task is not None:
             child.task.reports = False
         self.reporting.discard(child.key)
 
     def find_unclaimed(self) -> list[C]:
-        """Return the restored child sessions whose tasks no resumed turn has requested again.
-
-        Children whose tasks were requested again are removed from the index first.
-        """
+        """Return the restored child sessions whose tasks no resumed turn of this session has requested again."""
         self.unclaimed = {key: child for key, child in self.unclaimed.items() if _is_unclaimed(child)}
         return list(self.unclaimed.values())
 
@@ -94,7 +88,7 @@ def _is_unclaimed(child: Child) -> bool:
 
 @attrs.define(eq=False, repr=False)
 class SessionTree(FieldRepr, Generic[C]):
-    """Relations of a session to other sessions. Created only for sessions that have such relations."""
+    """Relations of a session to other sessions. The object exists only for sessions that have such relations."""
 
     parent: C | None = None
     """Parent session, if it is in memory; None otherwise."""
@@ -109,6 +103,4 @@ class SessionTree(FieldRepr, Generic[C]):
     accounts: tuple[Account, ...] = ()
     """Budget accounts of the session's own limits and of its parents' limits."""
     wait_node: WaitNode | None = None
-    """Node of the session in the graph of sessions that wait for each other.
-    None if the session neither waits nor is waited for.
-    """
+    """Node of the session in the graph of sessions that wait for each other; None if the session is not in the graph."""

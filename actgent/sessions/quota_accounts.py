@@ -1,6 +1,6 @@
-"""Quota accounts of owners (see `Quotas`). All sessions of an owner draw on the owner's accounts.
+"""Quota accounts of owners (see `Quotas`). The usage of all sessions of an owner is charged to the owner's accounts.
 
-In the journal, each account is a session of a reserved agent. The session records the usage in one period, and is
+In the journal, each account is a session of a reserved agent. This session has the records of the usage in one period, and is
 erased at the first start after the period. Quotas are therefore as durable and exact as the limits of sessions.
 """
 

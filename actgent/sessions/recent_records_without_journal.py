@@ -12,9 +12,9 @@ MAX_RECORDS = 1000
 Entry = Message | Reply | Event | Route | str | tuple[float, Record]
 """An entry of `RecentRecords`, from which a record is created when the entry is read.
 
-A `Message` entered the conversation. A `Reply`, `Event` or `Route` was delivered to handlers. A text is the id of a
-message whose turn ended with an answer. A tuple is any other record with its Unix time in seconds. Most sessions
-are never observed, so a turn only pays for a list entry.
+A `Message` was appended to the conversation. A `Reply`, `Event` or `Route` was delivered to handlers. A text is the id of a
+message whose turn ended with an answer. A tuple is any other record with its Unix time in seconds. Records are created only when
+they are read, because most sessions are never observed.
 """
 
 
@@ -33,9 +33,7 @@ class RecentRecords(list[Entry]):
 
     __slots__ = ("dropped", "is_closed", "readers")
     TRIM_AT: ClassVar = MAX_RECORDS + 250
-    """Number of entries above which all but the newest `MAX_RECORDS` are dropped. Dropping many at once keeps the list from
-    being moved often.
-    """
+    """Number of entries above which all but the newest `MAX_RECORDS` are dropped. Fewer drops move the list in memory less often."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -72,7 +70,7 @@ class RecentRecords(list[Entry]):
         self.readers = tuple([each for each in self.readers if each is not reader])
 
     def close(self) -> None:
-        """Close the list. Readers end after the last entry."""
+        """Declare that no further entries follow, and wake the readers. They end after the last entry."""
         self.is_closed = True
         self.wake()
 

@@ -1,16 +1,15 @@
 """`SessionContext`, the internal data of one session, with its `QueuedMessage`s and its `Turn`.
 
-A turn has all model calls and tool calls from one outside message to its outcome, and a state machine.
+A turn consists of all model calls and tool calls from one outside message to its outcome.
 
 A `QueuedMessage` exists from the call that sends a message until the message's turn starts, or until the message
 ends without a turn. Its states:
 
-    sending   waits for room in the inbox, then for the journal; if rejected or cancelled, nothing of the message
-        remains
-    accepted  waits for its turn; a second message with the same id joins it
+    sending   waits for room in the inbox, then for the journal. If the message is rejected or cancelled, it is removed.
+    accepted  waits for its turn. A caller that sends a message with the same id receives the outcome of this message.
 
-Each session has one table of queued messages by message id. An entry is removed once: when the turn starts, when
-the message ends without a turn, or when it is rejected.
+Each session has one table of queued messages by message id. An entry is removed when the turn starts, when the message
+ends without a turn, or when the message is rejected.
 """
 
 import functools
@@ -107,7 +106,7 @@ from .session_record_writer import SessionLog
 
 _NO_STATE: Mapping[str, Any] = MappingProxyType({})
 Status = Literal["idle", "working", "suspended", "closed"]
-"""Status of a session. `suspended`: the session's turn waits for approvals and for nothing else."""
+"""Status of a session. `suspended`: the session's turn waits only for approvals."""
 _NO_TIMERS: Mapping[str, DurableTimer] = MappingProxyType({})
 ACCEPTED_IDS = 10_000
 """Maximum number of accepted message ids that a session remembers, to detect repetitions."""
@@ -124,7 +123,8 @@ class MessageEnding(FieldRepr):
     ended: trio.Event = attrs.field(factory=trio.Event)
     """Event that is set after handlers and callers of the messages have received the failure."""
     error: Exception | None = None
-    """Exception with which the messages fail. If the failure could not be written, it is the journal's error.
+    """Exception with which the messages fail, or the journal's error if the failure could not be written.
+
     None before `recorded` is set.
     """
 
@@ -135,16 +135,16 @@ class QueuedMessage:
     # Not made by attrs: a turn that starts at once needs none of the defaults, and setting them costs it half a percent.
 
     baggage: Mapping[str, Any] = NOTHING
-    """Values of the sender's context variables, by name, that the journal stores with the message.
+    """Values of the sender's context variables, by name, as loaded from the journal.
 
-    Empty if the message was sent in this process, because `variables` has all of them.
+    Empty if the message was sent in this process, because then `variables` has all values.
     """
     options: TurnOptions | None = None
     """Stored model options of the message's turn, if the message was loaded from the journal; None without options."""
     inbox_entry: InboxEntry[Message] | None = None
     """Entry of the message in the agent's inbox, reserved or occupied; None before the reservation."""
     log: SessionLog | None = None
-    """Log of the session, which shows whether the message was already recorded; None without a journal."""
+    """Log of the session, if the message was or may be recorded; None before the record and without a journal."""
     is_accepted: bool = False
     """True if the inbox and the journal have accepted the message."""
     settled: trio.Event | None = None
@@ -152,11 +152,9 @@ class QueuedMessage:
     joined_futures: tuple[TurnFuture, ...] = ()
     """Futures of callers that sent a message with the same id."""
     ending: MessageEnding | None = None
-    """Failure that is being recorded and delivered for the message, which gets no turn; None for other messages."""
+    """Ending of the message without a turn, while its failure is being recorded and delivered; None for other messages."""
     failed: FailureRecord | None = None
-    """Recorded failure of the message that its handlers may not have received yet; None if the message has not
-    failed.
-    """
+    """Failure of the message that was recorded before a restart; None if there is none. Handlers may not have received the failure."""
 
     def __init__(
         self,
@@ -177,13 +175,13 @@ class QueuedMessage:
         return f"<QueuedMessage of {self.message.id!r}, {'in' if self.is_accepted else 'on its way'}>"
 
     async def wait_settled(self) -> None:
-        """Wait until another task has accepted or rejected this message."""
+        """Wait until this message is accepted or rejected."""
         if self.settled is None:
             self.settled = trio.Event()
         await self.settled.wait()
 
     def mark_done(self) -> None:
-        """Mark the message as accepted or rejected, and wake the tasks in `wait_settled`."""
+        """Wake the tasks in `wait_settled`, because the message is accepted or rejected."""
         if self.settled is not None:
             self.settled.set()
 
@@ -209,7 +207,7 @@ class TurnHost(typing.Protocol):
 #   ending     has a request to stop (by a user, a timeout or a failure of the agent): it ends at its next step
 #   over       the handlers have received its last outcome
 TurnState = Literal["running", "exposed", "suspended", "ending", "over"]
-"""States of a turn. `exposed` means running, and may be cancelled at once."""
+"""States of a turn. `exposed` means that the turn runs, and that an interruption may cancel its task immediately."""
 TRANSITIONS: Mapping[str, Mapping[TurnState, TurnState]] = {
     "expose": {"running": "exposed"},
     "cover": {"exposed": "running"},
@@ -243,23 +241,24 @@ class Turn:
     limits: Limits = DEFAULT_LIMITS
     """Maximum model calls, tool calls, tokens, cost and working time of the turn."""
     reported: int = 0
-    """Number of messages of the history, from the oldest, that `on_message` handlers have received."""
+    """Number of messages of the history, counted from the oldest, that `on_message` functions have received."""
     host: TurnHost | None = None
     """The running agent of the session."""
     checkpoint: TurnCheckpoint | None = None
     """Progress of the turn before a restart; None for a new turn."""
     lent_slots: int = 0
     """Number of tools and handlers of the turn that wait for other turns.
-    Each has released its concurrency slot for another turn.
+
+    While this number is above 0, the turn has released its concurrency slot to other sessions.
     """
     batch: Batch | None = None
     """Tool calls that the turn is running; None if there are none."""
     budget: Budget | None = None
-    """Budget accounts that the turn draws on; None if no shared limit applies."""
+    """Budget accounts to which the turn is charged; None if no shared limit applies."""
     depth: int = 0
-    """Number of turns above this one in the chain of agents that wait for other agents; 0 for a user's message."""
+    """Depth of nested agent calls: number of turns that led to this turn by calls between agents; 0 for a user's message."""
     deepest: int = 0
-    """Maximum `depth` in that chain, by the limits of the turns above; 0 means unlimited."""
+    """Maximum depth of nested agent calls, by the limits of the turns that led to this turn; 0 means unlimited."""
     next_messages: list[Message] = attrs.field(factory=list)
     """Messages that the turn processes next: its own message, then tool results and requests to continue."""
     results: list[ToolResult] = attrs.field(factory=list)
@@ -281,9 +280,9 @@ class Turn:
     timer: TimerHandle | None = None
     """Timer that stops the turn at its time limit; None without a limit."""
     time_limit_at: float = math.inf
-    """Time at which the turn's time limit ends, in seconds of trio's clock; infinite without a limit."""
+    """End of the turn's time limit in seconds of trio's clock; infinite without a limit."""
     is_cut: bool = False
-    """True if the agent failed during the turn. After its restart, the agent ends the turn without resuming its work."""
+    """True if the agent failed during the turn. After the restart of the agent, the turn ends without further work."""
     ended: trio.Event | None = None
     """Event that is set at the end of the turn; None if no task waits for the end."""
     error: Exception | None = None
@@ -313,15 +312,16 @@ class Turn:
     growth: PartialAnswer | None = None
     """Received part of the streamed answer, which is recorded if the turn is interrupted; None if no answer is being received."""
     gate: trio.Event | None = None
-    """Event that is set when the running guards have accepted the turn.
-    Before that, no part of an answer is shown or recorded. None if no guard runs.
+    """Event that is set when the running message guards have accepted the turn's messages; None if no guard runs.
+
+    Before that, no part of an answer is delivered or recorded.
     """
     has_journal_readers_only: bool = False
-    """True if no handler or caller in this process receives the answer, so it is only read from the journal."""
+    """True if no handler or caller in this process receives the answer, so that only readers of the journal can see it."""
     aside: str = ""
     """Text for the next model call only, added by `on_query` functions. It is not added to the history."""
     fitting: Fitting | None = None
-    """How the last model request was shortened to fit the context window; None if it was sent in full."""
+    """Shortening of the last model request for the context window; None if the request was sent in full."""
     late_sources: str = ""
     """Untrusted sources that tasks of the turn's tools and handlers have read after the end of the turn."""
 
@@ -338,7 +338,7 @@ class Turn:
         return "running" if self.state == "exposed" else self.state
 
     def expose(self) -> None:
-        """From now until `cover`, let an interruption or timeout cancel the turn's task immediately.
+        """Let interruptions and timeouts cancel the turn's task immediately, until `cover` is called.
 
         Raises:
             Interrupted, ModelTimeout, ...: The turn was stopped before this call.
@@ -349,7 +349,7 @@ class Turn:
             self.state = "exposed"
 
     def cover(self) -> None:
-        """Protect the task of the turn from cancellation until `expose` is called, for steps that must complete, such as writes."""
+        """Protect the turn's task from interruptions and timeouts until `expose` is called, for example during a write."""
         if self.state == "exposed":
             self.state = "running"
 
@@ -364,7 +364,7 @@ class Turn:
         self._move("resume")
 
     def stop_with(self, error: Exception) -> None:
-        """Stop the turn with an error. If the current step is protected from cancellation, the turn stops after this step."""
+        """Stop the turn with an error. If `cover` protects the current step, the turn stops after this step."""
         if self.stop is None:
             self.stop = error
         was_exposed = self.state == "exposed"
@@ -385,22 +385,22 @@ class Turn:
         return self.error if self.stop is None else self.stop
 
     def revoke_stop(self) -> None:
-        """Discard a request to stop the turn, because its work was already done when the request arrived."""
+        """Discard the request of `stop_with`, because the work of the turn was done when the request arrived."""
         if self.stop is not None:
             self.stop = None
             self._move("revoke")
 
     def mark_failed(self, error: Exception) -> None:
-        """Mark a turn whose task ended unexpectedly, so that its next task only ends the turn.
+        """Mark a turn whose task ended unexpectedly. Its next task only ends the turn, without further work.
 
-        The turn ends with `error`, unless it was stopped with another error before.
+        The turn ends with `error`, unless it was stopped before.
         """
         self.is_cut = True
         self.cover()
         self.stop_with(error)
 
     def end(self) -> None:
-        """Mark the turn as over, and wake the callers that wait for its end."""
+        """Mark the turn as ended, and wake the tasks that wait for its end."""
         self.state = "over"
         if self.ended is not None:
             self.ended.set()
@@ -408,12 +408,12 @@ class Turn:
     def _move(self, event: str) -> None:
         self.state = TRANSITIONS[event].get(self.state, self.state)
 
-    def keep_results(self, results: Iterable[ToolResult], asking: Iterable[str]) -> None:
+    def store_results_in_checkpoint(self, results: Iterable[ToolResult], asking: Iterable[str]) -> None:
         """Store the results of finished tool calls in the checkpoint while other calls of the answer wait for approvals.
 
         Args:
             results: Results of the finished calls.
-            asking: Ids of the calls that wait for an approval. They no longer count as started.
+            asking: Ids of the calls that wait for an approval. The checkpoint marks them as not started.
         """
         if self.checkpoint is None:
             self.checkpoint = TurnCheckpoint(self.message.id)
@@ -425,7 +425,7 @@ class Turn:
         return any(listener.wants_stream for listener in self.listeners)
 
     def deadline(self) -> float:
-        """Return the latest time, on trio's clock, until which any caller waits for the outcome."""
+        """Return the latest deadline of the callers that wait for the outcome, in seconds of trio's clock."""
         waits = max((listener.deadline() for listener in self.listeners), default=math.inf)
         return min(self.time_limit_at, waits)
 
@@ -442,8 +442,8 @@ class Turn:
     def leave(self, listener: TurnFuture) -> None:
         """Remove a caller that stops waiting for the turn. If no other caller waits for the outcome, stop the turn.
 
-        A caller that repeated the id of an earlier message never stops the turn. A caller that joined a suspended turn does
-        not stop the turn while it is suspended.
+        A caller that repeated the id of an earlier message never stops the turn. A caller that joined a suspended turn does not stop
+        the turn during the suspension.
         """
         if listener not in self.listeners:
             return
@@ -503,7 +503,7 @@ class Suspension(FieldRepr):
 
 
 running_turn: ContextVar[Turn | None] = ContextVar("running_turn", default=None)
-"""Turn that the current task (or the worker thread that it waits for) works for; None outside of turns."""
+"""Turn to which the current task or worker thread belongs; None outside of turns."""
 
 
 class SessionHost(typing.Protocol):
@@ -514,7 +514,7 @@ class SessionHost(typing.Protocol):
     @property
     def has_ended(self) -> bool: ...
     @property
-    def has_left(self) -> bool: ...
+    def has_stopped(self) -> bool: ...
     @property
     def is_durable(self) -> bool: ...
     def kept(self, context: "SessionContext") -> "AbstractContextManager[SessionContext]": ...
@@ -543,7 +543,7 @@ class SessionContext:
     host: SessionHost | None = None
     """The running agent of the session; None if the session is only read."""
     on_busy: OnBusy = "queue"
-    """Rule for messages that arrive during a turn and set no other rule."""
+    """Default rule for messages that arrive while the session is busy."""
     reducers: Mapping[str, Reducer] | None = None
     """Functions that combine the old and the new value of a state key, by key; None without such functions."""
     state_check: StateCheck | None = None
@@ -551,15 +551,16 @@ class SessionContext:
     tree: "SessionTree[SessionContext] | None" = None
     """Relations to other sessions; None until `open_tree` creates them."""
     is_former: bool = False
-    """True for a session of an old journal format, in which session ids were unique across agents. Ids derived from
-    such a session keep the old form.
+    """True for a session of an old journal format, in which session ids were unique across agents.
+
+    Ids that are derived from such a session have the old form.
     """
     handlers: Handlers = attrs.field(factory=Handlers)
     """Handlers of the session."""
     public_session: object = None
-    """The public `Session` object, which handlers and tools receive; None if the session was evicted from memory.
+    """The public `Session` object, which handlers and tools receive; None if the session was unloaded from memory.
 
-    After the end of the session, it is a weak reference; see `release_public_session`.
+    After the end of the session, the object is referenced only weakly; see `release_public_session`.
     """
     turn: Turn | None = None
     """The running turn; None between turns."""
@@ -576,31 +577,29 @@ class SessionContext:
     is_transient: bool = False
     """True if the session serves a single request, and closes after its last pending message."""
     has_moved: bool = False
-    """True if another process owns the session, or is about to own it."""
-    is_left: bool = False
-    """True if the agent is stopping and the session resumes at the agent's next start.
-    Outcomes in this process are then not final.
-    """
+    """True if another process owns the session or acquires it."""
+    resumes_at_next_start: bool = False
+    """True if the agent is stopping and its next start resumes the session. Outcomes in this process are then not final."""
     is_forwarded: bool = False
-    """True if queued messages were passed to another process, so this process must not close the session."""
+    """True if queued messages are left to the next owner of the session, so that this process must not close the session."""
     pending: int = 0
     """Number of messages to the session that are being sent, queued or processed."""
     pins: int = 0
-    """Number of blocks of code that currently need the session in memory and so prevent its eviction."""
+    """Number of open blocks and `pin` calls that keep the session in memory."""
     acceptances: dict[str, QueuedMessage] | None = None
     """Queued messages by message id; None if there are none."""
     outcomes: dict[str, Outcome] | None = None
     """Outcomes of ended messages that callers may send again, by message id; None if there are none."""
     unwritten_turn: TurnCheckpoint | None = None
-    """Checkpoint of the last turn, if the journal failed during the turn. The turn resumes when its message is sent again."""
+    """Checkpoint of the last turn, if the journal failed to record the outcome. If the message is sent again, the turn resumes."""
     has_journal_readers_only: bool = False
-    """True if the last answer is only read from the journal, because no handler or caller in this process received it."""
+    """True if no handler or caller in this process received the last answer, so that only readers of the journal can see it."""
     cancellations: dict[str, str] | None = None
     """Reasons for cancelling messages that have not arrived yet, by message id; None if there are none."""
     opening_task: trio.lowlevel.Task | None = None
-    """Task that calls `on_session` of the restored session, whose queued messages wait for it; None otherwise."""
+    """Task that calls the `on_session` functions for the loaded session, before its queued messages; None otherwise."""
     due_index: DueIndex | None = None
-    """Index of the agent's sessions by the time of their next timer; None if the session was evicted from memory."""
+    """Index of the agent's sessions by the time of their next timer; None if the session was removed from memory."""
     _accepted: dict[str, None] | None = None
     _idle: trio.lowlevel.ParkingLot | None = None
     """Tasks in `wait_idle`; None if no task waits."""
@@ -626,7 +625,7 @@ class SessionContext:
 
     @property
     def refusal(self) -> SessionClosed | SessionMoved:
-        """Error for calls on this context: `SessionMoved` if another process owns the session, else `SessionClosed`."""
+        """Error for calls on this closed session: `SessionMoved` if another process owns the session, else `SessionClosed`."""
         return SessionMoved(self.agent, self.id) if self.has_moved else SessionClosed(self.id)
 
     @property
@@ -653,7 +652,7 @@ class SessionContext:
 
     @property
     def scope(self) -> str:
-        """Prefix of all ids that are derived from this session. No other session has this prefix."""
+        """Prefix of all ids that are derived from this session, such as message ids. No other session has this prefix."""
         return self.id if self.is_former else self.key.scope
 
     @property
@@ -680,7 +679,7 @@ class SessionContext:
 
     @property
     def withheld_sources(self) -> str:
-        """Untrusted sources of the tool results that isolation withholds (does not show to the model); empty if there are none."""
+        """Untrusted sources of the withheld tool results, which isolation hides from the model; empty if there are none."""
         kept = (value["sources"] for key, value in self.state_values.items() if key.startswith(WITHHELD))
         return functools.reduce(join_origins, kept, "")
 
@@ -701,16 +700,16 @@ class SessionContext:
         return 0 if self._state is None else self._state.number
 
     def state_at(self, number: int) -> Mapping[str, Any]:
-        """Return the session's state as it was after `number` changes.
+        """Return the session's state as it was after the first `number` changes.
 
-        If that version was rolled back or is no longer stored, return the newest state.
+        If that state was rolled back or is no longer stored, return the current state.
         """
         if self._state is None or number not in self._state.known:
             return self.seen_state
         return self._state.replay(number)
 
     def ledger(self) -> ApprovalLedger:
-        """Return the approvals of the session: open requests and decisions. They are created at the first call."""
+        """Return the approval ledger of the session: its open requests and decisions. The first call creates the ledger."""
         if self.approvals is None:
             self.approvals = ApprovalLedger()
         return self.approvals
@@ -737,9 +736,9 @@ class SessionContext:
             self.set_timer(ApprovalDeadline(at))
 
     def is_from_user(self, message: Message) -> bool:
-        """Return True if a user sent the message, and not an agent on behalf of the session.
+        """Return True if a user sent the message, and not an agent that owns the session.
 
-        An agent that owns a session also sends messages with the sender kind user; these return False.
+        An agent that owns a session sends messages with the sender kind `user`. For these, return False.
         """
         is_owners = message.sender.name == self.owner.name
         return message.sender.kind == "user" and not (is_owners and self.owner.kind == "agent")
@@ -762,14 +761,14 @@ class SessionContext:
 
     @property
     def is_busy(self) -> bool:
-        """True if the session has work other than waiting for approvals."""
+        """True if the session has pending messages besides those of a suspended turn, or must stay in memory."""
         suspended = 0 if self.suspension is None else self.suspension.messages
         return bool(self.pins) or self.pending > suspended
 
     # --- ids that were given by callers ---------------------------------------------------
 
     def has_accepted(self, message_id: str) -> bool:
-        """True if the session has accepted a message with this id before, so that a new message with this id is a repetition.
+        """Return True if the session has accepted a message with this id, so that a new message with this id is a repetition.
 
         Only the newest ids are remembered.
         """
@@ -800,10 +799,10 @@ class SessionContext:
     # --- messages that were stopped before they were in -----------------------------------
 
     def cancel_on_arrival(self, message_id: str, reason: str) -> bool:
-        """Cancel the message with this id, which has not arrived yet or is queued.
+        """Note that the message with this id must be cancelled when it arrives or starts. Return True if the cancellation is new.
 
-        Return True if the cancellation is new; False if the message has ended or was cancelled before. Above the maximum
-        number of noted cancellations, the oldest is dropped.
+        Return False if the message has ended or was cancelled before. If there are too many noted cancellations, the oldest is
+        dropped.
         """
         has_ended = self.has_accepted(message_id) and self.find_message(message_id) is None
         if has_ended or message_id in (self.cancellations or ()):
@@ -828,20 +827,20 @@ class SessionContext:
     # --- messages -------------------------------------------------------------------------
 
     def add_message(self, acceptance: QueuedMessage) -> None:
-        """Add a message to the table of queued messages while it is being sent. The message then counts as pending."""
+        """Add a message that is being sent to the table of queued messages, and count it as pending."""
         self.pending += 1
         self.restore_message(acceptance)
 
     def restore_message(self, acceptance: QueuedMessage) -> None:
-        """Add a message to the table of queued messages without counting it as pending, e.g. while the session is loaded."""
+        """Add a message from the journal to the table of queued messages, without counting it as pending."""
         if self.acceptances is None:
             self.acceptances = {}
         self.acceptances[acceptance.message.id] = acceptance
 
     def forget_message(self, message_id: str, *, is_refused: bool) -> None:
-        """Remove a queued message that ended before the restart according to the journal.
+        """Remove a message from the table of queued messages, because a record shows its end.
 
-        If it was rejected (`is_refused`), its id can be used again.
+        If it was rejected (`is_refused`), a message with its id can be accepted again.
         """
         if self.acceptances is not None:
             self.acceptances.pop(message_id, None)
@@ -859,13 +858,13 @@ class SessionContext:
         return (each.message for each in (self.acceptances or {}).values() if each.is_accepted)
 
     def remove_rejected(self, acceptance: QueuedMessage) -> None:
-        """Remove a rejected message, and allow its id again."""
+        """Remove a rejected message from the queued and pending messages, and wake the tasks that wait for its acceptance."""
         self.take_message(acceptance.message)
         self.finish_messages()
         acceptance.mark_done()
 
     def take_message(self, message: Message) -> QueuedMessage:
-        """Remove and return the queue entry of a message whose turn starts, or which ends without a turn."""
+        """Remove a message from the table of queued messages, and return it, because its turn starts or it ends without a turn."""
         assert self.acceptances is not None  # noqa: S101 - each message in the inbox has an acceptance
         acceptance = self.acceptances.pop(message.id)
         if not self.acceptances:
@@ -874,14 +873,14 @@ class SessionContext:
 
     @property
     def should_close(self) -> bool:
-        """True if the session must be closed, because it has served its single request and has no pending message.
+        """True if the session must be closed, because it was created for one request and has no pending message.
 
-        A session whose messages were passed to another process stays open.
+        A session whose queued messages are left to its next owner stays open.
         """
         return self.is_transient and not (self.pending or self.is_forwarded)
 
     def finish_messages(self, count: int = 1) -> None:
-        """Reduce the number of pending messages by `count` ended messages. At zero, wake the tasks in `wait_idle`."""
+        """Subtract `count` ended messages from the number of pending messages. At zero, wake the tasks in `wait_idle`."""
         self.pending -= count
         if not self.pending and self._idle is not None:
             self._idle.unpark_all()
@@ -932,17 +931,14 @@ class SessionContext:
         )
 
     def append_unanswered(self, message: Message) -> None:
-        """Append a message to the history that no turn answers, e.g. from an earlier conversation.
-
-        The message is written to the journal in the background.
-        """
+        """Append a message that no turn answers to the history, e.g. a notice. Record the message without waiting for the write."""
         self.conversation.append(message)
         if self.log is not None:
             self.log.add(AgentMessageRecord(message=message))
             self.log.flush_soon()
 
     def set_system(self, prompt: str) -> None:
-        """Replace the system prompt of the session, from the next model call on."""
+        """Replace the system prompt of the session. The next model call uses the new prompt."""
         turn = running_turn.get()
         via = "" if turn is not None and turn is self.turn else _sources_of_other_turn(turn)
         self.conversation.system = prompt
@@ -952,7 +948,7 @@ class SessionContext:
             self.log.flush_soon()
 
     def future_of(self, acceptance: QueuedMessage) -> TurnFuture | None:
-        """Return the future of the caller that waits for the outcome of a queued message; None if no caller waits."""
+        """Return the future that receives the outcome of a queued message: that of the task or of the caller; None if there is none."""
         task = None if self.tree is None else self.tree.task
         if task is not None and acceptance.message.id == task.message_id:
             return task.future
@@ -988,7 +984,7 @@ class SessionContext:
             self.report_next_timer()
 
     def report_next_timer(self) -> None:
-        """Write the time of the session's next timer to the session's log and to the agent's index of timers."""
+        """Store the time of the session's next timer in the session's log and in the agent's index of timers."""
         if self.log is not None:
             self.log.set_timer(first_time(self.timers))
         if self.due_index is not None:
@@ -1029,7 +1025,7 @@ class SessionContext:
 
     @property
     def wait_node(self) -> WaitNode | None:
-        """Node of the session in the wait graph (the graph of sessions that wait for each other); None if it is in no wait."""
+        """Node of the session in the wait graph (sessions that wait for each other); None if the session is not in the graph."""
         return None if self.tree is None else self.tree.wait_node
 
     @property
@@ -1042,7 +1038,7 @@ class SessionContext:
 
     @property
     def quota_owner(self) -> str:
-        """Name of the owner whose quota pays for the session: the owner of the topmost parent session."""
+        """Name of the owner whose quota the session uses: the owner of the topmost parent session."""
         return self.owner.name if self.tree is None else self.root_owner.name
 
     def add_child(self, child: "SessionContext") -> None:
@@ -1088,7 +1084,7 @@ class SessionContext:
         return waits or bool(self.children and self.children.asking)
 
     def mark_approvals_open(self) -> None:
-        """Mark this session in its direct and indirect parents, so that their searches for open approvals visit this session."""
+        """Mark this session as having open approvals, so that searches that start at a parent session visit it."""
         child, parent = self, self.parent
         while (
             parent is not None
@@ -1105,17 +1101,17 @@ class SessionContext:
         return self.approvals is not None and self.approvals.is_deciding
 
     def wake_idle_waiters(self) -> None:
-        """Wake the tasks in `wait_idle`, because the session is idle or cannot continue."""
+        """Wake the tasks in `wait_idle`, so that they check again if the session is idle."""
         if self._idle is not None:
             self._idle.unpark_all()
 
     def check_not_inside(self, call: str) -> None:
-        """Raise `WouldDeadlock` if the current task is part of a turn of this session, because it would wait for itself.
+        """Raise `WouldDeadlock` if the calling task belongs to a turn of this session, because the call would never return.
 
         `call` is the name of the public method for the error.
 
         Raises:
-            WouldDeadlock: The caller is inside the session's turn, or in an `on_session` handler of it.
+            WouldDeadlock: The caller is inside a turn of the session, or in one of its `on_session` functions.
         """
         is_opening = self.opening_task is not None and self.opening_task is trio.lowlevel.current_task()
         if is_opening or (self.turn is not None and is_inside(self.turn)):
@@ -1144,14 +1140,14 @@ class SessionContext:
 
 
 def _rejects_record(context: SessionContext, record: StateRecord) -> bool:
-    """Return True if a durable session must not record anything, because its agent has stopped.
+    """Return True if a session with a journal must record nothing more, because its agent has stopped.
 
-    The next start of the agent loads the session again, and does not see changes of this object.
+    The next start of the agent loads the session again, without later changes of this object.
 
     Raises:
-        NotRunning: The record changes the state.
+        NotRunning: The agent has stopped, and the record is a change of the state.
     """
-    is_outdated = context.log is not None and context.host is not None and context.host.has_left
+    is_outdated = context.log is not None and context.host is not None and context.host.has_stopped
     if is_outdated and type(record) is StateChangeRecord:
         raise NotRunning(context.agent)
     return is_outdated
@@ -1160,7 +1156,7 @@ def _rejects_record(context: SessionContext, record: StateRecord) -> bool:
 def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
     """Return the function with which the state store of a session records its changes.
 
-    The function does not keep the session in memory.
+    The function has only a weak reference to the session.
     """
     reference, patcher = weakref.ref(context), StatePatcher()
 
@@ -1188,8 +1184,8 @@ def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
 def _sources_of_writer(context: SessionContext, record: StateChangeRecord) -> str:
     """Return the untrusted sources that the record of a state change must contain, because no earlier record contains them.
 
-    These are the sources of answers and running calls in the session's running turn. If another turn makes the change, its
-    sources are returned, and also added to this session.
+    In the running turn of this session, these are the sources of other sessions' answers and of running tool calls. For other
+    callers, return the sources of the calling turn or request, and also add them to the label of this session.
     """
     turn = running_turn.get()
     if turn is None or turn is not context.turn:
@@ -1208,9 +1204,9 @@ def _sources_of_writer(context: SessionContext, record: StateChangeRecord) -> st
 
 
 def _sources_of_other_turn(turn: Turn | None) -> str:
-    """Return the untrusted sources of a turn that changes the state of another session, or that has ended.
+    """Return the untrusted sources of `turn`, which belongs to another session or has ended.
 
-    Outside of a turn, they are the sources of the current request.
+    If `turn` is None, return the sources of the current request.
     """
     return sources_outside_of_turns() if turn is None else sources_of_turn(turn)
 
@@ -1242,7 +1238,7 @@ def host_of(context: SessionContext) -> SessionHost:
 def can_resume(messages: Sequence[Message], message_id: str) -> bool:
     """Return True if the failed turn of message `message_id` can resume after the last message of its session.
 
-    It must start again if that message is truncated, or if all tool calls of the turn were cancelled.
+    Return False, so that the turn starts again, if that message is truncated or if all tool calls of the turn were cancelled.
     """
     if not messages or messages[-1].cut or not messages[-1].tool_results:
         return bool(messages) and not messages[-1].cut
@@ -1266,9 +1262,9 @@ def checkpoint_of(turn: Turn, messages: Sequence[Message], *, state_number: int)
 
 
 def is_inside(turn: Turn | None) -> bool:
-    """Return True if the current task belongs to the turn, so that waiting for the turn would never end.
+    """Return True if the calling task belongs to `turn`, so that a wait for the turn would never end.
 
-    Tools and handlers of the turn, and turns that they wait for, belong to it.
+    Tools and handlers of the turn belong to it.
     """
     if turn is None:
         return False

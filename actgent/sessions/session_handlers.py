@@ -29,21 +29,19 @@ Handler = Callable[..., Any]
 """Sync or async function that receives a delivery, and optionally also the session."""
 H = TypeVar("H", bound=Handler)
 MISSABLE: dict[HandlerKind, int] = {"conversation": 1, "event": 2, "tool_result": 4, "routing": 8}
-"""Bit flags of the handler kinds for which undelivered items are logged."""
+"""Bit flags of the handler kinds for which a handler that was attached too late causes a warning."""
 
 
 @attrs.define(eq=False, weakref_slot=False, repr=False)
 class HandlerRegistration(FieldRepr):
-    """Registration of a handler. `remove` and `drop` change this object, so a running dispatch skips the handler."""
+    """Registration of a handler. `Handlers.remove` and `drop` change this object, so that a running dispatch skips the handler."""
 
     handler: Handler
     """The handler function."""
     takes_session: bool
     """True if the handler receives the session as its second argument."""
     is_from_program: bool = False
-    """True if the program registered the handler on the session. False if an `Agent.on_session` function registered it,
-    which each process repeats.
-    """
+    """True if the program registered the handler on the session; False if an `Agent.on_session` function registered it."""
 
 
 _make_attached = fast_constructor(HandlerRegistration)
@@ -112,7 +110,7 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
         return bool(self) and not self.keys().isdisjoint(kinds)
 
     def pop_missed(self, kind: HandlerKind) -> bool:
-        """Return True if deliveries of this kind occurred before the first handler for it was registered. Later calls return False."""
+        """Return True once if deliveries of this kind occurred before the first handler for it. Later calls return False."""
         bit = MISSABLE.get(kind, 0)
         is_missed = bool(self.missed & bit & ~self._had)
         self.missed &= ~bit
@@ -193,9 +191,9 @@ def takes_session(handler: Handler) -> bool:
 
 
 def check_called(name: str, handler: Handler, *, is_alone: bool = False) -> None:
-    """Check that a value can serve as handler or hook. `name` is the name of the argument for the error.
+    """Raise if a value cannot be used as handler or hook. `name` is the name of the argument for the error text.
 
-    With `is_alone`, the function is called with the session only, so it must not require a second argument.
+    With `is_alone`, the function is called with the session as its only argument.
 
     Raises:
         ConfigurationError: The value is not callable, is a generator function, or takes the wrong number of
@@ -273,7 +271,7 @@ def _inspected(handler: Handler) -> bool:
 
 
 def to_awaitable(result: object) -> Awaitable[object] | None:
-    """Return the result of a handler if it must be awaited, as the result of an async handler; None for other results.
+    """Return the result of a handler if it is awaitable, because the handler is async; None for other results.
 
     Raises:
         TypeError: The handler returned a generator, which would never run.

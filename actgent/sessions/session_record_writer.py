@@ -38,7 +38,7 @@ from .pending.turn_checkpoint import TurnCheckpoint
 
 _make_entry = fast_constructor(Entry)
 SNAPSHOT_RECORDS = 15_000
-"""Number of records after which a session gets its next snapshot. Loading that many records takes about 0.15 s."""
+"""Number of records since the last snapshot after which the next snapshot is taken. Loading that many records takes about 0.15 s."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -60,14 +60,14 @@ class SessionLog(FieldRepr):
     _steps: int = 0
     """Number of batches passed to the journal."""
     _durable: int = 0
-    """Number of the first batches that are known to be durable."""
+    """Number of batches, counted from the first, that are known to be durable."""
     _has_stopped: bool = False
     is_closed: bool = False
     """True once the close of the session was added."""
     is_unused: bool = False
-    """True if no caller received the new session, so its id can be used again after the close."""
+    """True if the creation of the session failed, so that its id can be used again after the close."""
     has_withdrawn_child: bool = False
-    """True if the journal may have a child session that is not in memory, because its creation failed or was cancelled."""
+    """True if the journal may have a child session whose creation failed or was cancelled, so that it is not in memory."""
     is_temporary: bool = False
     """True if the session serves a single request, and the journal erases it at its end."""
     _is_paused: bool = False
@@ -75,14 +75,14 @@ class SessionLog(FieldRepr):
     """Event that is set when the batch that creates the session is complete; None unless that batch is being
     written.
     """
-    grown: int = 0
+    records_since_snapshot: int = 0
     """Number of records of the session that were written since its last snapshot."""
     on_snapshot_due: "Callable[[SessionLog], object] | None" = None
     """Function that is called at the end of a turn if `SNAPSHOT_RECORDS` records were written since the last snapshot."""
     on_fenced: "Callable[[SessionLog], object] | None" = None
     """Function that is called if another process owns the session; None raises `Fenced` instead."""
     has_moved: bool = False
-    """True if another process owns the session, or is about to own it."""
+    """True if another process owns the session or acquires it."""
     due: float = 0.0
     """Recorded Unix time in seconds of the session's next timer; 0 if no timer is set."""
     creation: Creation | None = None
@@ -115,7 +115,7 @@ class SessionLog(FieldRepr):
     ) -> None:
         """Write the record of an accepted message. The record is durable on return.
 
-        After a cancellation or failure the record may or may not exist: call `end` for the message.
+        After a cancellation or failure, the record may exist or not: then call `record_rejection` for the message.
 
         Raises:
             JournalError: The record could not be written, and the message is not accepted.
@@ -152,10 +152,10 @@ class SessionLog(FieldRepr):
                 self._end_opening()
 
     def _flush_before(self) -> None:
-        """Queue the collected records as a separate batch, because the next batch may fail.
+        """Queue the collected records as a batch of their own, because the next batch may fail.
 
-        Records of timers stay in the next batch: a firing timer records its next time together with its message. The
-        record that creates the session stays too.
+        The times of timers stay in the next batch, because a due timer records its next time together with its message. If the
+        session is not created yet, queue nothing.
         """
         dates = [each for each in self._pending if isinstance(each, NextTimerRecord)]
         if len(dates) < len(self._pending) and not _opens(self._pending):
@@ -164,7 +164,7 @@ class SessionLog(FieldRepr):
             self._pending += dates[-1:]
 
     def _begin_opening(self) -> None:
-        """Start to hold back other records, because the batch that creates the session is being written."""
+        """Collect further records without writing them, while the batch that creates the session is being written."""
         self._is_paused, self._opened = True, trio.Event()
 
     def _end_opening(self) -> None:
@@ -206,18 +206,18 @@ class SessionLog(FieldRepr):
         self.flush_soon()
 
     def add_results(self, results: Iterable[ToolResult]) -> None:
-        """Add the results of tool calls to the next batch. A call whose result is recorded already is skipped."""
+        """Add the results of tool calls to the next batch. Results that are already recorded are skipped."""
         for result in results:
             if result.call_id not in self._finished:
                 self.add(CallFinishedRecord(result=result))
                 self._finished.add(result.call_id)
 
     def note_recorded_result(self, call_id: str) -> None:
-        """Store that the journal already has the result of a tool call, from before a restart."""
+        """Note that the journal has the result of a tool call from before a restart."""
         self._finished.add(call_id)
 
     def record_results(self, record: AgentMessageRecord) -> None:
-        """Add the record of the message with all tool results of an answer. Results that are recorded already are left out."""
+        """Add the record of the message with all tool results of an answer. The record omits results that are already recorded."""
         if self._finished:
             self.add_results(record.message.tool_results)
             record = refer(record)
@@ -252,20 +252,20 @@ class SessionLog(FieldRepr):
         if closes:
             self.note_closed()
         self.flush_soon(is_urgent=is_urgent)
-        if self.grown >= SNAPSHOT_RECORDS:
+        if self.records_since_snapshot >= SNAPSHOT_RECORDS:
             self.request_snapshot()
 
     def request_snapshot(self) -> None:
         """Call `on_snapshot_due`, because `SNAPSHOT_RECORDS` records were written since the last snapshot."""
-        if self.grown >= SNAPSHOT_RECORDS and self.on_snapshot_due is not None:
+        if self.records_since_snapshot >= SNAPSHOT_RECORDS and self.on_snapshot_due is not None:
             self.on_snapshot_due(self)
 
     def record_rejection(self, message_id: str) -> None:
-        """Add a record that ends a rejected message, because the journal may have the message as accepted."""
+        """Add a record that a message was rejected, because the journal may contain the record of its acceptance."""
         self.add(MessageEndRecord(message_id=message_id, failed=REFUSED))
 
     def note_closed(self) -> None:
-        """Add the record of the session's close, once."""
+        """Add the record of the session's close, unless it was added before."""
         if not self.is_closed:
             self.is_closed = True
             self.add(SessionClosedRecord(unused=self.is_unused, erase=self.is_temporary))
@@ -295,8 +295,8 @@ class SessionLog(FieldRepr):
     def flush_soon(self, *, is_urgent: bool = False) -> None:
         """Queue the collected records for writing, without waiting.
 
-        They become durable with the next batch or shortly after. `is_urgent` starts the write at once, because
-        readers wait.
+        They become durable with the next batch or shortly after. `is_urgent` starts the write at once, because readers wait for the
+        records.
         """
         if self._pending and not self._is_paused:
             step, self._pending = self._pending, []
@@ -332,7 +332,7 @@ class SessionLog(FieldRepr):
         self._pending.clear()
 
     def withdraw(self) -> bool:
-        """Record that no caller received this new session, so that the id is free, and stop writing records.
+        """Record that the creation of the session has failed, so that its id can be used again, and stop writing records.
 
         Return True if the journal may have records of the session, which must then be erased.
         """
@@ -405,10 +405,7 @@ class SessionLog(FieldRepr):
         self._durable = max(self._durable, step)  # and all before it: a session's steps stay in order
 
     def _find_moved(self, on_fenced: "Callable[[SessionLog], object]") -> None:
-        """Stop writing records, because a write showed that another process owns the session.
-
-        Then call `on_fenced` with this log.
-        """
+        """Stop writing records, because a write has found that another process owns the session. Then call `on_fenced`."""
         if not self.has_moved:
             self.abandon()
             on_fenced(self)
@@ -421,7 +418,7 @@ class SessionLog(FieldRepr):
         is_retried: bool = False,
         is_urgent: bool = False,
     ) -> Entry:
-        self.grown += len(step)
+        self.records_since_snapshot += len(step)
         creation = self.creation
         return _make_entry(
             session_id=self.session_id,
@@ -439,7 +436,7 @@ class SessionLog(FieldRepr):
 
 @contextmanager
 def unless_written() -> Iterator[None]:
-    """Suppress `SessionMoved` in a `with` block if the records were written, because the new owner continues from them."""
+    """Return a block that suppresses `SessionMoved` if the records were written, because the new owner has them."""
     try:
         yield
     except SessionMoved as moved:

@@ -563,7 +563,7 @@ class Callers:
             is_known = continues = isinstance(error, JournalError)
             host = host_of(session._context)
             is_running = (
-                not (host.is_stopping or host.has_left) and session.agent_name in self._runtime.agents
+                not (host.is_stopping or host.has_stopped) and session.agent_name in self._runtime.agents
             )
             if isinstance(error, NotRunning) and self._is_alive and is_running:
                 self._report(f"aclose() of {session.id} raised {error!r}, but its agent is running")

@@ -1,4 +1,4 @@
-"""`AgentCore`: the pipeline of a turn. Each message is added to the history, sent to the model, read, acted on and answered."""
+"""`AgentCore`: the pipeline of a turn. It records the message, calls the model, parses the answer, carries it out and replies."""
 
 import hashlib
 import json
@@ -83,7 +83,7 @@ _make_calls, _make_chat, _make_view = (
 _COMPLETE_STOPS: tuple[StopReason, ...] = ("end", "tool_calls", "pause")
 """Stop reasons of answers that are complete."""
 Router = Callable[[Turn, Route], Awaitable[Reply | None]]
-"""Routes a message to another agent. Returns the agent's reply, or None if the route names no agent."""
+"""Function that lets the agent which a route names answer the turn's message. Returns the reply; None if it names no agent."""
 
 
 class HandoffResponder(Protocol):
@@ -94,13 +94,13 @@ class HandoffResponder(Protocol):
         ...
 
     async def answer(self, turn: Turn) -> Reply | None:
-        """Let the other agent answer, and record its reply. Return None if the session is no longer handed off."""
+        """Let the other agent answer the turn's message, and record its reply. Return None if the session is no longer handed off."""
         ...
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class AgentCore(FieldRepr):
-    """Runs each message of a session through memory, prompts, model, classifier and handlers.
+    """Runs the turns of one agent: each message passes memory, prompts, model, classifier and handlers.
 
     A turn has one or more passes, each with a model call. A pass has five steps: `remember` the message, `ask` the model, `read` its answer, `act` on the outcomes, and `reply`.
     A subclass overrides a step and calls the inherited method with the same arguments; see `Agent.core_type`.
@@ -120,7 +120,7 @@ class AgentCore(FieldRepr):
     modes: Modes | None = None
     guards: Guards = attrs.field(factory=Guards)
     bring_summary: Callable[[Turn], object] | None = None
-    """Function that adds finished summaries to the conversation of a turn; None if the agent makes no summaries."""
+    """Function that adds a finished summary to the conversation of a turn; None if the agent writes no summaries."""
     receivers: HandoffResponder | None = None
     """Object with which other agents answer handed-off sessions; None if the agent hands off no sessions."""
 
@@ -158,10 +158,10 @@ class AgentCore(FieldRepr):
             turn.error = convert_user_error(raised, "turn of session", context.id)
 
     async def _request_guard_approval(self, turn: Turn, needed: ApprovalNeeded) -> None:
-        """Request the approval that a guard of messages or answers needs. The turn can be suspended afterwards.
+        """Request the approval that a message guard or an answer guard needs. The turn can be suspended after this call.
 
-        When the approval is decided, the turn resumes after its last recorded message. If the request fails, the turn ends
-        with the error.
+        After the decision, the turn resumes after its last recorded message. If the request fails, its error is stored in
+        `turn.error`.
         """
         context = turn.session
         former, messages = turn.checkpoint, context.conversation.messages
@@ -202,16 +202,17 @@ class AgentCore(FieldRepr):
             await self._react(turn, view, answer, calls)
 
     def _is_lost(self, turn: Turn, view: TurnView, answer: ModelResponse, resume: TurnCheckpoint) -> bool:
-        """Return True if the tool calls in the text of a recorded answer cannot be restored after a restart.
+        """Return True if the tool calls in a recorded answer cannot be restored after a restart.
 
-        The answer was redacted, or the current protocol does not read it as calls.
+        Either the recorded text is redacted, or the current protocol no longer parses it as tool calls.
         """
-        if not (resume.unsettled or resume.is_redacted):
+        if not (resume.unfinished_calls or resume.is_redacted):
             return False
         asks = self._asks_for_tools(turn, view, answer)
-        return resume.is_redacted or not asks if resume.unsettled else asks
+        return resume.is_redacted or not asks if resume.unfinished_calls else asks
 
     def _asks_for_tools(self, turn: Turn, view: TurnView, answer: ModelResponse) -> bool:
+        """Return True if the protocol parses the text of an answer as tool calls."""
         try:
             return any(isinstance(each, CallTools) for each in self.read(turn, view, answer, ()))
         except AnswerError:
@@ -224,16 +225,17 @@ class AgentCore(FieldRepr):
             await self.hooks.call_listeners(turn, self.dispatcher)
 
     def close_calls(self, turn: Turn) -> None:
-        """Complete the conversation of a failing turn: append the truncated answer, and a result for each tool call without one."""
+        """Complete the conversation of a failing turn: append the partial answer, and a result for each tool call without a result."""
         self.models.keep_partial(turn)
         self.calling.close_open(turn)
 
-    async def deliver_rest(self, turn: Turn) -> None:
-        """After a turn has failed, deliver its results and messages that the handlers have not received yet."""
+    async def deliver_remaining(self, turn: Turn) -> None:
+        """Deliver the tool results and messages of a failed turn that its handlers have not received yet."""
         await self.calling.deliver(turn)
         await self.hooks.call_listeners(turn, self.dispatcher)
 
     async def _pass(self, turn: Turn, message: Message) -> None:
+        """Process one message of a turn: record it, call the model, and carry out the answer."""
         context = turn.session
         if self.modes is not None:
             self._apply_mode_changes(self.modes, turn, message)
@@ -283,6 +285,7 @@ class AgentCore(FieldRepr):
                 self._repair(turn, message, ParseError(str(error), answer.text))
 
     async def _run_hooks(self, turn: Turn, message: Message) -> None:
+        """Call the `on_query` functions for the user's messages of a new turn, and the `on_message` functions for new messages."""
         context = turn.session
         if message is turn.message:
             asked = [each for each in (*turn.joined, message) if each.sender.kind == "user"]
@@ -294,9 +297,9 @@ class AgentCore(FieldRepr):
     # --- modes ---------------------------------------------------------------------------
 
     def _apply_mode_changes(self, modes: Modes, turn: Turn, message: Message) -> None:
-        """Switch the mode if a user's message is a mode command, and notify the model of mode changes.
+        """Change the mode if a user's message is a mode command, and notify the model of mode changes.
 
-        Call it while no tool calls are open. A rejected command becomes a note for the next model call.
+        No tool calls may be open. A rejected command adds a note to the next model call.
         """
         context = turn.session
         if modes.commands and message is turn.message:
@@ -307,10 +310,9 @@ class AgentCore(FieldRepr):
             self.observer.change_mode(context)
 
     async def write_mode_change(self, context: SessionContext) -> None:
-        """Write a mode change that a program made outside of a turn.
+        """Record a mode change that a program has made outside of a turn.
 
-        If no turn is running, suspended or to be resumed, the notice for the model is added to the
-        conversation at once.
+        If no turn is running, suspended or to be resumed, also append the notice for the model to the conversation.
         """
         is_idle = context.turn is None and context.checkpoint is None and not context.conversation.open_calls
         if is_idle and self.modes is not None and add_notices(context, (self.modes,)):
@@ -322,7 +324,7 @@ class AgentCore(FieldRepr):
     # --- remember ------------------------------------------------------------------------
 
     def remember(self, context: SessionContext, turn: Turn, message: Message) -> None:
-        """Append a message to the conversation and the journal. Tool results are skipped, because they were appended before."""
+        """Append a message of the turn to the conversation and the journal. Tool results were appended before, and are skipped."""
         if context.conversation.last_message is not message:
             context.conversation.append(message, answered=True)
             if context.log is not None:
@@ -336,7 +338,7 @@ class AgentCore(FieldRepr):
             self.observer.begin_pass(context, message)
 
     def _remember_joined(self, turn: Turn) -> None:
-        """Append the additional messages that the turn answers to the conversation, before the main message of the turn."""
+        """Append the additional messages that a turn answers to the conversation. The main message of the turn follows them."""
         context = turn.session
         for index, message in enumerate(turn.joined):
             context.conversation.append(message, answered=True)
@@ -344,6 +346,7 @@ class AgentCore(FieldRepr):
                 context.log.add(MessageAppendedRecord(message_id=message.id, joins=index > 0, at=time.time()))
 
     def _view(self, turn: Turn, message: Message) -> TurnView:
+        """Build the view of the turn that the protocol reads for the model call about `message`."""
         context = turn.session
         offered = context.conversation.offered
         tools = self.calling.registry.specs if offered is None else offered.specs
@@ -426,7 +429,7 @@ class AgentCore(FieldRepr):
         return outcomes
 
     def _repair(self, turn: Turn, message: Message, error: AnswerError) -> None:
-        """Let the model retry an invalid answer with the validation error as feedback. Above the limit of retries, raise the error."""
+        """Continue the turn with the text of `error`, so that the model corrects its answer. After the last allowed retry, raise."""
         if turn.progress.repairs >= turn.limits.output_retries:
             raise _exhausted_retries_error(error, turn.progress.repairs)
         turn.progress.repairs += 1
@@ -437,7 +440,7 @@ class AgentCore(FieldRepr):
     async def act(
         self, context: SessionContext, turn: Turn, message: Message, outcomes: Sequence[Outcome]
     ) -> None:
-        """Apply the outcomes of an answer to `message`: change the state, deliver events, routes and replies, continue the turn."""
+        """Carry out the outcomes of an answer to `message`: change the state, deliver events, routes and replies, continue the turn."""
         further = []
         for index, outcome in enumerate(outcomes):
             if type(outcome) is SendReply:
@@ -462,7 +465,8 @@ class AgentCore(FieldRepr):
     async def reply(self, context: SessionContext, turn: Turn, deliveries: Sequence[Delivery]) -> None:
         """Record the deliveries of an answer, then call the session's handlers and let routed agents answer.
 
-        Before that, hidden values are filled into replies, and the answer guards check the replies.
+        Before the record, withheld values (untrusted text that the model did not see) replace their references in replies, and the
+        answer guards check the replies.
         """
         policy = self.calling.policy
         if policy is not None and policy.untrusted == "isolate":
@@ -482,10 +486,10 @@ class AgentCore(FieldRepr):
             await self.dispatcher.deliver(turn, delivery)
         for delivery in deliveries:
             if isinstance(delivery, Route):
-                await self._hand_over(turn, delivery)
+                await self._answer_by_route(turn, delivery)
 
     async def _apply_answer_guards(self, turn: Turn, delivery: Delivery) -> Delivery:
-        """Return a reply as changed by the answer guards; other deliveries are unchanged."""
+        """Check a reply with the answer guards, and return it, possibly rewritten. Return other deliveries unchanged."""
         if not isinstance(delivery, Reply):
             return delivery
         return await self.guards.check_answer(turn, delivery, self.dispatcher)
@@ -493,7 +497,7 @@ class AgentCore(FieldRepr):
     async def _continue_turn(
         self, turn: Turn, message: Message, further: Sequence[CallTools | Continue | Finish]
     ) -> None:
-        """Create the next message of the turn from the outcomes `further` of a model answer, unless an outcome finishes the turn.
+        """Create the next message of the turn from the outcomes `further` of a model answer, unless one of them is a `Finish`.
 
         Tool calls take precedence over `Continue`.
         """
@@ -510,7 +514,7 @@ class AgentCore(FieldRepr):
                     _follow_up(turn, message, outcome.note, outcome.stage)
 
     async def _let_handoff_agent_answer(self, turn: Turn, message: Message) -> bool:
-        """Let the agent that the session is handed off to answer. Return False if the session is no longer handed off."""
+        """Let the agent to which the session is handed off answer the turn. Return False if the session is no longer handed off."""
         receivers = self.receivers
         assert receivers is not None  # noqa: S101 - called only if receivers are due
         if self.guards.messages and message is turn.message:
@@ -529,7 +533,7 @@ class AgentCore(FieldRepr):
         return True
 
     async def _redeliver_recorded_reply(self, turn: Turn) -> None:
-        """Deliver the reply of another agent again after a restart, from the recorded answer."""
+        """Deliver the reply of another agent, which was recorded before a restart, to the handlers and callers of the turn."""
         context = turn.session
         last = context.conversation.last_message
         assert last is not None  # noqa: S101 - the last message is the answer
@@ -540,8 +544,8 @@ class AgentCore(FieldRepr):
             [Reply(id=last.id, text=last.text, origin=last.origin, via=last.via) if reply is None else reply],
         )
 
-    async def _hand_over(self, turn: Turn, route: Route) -> None:
-        """Let another agent answer the message of the turn, and deliver the answer in this session."""
+    async def _answer_by_route(self, turn: Turn, route: Route) -> None:
+        """Let the agent that `route` names answer the message of the turn, and deliver its reply in this session."""
         context = turn.session
         turn.expose()
         try:
@@ -608,7 +612,7 @@ async def _write_answer(
 ) -> None:
     """Record the deliveries of an answer durably before they are delivered.
 
-    If no handler or caller receives them, the write is not awaited, and the same batch has the end of the turn.
+    If no handler or caller receives the deliveries, do not wait for the write. The end of the turn is then part of the same write.
     `is_watched` is True if an `on_message` handler receives the answer.
     """
     context = turn.session
@@ -680,11 +684,11 @@ def delivery_records(deliveries: Sequence[Delivery], answer: Message) -> Iterato
         match delivery:
             case Reply():
                 name = delivery.message_type or ""
-                yield _told(delivery, "reply", name, answer, text=delivery.text)
+                yield _outcome_record(delivery, "reply", name, answer, text=delivery.text)
             case Event():
-                yield _told(delivery, "event", delivery.name, answer)
+                yield _outcome_record(delivery, "event", delivery.name, answer)
             case Route():
-                yield _told(delivery, "route", delivery.action, answer)
+                yield _outcome_record(delivery, "route", delivery.action, answer)
 
 
 def remote_reply_record(reply: Reply) -> OutcomeRecord:
@@ -701,9 +705,10 @@ def remote_reply_record(reply: Reply) -> OutcomeRecord:
     )
 
 
-def _told(
+def _outcome_record(
     delivery: Reply | Event | Route, kind: str, name: str, answer: Message, *, text: str | None = None
 ) -> OutcomeRecord:
+    """Build the journal record of a delivery. Text and data that occur in the answer are stored as positions in it."""
     answer_text, data = answer.text, to_json_text(delivery.data)
     quoted = "" if text is None else json.dumps(text, ensure_ascii=False)[1:-1]
     plain_at = _text_range(text, answer_text)
@@ -719,15 +724,12 @@ def _told(
         data_at=data_at,
         is_quoted=bool(text_at and not plain_at),
         reasoning=to_json_text(delivery.reasoning) if isinstance(delivery, Reply) else None,
-        via=sources_besides(delivery, answer),
+        via=label_unlike_answer(delivery, answer),
     )
 
 
-def sources_besides(delivery: Reply | Event | Route, answer: Message) -> str:
-    """Return the information-flow label of a delivery in the format of the journal.
-
-    It is empty if the model's answer has the same label.
-    """
+def label_unlike_answer(delivery: Reply | Event | Route, answer: Message) -> str:
+    """Return the information-flow label of a delivery as text for the journal; empty if the model's answer has the same label."""
     if (delivery.origin, delivery.via) == (answer.origin, answer.via):
         return ""
     return join_origins(delivery.origin, delivery.via)
@@ -749,7 +751,7 @@ MAX_NAMED_TOOLS = 50
 
 
 def offer_tools(turn: Turn, registry: ToolRegistry) -> None:
-    """At the first turn of a session, store the tools that the model gets. At later turns, notify the model of changed tools.
+    """At the first turn of a session, store the list of tools for the model. At later turns, notify the model of changed tools.
 
     The stored list never changes, so that providers can cache the prompt.
     """
@@ -772,6 +774,7 @@ class ToolNotices(FieldRepr, NoticeSource):
     _offered: tuple[ToolSpec, ...]
 
     def due(self, state: Mapping[str, Any], last_mark: str | None) -> Sequence[Notice]:
+        """Return a notice if the tools have changed since the notice with the mark `last_mark`; empty otherwise."""
         lines = self._lines()
         mark = (
             hashlib.blake2s("\n".join(lines).encode(), digest_size=8).hexdigest() if lines else "as offered"
@@ -807,9 +810,7 @@ def _line(text: str, names: Sequence[str]) -> str:
 def add_notices(
     context: SessionContext, sources: Sequence[NoticeSource], *, calls: int = 0, repairs: int = 0
 ) -> bool:
-    """Append the system messages (notices) that are due to a conversation and to its journal.
-
-    Return True if a notice was due.
+    """Append the due notices of `sources` to a conversation as system messages, and record them. Return True if one was due.
 
     `calls` and `repairs` are counters of the running turn, stored with each record.
     """

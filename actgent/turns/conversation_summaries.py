@@ -33,7 +33,7 @@ _log = logger_of(__name__)
 
 @attrs.define(eq=False, kw_only=True)
 class SummaryMaker:
-    """Writer of conversation summaries for one agent. It adds them to the conversations when they are finished."""
+    """Writes conversation summaries for one agent in the background, and adds finished summaries to the conversations."""
 
     agent: str
     llm: LLM
@@ -44,7 +44,7 @@ class SummaryMaker:
     """Function that returns the budget to which a session's summaries are charged; it returns None if the session has no limits."""
 
     def bring(self, turn: Turn) -> None:
-        """Append a finished summary to the conversation. Start to write the next summary if it is due."""
+        """Append a finished summary to the conversation of a turn, and start to write the next summary if it is due."""
         context = turn.session
         add_summary(turn)
         self.start_if_due(context)
@@ -52,8 +52,8 @@ class SummaryMaker:
     def start_if_due(self, context: SessionContext) -> None:
         """Start a model call for a new summary in the background, if the conversation has grown enough.
 
-        Do nothing while another summary is being written or was not added yet. It is called between model calls and after a
-        turn.
+        Do nothing while another summary is being written, or is finished and not yet appended. Call this method between model
+        calls and after a turn.
         """
         view = context.conversation.current_view()
         if not isinstance(view, SummarizingView) or view.is_making or view.ready or context.closed:
@@ -62,6 +62,7 @@ class SummaryMaker:
             view.is_making = self.start_soon(self._make, context, view, material)
 
     async def _make(self, context: SessionContext, view: SummarizingView, material: Material) -> None:
+        """Write a summary and store it in `view.ready`. If the model call fails, log a warning."""
         try:
             view.ready = material.covers, await self._write_summary(context, material)
         except (ModelError, LimitReached, PriceUnknown) as error:
@@ -76,7 +77,7 @@ class SummaryMaker:
             view.is_making = False
 
     async def _write_summary(self, context: SessionContext, material: Material) -> str:
-        """Return the text of a new summary, which the model writes from the earlier messages in `material`.
+        """Let the model write a summary of the earlier messages in `material`, and return its text.
 
         Raises:
             ModelError: The model failed, timed out, or returned no complete text.
@@ -94,7 +95,7 @@ class SummaryMaker:
         error: Exception | None = None
         with trio.move_on_after(TIMEOUT_SECONDS):
             try:
-                answer = await self._paid(context, chat)
+                answer = await self._call_model(context, chat)
             except (LimitReached, PriceUnknown):
                 raise
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
@@ -109,7 +110,8 @@ class SummaryMaker:
         reason = "it took too long" if error is None else error_text(error)
         raise ModelError(f"the model wrote no summary: {reason}", model=self.llm.name)
 
-    async def _paid(self, context: SessionContext, chat: ModelRequest) -> ModelResponse:
+    async def _call_model(self, context: SessionContext, chat: ModelRequest) -> ModelResponse:
+        """Call the model for a summary, and charge the call to the budget of the session if it has limits."""
         budget = self.budget_of(context)
         if budget is None:
             return check_answer(await self.llm.complete(chat), self.llm)
@@ -117,9 +119,9 @@ class SummaryMaker:
 
 
 def add_summary(turn: Turn) -> None:
-    """Append a finished summary to the conversation and the journal, from which later requests begin.
+    """Append a finished summary to the conversation of a turn, and record it. Later model requests begin with this summary.
 
-    Do nothing while tool calls are open, because their results must follow directly.
+    Do nothing while tool calls are open, because their results must directly follow the calls.
     """
     context = turn.session
     view = context.conversation.current_view()

@@ -1,8 +1,8 @@
 """Watchdog of the event loop: logs handlers, tools and models that block it, and the number of suppressed log records.
 
 One thread serves all runtimes of the process. It ends at the first check at which no runtime is open, so a series of short
-runtimes shares one thread. The event loop only stores which sync handler it calls. If the thread finds the loop inside a tool, a model or an async handler, it schedules a callback
-on the loop; the loop is blocked if the callback does not run.
+runtimes shares one thread. The event loop stores only which sync handler it calls. If the thread finds the loop inside a tool, a
+model or an async handler, it schedules a callback on the loop. If the callback does not run, the loop is blocked.
 """
 
 import os
@@ -27,7 +27,7 @@ THREAD_NAME = "actgent watchdog"
 INTERVAL_SECONDS = 0.5
 """Seconds between two checks whether the event loop is blocked."""
 BLOCKED_SECONDS = 1.0
-"""Seconds for which code may block the event loop before it is reported."""
+"""Seconds for which code may block the event loop before a warning is logged."""
 
 _PACKAGE = str(pathlib.Path(__file__).parents[1]) + os.sep
 _CALLERS: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
@@ -37,7 +37,7 @@ _CALLERS: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
         ("actgent.turns.outcome_dispatcher", "Dispatcher._finish"): ("handler", "handler"),
     }
 )
-"""Functions that call user code (module, qualified name) -> kind of the user code, and local variable that holds it."""
+"""Functions of actgent that call user code: (module, qualified name) -> (kind of the user code, local variable with it)."""
 
 
 @attrs.frozen(repr=False)
@@ -50,27 +50,29 @@ class _BlockingCode(FieldRepr):
 
 
 class Watch:
-    """State of one watched event loop. The loop writes `busy`, the watchdog thread reads it."""
+    """State of one watched event loop. The loop stores the running sync handler in `busy`, and the watchdog thread reads it."""
 
     __slots__ = ("_asked", "_is_alive", "_is_named", "_thread", "_token", "busy", "named")
 
     def __init__(self) -> None:
         self.busy: tuple[Handler, str, float] | None = None
-        """Handler, session and monotonic time of its start."""
+        """Handler, session id and start time (monotonic seconds) of the running sync handler; None if none runs."""
         self.named: tuple[Handler, str, float] | None = None
-        """Handler, session id and start time (monotonic seconds) of the running handler; None if none runs."""
+        """Value of `busy` for which the last warning was logged."""
         self._thread = threading.get_ident()
         self._token = trio.lowlevel.current_trio_token()
         self._asked: float | None = None
-        """Handler, session id and start time of the stall that was reported last; None if none was reported."""
+        """Monotonic time at which the callback was scheduled on the loop; None if no callback is pending."""
         self._is_alive = False
         self._is_named = False
 
     def check(self, now: float) -> None:
+        """Log a warning if a handler, tool or model has blocked the event loop for too long. `now` is the monotonic time."""
         self._check_handler(now)
         self._check_loop(now)
 
     def _check_handler(self, now: float) -> None:
+        """Log a warning once if the same sync handler has been running for at least `BLOCKED_SECONDS`."""
         busy = self.busy
         if busy is None or busy is self.named or now - busy[2] < BLOCKED_SECONDS:
             return
@@ -83,13 +85,14 @@ class Watch:
         )
 
     def _check_loop(self, now: float) -> None:
+        """Log a warning once if user code is running and the scheduled callback has not run for `BLOCKED_SECONDS`."""
         if self._asked is not None and self._is_alive:
             self._asked = None
         held = None if self._is_named and self._asked is not None else self._find_holder()
         if held is None:
             return
         if self._asked is None:
-            self._ask(now)
+            self._schedule_callback(now)
         elif now - self._asked >= BLOCKED_SECONDS:
             self._is_named = True
             _log.warning(
@@ -102,18 +105,20 @@ class Watch:
                 held.place,
             )
 
-    def _ask(self, now: float) -> None:
+    def _schedule_callback(self, now: float) -> None:
+        """Schedule the callback `_mark_alive` on the event loop."""
         self._asked, self._is_alive, self._is_named = now, False, False
         try:
-            self._token.run_sync_soon(self._answer)
+            self._token.run_sync_soon(self._mark_alive)
         except trio.RunFinishedError:
             self._asked = None
 
-    def _answer(self) -> None:
+    def _mark_alive(self) -> None:
+        """Note that the event loop runs callbacks, so it is not blocked."""
         self._is_alive = True
 
     def _find_holder(self) -> _BlockingCode | None:
-        """Return the user code that the thread of the event loop runs now; None if the loop waits or runs actgent code."""
+        """Return the user code that the event loop's thread is running; None if the thread waits or runs other code."""
         foreign: FrameType | None = None
         frame = frames_by_thread().get(self._thread)
         while frame is not None:
@@ -138,7 +143,7 @@ def _blocking_call(
 
 
 class _WatchdogThread:
-    """The watchdog thread and the event loops that it watches."""
+    """The watchdog thread of the process, and the event loops that it watches."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -167,7 +172,7 @@ class _WatchdogThread:
             summarise()
 
     def _wait(self) -> tuple[Watch, ...]:
-        """Sleep until the next check, and return the event loops to check. The thread ends if there are none."""
+        """Sleep until the next check, and return the event loops to check. If none is left, the thread ends."""
         time.sleep(INTERVAL_SECONDS)
         with self._lock:
             if not self._watches:

@@ -1,4 +1,4 @@
-"""Log records about failures that no handler or caller receives, with advice and the traceback of the user's code.
+"""Log records about failures that no handler or caller receives. They contain advice and the traceback of the user's code.
 
 If the runtime redacts texts (`open_runtime(redact=...)`), errors are logged by class and source location only.
 """
@@ -44,19 +44,19 @@ _HOW: dict[str, str] = {
 
 @attrs.define(eq=False, repr=False)
 class FailureLogger(FieldRepr):
-    """Logger of one agent's unhandled failures, late handlers and tool errors."""
+    """Logs one agent's unhandled failures, handlers that were attached too late, and tool errors."""
 
     agent: str
     debug: bool = False
     """True if failures that handlers or callers receive are also logged, with tracebacks."""
     is_redacted: bool = False
-    asks_elsewhere: Callable[[], bool] = bool
-    """Function that returns True if approvals are also requested outside of handlers, for example over HTTP."""
+    shows_approvals: Callable[[], bool] = bool
+    """Function that returns True if the program shows approvals to users without handlers, for example over HTTP."""
 
     # --- handlers ------------------------------------------------------------------------
 
     def log_handler_error(self, context: SessionContext, handler: Handler, error: BaseException) -> None:
-        """Log the error of a handler or hook in a session without other failure handlers."""
+        """Log the error of a handler or hook that no exception handler of the session receives."""
         own = not isinstance(error, HandlerFailed)
         _log.error(
             "agent %s, session %s: handler %s failed: %s",
@@ -80,8 +80,8 @@ class FailureLogger(FieldRepr):
 
     # --- turns ---------------------------------------------------------------------------
 
-    def log_unheard_failure(self, context: SessionContext, failure: Failure) -> None:
-        """Log the failure of a message that reaches neither a handler nor a caller."""
+    def log_unhandled_failure(self, context: SessionContext, failure: Failure) -> None:
+        """Log the failure of a message that no handler and no caller receives."""
         if failure.kind == "stopped":
             return
         if isinstance(
@@ -104,7 +104,7 @@ class FailureLogger(FieldRepr):
         )
 
     def log_received_failure(self, context: SessionContext, failure: Failure) -> None:
-        """Log a failure that a handler or caller has received, because the agent has `debug=True`."""
+        """Log a failure that a handler or caller has received. Call this method only if `debug` is True."""
         _log.warning(
             "agent %s, session %s: message %s ended as %s failure: %s",
             self.agent,
@@ -116,7 +116,7 @@ class FailureLogger(FieldRepr):
         )
 
     def warn_unanswered_stream(self, context: SessionContext, future: TurnFuture) -> None:
-        """Warn that a fully read stream ended without an answer and without an exception."""
+        """Log a warning if a stream that was read to its end gave no answer, and no handler receives its failure or approval."""
         failure = future.failure
         if failure is not None:
             if failure.kind not in ("stopped", "interrupted") and not context.handlers.any_of("exception"):
@@ -137,10 +137,10 @@ class FailureLogger(FieldRepr):
                 ", ".join(error.tools),
             )
 
-    def warn_unheard_approval(self, turn: Turn, approval: Approval) -> None:
-        """Warn if an approval request reaches neither a handler, nor a caller, nor a parent session's handler."""
+    def warn_unhandled_approval(self, turn: Turn, approval: Approval) -> None:
+        """Log a warning if no handler of the session or its parent sessions receives an approval request, and no caller does."""
         context = turn.session
-        if self.asks_elsewhere() or any(not each.is_patient for each in turn.listeners):
+        if self.shows_approvals() or any(not each.waits_for_approvals for each in turn.listeners):
             return
         above: SessionContext | None = context
         while above is not None:
@@ -157,10 +157,7 @@ class FailureLogger(FieldRepr):
     # --- tools ---------------------------------------------------------------------------
 
     def log_tool_error(self, context: SessionContext, call: ToolCall, error: Exception) -> None:
-        """Log the error of a tool, with its traceback.
-
-        A `ToolError` is a text for the model, and is logged only if `debug` is True.
-        """
+        """Log the error of a tool with its traceback. A `ToolError` is a text for the model, and is logged only if `debug` is True."""
         is_mistake = _is_mistake(error)
         if not (is_mistake or self.debug):
             return
@@ -195,7 +192,7 @@ class FailureLogger(FieldRepr):
         return f"{named} ({advice})" if advice else named
 
     def _trace(self, error: BaseException) -> _Traced | None:
-        """Return the error with its traceback from the first frame outside of actgent; None if no frame is outside."""
+        """Return the error with its traceback from the first frame of other code on; None if all frames are in actgent."""
         error = _user_exception(error)
         trace = None if self.is_redacted else error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
@@ -204,20 +201,18 @@ class FailureLogger(FieldRepr):
 
 
 def _user_exception(error: BaseException) -> BaseException:
-    """Return the user's exception behind an actgent wrapper error; the error itself if it wraps none."""
+    """Return the exception of the user's code that `error` wraps; `error` if it wraps none."""
     is_wrapper = isinstance(error, UserCodeExit) or (isinstance(error, ModelError) and error.client_error)
     return error.__cause__ if is_wrapper and error.__cause__ is not None else error
 
 
 def _is_of_provider(error: BaseException) -> bool:
-    """Return True if a model provider caused the error and no user code raised it.
-
-    The traceback of such an error explains nothing.
-    """
+    """Return True if a model provider caused an error and no user code raised it, so that its traceback is useless."""
     return isinstance(error, ModelError) and not error.client_error
 
 
 def _is_mistake(error: Exception) -> bool:
+    """Return True if a tool error shows a defect of the program or its configuration, and is not a text for the model."""
     if isinstance(error, ToolError):
         return isinstance(error, InvalidToolResult)
     is_ours = type(error).__module__.partition(".")[0] == "actgent"

@@ -1,11 +1,11 @@
 """Guards of an agent: functions that check, reject or rewrite messages and answers.
 
-Message guards run concurrently with the model call. The answer and its deltas are not shown until the guards accept the
-message; a rejection cancels the call. Answer guards run before an answer is delivered, so agents with answer guards do
-not stream.
+Message guards run concurrently with the model call. The answer and its deltas are delivered only after the guards accept the
+message; a rejection cancels the call. Answer guards check a complete answer before it is delivered, so agents with answer guards
+do not stream.
 
-Decisions are recorded, so guards do not decide again after a crash. An error in a guard fails the turn: nothing is
-delivered unchecked.
+Decisions are recorded, so guards do not decide again after a crash. An error in a guard fails the turn, so no unchecked answer
+is delivered.
 """
 
 import inspect
@@ -74,12 +74,10 @@ class Guards(FieldRepr):
 
     # --- inputs ------------------------------------------------------------------------------
 
-    def admit(self, context: SessionContext, message: Message) -> Message:
-        """Run the input guards on a message before it is accepted.
+    def check_input(self, context: SessionContext, message: Message) -> Message:
+        """Check a message with the input guards before it is accepted. Return it, possibly with another text.
 
-        Return the message, possibly with a replaced text.
-
-        Journal and model receive only the returned message.
+        Only the returned message is recorded and sent to the model.
 
         Raises:
             GuardrailTripped: A guard rejected the message.
@@ -113,7 +111,7 @@ class Guards(FieldRepr):
 
         Raises:
             ApprovalNeeded: A guard requires an approval that is not decided yet.
-            GuardrailTripped: A guard rejected a message, now or before a restart.
+            GuardrailTripped: A guard rejected a message, in this process or before a restart.
             HandlerFailed: A guard failed.
             ActgentError: The model call failed.
         """
@@ -132,13 +130,13 @@ class Guards(FieldRepr):
             if isinstance(checks.error, ApprovalNeeded):
                 raise checks.error
             turn.blame = "guard"
-            await _keep_refusal(turn, checks.error)
+            await _record_rejection(turn, checks.error)
             raise checks.error
         turn.check()
         return result()
 
     async def judge_messages(self, turn: Turn, dispatcher: Dispatcher) -> None:
-        """Run all message guards on the messages that a turn answers, except system messages.
+        """Check the messages that a turn answers with all message guards, except system messages.
 
         Raises:
             ApprovalNeeded: A guard requires an approval that is not decided yet.
@@ -164,10 +162,10 @@ class Guards(FieldRepr):
     # --- answers -----------------------------------------------------------------------------
 
     async def check_answer(self, turn: Turn, reply: Reply, dispatcher: Dispatcher) -> Reply:
-        """Run the answer guards on a reply, and record their decision. Return the reply, possibly rewritten.
+        """Check a reply with the answer guards, and record their decision. Return the reply, possibly rewritten.
 
         Raises:
-            GuardrailTripped: A guard rejected the answer, now or before a restart.
+            GuardrailTripped: A guard rejected the answer, in this process or before a restart.
             HandlerFailed: A guard failed.
         """
         context = turn.session
@@ -262,9 +260,9 @@ class ApprovalNeeded(Exception):
 def _find_decision(
     context: SessionContext, guard: Handler, about: Message | Reply, ask: ApprovalRequest
 ) -> Refuse | str | None:
-    """Return the approver's decision that a guard has asked for: None accepts the text, a string replaces it, `Refuse` rejects it.
+    """Return the decision of the approval that a guard requests: None accepts the text, a string replaces it, `Refuse` rejects it.
 
-    A string replaces the text of the answer. An expired or withdrawn approval rejects.
+    Only the text of an answer can be replaced. An expired or withdrawn approval rejects the text.
 
     Raises:
         ApprovalNeeded: The approval is not decided yet.
@@ -297,7 +295,7 @@ def _find_decision(
 
 
 def _with_text(message: Message, text: str) -> Message:
-    """Return a copy of a message with another text. Pictures and files stay unchanged."""
+    """Return a copy of a message with another text, and with the same pictures and files."""
     others = tuple(part for part in message.parts if not isinstance(part, Text))
     if not (text.strip() or others):
         text = "[removed]"  # providers reject empty messages
@@ -305,19 +303,21 @@ def _with_text(message: Message, text: str) -> Message:
 
 
 def _recorded_decision(turn: Turn, answer: str) -> GuardDecisionRecord | None:
-    """Return the decision of a guard that the journal has from before a restart; None if there is no such decision.
+    """Return the decision of the guards that was recorded before a restart; None if there is none.
 
-    `answer` is the id of the checked answer; an empty id selects the decision about the messages of the turn.
+    `answer` is the id of the checked answer. If it is empty, return the decision about the messages of the turn.
     """
     return None if turn.checkpoint is None else turn.checkpoint.guarded.get(answer)
 
 
 def _check(decided: GuardDecisionRecord) -> None:
+    """Raise `GuardrailTripped` if the recorded decision is a rejection."""
     if decided.refused is not None:
         raise GuardrailTripped(decided.guard, decided.refused)
 
 
-async def _keep_refusal(turn: Turn, error: Exception) -> None:
+async def _record_rejection(turn: Turn, error: Exception) -> None:
+    """Record that the message guards rejected the messages of a turn, if `error` is their rejection."""
     context = turn.session
     if context.log is not None and isinstance(error, GuardrailTripped):
         context.log.add(

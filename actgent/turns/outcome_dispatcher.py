@@ -60,10 +60,11 @@ _RECORDED = (Reply, Event, Route)
 def to_deliveries(
     outcomes: Sequence[Outcome], answer_id: str, usage: Usage, origin: str = "", via: str = ""
 ) -> list[Delivery]:
-    """Convert an answer's outcomes to deliveries for handlers: events first, then routing, then conversation.
+    """Convert an answer's outcomes to deliveries for handlers: events first, then routes, then replies.
 
     Delivery ids derive from the answer id, so a repetition after a crash has the same ids. The first reply has the id of the
-    answer. `origin` names the untrusted sources whose text the answer may repeat, `via` those that only influenced it.
+    answer. `origin` names the untrusted sources whose text the answer may repeat. `via` names those that only influenced the
+    answer.
     """
     deliveries: list[Delivery] = []
     replies = 0
@@ -106,9 +107,9 @@ class Dispatcher(FieldRepr):
     watch: Watch
 
     async def dispatch(self, context: SessionContext, delivery: Delivery) -> None:
-        """Pass a delivery to the waiting callers. Then call the session's handlers of this kind, one after the other.
+        """Pass a delivery to the waiting callers. Then call the session's handlers of its kind, one after the other.
 
-        If a handler fails, the failure is reported, and the next handler is called.
+        If a handler fails, pass the failure to the exception handlers, and call the next handler.
         """
         turn = context.turn
         if turn is not None:
@@ -140,7 +141,7 @@ class Dispatcher(FieldRepr):
         required: str = "",
         position: int | str = 0,
     ) -> object:
-        """Call a hook with a message and return its result. If the hook fails, report a failed handler and return None.
+        """Call a hook with a message and return its result. If the hook fails, pass its failure to the exception handlers and return None.
 
         If `required` is set, a result that is neither a string nor None is a failure with `required` as its text.
         `position` identifies the hook in the id of the failure.
@@ -161,7 +162,7 @@ class Dispatcher(FieldRepr):
     async def judge(
         self, context: SessionContext, guard: Handler, payload: Reply | Message, *, takes_session: bool
     ) -> object:
-        """Call a guard with a message or an answer, and return its decision.
+        """Call a guard with a message or an answer, and return its result.
 
         Raises:
             HandlerFailed: The guard raised an error or exceeded the handler timeout.
@@ -177,13 +178,13 @@ class Dispatcher(FieldRepr):
         raise HandlerFailed(name_of(guard), error_text(error)) from error
 
     def unusable(self, guard: Handler, value: object, required: str) -> HandlerFailed:
-        """Return the error for a guard or hook that returned an invalid value. The text `required` lists the valid values."""
+        """Build the error for a guard or hook that returned the invalid `value`. `required` is the sentence with the valid values."""
         return HandlerFailed(name_of(guard), f"it returned {value!r:.100}, but {required}")
 
     async def deliver(self, turn: Turn, delivery: Delivery) -> None:
-        """Deliver an outcome to the callers and handlers of a turn, and record the delivery.
+        """Deliver an outcome to the callers and handlers of a turn, and record that it was delivered.
 
-        Handlers that received the outcome before a restart are not called again.
+        If the outcome was delivered before a restart, the handlers are not called again.
         """
         context = turn.session
         if isinstance(delivery, Reply):
@@ -209,12 +210,12 @@ class Dispatcher(FieldRepr):
     ) -> None:
         """Deliver the failure of a message to the session's handlers and to the callers in `listeners`.
 
-        A failure that reaches neither is logged.
+        A failure without a handler and a caller is logged.
         """
         for listener in listeners:
             listener.failure = failure
         if not listeners and "exception" not in context.handlers:
-            self.failure_logger.log_unheard_failure(context, failure)
+            self.failure_logger.log_unhandled_failure(context, failure)
         elif self.failure_logger.debug:
             self.failure_logger.log_received_failure(context, failure)
         await self.dispatch(context, failure)
@@ -223,7 +224,7 @@ class Dispatcher(FieldRepr):
     def _call(
         self, context: SessionContext, registration: HandlerRegistration, payload: Delivery | Message
     ) -> object:
-        """Call a handler under the watchdog, interruptible by Ctrl-C. Return the awaitable of an async handler."""
+        """Call a handler, watched by the watchdog and interruptible by Ctrl-C. Return its result: an awaitable if it is async."""
         handler = registration.handler
         self.watch.busy = (handler, context.id, time.monotonic())
         try:
@@ -254,9 +255,8 @@ class Dispatcher(FieldRepr):
     ) -> None:
         """Deliver a handler's error as a failure to the exception handlers.
 
-        The error is logged if there are none, or if an exception handler failed itself. Repeated errors for
-        the tokens of one reply are reported once. `position` gives each handler of a delivery a separate
-        failure id.
+        If the session has no exception handler, or if an exception handler failed, log the error instead. Errors for several tokens
+        of one reply are delivered once. `position` makes the failure id different for each handler of a delivery.
         """
         turn = context.turn
         if turn is not None and isinstance(delivery, (Token, CallProgress)):
@@ -283,5 +283,5 @@ def failure_for(message_id: str, error: Exception, blame: str = "internal") -> F
 
 
 def delivery_id(delivery: Delivery | Message) -> str:
-    """Return the id by which repeated deliveries are recognized."""
+    """Return the id of a delivery. A delivery that is repeated after a restart has the same id."""
     return delivery.reply_id if isinstance(delivery, Token) else delivery.id

@@ -43,8 +43,8 @@ from actgent.support.attrs_class_repr import FieldRepr
 from .turn_spans import TurnSpans
 
 
-class _Place(TypedDict):
-    """Fields that identify session and turn in all events of a session."""
+class _EventFields(TypedDict):
+    """Event fields that identify the agent, the session and the turn."""
 
     agent: str
     session_id: str
@@ -68,12 +68,12 @@ class Observer(FieldRepr):
             self.spans.begin(turn)
 
     def suspend(self, turn: Turn) -> None:
-        """End the span of a turn that is suspended."""
+        """End the tracing span of a turn that is being suspended."""
         if self.spans is not None:
             self.spans.suspend(turn)
 
     def end_interrupted_span(self, turn: Turn) -> None:
-        """End the tracing span of a turn that a failure of the agent interrupted. The turn resumes after the agent's restart."""
+        """End the tracing span of a turn that a failure of its agent interrupted, before the turn resumes after the restart."""
         if self.spans is not None:
             self.spans.end_interrupted(turn)
 
@@ -83,7 +83,7 @@ class Observer(FieldRepr):
             self.spans.drop_moved(has_moved)
 
     def interrupt(self, turn: Turn, by: Message) -> None:
-        """Link the span of an interrupted turn to the message `by` that interrupts it."""
+        """Link the tracing span of a turn to the message `by` that interrupts the turn."""
         if self.spans is not None:
             self.spans.note_interruption(turn, by)
 
@@ -170,7 +170,7 @@ class Observer(FieldRepr):
         started: float,
         first_at: float | None,
     ) -> None:
-        """Publish a model answer. `started` is the monotonic start time of the call, `first_at` that of the first text delta."""
+        """Publish a model answer. `started` is the start time of the call and `first_at` the time of the first text delta, both monotonic."""
         self.stream.publish(
             ModelAnswered(
                 **self._location_fields(context),
@@ -240,7 +240,7 @@ class Observer(FieldRepr):
     def fail(
         self, context: SessionContext, message: Message, error: Exception, blame: str = "internal"
     ) -> None:
-        """Store the failure of a message for `Runtime.failures`. Interrupted, stopped and moved messages are not stored.
+        """Add the failure of a message to `Runtime.failures`, unless the message was interrupted, stopped or moved.
 
         `blame` is the failure kind of errors whose class does not determine the kind.
         """
@@ -280,7 +280,7 @@ class Observer(FieldRepr):
             self.fail(context, turn.message, turn.error, turn.blame)
         if self.stream.active:
             if isinstance(turn.error, LimitReached) and not turn.is_cut:
-                self._meet_limit(turn, turn.error)
+                self._publish_reached_limit(turn, turn.error)
             self.stream.publish(
                 TurnEnded(
                     **self._location_fields(context, turn.message.id),
@@ -292,7 +292,8 @@ class Observer(FieldRepr):
                 )
             )
 
-    def _meet_limit(self, turn: Turn, error: LimitReached) -> None:
+    def _publish_reached_limit(self, turn: Turn, error: LimitReached) -> None:
+        """Publish that a turn has reached a limit."""
         context = turn.session
         self.stream.publish(
             LimitMet(
@@ -304,10 +305,10 @@ class Observer(FieldRepr):
             )
         )
 
-    def _location_fields(self, context: SessionContext, turn: str | None = None) -> _Place:
-        """Return the event fields that identify the session and turn.
+    def _location_fields(self, context: SessionContext, turn: str | None = None) -> _EventFields:
+        """Return the event fields that identify the agent, the session and the turn.
 
-        `turn` defaults to the running or suspended turn.
+        `turn` is the message id of the turn; None selects the running or suspended turn of the session.
         """
         if turn is None:
             begun = context.turn or context.suspension
@@ -320,7 +321,7 @@ class _ObservedCall(CallWatch):
     """Publisher of the events of one model call."""
 
     stream: EventStream
-    place: _Place
+    place: _EventFields
     has_failed: bool = False
     """True if the last published event was a failure without a retry."""
 

@@ -45,7 +45,7 @@ class Hooks(FieldRepr):
         self.listeners = [entry for entry in self.listeners if entry[1] != hook]
 
     async def context_of(self, context: SessionContext, message: Message, dispatcher: Dispatcher) -> str:
-        """Call the `on_query` functions with a message, and return their joined texts. Failed functions add nothing."""
+        """Call the `on_query` functions without a stage with a message, and return their joined texts. Failed functions add nothing."""
         texts = [
             await dispatcher.consult(
                 context,
@@ -61,10 +61,10 @@ class Hooks(FieldRepr):
         return _join_texts(texts)
 
     async def gather_for(self, turn: Turn, view: TurnView, dispatcher: Dispatcher) -> None:
-        """Before a model call, call the `on_query` functions of the current protocol stage, such as `synthesis`.
+        """Call the `on_query` functions of the current protocol stage, such as `synthesis`, and add their texts to the next model call.
 
-        Their texts are added to that call. Failed functions add nothing. Nothing runs for messages that are
-        not from a user, or for retries of an invalid answer.
+        Failed functions add nothing. If the message is not from a user, or the next call retries an invalid answer, call no
+        function.
         """
         context = turn.session
         if turn.message.sender.kind != "user" or view.repairs:  # other passes already contain the text
@@ -114,9 +114,9 @@ class Hooks(FieldRepr):
 
 
 def _has_own(messages: Sequence[Message], reported: int) -> bool:
-    """Return True if the agent itself wrote one of the messages after the first `reported` messages.
+    """Return True if one of the messages after the first `reported` messages is an answer, a tool result or an agent's message.
 
-    Messages of users and other agents are already in the journal.
+    Only such messages may be missing in the journal.
     """
     return any(
         messages[position].sender.kind in ("assistant", "tool", "agent")

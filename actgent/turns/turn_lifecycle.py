@@ -54,14 +54,14 @@ from .outcome_dispatcher import Dispatcher, failure_for
 from .turn_event_publisher import Observer
 
 SHUTDOWN_HANDLER_SECONDS = 1.0
-"""Total seconds for all handlers together when their agent shuts down."""
+"""Maximum seconds for all handlers together that run while their agent stops."""
 _make_turn = fast_constructor(Turn)
 _NOTHING = Context()
 """Empty context that replaces the context variables of ended turns."""
 
 
 class DepsMissingCheck(typing.Protocol):
-    """Function that returns the error of a session whose tools lack deps; None if the session needs none or has them.
+    """Function that returns the error of a session whose tools lack deps; None if the session needs no deps or has them.
 
     `was_given` is True if the session or its run had deps before a restart. The journal does not store deps.
     """
@@ -76,24 +76,22 @@ class TurnLifecycle(FieldRepr):
     agent: str
     limits: Limits
     options: CallOptions
-    """Default call options for turns that have no options."""
+    """Call options of turns without options of their own."""
     dispatcher: Dispatcher
     observer: Observer
     timer: Timer
     accounts: BudgetAccounts
     close_calls: Callable[[Turn], object]
     """Function that appends results for the open tool calls of a failed turn."""
-    deliver_rest: Callable[[Turn], Awaitable[object]]
+    deliver_remaining: Callable[[Turn], Awaitable[object]]
     """Async function for a failed turn: it delivers the recorded results and messages that handlers have not received yet."""
     tools: ToolRegistry
     deps_missing: DepsMissingCheck
     _shutdown_deadline: float | None = None
-    """Time until which all shutdown handlers together may run, in seconds of `trio.current_time()`; None before the
-    first one.
-    """
+    """Time until which handlers may run while the agent stops, in seconds of `trio.current_time()`; None before the first one."""
 
     def begin(self) -> None:
-        """Give shutdown handlers their full time again, because the agent starts or restarts."""
+        """Reset the time limit of handlers that run while the agent stops. Called at each start of the agent."""
         self._shutdown_deadline = None
 
     # --- begin ---------------------------------------------------------------------------
@@ -101,9 +99,9 @@ class TurnLifecycle(FieldRepr):
     def begin_turn(
         self, context: SessionContext, acceptance: QueuedMessage, joined: tuple[Message, ...] = ()
     ) -> Turn:
-        """Begin a turn for a message and mark the session as busy. The turn can be interrupted from now on.
+        """Create the turn that answers a message, and mark the session as busy. After this call, the turn can be interrupted.
 
-        The turn also answers the `joined` messages. It runs with the context variables of the sender of the first message.
+        The turn also answers the messages `joined`. It runs with the context variables of the sender of its first message.
         """
         tree, message_options = context.tree, acceptance.options
         future = acceptance.future if tree is None else context.future_of(acceptance)
@@ -123,7 +121,7 @@ class TurnLifecycle(FieldRepr):
             len(context.conversation.messages),
         )
         if context.unwritten_turn is not None:
-            self._resume_turn(turn, context.unwritten_turn)
+            self._continue_unrecorded_turn(turn, context.unwritten_turn)
         if context.checkpoint is not None:
             self._resume_checkpoint(turn, context.checkpoint)
         if (
@@ -159,10 +157,10 @@ class TurnLifecycle(FieldRepr):
         if missing is not None:
             turn.stop_with(missing)
 
-    def _resume_turn(self, turn: Turn, unwritten_turn: TurnCheckpoint) -> None:
-        """Resume a turn at the checkpoint `unwritten_turn`, whose outcome the journal failed to record, if its message was sent again.
+    def _continue_unrecorded_turn(self, turn: Turn, unwritten_turn: TurnCheckpoint) -> None:
+        """Let a turn continue at the checkpoint `unwritten_turn` of an earlier turn whose outcome the journal failed to record.
 
-        If the turn answers another message, the checkpoint is dropped.
+        If the turn answers another message than the earlier turn, drop the checkpoint.
         """
         context = turn.session
         context.unwritten_turn = None
@@ -181,7 +179,7 @@ class TurnLifecycle(FieldRepr):
     # --- suspending ---------------------------------------------------------------------
 
     def suspend_turn(self, turn: Turn) -> None:
-        """Suspend a turn: end its task, and store its state in `context.suspension`."""
+        """Suspend a turn whose task has finished, and store its state in `context.suspension`."""
         context = turn.session
         context.turn = None
         turn.suspend()
@@ -192,7 +190,7 @@ class TurnLifecycle(FieldRepr):
         self.observer.suspend_turn(turn)
 
     def continue_turn(self, context: SessionContext, suspension: Suspension) -> Turn:
-        """Restore a suspended turn, ready to run in the calling task and interruptible again."""
+        """Make a suspended turn the running turn of its session again, and return the turn. After this call, it can be interrupted."""
         context.suspension = None
         turn = suspension.turn
         if turn is None:
@@ -207,10 +205,10 @@ class TurnLifecycle(FieldRepr):
     # --- end -----------------------------------------------------------------------------
 
     async def record_failure(self, turn: Turn, error: Exception) -> Exception:
-        """Write the failure of a turn to the journal, before handlers and callers are notified. Return the error to report.
+        """Record the failure of a turn durably. Return the error with which `fail_turn` must notify handlers and callers.
 
-        The returned error is `error`, or the journal's error if the failure cannot be written; then the turn's outcome is not
-        final. If this call is cancelled, the turn has not ended and has notified no caller.
+        The returned error is `error`, or the journal's error if the failure cannot be written. In the second case, the outcome of
+        the turn is not final. If this call is cancelled, the turn has not ended and has notified no caller.
         """
         context = turn.session
         turn.cover()
@@ -255,9 +253,9 @@ class TurnLifecycle(FieldRepr):
         return error
 
     async def fail_turn(self, turn: Turn, error: Exception) -> None:
-        """Notify handlers and callers of a recorded failure, and end the turn.
+        """Notify handlers and callers of the failure of a turn, and end the turn. Call `record_failure` first.
 
-        Tool results that may be missing in the journal are not delivered.
+        Tool results are delivered only if they are recorded, or if the session has no journal.
         """
         context = turn.session
         try:
@@ -271,10 +269,11 @@ class TurnLifecycle(FieldRepr):
                 self.end_turn(turn)
 
     async def _notify_failure(self, turn: Turn, error: Exception, *, with_results: bool) -> None:
+        """Notify the handlers and callers of all messages of a turn. With `with_results`, first deliver the remaining results."""
         context = turn.session
         try:
             if with_results:
-                await self.deliver_rest(turn)
+                await self.deliver_remaining(turn)
         finally:  # also after a cancellation or the shutdown timeout: sync handlers can still run
             blame = turn.blame
             for message in turn.joined:
@@ -286,16 +285,16 @@ class TurnLifecycle(FieldRepr):
             await self.dispatcher.fail(context, failure, listeners=turn.listeners)  # noqa: ASYNC102 - the callers shield
 
     async def stop_turn(self, turn: Turn) -> None:
-        """Notify the handlers and callers of a turn that its agent stops, and end the turn in this process.
+        """End a turn in this process with the error `Stopped`, and notify its handlers and callers.
 
-        With a journal, the next start resumes the turn and delivers the results of its calls.
+        With a journal, the next start of the agent resumes the turn and delivers the results of its calls.
         """
         context = turn.session
         turn.error = error = Stopped(self.agent)
         if turn.budget is not None:
             self._stop_clock(turn, turn.budget)
         is_final = context.log is None
-        leave_to_next_start(context)
+        stop_recording_for_next_start(context)
         try:
             self.close_calls(turn)
         finally:
@@ -309,9 +308,9 @@ class TurnLifecycle(FieldRepr):
                 self.end_turn(turn)
 
     def shutdown_scope(self) -> trio.CancelScope:
-        """Return a shielded cancel scope for all handlers that run while the agent stops.
+        """Return a shielded cancel scope for handlers that run while the agent stops.
 
-        The handlers together have one second.
+        All scopes together have the time limit `SHUTDOWN_HANDLER_SECONDS`.
         """
         if self._shutdown_deadline is None:
             self._shutdown_deadline = trio.current_time() + SHUTDOWN_HANDLER_SECONDS
@@ -320,11 +319,11 @@ class TurnLifecycle(FieldRepr):
     async def record_unstarted(
         self, context: SessionContext, messages: Sequence[Message], error: Exception
     ) -> Exception:
-        """Write the failure of messages whose turns did not begin to the journal, before handlers and callers are notified.
+        """Record the failure of messages without a turn durably. Return the error with which `end_unstarted` must be called.
 
-        Return the error to report: `error`, or the journal's error if the failures cannot be written.
+        This is `error`, or the journal's error if the failures cannot be written.
         """
-        if context.is_left or (context.log is not None and host_of(context).has_left):
+        if context.resumes_at_next_start or (context.log is not None and host_of(context).has_stopped):
             return Stopped(self.agent)
         log, kind = context.log, kind_of(error)
         if log is None or context.has_moved or is_open_failure(kind, error):
@@ -344,7 +343,7 @@ class TurnLifecycle(FieldRepr):
         return error
 
     def _has_receiver(self, context: SessionContext, acceptance: QueuedMessage) -> bool:
-        """Return True if the outcome of a message can reach a handler or caller, now or by a repetition of the message."""
+        """Return True if a handler or caller can receive the outcome of a message, also a caller that sends the message again."""
         has_caller = context.future_of(acceptance) is not None or acceptance.joined_futures
         return bool(
             has_caller or context.handlers.any_of("exception") or context.has_accepted(acceptance.message.id)
@@ -353,7 +352,7 @@ class TurnLifecycle(FieldRepr):
     async def end_unstarted(self, context: SessionContext, message: Message, error: Exception) -> None:
         """Notify handlers and callers that a message failed without a turn, and end the message. Call `record_unstarted` first.
 
-        If another process owns the session now, that process answers the message, and callers receive SessionMoved.
+        If another process owns the session, callers receive `SessionMoved` instead, because that process answers the message.
         """
         if context.has_moved:
             self.end_moved_message(context, message)
@@ -368,8 +367,8 @@ class TurnLifecycle(FieldRepr):
             is_delivered = self.dispatcher.fail(context, failure, listeners=listeners)
             await run_with(acceptance.variables, is_delivered)
         finally:
-            if isinstance(error, Stopped) or (context.log is not None and host_of(context).has_left):
-                leave_to_next_start(context)
+            if isinstance(error, Stopped) or (context.log is not None and host_of(context).has_stopped):
+                stop_recording_for_next_start(context)
             context.finish_messages()
             self.observer.fail(context, message, error)
             if context.log is not None:
@@ -384,7 +383,7 @@ class TurnLifecycle(FieldRepr):
     # --- leave to another process ----------------------------------------------------------
 
     def end_moved_turn(self, turn: Turn) -> None:
-        """End a turn in this process, because another process continues the turn. Callers receive `SessionMoved`."""
+        """End a turn in this process without a record, because another process continues the turn. Callers receive `SessionMoved`."""
         context = turn.session
         context.turn = turn.pending_approvals = None
         if turn.budget is not None:
@@ -398,7 +397,7 @@ class TurnLifecycle(FieldRepr):
     def end_moved_message(
         self, context: SessionContext, message: Message, joined_futures: Sequence[TurnFuture] = ()
     ) -> None:
-        """End a message without a turn locally because another process answers it. Callers receive SessionMoved."""
+        """End a message without a turn in this process, because another process answers it. Callers receive `SessionMoved`."""
         acceptance = context.take_message(message)
         future = context.future_of(acceptance)
         listeners = [] if future is None else [future]
@@ -407,7 +406,7 @@ class TurnLifecycle(FieldRepr):
         end_waits_as_moved((*listeners, *acceptance.joined_futures, *joined_futures), message.id, error)
 
     def end_turn(self, turn: Turn) -> None:
-        """End a turn: record its end, notify its callers, and let the next message of the session start."""
+        """End a turn: record its end, and notify its callers. The session is then free for its next message."""
         context = turn.session
         context.turn = turn.pending_approvals = None
         turn.variables = (
@@ -491,7 +490,7 @@ class TurnLifecycle(FieldRepr):
     # --- the seconds that it may take ------------------------------------------------------
 
     def start_clock(self, turn: Turn, budget: Budget) -> None:
-        """Start to charge the seconds of a turn to its budget, and stop the turn when the budget has no seconds left."""
+        """Start to charge the run time of a turn to its budget. The turn is stopped when the budget has no seconds left."""
         now = trio.current_time()
         time_limit_at, account = budget.start_clock(now)
         if account is None:
@@ -503,6 +502,7 @@ class TurnLifecycle(FieldRepr):
             turn.timer = self.timer.call_at(time_limit_at, partial(self._run_out, turn, budget, account))
 
     def _run_out(self, turn: Turn, budget: Budget, account: Account) -> None:
+        """Stop a turn with `LimitReached`, because an account of its budget has no seconds left."""
         budget.tick(trio.current_time())
         turn.stop_with(account.reached("seconds"))
 
@@ -514,7 +514,7 @@ class TurnLifecycle(FieldRepr):
 
 
 def _close_approvals(context: SessionContext, ledger: ApprovalLedger) -> None:
-    """Record that the session's turn is no longer suspended, and withdraw the approvals that its guards requested."""
+    """Record that the ended turn of a session is no longer suspended, and withdraw the open approvals of its guards."""
     if ledger.is_suspended:
         context.record_approval(ResumptionRecord())
     if ledger.withdraw_guard_approvals():
@@ -524,7 +524,7 @@ def _close_approvals(context: SessionContext, ledger: ApprovalLedger) -> None:
 def _note_failure(
     context: SessionContext, messages: Iterable[Message], error: Exception, blame: str = "internal"
 ) -> None:
-    """Add records of failed messages for the observers of a session without a journal."""
+    """Add records of failed messages to the recent records of a session without a journal, from which observers read."""
     recent = context.conversation.recent
     if recent is None:
         return
@@ -539,7 +539,7 @@ def _note_failure(
 
 
 def _join(future: TurnFuture, turn: Turn) -> None:
-    """Attach a caller's future to a turn; stop the turn if the caller has already detached."""
+    """Attach a caller's future to a turn. If the caller no longer waits, stop the turn."""
     future.turn = turn
     if future.abandoned:
         future.abandon()
@@ -564,10 +564,10 @@ def _chain_errors(lost: Exception, error: Exception) -> Exception:
 
 
 def _end_at_once(turn: Turn, failed: FailureRecord | None) -> None:
-    """Mark a new turn so that it ends immediately, without a model call.
+    """Mark a new turn so that it ends immediately without a model call.
 
-    The turn ends with `failed`, a failure from before a restart that its handlers may not have received. None as `failed`
-    means that the session is closing.
+    `failed` is the failure with which the turn ended before a restart; its handlers may not have received it. If `failed` is
+    None, the turn ends with the error of a closed session.
     """
     context = turn.session
     if failed is None:
@@ -581,9 +581,9 @@ def _end_at_once(turn: Turn, failed: FailureRecord | None) -> None:
         turn.results.extend(last.tool_results)
 
 
-def leave_to_next_start(context: SessionContext) -> None:
-    """Stop writing to the journal of a session whose agent stops; the next start resumes from the last record."""
+def stop_recording_for_next_start(context: SessionContext) -> None:
+    """Record nothing more for a session whose agent stops. The next start of the agent resumes the session from its last record."""
     if context.log is not None:
         context.log.flush_soon()
         context.log = None
-        context.is_left = True
+        context.resumes_at_next_start = True

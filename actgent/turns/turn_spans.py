@@ -1,4 +1,4 @@
-"""OpenTelemetry spans of turns. Each activation (start, or resume after approval or restart) has one span until it ends."""
+"""OpenTelemetry spans of turns. Each activation of a turn has one span: its start, or a resume after an approval or restart."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -33,9 +33,7 @@ class _ActivationSpan(FieldRepr):
 
     span: OpenSpan
     next_kind: Activation | None = None
-    """None while the activation runs.
-    After its end, the kind of the next activation: resumed after an approval, or after a restart.
-    """
+    """None while the activation runs. After its end, the kind of the next activation: after an approval or after a restart."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -76,17 +74,18 @@ class TurnSpans(FieldRepr):
         active_trace.set(ActiveTrace(self.tracing, common, lambda: _stop_error_type(turn), deciders))
 
     def suspend(self, turn: Turn) -> None:
-        """End the tracing span of a turn that waits for approvals. The next span of the turn will link to this span."""
-        self._pause(turn, "person", error="")
+        """End the tracing span of a turn that waits for approvals. The next span of the turn links to this span."""
+        self._end_activation(turn, "person", error="")
 
     def end_interrupted(self, turn: Turn) -> None:
-        """End the tracing span of a turn that a failure of its agent interrupted. The turn resumes after the restart."""
-        self._pause(turn, "restart", error="actor")
+        """End the tracing span of a turn that a failure of its agent interrupted. The next span of the turn links to this span."""
+        self._end_activation(turn, "restart", error="actor")
 
-    def _pause(self, turn: Turn, why: Activation, *, error: str) -> None:
+    def _end_activation(self, turn: Turn, next_kind: Activation, *, error: str) -> None:
+        """End the span of the running activation of a turn. `next_kind` is the kind of the next activation."""
         activated = self._turns.get(_key(turn.message))
         if activated is not None and activated.next_kind is None:
-            activated.next_kind = why
+            activated.next_kind = next_kind
             activated.span.end(error=error)
 
     def end(self, turn: Turn, label: Label) -> None:
@@ -112,11 +111,9 @@ class TurnSpans(FieldRepr):
         activated.span.end(facts, error=error)
 
     def drop_moved(self, has_moved: Callable[[str], bool]) -> None:
-        """Discard the tracing spans of suspended turns whose sessions have moved to another process.
+        """Discard the stored spans of suspended turns whose sessions have moved to another process. `has_moved` selects them by id.
 
-        `has_moved` returns True for the id of such a session.
-
-        A later activation in this process does not link to them. Spans of running turns end normally.
+        Later activations in this process do not link to these spans. Spans of running turns end normally.
         """
         for key in [each for each, turn in self._turns.items() if turn.next_kind and has_moved(each[0])]:
             del self._turns[key]
@@ -124,19 +121,20 @@ class TurnSpans(FieldRepr):
             del self._deciders[session_id]
 
     def note_decision(self, session_id: str, call_id: str) -> None:
-        """Store the current trace context as that of an approval decision about a tool call.
+        """Store the current trace context as that of the decision about a tool call's approval.
 
-        The spans of the resumed turn and of the tool call link to it.
+        The spans of the resumed turn and of the tool call link to this trace context.
         """
         if (decider := self.tracing.current() or valid_traceparent(traceparent.get())) is not None:
             self._deciders.setdefault(session_id, {})[call_id] = decider
 
     def note_interruption(self, turn: Turn, by: Message) -> None:
-        """Link the span of a turn to the message `by` that interrupts the turn."""
+        """Link the tracing span of a turn to the message `by` that interrupts the turn."""
         if (activated := self._turns.get(_key(turn.message))) is not None:
             activated.span.link(by.traceparent)
 
     def _facts(self, message: Message, why: Activation) -> dict[str, Attribute]:
+        """Return the span attributes of an activation of the turn that answers `message`. `why` is the kind of the activation."""
         facts: dict[str, Attribute] = {
             names.OPERATION: self.operation,
             names.MESSAGE: message.id,

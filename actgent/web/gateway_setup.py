@@ -127,7 +127,7 @@ async def open_gateway_context(
         for outbox in outboxes:
             nursery.start_soon(outbox.run)
         try:
-            with runtime.asking_elsewhere(), context.metrics.counting(nursery, is_scraped=is_scraped):
+            with runtime.showing_approvals(), context.metrics.counting(nursery, is_scraped=is_scraped):
                 yield context
         except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
             raised = error

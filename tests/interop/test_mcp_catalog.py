@@ -50,7 +50,7 @@ async def connected(catalog, mode=MODERN, *, agents=(), owner="ada", may_decide=
         for agent in agents:
             await runtime.start(agent)
         server = make_mcp_server(runtime, owner_of=lambda _: owner, may_decide=may_decide, catalog=catalog)
-        with runtime.asking_elsewhere(), trio.fail_after(60):
+        with runtime.showing_approvals(), trio.fail_after(60):
             async with mcp.Client(server, mode=mode, **options) as client:
                 yield client
 

@@ -48,7 +48,7 @@ def answering(action, content=None, seen=None):
 @asynccontextmanager
 async def connected(runtime, mode="2026-07-28", owner="ada", **options):
     server = make_mcp_server(runtime, owner_of=lambda _: owner)
-    with runtime.asking_elsewhere():
+    with runtime.showing_approvals():
         async with mcp.Client(server, mode=mode, **options) as client:
             yield client
 

@@ -314,9 +314,9 @@ class Clock:
         return self.now
 
 
-@pytest.mark.parametrize(("seconds", "is_patient"), [(29.5, True), (30.5, False)])
+@pytest.mark.parametrize(("seconds", "waits_for_approvals"), [(29.5, True), (30.5, False)])
 async def test_a_server_outage_of_half_a_minute_raises_no_error(
-    link, make_writer, monkeypatch, seconds, is_patient
+    link, make_writer, monkeypatch, seconds, waits_for_approvals
 ):
     """A step of that time is stored once; after a longer outage it raises an error."""
     link, url = link
@@ -335,7 +335,7 @@ async def test_a_server_outage_of_half_a_minute_raises_no_error(
             link.is_down = False
 
         nursery.start_soon(come_back)
-        if is_patient:
+        if waits_for_approvals:
             await writer.commit(StateChangeRecord(changes={"n": 1}))
         else:
             with pytest.raises(JournalFailed):
@@ -370,9 +370,9 @@ async def test_acquiring_waits_for_a_starting_server(link, nursery):
                 assert not link.is_starting
 
 
-@pytest.mark.parametrize(("seconds", "is_patient"), [(29.5, True), (30.5, False)])
+@pytest.mark.parametrize(("seconds", "waits_for_approvals"), [(29.5, True), (30.5, False)])
 async def test_a_server_that_starts_for_longer_than_half_a_minute_is_an_error(
-    link, monkeypatch, nursery, seconds, is_patient
+    link, monkeypatch, nursery, seconds, waits_for_approvals
 ):
     """The error has the server's message."""
     link, url = link
@@ -384,12 +384,12 @@ async def test_a_server_that_starts_for_longer_than_half_a_minute_is_an_error(
         while not link.refused:  # noqa: ASYNC110 - as above
             await trio.sleep(0.01)
         clock.now = seconds
-        if is_patient:
+        if waits_for_approvals:
             link.is_starting = False
 
     nursery.start_soon(let_in)
     with trio.fail_after(60), contextlib.ExitStack() as stack:
-        if not is_patient:
+        if not waits_for_approvals:
             stack.enter_context(pytest.raises(JournalFailed, match="das Datenbanksystem startet"))
         async with open_runtime(journal=url):
             assert not link.is_starting

@@ -101,7 +101,7 @@ PLANTED_FAULTS: dict[str, Fault] = {
         "    elif False:\n",
     ),
     "a close that outlives its agent is recorded": _fault(
-        "close", _LIFE, "if context.is_forwarded or self.has_left:\n", "if context.is_forwarded:\n"
+        "close", _LIFE, "if context.is_forwarded or self.has_stopped:\n", "if context.is_forwarded:\n"
     ),
     "a child of an agent that has ended is closed in memory": _fault(
         "close",
@@ -353,7 +353,7 @@ PLANTED_FAULTS: dict[str, Fault] = {
         "task", _RUN, "if context.tree is not None and not self.is_stopping:", "if context.tree is not None:"
     ),
     "a child is created below a session of a stopped agent": _fault(
-        "task", _LIFE, "if parent is not None and host_of(parent).has_left:", "if False:"
+        "task", _LIFE, "if parent is not None and host_of(parent).has_stopped:", "if False:"
     ),
     "a task of a restarted agent is not cancelled": _fault(
         "task",
@@ -367,7 +367,7 @@ PLANTED_FAULTS: dict[str, Fault] = {
         "            if not task.reports:\n                return False\n",
         "",
         Edit(_TASK, "        while task.reports:\n", "        while True:\n"),
-        Edit(_TASK, "    if stopped and host_of(caller).has_left:\n", "    if False:\n"),
+        Edit(_TASK, "    if stopped and host_of(caller).has_stopped:\n", "    if False:\n"),
     ),
     "a cancelled task reports after its cancellation": _fault(
         "task", _TASK, "caller.children.stop_report(child)", "pass"
@@ -539,7 +539,7 @@ PLANTED_FAULTS: dict[str, Fault] = {
     "two copies get one id": _fault(
         "memory",
         "runtime/introspection.py",
-        "        async with agents.building(begun.agent, begun.session_id):\n",
+        "        async with agents.creating_session(begun.agent, begun.session_id):\n",
         "        if True:\n",
     ),
 }

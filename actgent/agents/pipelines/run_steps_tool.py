@@ -18,7 +18,7 @@ from actgent.errors.safe_error_texts import model_error_text
 from actgent.journal.record_types import TaskOutcomeRecord, TurnOptions, task_message_id
 from actgent.limits_and_schedules.limits import WEEK_SECONDS
 from actgent.runtime.delegation.task_delegation import Delegation
-from actgent.runtime.waits_between_sessions import note_sources
+from actgent.runtime.waits_between_sessions import add_untrusted_sources
 from actgent.sessions.session_context import SessionContext
 from actgent.state.session_state import Store
 from actgent.tools.outputs.result_text import to_result_text, to_text
@@ -264,7 +264,7 @@ class _Run:
             deadline=math.inf if step.timeout is None else step.timeout,
             form=form,
         )
-        note_sources(self.caller, answered.origin)  # later steps may get this output
+        add_untrusted_sources(self.caller, answered.origin)  # later steps may get this output
         return answered
 
     def summary(self) -> str:

@@ -11,7 +11,7 @@ from actgent.errors import SessionMoved
 from actgent.messages import Message, Reply, Sender
 from actgent.runtime.approval_decisions import follow
 from actgent.runtime.sessions.session_opener import SessionOpener
-from actgent.runtime.waits_between_sessions import releasing_slot, running_session, take_sources
+from actgent.runtime.waits_between_sessions import add_sources_of_session, releasing_slot, running_session
 from actgent.sessions.pending.turn_future import CallOptions, TurnFuture
 from actgent.sessions.session_context import SessionContext, host_of
 
@@ -27,8 +27,8 @@ async def send_and_wait(opener: SessionOpener, request: RunRequest, options: Cal
     """
     target = target_session(opener, request.session)
     caller = running_session()
-    future = TurnFuture(options, is_patient=caller is not None)
-    future.pause_tool_timeout(caller)
+    future = TurnFuture(options, waits_for_approvals=caller is not None)
+    future.bind_time_limits(caller)
     with releasing_slot(target):  # before the request is sent, since the wait may be rejected
         message = await send(opener, request, target, future)
         try:
@@ -37,7 +37,7 @@ async def send_and_wait(opener: SessionOpener, request: RunRequest, options: Cal
             await future.leave(host_of(target if caller is None else caller))  # noqa: ASYNC102 - one shielded checkpoint
             raise
         finally:
-            take_sources(target)
+            add_sources_of_session(target)
     return await _outcome(target, future, message)
 
 
@@ -65,8 +65,8 @@ async def resume(
         next(iter(decisions)), session.id
     )  # raises ApprovalAlreadyDecided before the caller waits
     caller = running_session()
-    future = TurnFuture(options, is_patient=caller is not None)
-    future.pause_tool_timeout(caller)
+    future = TurnFuture(options, waits_for_approvals=caller is not None)
+    future.bind_time_limits(caller)
     with releasing_slot(context), follow(context, future) as message:
         try:
             for approval_id, decision in decisions.items():
@@ -80,7 +80,7 @@ async def resume(
             await future.leave(host_of(context if caller is None else caller))  # noqa: ASYNC102 - one shielded checkpoint
             raise
         finally:
-            take_sources(context)
+            add_sources_of_session(context)
     return await _outcome(context, future, message)
 
 
@@ -95,7 +95,7 @@ def target_session(opener: SessionOpener, session: object) -> SessionContext:
         SessionMoved: Another process owns the session.
     """
     if session is None:
-        return opener.fresh()
+        return opener.new_for_request()
     if not isinstance(session, Session):
         raise moved_error(opener, session)
     context = context_of(session)

@@ -11,7 +11,7 @@ import trio
 from actgent.errors import DeadlineExceeded, UsageError
 from actgent.runtime.approval_decisions import follow
 from actgent.runtime.sessions.session_opener import SessionOpener
-from actgent.runtime.waits_between_sessions import releasing_slot, take_sources
+from actgent.runtime.waits_between_sessions import add_sources_of_session, releasing_slot
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.pending.turn_output_stream import TurnReader
 from actgent.sessions.session_context import SessionContext, host_of
@@ -103,5 +103,5 @@ async def _closing_reader(
         raise
     finally:
         reader.close()
-        take_sources(context)
+        add_sources_of_session(context)
     future.abandon()

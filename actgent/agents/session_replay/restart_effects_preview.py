@@ -153,9 +153,9 @@ def _text_answer(
         reads = any(isinstance(each, CallTools) for each in agent.protocol.read(answer, view))
     except AnswerError:
         reads = False
-        if not resume.unsettled:
+        if not resume.unfinished_calls:
             return "its last answer cannot be read, and the model is asked again", True
-    if resume.unsettled and not reads:
+    if resume.unfinished_calls and not reads:
         return (
             "its last answer began tools, and is not read as calls: outcome unknown, the model is asked again",
             True,

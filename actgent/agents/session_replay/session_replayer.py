@@ -273,7 +273,7 @@ async def _set_ready(actor: Agent, _runtime: Runtime) -> None:
     The copy connects no toolsets, because it uses the connections of the running agent.
     """
     await trio.lowlevel.checkpoint()
-    vars(actor)["_opener"].running.set_equipped()
+    vars(actor)["_opener"].running.set_toolsets_ready()
 
 
 @attrs.frozen

@@ -18,7 +18,7 @@ from actgent.runtime.agent_directory import AgentCard
 from actgent.runtime.runtime import Startable
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.sessions.pending.delegated_tasks import TASK_DEADLINE_SECONDS
-from actgent.sessions.pending.task_reports import with_shortfall
+from actgent.sessions.pending.task_reports import with_status_line
 from actgent.sessions.session_context import SessionContext
 from actgent.tools.callable_kinds import check_rule_function, rule_allows
 from actgent.tools.outputs.result_text import to_result_text
@@ -144,7 +144,7 @@ class AgentTool(Tool):
             )
             value = reply.text if reply.data is None else reply.data
             context.origin = reply.origin
-            return with_shortfall(to_result_text(value), shortfall) if shortfall else value
+            return with_status_line(to_result_text(value), shortfall) if shortfall else value
         opener = self._opener()
         key = f"{context.idempotency_key}/{opener.running.name}"
         session = _session_of(context)
@@ -163,7 +163,7 @@ def _result_of(answered: TaskOutcomeRecord, agent: str, context: ToolContext) ->
     """
     context.origin = answered.origin
     if answered.failed is None:
-        return with_shortfall(answered.text, answered.shortfall)
+        return with_status_line(answered.text, answered.shortfall)
     raise ToolError(f"agent {agent!r} failed ({answered.failed}): {answered.text}")
 
 

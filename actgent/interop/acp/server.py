@@ -74,7 +74,7 @@ class ACPServer:
 
     async def run(self) -> None:
         """Serve the client until it closes its stream. Approvals are shown to the client, so the runtime does not log them."""
-        with self._runtime.asking_elsewhere():
+        with self._runtime.showing_approvals():
             await self._connection.run()
 
     async def _initialize(self, request: RPCRequest) -> Wire:

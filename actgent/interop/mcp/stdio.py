@@ -61,7 +61,7 @@ async def serve_mcp(
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     nursery.cancel_scope.cancel()  # the client reads no more
 
-    with runtime.asking_elsewhere():
+    with runtime.showing_approvals():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
             nursery.start_soon(write)

@@ -39,7 +39,7 @@ from actgent.runtime.sessions.session_ids import choose_id, id_in_tree
 from actgent.runtime.sessions.session_lifecycle import CLOSED_REASON
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.sessions.session_tree_close import close_tree
-from actgent.runtime.waits_between_sessions import note_sources, releasing_slot
+from actgent.runtime.waits_between_sessions import add_untrusted_sources, releasing_slot
 from actgent.sessions.budget_accounts import funding_of_result
 from actgent.sessions.context_variable_propagation import Propagation
 from actgent.sessions.pending.delegated_tasks import (
@@ -68,7 +68,7 @@ _log = logger_of(__name__)
 
 @attrs.define(eq=False, repr=False)
 class Delegation(FieldRepr):
-    """Delegates tasks between the agents of one runtime."""
+    """Delegates tasks from sessions to the agents of one runtime. Each task runs in a child session."""
 
     agents: Directory
     journal: Journal | None
@@ -86,10 +86,9 @@ class Delegation(FieldRepr):
         priority: Priority = Priority.NORMAL,
         tries: int = 1,
     ) -> TaskOutcomeRecord:
-        """Send a task to another agent and wait for its outcome, with up to `tries` attempts.
+        """Send a task to another agent and wait for the outcome. Retry a failed task, up to `tries` attempts in total.
 
-        Each attempt has a new child session, the first one with the id `key`. A failed outcome is returned,
-        not raised.
+        Each attempt has a new child session; `key` is the id of the first. If the last attempt fails, return its failure.
 
         Raises:
             DeadlockDetected: The child session waits for the calling session.
@@ -115,7 +114,7 @@ class Delegation(FieldRepr):
     ) -> TaskOutcomeRecord:
         """Send a task to another agent without retries. Return its outcome, which can be a failure.
 
-        If the agent stops during the task, and sessions are in a journal, wait until the agent is started again.
+        If the agent stops during the task and the runtime has a journal, wait until the agent is started again.
 
         Args:
             opener: Session opener of the other agent.
@@ -124,7 +123,7 @@ class Delegation(FieldRepr):
             key: Id of the child session if `name` is taken by an unrelated session.
             name: Preferred id of the child session; empty uses `key`.
             priority: Priority of the task's message.
-            deadline: Seconds after which the task fails, including restarts.
+            deadline: Seconds after which the task fails. The time during restarts of the agent counts.
             form: Options of the task's turn, such as the output type; None uses those of the other agent.
 
         Raises:
@@ -157,7 +156,7 @@ class Delegation(FieldRepr):
                         raise
                 if answered is None:  # the agent has stopped; its next start continues the task
                     opener = await self.agents.wait_restarted(opener)
-            note_sources(caller, answered.via)
+            add_untrusted_sources(caller, answered.via)
             return answered
 
     async def _wait(
@@ -167,7 +166,7 @@ class Delegation(FieldRepr):
         task = child.task
         assert task is not None  # noqa: S101 - the session was created for a task
         task.is_unclaimed = False
-        task.future.pause_tool_timeout(caller)
+        task.future.bind_time_limits(caller)
         task.tell_deadline(opener.running.clock.steady())
         with releasing_slot(child):
             try:
@@ -245,17 +244,18 @@ class Delegation(FieldRepr):
         form: TurnOptions | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> SessionContext | TaskOutcomeRecord:
-        """Return the child session of a task, new or existing, or the task's outcome if it has ended.
+        """Return the child session of a task, or the outcome of a task that has ended. Create the session if it does not exist.
 
-        The child's id is the task's `name`, or `key` if an unrelated session has that id. Concurrent callers wait for each
-        other; if one fails, the next caller starts again.
+        The child's id is the task's `name`, or `key` if an unrelated session has that id. Concurrent calls for one task wait for
+        each other. If the first call fails, the next one creates the session. `reports` is True if the child session sends its
+        outcome as a message.
 
         Raises:
             SessionExists: An unrelated session has the id.
         """
         first_id = _child_id(opener, caller, name or key)
         await opener.wait_opened(first_id)
-        with opener.opens(first_id):
+        with opener.marked_as_opening(first_id):
             child_id = (
                 await choose_id(opener.running, caller, first_id, _child_id(opener, caller, key))
                 if name
@@ -271,7 +271,7 @@ class Delegation(FieldRepr):
                 task.future.options = restored_options(task.future.options, form)
             owner = Sender(task.parent_agent, "agent")
             if not reports:
-                task.future.pause_tool_timeout(caller)  # before sending, since the turn may start immediately
+                task.future.bind_time_limits(caller)  # before sending, since the turn may start immediately
             task.tell_deadline(opener.running.clock.steady())
             child = opener.new(owner, session_id=child_id, parent=caller, task=task, is_transient=True)
             async with opener.single_message_block(child):
@@ -301,9 +301,9 @@ class Delegation(FieldRepr):
         return await _child_of(caller, opener, context)
 
     async def _erase_unaccepted(self, agent: str, caller: SessionContext, child_id: str) -> bool:
-        """Erase the child session `child_id` if it has never accepted its task. Older versions of actgent left such sessions.
+        """Erase a child session of `caller` that has never accepted its task, and return True. Older versions left such sessions.
 
-        Return False if the session has accepted its task, or is not a child of the calling session.
+        Return False without erasing if the session has accepted its task, or is no child of `caller`.
         """
         if self.journal is None:
             return False
@@ -320,12 +320,13 @@ class Delegation(FieldRepr):
     async def report(
         self, child: SessionContext, error: Exception | None, failure_kind: str = "internal"
     ) -> None:
-        """Send the outcome of the task that `child` executed as a message to the parent session, before the task ends.
+        """Send the outcome of the task of the session `child` as a message to its parent session.
 
-        `failure_kind` is the kind of a failure if the class of `error` does not determine it.
+        `error` is the error that ended the task; None if the task succeeded. `failure_kind` is the kind of the failure if the
+        class of `error` does not determine it.
 
-        A parent that is closed or moved gets no message. If the message is rejected otherwise, it becomes a
-        dead letter. This call raises no such error.
+        No message is sent if the parent session is closed, erased or owned by another process. If the parent session rejects
+        the message, the message becomes a dead letter. These cases raise no error.
         """
         task = child.task
         assert task is not None  # noqa: S101 - called after the end of the task
@@ -389,7 +390,7 @@ class Delegation(FieldRepr):
     async def _post_with_retries(
         self, child: SessionContext, task: Task, message: Message, baggage: Mapping[str, Any]
     ) -> None:
-        """Send a task's outcome, and retry every second while the journal fails.
+        """Send `message` with the outcome of a task to the parent session. Retry every second while the journal fails.
 
         Until the outcome is sent, the task stays open, also after a restart. `baggage` has the context variables
         that the journal stores with the message.
@@ -417,8 +418,8 @@ class Delegation(FieldRepr):
         """Deliver `message` with a task's outcome to the parent session, in any process.
 
         `funding` has the budget accounts of the turn that the message starts; None uses those of the parent session.
-        If the parent's agent is not running, record the outcome for its next start. `baggage` has the context
-        variables that the journal stores. Nothing is sent if the task was stopped.
+        If the parent's agent is not running, record the message in the journal for the next start of the agent. `baggage` has
+        the context variables that the journal stores with the message. If the task was stopped, send nothing.
 
         Raises:
             NotRunning: The agent is not running, and the runtime has no journal.
@@ -439,10 +440,10 @@ class Delegation(FieldRepr):
             return
 
     async def _write_for_later(self, journal: Journal, task: Task, accepted: MessageAcceptedRecord) -> bool:
-        """Record a message for the next load of the parent session. Loads of the session wait until the record is written.
+        """Write a message for the parent session of a task to the journal, so that the next load of the session finds it.
 
-        Return False without a record if a running agent has the session in memory, because this agent accepts the message itself.
-        Also return False if the task was stopped.
+        Tasks that load the session wait until the record is written. Return False without writing if the session is in memory
+        and accepts messages, or if the task was stopped.
         """
         parent = SessionKey(task.parent_agent, task.parent_id)
         pending = self.agents.pending_opens_of(parent.agent)
@@ -495,12 +496,12 @@ def _report_of(
 
 
 def report_id(child: SessionContext, task: Task) -> str:
-    """Return the message id of a task's report to its parent session."""
+    """Return the id of the message that reports the outcome of the task of `child` to the parent session."""
     return report_id_of(child.scope if task.name else child.id)
 
 
 def child_ids(opener: SessionOpener, caller: SessionContext, task_id: str) -> Collection[str]:
-    """Return the ids of all sessions that may execute the task `task_id` of the calling session."""
+    """Return all session ids that the child session of the task `task_id` can have."""
     made = (_child_id(opener, caller, each) for each in (task_id, task_key(caller.scope, task_id)))
     return {task_id, *made}
 
@@ -518,7 +519,7 @@ def _new_task(
 ) -> Task:
     return Task(
         task_message_id(child_id),
-        TurnFuture(opener.running.runner.turn_lifecycle.options, is_patient=True),
+        TurnFuture(opener.running.runner.turn_lifecycle.options, waits_for_approvals=True),
         caller.agent,
         caller.id,
         reports=reports,
@@ -531,7 +532,7 @@ def _new_task(
 async def _child_of(
     caller: SessionContext, opener: SessionOpener, child: SessionContext
 ) -> SessionContext | TaskOutcomeRecord:
-    """Return the child session `child`, which is in memory, if its task is running. If the task has ended, return the outcome.
+    """Return the child session `child`, which is in memory, if its task is running. Otherwise return the outcome of its task.
 
     Raises:
         SessionExists: The session is not a child of the calling session.
@@ -569,7 +570,7 @@ async def find_tasks(
     Sessions that are only in the journal are loaded first.
 
     Raises:
-        NotRunning: The agent of the session, or of a task in the journal, is not running in this process.
+        NotRunning: The agent of the calling session, or of a child session in the journal, is not running in this process.
         SessionMoved: Another process owns the tasks.
         JournalError: The journal cannot be read.
     """
@@ -587,9 +588,9 @@ async def find_tasks(
 async def stop_tasks(
     agents: Directory, journal: Journal | None, caller: SessionContext, tasks: Sequence[SessionContext]
 ) -> bool:
-    """Cancel delegated tasks: close their sessions with all descendants, durably.
+    """Cancel delegated tasks: close the child sessions `tasks` with all their descendants, durably.
 
-    Return False if all tasks have already reported their outcome to the calling session.
+    Return True if at least one of the tasks had not reported its outcome to the calling session.
 
     Raises:
         NotRunning: The agent of the calling session has stopped, so a task may have reported its outcome.
@@ -605,7 +606,7 @@ async def stop_tasks(
             closing.push_async_callback(
                 close_tree, child, journal, agents.opener
             )  # the stack closes each tree even if another close fails
-    if stopped and host_of(caller).has_left:
+    if stopped and host_of(caller).has_stopped:
         raise NotRunning(caller.agent)
     return any(not caller.has_accepted(report_id(child, task)) for child, task in stopped)
 
@@ -613,9 +614,9 @@ async def stop_tasks(
 async def has_received_result(
     agents: Directory, journal: Journal | None, caller: SessionContext, task_id: str
 ) -> bool:
-    """Return True if the calling session received the result of a task, unless that result is the task's cancellation.
+    """Return True if the calling session has received the outcome of a task, and this outcome is not a cancellation.
 
-    A node that cancels a task may lose the session before it has closed the task; then the next owner reports the cancellation.
+    The outcome can be a cancellation if a node began to cancel the task and then lost the session to another node.
 
     Raises:
         JournalError: The journal cannot be read.

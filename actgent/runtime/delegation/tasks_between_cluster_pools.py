@@ -1,8 +1,8 @@
 """Delegated tasks between the pools of a cluster: the client side (`PoolCancellations`) and the server side (`PoolTasks`).
 
 calling pool: A session of a `PoolAgent` represents the task, and repeats the request while its turn runs.
-answering pool: A session of the requested agent executes the task. The caller chose its id and limits and has them in its
-journal.
+answering pool: A session of the requested agent executes the task. The calling pool chooses the id and the limits of this
+session, and records them in its own journal.
 
 The caller retries the request after any failure, and the answering pool finds the session by its id. Therefore the
 answering pool never has to notify a caller that is away, and a crash on either side costs one retry. The granted amounts
@@ -57,11 +57,11 @@ CHARGED_AMOUNTS = ("model_calls", "tool_calls", "tokens", "cost")
 time limit covers them.
 """
 STOPPED = "stopped"
-"""State key under which a cancelling session stores the task that it cancels."""
+"""State key under which the session that performs a cancellation stores the cancelled task."""
 CANCEL_WAIT_SECONDS = 2.0
-"""Maximum seconds that `PoolCancellations.stop` waits for a cancellation; after that the cancellation continues in the background."""
+"""Maximum seconds that `PoolCancellations.stop` waits. A longer cancellation continues in the background."""
 CANCEL_RETRY_SECONDS = 60.0
-"""Seconds after a task's deadline during which its cancellation is retried; after that the task has ended by its deadline."""
+"""Seconds after a task's deadline until the retries of its cancellation end. By then, the deadline has ended the task."""
 _KEPT = ("session_id", "agent", "asker", "owner", "limits", "deadline", "seconds")
 
 
@@ -100,11 +100,12 @@ class PoolReport(FieldRepr):
     answered: TaskOutcomeRecord | None = None
     """Outcome of the task; None if it is running, or if its session is not closed yet."""
     spent: Mapping[str, float] | None = None
-    """Part of the task's limits that the closed session used.
-    None while the session is open and can use more; the caller then gets nothing back yet.
+    """Amounts that the session of the task used, by limit name; None while the session is open.
+
+    The calling session gets the unused rest of the limits back only after it knows these amounts.
     """
     usage: Usage = NO_USAGE
-    """Token usage of the session and its descendants so far, for statistics. Limits use `spent`."""
+    """Token usage of the session and its descendants so far, for statistics. Refunds are computed from `spent`."""
     refused: str = ""
     """Reason why the other pool rejected the task; empty if it was accepted."""
 
@@ -116,14 +117,14 @@ class Pools(typing.Protocol):
     """Name of the pool of this process."""
 
     async def ask(self, pool: str, task: PoolTask, *, retry_timeout: float) -> PoolReport:
-        """Send a task to an agent of another pool, and wait for its outcome. Retries after crashes on both sides.
+        """Send a task to an agent of the pool `pool`, and return the report with its outcome. Retry after crashes on both sides.
 
         Raises:
             NotRunning: No node of the pool appeared within `retry_timeout` seconds.
         """
 
     async def cancel(self, pool: str, task: PoolTask) -> PoolReport:
-        """Cancel a task, and wait until its session is closed or can never start. Retries after crashes on both sides."""
+        """Cancel a task of the pool `pool`. Return its report after the task has ended or can never start. Retry after crashes."""
 
 
 RequestHandler = Callable[[SessionOpener, PoolTask], Awaitable[PoolReport]]
@@ -135,7 +136,7 @@ RequestHandler = Callable[[SessionOpener, PoolTask], Awaitable[PoolReport]]
 
 @attrs.frozen(eq=False, repr=False)
 class PoolCancellations(FieldRepr):
-    """Cancels tasks in one other pool for the sessions of one agent."""
+    """Cancels tasks that sessions of one agent have delegated to another pool."""
 
     pools: Pools
     pool: str
@@ -144,9 +145,9 @@ class PoolCancellations(FieldRepr):
     """Event and report list of each waiting caller, by the session id of the cancelled task."""
 
     async def stop(self, opener: SessionOpener, caller: SessionContext, task: PoolTask) -> PoolReport:
-        """Record the cancellation of a task, and wait at most `CANCEL_WAIT_SECONDS` seconds for it.
+        """Record the cancellation of a task, and wait at most `CANCEL_WAIT_SECONDS` seconds until the other pool confirms it.
 
-        Return the report of the task; an empty report if the cancellation is still running.
+        Return the report of the cancelled task; an empty report if the other pool has not confirmed yet.
 
         Raises:
             SessionMoved: Another process owns the calling session.
@@ -170,9 +171,10 @@ class PoolCancellations(FieldRepr):
             await opener.admission.accept(context, context.new_message("stop it"), is_granted=True)
 
     async def resume(self, context: SessionContext, kept: Mapping[str, typing.Any], *, now: float) -> None:
-        """Retry a recorded cancellation until the other pool confirms it, or until `CANCEL_RETRY_SECONDS` seconds after the task's deadline.
+        """Cancel a task in the other pool. `context` is the session that recorded the cancellation.
 
-        `kept` has the recorded fields of the cancelled task. `now` is the steady Unix time in seconds.
+        Retry until the other pool confirms, at most until `CANCEL_RETRY_SECONDS` seconds after the task's deadline. `kept` has
+        the recorded fields of the cancelled task. `now` is the steady Unix time in seconds.
         """
         context.handlers = Handlers()  # a cancelled task notifies no handlers
         task = PoolTask(**kept)
@@ -195,9 +197,9 @@ class PoolTasks(FieldRepr):
     """Name of this pool, which executes the tasks."""
 
     async def answer(self, task: PoolTask, *, wait: float) -> PoolReport:
-        """Start a task from another pool, unless it was started before.
+        """Start a task from another pool, unless it was started before, and wait at most `wait` seconds for its end.
 
-        Return the report of the task after at most `wait` seconds.
+        Return the report of the task; an empty report if the task is still running.
 
         Raises:
             SessionMoved, Fenced: Another process owns the session of the task.
@@ -205,7 +207,7 @@ class PoolTasks(FieldRepr):
         return await self._request_report(task, self._answer, wait=wait)
 
     async def cancel(self, task: PoolTask, *, wait: float) -> PoolReport:
-        """Close the session of a task and return its report after at most `wait` seconds.
+        """Close the session of a task from another pool. Return the report; an empty one if that takes longer than `wait` seconds.
 
         A task that never started gets a closed session, so that it cannot start later.
 
@@ -214,14 +216,18 @@ class PoolTasks(FieldRepr):
         """
         return await self._request_report(task, self._cancel, wait=wait)
 
-    async def _request_report(self, task: PoolTask, what: RequestHandler, *, wait: float) -> PoolReport:
+    async def _request_report(self, task: PoolTask, handler: RequestHandler, *, wait: float) -> PoolReport:
+        """Return the report of `handler` for a task; an empty report if it takes longer than `wait` seconds.
+
+        If the agent is not running, or the task conflicts with another session, return a report with the reason.
+        """
         try:
             opener = self.agents.opener(task.agent)
         except NotRunning:
             return PoolReport(refused=self._unknown_agent_text(task.agent), spent={})
         try:
             with trio.move_on_after(wait):
-                return await what(opener, task)
+                return await handler(opener, task)
         except DeadlockDetected as error:
             return PoolReport(refused=model_error_text(error))
         except SessionExists:
@@ -246,12 +252,12 @@ class PoolTasks(FieldRepr):
         return f"no agent {name!r} runs in pool {self.pool!r}: its agents are {known}"
 
     async def _open(self, opener: SessionOpener, task: PoolTask) -> SessionContext | None:
-        """Return the session of a task. Create the session if the task is new.
+        """Return the session that executes a task. Create the session if the task is new.
 
         Return None if the session is closed or being closed.
         """
         await opener.wait_opened(task.session_id)
-        with opener.opens(task.session_id):
+        with opener.marked_as_opening(task.session_id):
             try:
                 child = await opener.find(task.session_id)
             except SessionClosed:
@@ -294,10 +300,10 @@ class PoolTasks(FieldRepr):
         return child
 
     async def _read_closed(self, opener: SessionOpener, task: PoolTask) -> PoolReport:
-        """Return the report of a task whose session is being closed, after waiting for the close.
+        """Wait until the session of a task is closed, and return the report from its records.
 
-        If the session still waits for its own tasks, return only its outcome. If the task was never recorded,
-        return an empty report, so that the caller requests it again.
+        If the session has an outcome but waits for its own delegated tasks, return only the outcome. If the journal has no
+        record of the task, return an empty report; the caller then repeats the request.
         """
         journal = opener.running.journal
         assert journal is not None  # noqa: S101 - clusters always have a journal
@@ -319,10 +325,12 @@ class PoolTasks(FieldRepr):
 
     @contextmanager
     def _awaited(self, child: SessionContext, chain: Sequence[str]) -> Iterator[None]:
-        """During the block, register the sessions in `chain` that belong to this process as waiting for the session `child`.
+        """Return a block in which the wait graph shows that the sessions in `chain` wait for the session `child`.
+
+        Names of sessions of other pools are ignored.
 
         Raises:
-            DeadlockDetected: The session waits for one of the callers.
+            DeadlockDetected: `child` waits for one of the sessions in `chain`.
         """
         with ExitStack() as edges:
             for name in chain:
@@ -332,6 +340,7 @@ class PoolTasks(FieldRepr):
             yield
 
     def _find(self, name: str) -> SessionContext | None:
+        """Return the session in memory with the name `AGENT/ID`; None if it is not in memory."""
         agent, _, session_id = name.partition("/")
         try:
             return self.agents.opener(agent).running.sessions.get(session_id)
@@ -340,9 +349,9 @@ class PoolTasks(FieldRepr):
 
 
 def chain_of(context: SessionContext, pool: str) -> tuple[str, ...]:
-    """Return the names of a session and of all sessions that wait for it, so that another pool can detect deadlocks.
+    """Return the names of a session and of all sessions that wait for it, for the deadlock detection of another pool.
 
-    `pool` is the name of this pool, with which the names begin.
+    Each name is pool, agent and id separated by `/`. `pool` is the name of this pool.
     """
     return names_of_waiters(context, prefix=f"{pool}/")
 
@@ -352,7 +361,8 @@ def _task_of(opener: SessionOpener, asked: PoolTask) -> Task:
     task = Task(
         task_message_id(asked.session_id),
         TurnFuture(
-            options if asked.options is None else restored_options(options, asked.options), is_patient=True
+            options if asked.options is None else restored_options(options, asked.options),
+            waits_for_approvals=True,
         ),
         "",
         "",
@@ -390,7 +400,7 @@ def _answer_of(task: PoolTask, records: Sequence[Record]) -> TaskOutcomeRecord:
 
 
 def _spent_of(records: Sequence[Record]) -> Mapping[str, float]:
-    """Sum the amounts that a session's records charged to its session limits. Limits of single turns are not included."""
+    """Return the amounts that a session used, by limit name, from its usage records for the whole session."""
     return spent_in([each for each in records if isinstance(each, UsageRecord) and not each.turn]).used
 
 
@@ -400,5 +410,5 @@ def _usage_of(records: Sequence[Record]) -> Usage:
 
 
 def amounts_of(figures: Mapping[str, float]) -> Amounts:
-    """Convert numbers by limit name to `Amounts`. Names other than `CHARGED_AMOUNTS` are ignored."""
+    """Convert numbers by limit name to `Amounts`. Only the names in `CHARGED_AMOUNTS` are used."""
     return Amounts(**{name: figures[name] for name in CHARGED_AMOUNTS if name in figures})  # type: ignore[arg-type]

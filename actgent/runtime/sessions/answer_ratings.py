@@ -25,7 +25,7 @@ MAX_TEXT = 10_000
 
 
 def check_rating(score: object, comment: object, expected: object) -> None:
-    """Raise `UsageError` if the score, the comment or the expected answer of a rating is invalid.
+    """Raise if the score, the comment or the expected answer of a rating is invalid.
 
     Raises:
         ConfigurationError: The score is not from 0 to 1, or a text is too long.
@@ -121,14 +121,14 @@ class Ratings:
             message_id=message_id, score=score, comment=comment, expected=expected, by=by, at=now
         )
         try:
-            return await _keep(self.journal, key, rating)
+            return await _record_rating(self.journal, key, rating)
         except Fenced:
             if self.remote_sessions is None:
                 raise
         return await self.remote_sessions.record_rating(key, rating)
 
 
-async def _keep(journal: Journal, key: SessionKey, rating: RatingRecord) -> bool:
+async def _record_rating(journal: Journal, key: SessionKey, rating: RatingRecord) -> bool:
     """Record a rating in the journal, unless it equals the last rating of the same user.
 
     Return True if the rating was recorded.
@@ -142,12 +142,12 @@ async def _keep(journal: Journal, key: SessionKey, rating: RatingRecord) -> bool
     known = (await read_ratings(journal, key, rating.message_id)).get(rating.by)
     if known is not None and attrs.evolve(known, at=rating.at) == rating:
         return False
-    await write_aside(journal, key, rating, epoch)
+    await write_outside_session(journal, key, rating, epoch)
     return True
 
 
-async def write_aside(journal: Journal, key: SessionKey, record: Record, epoch: int) -> None:
-    """Write a record of a session directly to the journal, also if the session is not in memory. It is durable on return.
+async def write_outside_session(journal: Journal, key: SessionKey, record: Record, epoch: int) -> None:
+    """Write a record of a session durably to the journal without loading the session.
 
     `epoch` is the ownership epoch (fencing number) under which this process may write the session.
 

@@ -1,7 +1,7 @@
 """Eviction of an agent's sessions that move to another process, with their running turns and waiting callers.
 
-A session has left when its turn has ended here and no message is being accepted. Until then its id is taken: a task that
-opens the session again, because this process owns it again, waits.
+The eviction of a session is complete when its turn has ended in this process and no message is being accepted. Until then, a
+task that opens the session again waits. This happens if the process has acquired the session again.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -19,28 +19,28 @@ from actgent.sessions.session_record_writer import SessionLog
 from actgent.support.attrs_class_repr import FieldRepr
 
 SessionPredicate = Callable[[str], bool]
-"""Function of a session id; returns True if the session leaves this process."""
+"""Function that selects sessions by id: it returns True for the selected ones."""
 
 
 @attrs.define(eq=False, repr=False)
 class SessionEviction(FieldRepr):
-    """Sessions of one agent that are being evicted from this process, or are about to be."""
+    """Evicts sessions of one agent from this process when another process becomes their owner."""
 
     runner: TurnRunner
     journal: Journal | None
     timers: DueIndex
     drains: Sequence[SessionPredicate]
     """Predicates that return True for the ids of sessions about to leave this process. No new work starts in them."""
-    on_left: Callable[[SessionContext], Awaitable[object]] | None = None
-    """Function that notifies the handlers of a session that it has left this process; None notifies no handlers."""
+    on_evicted: Callable[[SessionContext], Awaitable[object]] | None = None
+    """Notifies the handlers of an evicted session; None notifies no handlers."""
     _ends: dict[str, trio.Event] = attrs.field(factory=dict)
     """Events by session id, set when the eviction of the session is complete."""
     _scopes: dict[str, list[trio.CancelScope]] = attrs.field(factory=dict)
-    """Cancel scopes of waits that end when a session is evicted, by session id."""
+    """Cancel scopes of open `cancelled_on_eviction` blocks, by session id."""
 
     # --- ownership --------------------------------------------------------------------------
 
-    def is_held(self, session_id: str) -> bool:
+    def rejects_new_work(self, session_id: str) -> bool:
         """Return True if new work in a session must be rejected, because the session is about to move to another process.
 
         Return False if the caller is a running turn, because running turns must be able to finish.
@@ -48,35 +48,35 @@ class SessionEviction(FieldRepr):
         return any(is_leaving(session_id) for is_leaving in self.drains) and not is_inside(running_turn.get())
 
     def check_stays(self, session_id: str) -> None:
-        """Raise if a session is about to move to another process, so that no new work may start in it here.
+        """Raise if a session rejects new work, because it is about to move to another process.
 
         Raises:
-            SessionMoved: The session is about to leave.
+            SessionMoved: The session is about to move to another process.
         """
-        if self.is_held(session_id):
+        if self.rejects_new_work(session_id):
             raise SessionMoved(self.runner.name, session_id)
 
     def check_decided_here(self, context: SessionContext) -> None:
-        """Raise if an approval may not be decided in this process.
+        """Raise if an approval of a session may not be decided in this process, because the session is about to move.
 
-        A session that is about to leave accepts a decision only if a running turn of a parent session waits for it.
+        A decision is still accepted if a running turn of a parent session waits for it.
 
         Raises:
-            SessionMoved: The session is about to leave.
+            SessionMoved: The session is about to move to another process.
         """
         above = context.parent
-        while above is not None and (above.turn is None or is_stalled(above)):
+        while above is not None and (above.turn is None or waits_only_for_approvals(above)):
             above = above.parent
         if above is None:
             self.check_stays(context.id)
 
     def epoch_of(self, session_id: str) -> int:
-        """Return the ownership epoch (fencing number) that this process needs to write a session.
+        """Return the ownership epoch (fencing number) with which this process can write a session.
 
-        Call it before reading the session.
+        Call this method before reading the session from the journal, and `check_epoch` after that.
 
         Raises:
-            SessionMoved: Another process owns the session, or is about to.
+            SessionMoved: Another process owns the session, or the session is about to move.
         """
         if self.drains:
             self.check_stays(session_id)
@@ -86,11 +86,11 @@ class SessionEviction(FieldRepr):
             raise SessionMoved(self.runner.name, session_id) from error
 
     def check_epoch(self, session_id: str, epoch: int) -> None:
-        """Raise if the epoch of a session has changed since it was read.
+        """Raise if the ownership epoch of a session differs from `epoch`, which `epoch_of` returned before the session was read.
 
         Raises:
             SessionMoved: Another process has owned the session in between.
-            NotRunning: The journal was closed in between. It has no other owner.
+            NotRunning: The journal was closed in between.
         """
         if self.epoch_of(session_id) != epoch:
             if self.journal is not None and not self.journal.is_shared:
@@ -102,7 +102,7 @@ class SessionEviction(FieldRepr):
     def begin(self, context: SessionContext) -> None:
         """Start the eviction of a session that another process owns: stop its turn, its waits, its timers and its writes.
 
-        `unload_if_finished` completes the eviction when no work is pending.
+        When its last pending message has ended, `SessionLifecycle.unload_if_finished` calls `end`.
         """
         context.has_moved = context.closed = True
         if context.log is not None:
@@ -129,6 +129,7 @@ class SessionEviction(FieldRepr):
                 self.runner.turn_lifecycle.end_moved_message(context, message)
 
     def _leave_suspended(self, context: SessionContext, suspension: Suspension) -> None:
+        """End the suspended turn of a session in this process. The next owner restores the turn from the journal."""
         self.runner.inbox.unpark(context.id)
         context.suspension, turn = None, suspension.turn
         if turn is not None:
@@ -142,7 +143,7 @@ class SessionEviction(FieldRepr):
             self.runner.inbox.release(context.id)
 
     def evict_tree(self, log: SessionLog) -> None:
-        """Evict the whole tree of a session, because a write of its log found that another process owns the session."""
+        """Evict all sessions in the tree of a session. `log` is the session's journal writer, which found that it has a new owner."""
         context = self.runner.sessions.find_any(log.session_id)
         if context is None or context.log is not log:
             return
@@ -160,16 +161,16 @@ class SessionEviction(FieldRepr):
                 context.parent.release_public_session()
             if (ended := self._ends.pop(context.id, None)) is not None:
                 ended.set()
-            is_notified = self.on_left is not None and self._notify_handlers(self.on_left, context)
+            is_notified = self.on_evicted is not None and self._notify_handlers(self.on_evicted, context)
             if not is_notified:
                 context.release_public_session()
 
     def _notify_handlers(
         self, notify: Callable[[SessionContext], Awaitable[object]], context: SessionContext
     ) -> bool:
-        """Start to call `notify` if the program attached handlers to the session. Return False if it did not.
+        """Start a task that calls `notify` if the program has attached handlers to the session. Return False if it has not.
 
-        Handlers that `Agent.on_session` attached do not count, because the new owner attaches them again.
+        Handlers that `Agent.on_session` attached are ignored, because the new owner attaches them again.
         """
         outside = context.handlers.from_program()
         if outside is None:
@@ -191,7 +192,7 @@ class SessionEviction(FieldRepr):
     # --- waiting -----------------------------------------------------------------------------
 
     def find(self, session_id: str) -> trio.Event | None:
-        """Return the event that is set when the eviction of a session is complete; None if no eviction is in progress."""
+        """Return the event that is set at the end of a session's eviction; None if the session is not being evicted."""
         return self._ends.get(session_id)
 
     @contextmanager
@@ -199,7 +200,7 @@ class SessionEviction(FieldRepr):
         """Return a block that is cancelled when the session is evicted.
 
         Raises:
-            SessionMoved: The session left.
+            SessionMoved: The session was evicted during the block.
         """
         with trio.CancelScope() as scope:
             scopes = self._scopes.setdefault(session_id, [])
@@ -214,22 +215,22 @@ class SessionEviction(FieldRepr):
             raise SessionMoved(self.runner.name, session_id)
 
 
-def is_stalled(context: SessionContext) -> bool:
-    """Return True if a session can only continue after an approval is decided. Such a session may move to another process.
+def waits_only_for_approvals(context: SessionContext) -> bool:
+    """Return True if a session has a turn that cannot continue before an approval is decided.
 
-    The approval is that of the session, or of the child sessions for which all its running calls wait. Such
-    calls can run again in another process, where they find their child sessions by id.
+    Either the turn is suspended, or all its running tool calls wait for child sessions to which the same applies. The calls
+    must be repeatable: another process that acquires the session runs them again, and they find their child sessions by id.
     """
     turn = context.turn
     if turn is None or turn.batch is None:
         return turn is None and context.suspension is not None
     asked = [each for each in (context.children or {}).values() if _is_awaited(each)]
     is_waiting = turn.lent_slots == len(asked) >= turn.batch.count_unfinished() > 0
-    return is_waiting and turn.batch.can_rerun() and all(map(is_stalled, asked))
+    return is_waiting and turn.batch.can_rerun() and all(map(waits_only_for_approvals, asked))
 
 
 def _is_awaited(child: SessionContext) -> bool:
-    """Return True if a call waits for the outcome of the task of a child session."""
+    """Return True if a tool call of the parent session waits for the outcome of the child session's task."""
     task = child.task
     if task is None or task.reports or task.is_unclaimed:
         return False

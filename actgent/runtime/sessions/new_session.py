@@ -45,8 +45,8 @@ class FirstRecordFields(FieldRepr):
     asker: str
 
 
-def check_new(new: NewSession) -> None:
-    """Validate the options of a session, also if the session exists already.
+def validate_new_session(new: NewSession) -> None:
+    """Raise if an option of a new session is invalid.
 
     Raises:
         ConfigurationError: An option is invalid; the text names it.
@@ -67,7 +67,7 @@ def _user(name: str) -> Sender:
 
 
 def _check_storable_name(name: str) -> None:
-    """Raise if databases cannot store a name unchanged. A changed name could equal the name of another owner.
+    """Raise if a database would change the name of an owner. The changed name could be the name of another owner.
 
     Raises:
         ConfigurationError: The name contains NUL or half of a surrogate pair.
@@ -96,7 +96,7 @@ def to_owner(owner: Sender | str) -> Sender:
 
 
 def check_parent(agent: str, owner: Sender, parent: SessionContext) -> None:
-    """Raise if the parent session belongs to another user, who would see and decide the approvals of the new session.
+    """Raise if the parent of a new session belongs to another user. The owner of a parent sees and decides the child's approvals.
 
     Sessions owned by agents may be children of users' sessions.
 
@@ -107,16 +107,16 @@ def check_parent(agent: str, owner: Sender, parent: SessionContext) -> None:
         raise WrongOwner(agent, parent.id, owner.name)
 
 
-def opened_record(
+def build_created_record(
     context: SessionContext,
     limits: Mapping[str, float],
     on_busy: OnBusy | None,
     fields: FirstRecordFields,
     now: float,
 ) -> SessionCreatedRecord:
-    """Build the record that creates a session, with its owner, parent, limits and budget accounts.
+    """Build the first record of a session, with its owner, parent, limits and budget accounts.
 
-    `fields` are values that the context does not store; `now` is the creation time in Unix seconds.
+    `fields` has the values that the context does not store. `now` is the creation time in Unix seconds.
     """
     parent = context.parent
     return SessionCreatedRecord(

@@ -1,4 +1,4 @@
-"""Interface to sessions that other processes own, and the check of arguments for them. `actgent.cluster` implements it."""
+"""Interface to sessions that other processes own, and the check of call arguments. `actgent.cluster` implements the interface."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -28,7 +28,7 @@ class RemoteSessions(Protocol):
     async def fork_session(
         self, head: SessionSummary, *, to: int | None, session_id: str | None
     ) -> SessionSummary:
-        """Write the copy of a session in the process that owns the new id."""
+        """Copy the session `head` into a new session, in the process that owns the new id. `to` is the last copied record number."""
 
     async def record_rating(self, key: SessionKey, rated: RatingRecord) -> bool:
         """Record a rating in the process that owns the session. Return False if it equals the user's last rating."""
@@ -46,7 +46,7 @@ def check_sendable(arguments: Mapping[str, object], moved: Fenced) -> None:
     `arguments` has the arguments by name; unset values are ignored. `moved` becomes the cause of the error.
 
     Raises:
-        ConfigurationError: Such an argument is set; the text names it.
+        ConfigurationError: An argument is set; the text names it.
     """
     if names := [name for name, value in arguments.items() if not _is_nothing(value)]:
         raise ConfigurationError(

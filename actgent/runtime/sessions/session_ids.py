@@ -1,4 +1,4 @@
-"""Ids of new sessions. A child session gets an id in the tree of its parent, so that one process owns the whole tree."""
+"""Ids of new sessions. The id of a child session extends that of its parent, so that one process owns the whole tree."""
 
 from actgent.errors import ConfigurationError
 from actgent.messages import new_secret
@@ -7,10 +7,10 @@ from actgent.sessions.pending.delegated_tasks import id_below
 from actgent.sessions.session_context import SessionContext
 
 
-def id_for(running: AgentActor, session_id: str | None, parent: SessionContext | None) -> str:
-    """Return the id of a new session: `session_id` if it is set, or a random id if it is None.
+def choose_session_id(running: AgentActor, session_id: str | None, parent: SessionContext | None) -> str:
+    """Return the id of a new session: `session_id`, or a random id if it is None.
 
-    The random id of a child session is in the tree of its parent, so that one process owns both.
+    The random id of a child session extends the id of its parent, so that one process owns both sessions.
 
     Raises:
         ConfigurationError: Another process may own sessions with that id, while this process owns the parent.
@@ -29,15 +29,15 @@ def id_for(running: AgentActor, session_id: str | None, parent: SessionContext |
 
 
 def id_in_tree(running: AgentActor, parent: SessionContext, session_id: str) -> str:
-    """Return `session_id`. If another process may own this id, derive an id in the parent's session tree from it."""
+    """Return `session_id` if this process owns it. Otherwise derive an id from it that is below the id of `parent`."""
     have_same_owner = running.journal is None or running.journal.have_same_owner(parent.id, session_id)
     return session_id if have_same_owner else id_below(parent.id, session_id)
 
 
 async def choose_id(running: AgentActor, parent: SessionContext, plain: str, scoped: str) -> str:
-    """Choose the id of a child session: `plain`, or `scoped` if a session that is no child of `parent` has the id `plain`.
+    """Return the id of a child session: `plain`, or `scoped` if a session that is no child of `parent` has the id `plain`.
 
-    If `parent` already has a child with the id `scoped`, also return `scoped`.
+    Also return `scoped` if `parent` already has a child with the id `scoped`.
     """
     is_below = await _is_child(running, parent, plain)
     if is_below or (is_below is None and not await _is_child(running, parent, scoped)):

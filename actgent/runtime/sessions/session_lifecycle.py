@@ -35,13 +35,13 @@ from actgent.turns.turn_lifecycle import SHUTDOWN_HANDLER_SECONDS, TurnLifecycle
 from .moved_session_eviction import SessionEviction, SessionPredicate
 
 RESTORED_AGE_SECONDS = 1e9
-"""Age in seconds that messages restored from the journal get, so that they run before all new messages."""
+"""Age in seconds that restored messages get in the inbox, so that they run before all new messages."""
 CLOSED_REASON = "the session was closed"
 """Reason of the `Interrupted` error that ends the turn of a closed session."""
 
 
 class SessionLifecycle:
-    """Lifecycle of one agent's sessions: opens, interrupts, closes and unloads them."""
+    """Opens, interrupts, closes and unloads the sessions of one agent."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class SessionLifecycle:
         drains: Sequence[SessionPredicate],
         on_ended: Callable[[SessionKey], object],
     ) -> None:
-        """Args: `on_ended` receives ended sessions to erase from the journal; `drains` select sessions about to leave by id."""
+        """Args: `on_ended` gets each ended session that must be erased; `drains` select the sessions about to move by id."""
         self.name = runner.name
         self.runner = runner
         self.sessions = runner.sessions
@@ -63,9 +63,9 @@ class SessionLifecycle:
         self.journal = journal
         self.eviction = SessionEviction(runner, journal, timers, drains)
         self.resumed = 0
-        """Number of sessions resumed from the journal with unfinished work, without those that only wait for approvals."""
-        self.has_left = False
-        """True after the agent has stopped for good. Its sessions in the journal then belong to its next start."""
+        """Number of resumed sessions, except sessions that only wait for approvals."""
+        self.has_stopped = False
+        """True after the agent has stopped completely. Its open sessions in the journal resume at its next start."""
         self._turn_lifecycle = runner.turn_lifecycle
         self._timers = timers
         self._keeper = (
@@ -75,7 +75,7 @@ class SessionLifecycle:
 
     @property
     def is_stopping(self) -> bool:
-        """True if the agent is stopping. Then no turn starts or continues in this process."""
+        """True if the agent is stopping: its turns end, and no new turn starts."""
         return self.runner.is_stopping
 
     @property
@@ -93,7 +93,7 @@ class SessionLifecycle:
         self.runner.dead_letter(letter)
 
     def check_open(self, context: SessionContext) -> None:
-        """Raise if a session accepts no messages of the calling task: it is closed, or the agent accepts none."""
+        """Raise if the session is closed, or if the agent accepts no messages of the calling task."""
         if context.closed:
             raise context.refusal
         self.runner.check_accepts()
@@ -113,7 +113,7 @@ class SessionLifecycle:
         parent = None if context.tree is None else context.tree.parent
         if parent is not None and parent.closed:
             raise parent.refusal
-        if parent is not None and host_of(parent).has_left:  # its next start would not find the child
+        if parent is not None and host_of(parent).has_stopped:  # its next start would not find the child
             raise NotRunning(parent.agent)
         self.sessions.add(context)
         context.due_index = self._timers
@@ -131,33 +131,37 @@ class SessionLifecycle:
                 )
             )
 
-    def new_log(self, session_id: str, epoch: int, *, due: float = 0.0, grown: int = 0) -> SessionLog | None:
+    def new_log(
+        self, session_id: str, epoch: int, *, due: float = 0.0, records_since_snapshot: int = 0
+    ) -> SessionLog | None:
         """Create the journal writer of a session; None without a journal.
 
         Args:
             session_id: Id of the session.
             epoch: Ownership epoch (fencing number) under which the session was read.
-            due: Unix time in seconds of its earliest timer in the journal; 0 for no timer.
-            grown: Number of the session's records that no snapshot covers.
+            due: Unix time in seconds of the session's earliest timer in the journal; 0 for no timer.
+            records_since_snapshot: Number of the session's records since its last snapshot.
         """
         if self.journal is None or self._keeper is None:
             return None
-        log = SessionLog(session_id, self.name, self.journal, epoch, grown=grown, due=due)
+        log = SessionLog(
+            session_id, self.name, self.journal, epoch, records_since_snapshot=records_since_snapshot, due=due
+        )
         log.on_snapshot_due = self._keeper.snapshot_in_background
         log.on_fenced = self.eviction.evict_tree if self.journal.is_shared else None
         return log
 
     def evict(self, context: SessionContext) -> None:
-        """Evict a session that moves to another process: stop its turn, and stop writing records and emitting events."""
+        """Start the eviction of a session that another process owns: stop its turn, its writes and its events."""
         if not context.has_moved:
             self.eviction.begin(context)
             self.unload_if_finished(context)
 
     def resume_restored(self, context: SessionContext, messages: Sequence[Message]) -> None:
-        """Resume a restored session: its unfinished turn first, then the messages that were accepted before the restart.
+        """Resume a restored session: first its unfinished turn, then `messages`, which were accepted before the restart.
 
-        A suspended turn stays suspended. Messages that failed or were cancelled before the restart end
-        without a turn. The session must be claimed in the inbox.
+        A suspended turn stays suspended. Messages that failed or were cancelled before the restart end without a turn. The
+        caller must have claimed (reserved) the session in the inbox.
 
         Raises:
             SessionMoved: Another process owns the session now.
@@ -193,9 +197,9 @@ class SessionLifecycle:
         self.runner.pump()
 
     def drop(self, context: SessionContext, *, is_claimed: bool) -> None:
-        """Unload a session whose handlers could not be attached. The session and its messages stay in the journal.
+        """Unload a restored session whose `on_session` functions failed. The session and its messages stay in the journal.
 
-        `is_claimed` is True if the session was claimed in the inbox, and must be released.
+        `is_claimed` is True if the session is claimed (reserved) in the inbox. It is then released.
         """
         self.inbox.withdraw(context.id)
         if is_claimed:
@@ -208,7 +212,7 @@ class SessionLifecycle:
 
     @contextmanager
     def kept(self, context: SessionContext) -> Iterator[SessionContext]:
-        """Keep a session, which is in memory, from being unloaded during the block."""
+        """Return a block during which a session stays in memory."""
         self.pin(context)
         try:
             yield context
@@ -216,10 +220,11 @@ class SessionLifecycle:
             self.unpin(context)
 
     def pin(self, context: SessionContext) -> None:
-        """Keep a session, which is in memory, from being unloaded until `unpin` was called once per call of `pin`."""
+        """Keep a session in memory until `unpin` is called. Each call of `pin` needs its own call of `unpin`."""
         context.pins += 1
 
     def unpin(self, context: SessionContext) -> None:
+        """Undo one call of `pin`. Unload the session if it is finished."""
         context.pins -= 1
         self.unload_if_finished(context)
         self.sessions.mark_idle(context)
@@ -246,10 +251,9 @@ class SessionLifecycle:
     def note_closed(self, context: SessionContext) -> None:
         """Record that a session is closed, without waiting for the write.
 
-        If queued messages were passed to the next owner of the session, do nothing: the next owner ends these messages and
-        closes the session.
+        Do nothing if the session's queued messages were left to its next owner. The next owner ends them and closes the session.
         """
-        if context.is_forwarded or self.has_left:
+        if context.is_forwarded or self.has_stopped:
             return
         if context.log is not None and self.sessions.get(context.id) is context:
             context.log.note_closed()
@@ -262,17 +266,13 @@ class SessionLifecycle:
         self.discard(context)
 
     def discard(self, context: SessionContext) -> None:
-        """Unload a session without recording its end.
-
-        Also unload ended sessions that stayed in memory only because of this session.
-        """
+        """Unload a session without recording its close. Also unload the finished sessions that it kept in memory."""
         _release_sessions(self, self.remove(context))
 
     def remove(self, context: SessionContext) -> list[SessionContext]:
         """Remove a session from memory, together with its timers and its `Session` object, and publish its end.
 
-        Return the sessions that stayed in memory only because of this session: its children, and a parent that
-        was created for one request.
+        Return the sessions that may be unloaded next: its children, and its parent if that was created for one request.
         """
         if context.has_moved:
             self.eviction.end(context)
@@ -300,9 +300,7 @@ class SessionLifecycle:
     # --- interrupting, ending and closing ----------------------------------------------------
 
     async def interrupt(self, context: SessionContext, reason: str, *, drop_queued: bool) -> None:
-        """Stop the running turn of a session; `reason` is the text of its error.
-
-        With `drop_queued`, also end the queued messages.
+        """Stop the running turn of a session. With `drop_queued`, also end its queued messages. `reason` is the text of the error.
 
         Raises:
             JournalError: The end of a message could not be recorded.
@@ -321,7 +319,7 @@ class SessionLifecycle:
     async def interrupt_message(self, context: SessionContext, message_id: str, reason: str) -> None:
         """Stop the turn that answers a message, or end the queued message. `reason` is the text of the error.
 
-        A message that has not arrived yet ends on arrival; an ended one is ignored.
+        A message that has not arrived yet ends when it arrives. A message that has ended is ignored.
 
         Raises:
             NotRunning: The agent has stopped; the next start answers the message.
@@ -345,7 +343,7 @@ class SessionLifecycle:
         else:
             self.inbox.remove(acceptance.inbox_entry)
             ending = MessageEnding()
-            end_it = self.ending(context, [acceptance.message], error, ending)
+            end_it = self.prepare_failure(context, [acceptance.message], error, ending)
             if not self.runner.start_soon(end_it):  # the agent is about to restart
                 await end_it()
             await ending.ended.wait()
@@ -356,7 +354,7 @@ class SessionLifecycle:
         if lost is not None:
             raise lost
 
-    def ending(
+    def prepare_failure(
         self,
         context: SessionContext,
         messages: list[Message],
@@ -365,12 +363,10 @@ class SessionLifecycle:
         *,
         after: trio.Event | None = None,
     ) -> Callable[[], Awaitable[None]]:
-        """Return a function that records the failure of messages and notifies their callers.
+        """Return a function that records `error` as the failure of messages, and then notifies their handlers and callers.
 
-        The inbox no longer has these messages.
-
-        Callers and handlers are notified after the event `after`. `ending` receives the progress, for other
-        calls that wait for the end of these messages.
+        The caller has removed the messages from the inbox. Handlers and callers are notified after the event `after` is set.
+        `ending` is stored in each message, so that other tasks can wait for its end.
         """
         for message in messages:
             if (acceptance := context.find_message(message.id)) is not None:
@@ -378,7 +374,7 @@ class SessionLifecycle:
         return functools.partial(self._end_queued, context, messages, error, ending, after=after)
 
     async def end(self, context: SessionContext, error: Exception) -> None:
-        """End a session's turn and queued messages with an error, and close the session with all its descendants."""
+        """End a session's turn and queued messages with `error`, and close the session with its descendants in memory."""
         await self._stop(context, error, drop=error)
         await self.close(context)
 
@@ -398,7 +394,7 @@ class SessionLifecycle:
         return family
 
     def resume_if_superseded(self, context: SessionContext) -> None:
-        """End a suspended turn if its session is closed, or if a newer message takes precedence over it."""
+        """Resume a session's suspended turn so that it ends, if the session is closed or a newer message takes precedence."""
         self.runner.resume_if_superseded(context)
 
     async def stop_closed(self, context: SessionContext) -> None:
@@ -411,18 +407,19 @@ class SessionLifecycle:
     ) -> JournalError | None:
         """Stop the turn of a session with `error`. If `drop` is not None, end the queued messages with this exception.
 
-        Waits until both have ended, unless the caller is inside the turn or the turn waits for the caller. Cancelling the
-        caller does not undo it. Returns the journal's error if the end of a message could not be recorded, otherwise None.
+        Wait until the turn and the messages have ended, unless the caller is inside the turn or the turn waits for the caller.
+        If the caller is cancelled during the wait, they end nevertheless. Return the journal's error if the end of a message
+        could not be recorded; None otherwise.
         """
         self.runner.resume(context, error)
         turn = context.turn
         inside = is_inside(turn) or would_wait_for_itself(context)
         ended = _stop_turn(turn, error)
-        endings = [] if drop is None else _endings(context)
+        endings = [] if drop is None else _pending_endings(context)
         own = MessageEnding()
         if drop is not None and (messages := _withdraw(self.inbox, context.id)):
             after, ended = ended, own.ended
-            end_queued = self.ending(context, messages, drop, own, after=after)
+            end_queued = self.prepare_failure(context, messages, drop, own, after=after)
             if not self.runner.start_soon(end_queued):  # the agent is about to restart
                 await end_queued()
         for each in endings:
@@ -444,7 +441,7 @@ class SessionLifecycle:
         *,
         after: trio.Event | None,
     ) -> None:
-        """Record queued messages as failed, then notify their handlers and callers, after the event `after` is set."""
+        """Record queued messages as failed with `error`. After the event `after` is set, notify their handlers and callers."""
         try:
             error = ending.error = await self._turn_lifecycle.record_unstarted(context, messages, error)
             ending.recorded.set()
@@ -468,7 +465,7 @@ class SessionLifecycle:
             self.unload_if_finished(context)
 
     async def end_remaining(self) -> None:
-        """When the agent stops, end all accepted messages that have not started, and the sends that wait for room in the inbox."""
+        """End all accepted messages without a turn, and all sends that wait for room in the inbox, because the agent stops."""
         inbox = self.inbox
         if not (inbox.sessions() or self.runner.has_suspended):
             return  # the usual case; a cancel scope takes 10 us
@@ -483,10 +480,10 @@ class SessionLifecycle:
 
 
 def stop_if_requested(lifecycle: SessionLifecycle, context: SessionContext, message_id: str) -> None:
-    """End an accepted message as interrupted if a caller stopped its id before the message arrived.
+    """End an accepted message as interrupted, if a caller requested the stop of its id before the message arrived.
 
-    The stop request is kept until the end of the message is recorded. If this record cannot be written, for example because the
-    process dies, a message that is sent again with the same id is also stopped.
+    The stop request stays in force until the end of the message is recorded. So it also stops a message that is sent again with
+    the same id after the process died.
     """
     reason, acceptance = context.cancellation_reason(message_id), context.find_message(message_id)
     if reason is None:
@@ -499,7 +496,9 @@ def stop_if_requested(lifecycle: SessionLifecycle, context: SessionContext, mess
         if not lifecycle.runner.is_running:
             return  # the agent is about to restart
         lifecycle.inbox.remove(acceptance.inbox_entry)
-        lifecycle.runner.start_soon(lifecycle.ending(context, [acceptance.message], error, MessageEnding()))
+        lifecycle.runner.start_soon(
+            lifecycle.prepare_failure(context, [acceptance.message], error, MessageEnding())
+        )
     if context.log is None:  # every end is final
         context.drop_cancellation(message_id)
 
@@ -512,7 +511,9 @@ def _end_failed(lifecycle: SessionLifecycle, context: SessionContext, message_id
     failed = acceptance.failed
     error = restored_failure(failed.error, failed.error_text, failed.kind, failed.fields)
     lifecycle.inbox.remove(acceptance.inbox_entry)
-    lifecycle.runner.start_soon(lifecycle.ending(context, [acceptance.message], error, MessageEnding()))
+    lifecycle.runner.start_soon(
+        lifecycle.prepare_failure(context, [acceptance.message], error, MessageEnding())
+    )
 
 
 def _requeue(inbox: PriorityInbox[Message], context: SessionContext, waiting: Sequence[Message]) -> None:
@@ -525,42 +526,38 @@ def _requeue(inbox: PriorityInbox[Message], context: SessionContext, waiting: Se
             acceptance.inbox_entry = entry
 
 
-def _endings(context: SessionContext) -> list[MessageEnding]:
-    """Return the message endings that other calls have begun and not completed, so that the caller can wait for them."""
+def _pending_endings(context: SessionContext) -> list[MessageEnding]:
+    """Return the endings of messages that other tasks have begun and not completed."""
     acceptances = (context.acceptances or {}).values()
     return [each.ending for each in acceptances if each.ending is not None]
 
 
 def _journal_error(errors: Iterable[Exception | None]) -> JournalError | None:
-    """Return the first journal error in `errors`, which shows that a message's end was not recorded; None if there is none."""
+    """Return the first journal error in `errors`; None if `errors` contains no journal error."""
     return next((error for error in errors if isinstance(error, JournalError)), None)
 
 
 async def write_end(context: SessionContext) -> None:
-    """Record durably that a session was closed, after all its descendants.
+    """Wait until a closed session has no work, and record its close durably. Its descendants must have been recorded before.
 
-    Do nothing if the stopped turn itself makes this call, or if an `on_session` function of the session does. Then the close is
-    recorded after the end of the session's messages.
-
-    Raises the same errors as `write_pending`.
+    If a turn or an `on_session` function of the session makes this call, or if a turn waits for the caller, record no close now. The
+    close is then recorded after the end of the session's messages. Raise the same errors as `write_pending`.
     """
     is_own, host = is_inside(context.turn) or would_wait_for_itself(context), host_of(context)
     is_restoring = context.opening_task is not None and context.acceptances
     if context.closed and (log := context.log) is not None and not (is_own or is_restoring):
         await context.wait_idle()  # another task may be closing it and still end queued messages ...
         host.note_closed(context)  # ... and keeps it in memory
-        if host.has_left and not log.is_closed:
+        if host.has_stopped and not log.is_closed:
             raise NotRunning(context.agent)
     await write_pending(context)
 
 
 async def write_pending(context: SessionContext) -> None:
-    """Write the pending records of a session, durably. Does nothing if called from inside the stopped turn.
-
-    The session's close is not recorded: if another task is closing the session, its descendants may still be open.
+    """Write the unwritten records of a session durably, without a record of its close. Do nothing inside a turn of the session.
 
     Raises:
-        JournalError: A record could not be written; it is written with the session's next step.
+        JournalError: A record could not be written. The next write of the session retries it.
         SessionMoved: Another process owns the session.
         NotRunning: The agent is stopping; its next start resumes the session.
     """
@@ -585,7 +582,7 @@ async def _end_within_timeout(
 ) -> Exception:
     """Record messages as failed within a time limit, and notify their handlers and callers.
 
-    Return `error`, or the journal's error if the failures could not be recorded.
+    Return the error of the messages: `error`, or the journal's error if the failures could not be recorded.
     """
     reported: Exception = JournalSlow(SHUTDOWN_HANDLER_SECONDS)
     with lifecycle.shutdown_scope():
@@ -602,10 +599,10 @@ def _with_descendants(context: SessionContext) -> list[SessionContext]:
 
 
 def _release_sessions(host: SessionHost, around: list[SessionContext]) -> None:
-    """Unload the sessions `around` that stayed in memory only because of a removed session, once they have no pending work.
+    """Unload those of the sessions `around` that are finished, and mark the others to be unloaded when they have no work.
 
-    Unloading one can release further sessions, which are unloaded in the same way. Sessions of other agents that are stopping
-    stay open for the next start.
+    `around` has the relatives of a removed session. The relatives of each unloaded session are handled in the same way. A session
+    of another agent that is stopping stays open, because that agent resumes it at its next start.
     """
     while around:
         other = around.pop()

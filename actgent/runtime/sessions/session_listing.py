@@ -69,11 +69,9 @@ async def page_of(
 async def _from_journal(
     journal: Journal, session_filter: SessionFilter, cursor: Cursor | None, limit: int
 ) -> Sequence[SessionSummary]:
-    """Return at most `limit` session summaries after a cursor.
+    """Return at most `limit` session summaries after a cursor; no summary after the last page.
 
     The internal sessions that store the quotas of owners are omitted.
-
-    An empty page is the end.
     """
     while page := await journal.page(session_filter, after=cursor, limit=limit):
         if found := [each for each in page if not is_internal(each)]:
@@ -83,7 +81,7 @@ async def _from_journal(
 
 
 def summary_of(context: SessionContext) -> SessionSummary:
-    """Build the summary of a session in memory. The dates in the summary are those of the first and the last message."""
+    """Build the summary of a session in memory. Its creation and change times are those of the first and the last message."""
     messages, parent, root = context.conversation.messages, context.parent_key, context
     while root.parent is not None:
         root = root.parent

@@ -28,19 +28,20 @@ class PendingOpen(FieldRepr):
     """Creation, loading or erasure of a session that is in progress."""
 
     erases: bool = False
-    """True if the session is only loaded to be erased.
-    Waiting for it cannot deadlock, because an erasure waits only for the journal.
+    """True for an erasure, False for a creation or loading.
+
+    Waiting for an erasure cannot deadlock, because an erasure waits only for the journal.
     """
     loaded: trio.Event = attrs.field(factory=trio.Event)
-    """Set when the session is in memory, or has failed to load; its handlers may still run."""
+    """Set when the session is in memory or has failed to load. Its `on_session` functions may still run."""
     done: trio.Event = attrs.field(factory=trio.Event)
-    """Set at the end of the creation, loading or erasure, including the session's handlers."""
+    """Set at the end of the creation, loading or erasure, after the `on_session` functions."""
     earlier: "PendingOpen | None" = None
-    """Earlier, unfinished opening of the same session; None if there is none."""
+    """Earlier, unfinished operation on the same session; None if there is none."""
 
     @property
     def is_of_calling_task(self) -> bool:
-        """True if the calling task executes this opening, or if a handler called by this opening started the calling task."""
+        """True if the calling task executes this opening, is an `on_session` function of it, or was started by such a function."""
         return self in _within.get()
 
 
@@ -58,8 +59,8 @@ class PendingOpens(dict[str, PendingOpen]):
     async def wait(self, session_id: str) -> None:
         """Wait until no task is opening or erasing a session.
 
-        A task that is opening any session of the agent does not wait for other openings, which could wait for
-        it.
+        A task that is itself opening a session of the agent waits only for erasures. Two openings that wait for each other would
+        never end.
         """
         while (opening := self.get(session_id)) is not None:
             if not opening.erases and any(each.is_of_calling_task for each in self.values()):
@@ -77,11 +78,10 @@ class PendingOpens(dict[str, PendingOpen]):
 
     @contextmanager
     def block(self, session_id: str, *, erases: bool) -> Iterator[None]:
-        """Mark a session as being opened or erased during the block.
+        """Return a block in which a session is marked as being opened, or as being erased if `erases` is True.
 
-        Other tasks that open the session wait for the end of the block.
-
-        Does nothing in a task that is already opening this session.
+        Other tasks that open the session wait for the end of the block. If the calling task is already opening this session, the
+        block has no effect.
         """
         known = self.get(session_id)
         if known is not None and any(each.is_of_calling_task for each in self.of(session_id)):
@@ -98,7 +98,7 @@ class PendingOpens(dict[str, PendingOpen]):
             self.end(session_id, opening)
 
     def note_loaded(self, session_id: str) -> None:
-        """Mark the calling task's opening as loaded: the session is in memory."""
+        """Set the event `loaded` of the calling task's opening of a session, because the session is in memory."""
         for opening in self.of(session_id):
             if opening.is_of_calling_task:
                 opening.loaded.set()
@@ -126,7 +126,7 @@ class PendingOpens(dict[str, PendingOpen]):
 async def load_tail(running: AgentActor, journal: Journal, session_id: str) -> LoadedSession:
     """Load a session from its newest usable snapshot and the later records.
 
-    Erase a session that was never returned to a caller.
+    If no caller ever received the session's id, erase the session.
 
     Raises:
         JournalDamaged: The first record is missing.
@@ -145,17 +145,17 @@ async def load_tail(running: AgentActor, journal: Journal, session_id: str) -> L
 
 
 async def is_outdated(journal: Journal, key: SessionKey, loaded: LoadedSession) -> bool:
-    """Return True if the journal has newer records of a session than those that were loaded.
+    """Return True if the journal has newer records of a session than those in `loaded`.
 
-    For example, the agent was stopped while a caller sent a message. The rejection of that message can be written while the
-    next start of the agent loads the session.
+    For example, the agent is stopped while it accepts a message, and started again. The rejection of the message is then written
+    while the session is being loaded.
     """
     head = journal.cached_head(*key) or await journal.head(*key)
     return head is not None and head.records > loaded.record_count
 
 
 async def check_owner_by_summary(running: AgentActor, session_id: str, owner: Sender) -> None:
-    """Check the owner of a session in its stored summary, so that a request of another owner never loads the session.
+    """Check by a session's summary in the journal that `owner` owns the session, without loading the session.
 
     Raises:
         SessionNotFound: No session has the id.
@@ -181,10 +181,10 @@ async def with_parent_agent(
 
 
 async def find_root_owner(journal: Journal, key: SessionKey, opened: SessionCreatedRecord) -> Sender | None:
-    """Return the owner of the root session of a session's tree.
+    """Return the owner of the root session in a session's tree.
 
-    None if the session has no parent, or if the root session is no longer in the journal. If the first record of the root
-    session is unreadable, the result is the user with the owner's name.
+    Return None if the session has no parent, or if the root session is no longer in the journal. If the first record of the root
+    session is unreadable, take the name of its owner from its summary.
     """
     head = await journal.head(*key) if opened.parent_id else None
     root = None if head is None else await journal.head(head.root_agent, head.root_id)
@@ -210,14 +210,14 @@ def check_deps(context: SessionContext, opened: SessionCreatedRecord, deps_missi
 
 
 def restored_task(context: SessionContext, opened: SessionCreatedRecord, running: AgentActor) -> Task:
-    """Restore the task of a session, with the options of its turn."""
+    """Restore the delegated task of a session from its first record, with the options of the task's turn."""
     message_id = task_message_id(context.id)
     accepted, options = context.find_message(message_id), running.runner.turn_lifecycle.options
     if accepted is not None and accepted.options is not None:
         options = restored_options(options, accepted.options)
     task = Task(
         message_id,
-        TurnFuture(options, is_patient=True),
+        TurnFuture(options, waits_for_approvals=True),
         opened.parent_agent,
         opened.parent_id or "",
         reports=opened.reports,
@@ -233,7 +233,7 @@ def restored_task(context: SessionContext, opened: SessionCreatedRecord, running
 
 
 async def is_orphan(context: SessionContext, journal: Journal | None) -> bool:
-    """Return True if a restored session executes a task that no turn waits for, because the parent has no unfinished work."""
+    """Return True if the result of a restored session's task is not needed: its parent session has no unfinished work."""
     task = context.task
     if task is None or task.reports or journal is None or not task.parent_agent:
         return False
@@ -244,9 +244,9 @@ async def is_orphan(context: SessionContext, journal: Journal | None) -> bool:
 
 
 def mark_restored(context: SessionContext, opened: SessionCreatedRecord, records: Sequence[Record]) -> None:
-    """If a restored session serves only one request, mark it so that it is erased when it ends.
+    """Mark a restored session for erasure at its end, if it was created for one request.
 
-    Sessions of tasks are kept, because the parent may read the outcome again.
+    The session of a delegated task is not marked, because the parent session may read the task's outcome again.
     """
     if context.log is None or not opened.transient:
         return

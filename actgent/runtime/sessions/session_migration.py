@@ -1,8 +1,8 @@
 """Migration of sessions between the processes that share a journal.
 
-`drain` prepares sessions to leave, `evict` unloads sessions that another process owns, and `resume_acquired` resumes sessions
-that this process has acquired. Sessions are selected by id without the agent, because one process
-owns all sessions with an id, together with their child sessions.
+`drain` prepares sessions to move, `evict` unloads sessions that another process owns, and `resume_acquired` resumes sessions
+that this process has acquired. Sessions are selected by id without the agent: one process owns the sessions of all agents with
+an id, and their child sessions.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -21,12 +21,12 @@ from actgent.sessions.session_context import SessionContext, Turn, host_of
 from actgent.sessions.session_record_writer import SessionLog
 from actgent.support.safe_logging import LogVariable, logger_of
 
-from .moved_session_eviction import SessionPredicate, is_stalled
+from .moved_session_eviction import SessionPredicate, waits_only_for_approvals
 from .remote_session_interface import RemoteSessions
-from .session_recovery import MAX_CONCURRENT_OPENS, Choose, resume_acquired
+from .session_recovery import MAX_CONCURRENT_OPENS, ChooseSessions, resume_acquired
 
 DRAIN_GRACE_SECONDS = 2.0
-"""Default seconds for running turns to end before their sessions leave this process."""
+"""Default maximum seconds that `drain` waits for running turns before it stops them."""
 POLL_INTERVAL_SECONDS = 0.05
 """Seconds between two checks whether a running turn waits only for approvals."""
 _log = logger_of(__name__)
@@ -44,7 +44,7 @@ class SessionMigration:
     _sweeper: RetentionJob | None
 
     async def delete_at_owner(self, key: SessionKey, delete: Callable[[SessionKey], Awaitable[None]]) -> None:
-        """Delete a session in this process, or in the process that owns it."""
+        """Delete a session with `delete`. If another process owns the session, delete the session there."""
         try:
             await delete(key)
         except Fenced:
@@ -59,10 +59,10 @@ class SessionMigration:
         `has_moved` selects the sessions by id; their descendants are also unloaded. Before any other task runs, the call stops the
         turns of these sessions and removes their timers. After that, no record is written and no handler is notified. Callers that
         wait in a method of such a session (`run`, `stream`, `chat`, `wait_idle` ...) get `SessionMoved`. In a stream, `SessionMoved`
-        is the error of the last delivery, a `Failure` of the kind `moved`. Cancelling the call only ends the wait.
+        is the error of the last delivery, a `Failure` of the kind `moved`. If this call is cancelled, only its wait ends.
 
-        Opening such a session waits until it is unloaded and this process owns it again. If a turn's write finds that another
-        process has acquired the session, the tree of the session is unloaded without this call.
+        Tasks that open such a session wait until it is unloaded. If the write of a turn finds that another process has acquired the
+        session, the tree of the session is unloaded without this call.
         """
         opening = [each for opener in self.agents.openers for each in opener.pending_open_events(has_moved)]
         stopped = self._leave(has_moved)
@@ -76,7 +76,7 @@ class SessionMigration:
     def _leave(self, has_moved: SessionPredicate) -> list[Turn]:
         """Start to evict the sessions that `has_moved` selects by id, and drop their timers, budgets and tracing spans.
 
-        Return the running turns of all sessions that are leaving, including those of earlier calls.
+        Return the running turns of all sessions that are being evicted, including those of earlier calls.
         """
         actors = [opener.running for opener in self.agents.openers]
         for actor in actors:
@@ -100,13 +100,12 @@ class SessionMigration:
     async def drain(
         self, is_leaving: SessionPredicate, *, grace: float = DRAIN_GRACE_SECONDS
     ) -> AsyncGenerator[None, None]:
-        """Return a block in which this process does not load the leaving sessions, so that another process can acquire them.
+        """Return a block in which the sessions selected by `is_leaving` are not in memory, so that another process can acquire them.
 
-        Before the block: new work is rejected with `SessionMoved`, running turns have `grace` seconds to end, and their
-            records are written. Then the sessions leave as by `evict`. Closes in progress have the same time to finish.
-            Turns that wait only for approvals, directly or through their calls, are not waited for. Queued messages stay
-            accepted in the journal for the next owner. After the block, sessions that this process still owns can be
-            opened again.
+        Before the block, the sessions reject new work with `SessionMoved`. Running turns and closes in progress have `grace`
+        seconds to end. Turns that only wait for approvals, directly or through their calls, are stopped without this wait. Then
+        the records of the sessions are written, and the sessions are evicted as by `evict`. Queued messages stay in the journal
+        for the next owner. After the block, sessions that this process still owns can be opened again.
         """
         over = trio.current_time() + grace
         with trio.move_on_at(over):
@@ -124,7 +123,7 @@ class SessionMigration:
             self.drains.remove(is_leaving)
 
     async def _wait_closes(self, is_leaving: SessionPredicate) -> None:
-        """Wait for the end of closes that need loaded child sessions, because no other process would continue these closes."""
+        """Wait until the closes of leaving sessions have ended, because the next owner would not continue these closes."""
         actors = [opener.running for opener in self.agents.openers]
         found = [(actor.sessions, each) for actor in actors for each in _sessions_of(actor, is_leaving)]
         for sessions, context in found:
@@ -132,25 +131,25 @@ class SessionMigration:
                 await trio.sleep(POLL_INTERVAL_SECONDS)
 
     async def _wait_turns(self, is_leaving: SessionPredicate) -> None:
-        """Wait until the running turns have ended, except turns that wait for approvals."""
+        """Wait until the running turns of leaving sessions have ended, except turns that only wait for approvals."""
         while running := self._withdraw_queued(is_leaving):
             for turn in running:
-                while turn.session.turn is turn and not is_stalled(turn.session):
+                while turn.session.turn is turn and not waits_only_for_approvals(turn.session):
                     with trio.move_on_after(POLL_INTERVAL_SECONDS):
                         await _wait_ended(turn)
         await trio.lowlevel.checkpoint()
 
     def _withdraw_queued(self, is_leaving: SessionPredicate) -> list[Turn]:
-        """Remove the queued messages of leaving root sessions from the inbox. Return the turns to wait for.
+        """Remove the queued messages of leaving root sessions from the inbox.
 
-        Turns that only wait for approvals are not returned.
+        Return the running turns of all leaving sessions, except turns that only wait for approvals.
         """
         running = []
         for opener in self.agents.openers:
             for context in _sessions_of(opener.running, is_leaving):
                 if context.parent is None:  # messages to child sessions belong to running turns
                     opener.running.lifecycle.eviction.drop_queued_messages(context)
-                if context.turn is not None and not is_stalled(context):
+                if context.turn is not None and not waits_only_for_approvals(context):
                     running.append(context.turn)
         return running
 
@@ -159,29 +158,31 @@ class SessionMigration:
         async with trio.open_nursery() as nursery:
             for opener in self.agents.openers:
                 for context in _sessions_of(opener.running, is_leaving):
-                    if context.log is not None and (context.turn is None or is_stalled(context)):
+                    if context.log is not None and (
+                        context.turn is None or waits_only_for_approvals(context)
+                    ):
                         nursery.start_soon(_flush, context.log)
 
     async def resume_acquired(
         self,
         is_acquired: SessionPredicate = lambda _: True,
         *,
-        choose: Choose | None = None,
+        choose: ChooseSessions | None = None,
         max_concurrent_opens: int = MAX_CONCURRENT_OPENS,
     ) -> int:
         """Resume the sessions that this process has acquired from another process. Return the number of opened sessions.
 
-        Sessions with unfinished work are opened, oldest first, and the timers of the others are watched. Sessions in
-        memory are not changed. Call it after `PartitionedJournal.take`.
+        Sessions with unfinished work are opened, oldest first. The timers of all acquired sessions are watched. Sessions in memory
+        are not changed. Call this method after `PartitionedJournal.take`.
 
         Args:
             is_acquired: Selects the acquired sessions by id.
-            choose: Gets the sessions to open before any is opened, and returns those that may be opened, e.g. to count
-                crashes first; None opens all.
+            choose: Function that gets the keys of all sessions to open, and returns those that may be opened, e.g. to
+                count crashes first; None opens all.
             max_concurrent_opens: Maximum number of sessions that are opened at the same time.
 
         Raises:
-            JournalError: The journal could not be read; call it again.
+            JournalError: The journal could not be read; repeat the call.
         """
         return await resume_acquired(self.agents.openers, is_acquired, choose, max_concurrent_opens)
 

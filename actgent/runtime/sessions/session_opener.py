@@ -40,13 +40,13 @@ from .new_session import (
     FirstRecordFields,
     NewSession,
     OnSession,
-    check_new,
+    build_created_record,
     check_parent,
-    opened_record,
     to_owner,
+    validate_new_session,
 )
 from .remote_session_interface import RemoteSessions
-from .session_ids import choose_id, id_for, id_in_tree
+from .session_ids import choose_id, choose_session_id, id_in_tree
 from .session_loading import (
     PendingOpen,
     PendingOpens,
@@ -64,8 +64,8 @@ from .session_table import SessionTrees
 
 ERASE_TIMEOUT_SECONDS = 1.0
 """Maximum seconds for erasing a session whose creation failed, before the caller receives the error."""
-_NOBODY_ELSE: AbstractContextManager[None] = nullcontext()
-"""Empty block for new sessions with random ids, which no other task can open."""
+_NO_OTHER_OPENER: AbstractContextManager[None] = nullcontext()
+"""Block without effect, for new sessions with random ids, which no other task can open."""
 _log = logger_of(__name__)
 _make_context, _make_conversation = fast_constructor(SessionContext), fast_constructor(SessionConversation)
 
@@ -85,15 +85,15 @@ class SessionOpener(FieldRepr):
     on_busy: OnBusy
     """Default rule for messages to a session with a running turn."""
     on_session: Sequence[OnSession]
-    """Functions that are called before the first message of each session."""
+    """Functions registered with `Agent.on_session`. They are called when a session is created or loaded, before its messages."""
     deps_missing: DepsMissingCheck
     """Function that returns the error of a restored session whose tools lack deps; None if none are missing."""
     remote_sessions: RemoteSessions | None = None
     """Access to sessions in other processes; None without a cluster."""
     runs_session_hooks: Callable[[SessionContext], bool] = lambda _: True
-    """Predicate: True if `on_session` is called for the session; internal sessions are skipped."""
+    """Predicate that returns True if the `on_session` functions are called for a session, False for internal sessions."""
     state_check: StateCheck | None = None
-    """Check of each state change of a session; None accepts all changes."""
+    """Function that checks each state change of a session; None accepts all changes."""
     _pending_opens: PendingOpens = attrs.field(factory=PendingOpens)
     """Sessions by id that are being created, loaded or erased; see `Directory.pending_opens_of`."""
 
@@ -130,7 +130,7 @@ class SessionOpener(FieldRepr):
         running = self.running
         lifecycle, conversation = running.lifecycle, _make_conversation(running.core.memory.open_view())
         context = _make_context(
-            id_for(running, session_id, parent),
+            choose_session_id(running, session_id, parent),
             owner,
             conversation,
             running.name,
@@ -157,7 +157,7 @@ class SessionOpener(FieldRepr):
         if context.log is not None:
             given = FirstRecordFields(deps is not None, tuple(notify), is_transient, is_described, asker)
             context.log.record_creation(
-                opened_record(context, bounds, on_busy, given, self.running.clock.now())
+                build_created_record(context, bounds, on_busy, given, self.running.clock.now())
             )
             context.log.is_temporary = is_transient and task is None
         if history:
@@ -168,10 +168,10 @@ class SessionOpener(FieldRepr):
             context.set_timer(TaskDeadline(task.deadline, task.seconds))
         return context
 
-    def fresh(self) -> SessionContext:
-        """Create a session for a single request.
+    def new_for_request(self) -> SessionContext:
+        """Create a session in memory for a single request.
 
-        If a turn makes the request, the turn's session is the parent and the turn's agent is the owner.
+        If a turn makes the request, the session of the turn becomes the parent, and the agent of the turn becomes the owner.
         """
         caller = running_session()
         owner = Sender("user") if caller is None else Sender(caller.agent, "agent")
@@ -207,7 +207,7 @@ class SessionOpener(FieldRepr):
             check_parent(self.running.name, owner, parent)
         if session_id is not None:
             await self.wait_opened(session_id)
-        with _NOBODY_ELSE if session_id is None else self.opens(session_id):
+        with _NO_OTHER_OPENER if session_id is None else self.marked_as_opening(session_id):
             if session_id is not None:
                 await self._check_unused(session_id)
             context = self.new(
@@ -236,11 +236,9 @@ class SessionOpener(FieldRepr):
             return context
 
     async def _begin(self, context: SessionContext, description: Content, metadata: Any) -> None:
-        """Call the `on_session` functions for a new session.
+        """Call the `on_session` functions for a new session. Then accept its first message `description`.
 
-        Then accept its first message, or record the session without a message.
-
-        If a step fails, the session is removed.
+        If `description` is empty, record the session without a message. If a step fails, remove the session.
         """
         async with SessionInitializer(self, context):
             if description:
@@ -251,16 +249,16 @@ class SessionOpener(FieldRepr):
                 await context.log.flush()
 
     def single_message_block(self, context: SessionContext) -> "SessionInitializer":
-        """Return the block in which a new session receives its only message. The session ends after that message.
+        """Return a block in which the caller sends a new session its only message. The session ends after that message.
 
         If the block fails, the session is removed.
         """
         return SessionInitializer(self, context, ends=True)
 
     async def withdraw(self, context: SessionContext) -> None:
-        """Remove a session that was not returned to any caller, and erase its records within a time limit.
+        """Remove a new session whose creation has failed, and erase its records within a time limit.
 
-        If its handlers have sent messages, the session ends after these messages instead.
+        If the session's handlers have sent messages to it, the session ends after these messages instead.
         """
         if context.pending:
             if context.log is not None:
@@ -279,9 +277,9 @@ class SessionOpener(FieldRepr):
                     await opening.done.wait()
 
     async def _erase(self, session_id: str, opening: PendingOpen) -> None:
-        """Erase the records of a session that was never returned to a caller.
+        """Erase the records of a session whose creation has failed. `opening` is the entry of the erasure in the pending opens.
 
-        If the erasure fails, the next use of the id repeats it.
+        If the erasure fails, the next task that opens the session id repeats it.
         """
         try:
             await self._load(session_id)
@@ -296,7 +294,7 @@ class SessionOpener(FieldRepr):
             self._pending_opens.end(session_id, opening)
 
     async def call_on_session(self, context: SessionContext) -> None:
-        """Call the functions registered with `Agent.on_session`, in their order."""
+        """Call the functions registered with `Agent.on_session` for a session, in the order of their registration."""
         if not (self.on_session and self.runs_session_hooks(context)):
             return
         with self.running.lifecycle.eviction.cancelled_on_eviction(context.id):
@@ -340,7 +338,7 @@ class SessionOpener(FieldRepr):
         """
         await self.wait_opened(session_id)
         if self.running.journal is not None and session_id not in self.running.sessions:
-            with self.opens(session_id):
+            with self.marked_as_opening(session_id):
                 return await self.reopen(session_id, deps)
         return await self._context_after_checkpoint(self.running.sessions.find(session_id).public_session)
 
@@ -352,16 +350,13 @@ class SessionOpener(FieldRepr):
         return context  # not about to leave: an eviction begins with closing the context
 
     async def _context_after_checkpoint(self, handle: object) -> SessionContext:
-        """Execute a checkpoint, then return the session context of a public handle.
-
-        The session is reloaded if it was unloaded in the meantime.
-        """
+        """Execute a checkpoint, then return the session context of a public handle. If it was unloaded, put it back into memory."""
         await trio.lowlevel.checkpoint()
         return self.running.sessions.loaded(handle)
 
     @asynccontextmanager
     async def loaded(self, session_id: str) -> AsyncGenerator[SessionContext, None]:
-        """Find a session, and keep it in memory for the block.
+        """Return a block that yields the open session with this id, and keeps it in memory. Load it from the journal if necessary.
 
         Raises:
             SessionNotFound: No session has the id.
@@ -374,10 +369,10 @@ class SessionOpener(FieldRepr):
         self, owner: Sender | str, session_id: str, *, deps: object = None, **new: Unpack[NewSession]
     ) -> SessionContext:
         """Return the open session with this id. If no such session exists, create it with the options `new`."""
-        check_new(new)
+        validate_new_session(new)
         wanted = to_owner(owner)
         await self.wait_opened(session_id)
-        with self.opens(session_id):
+        with self.marked_as_opening(session_id):
             try:
                 await check_owner_by_summary(self.running, session_id, wanted)
                 context = await self.find(session_id, deps=deps)
@@ -392,10 +387,10 @@ class SessionOpener(FieldRepr):
     async def ensure_child(
         self, parent: SessionContext, name: str, *, history: Iterable[ImportedMessage] = ()
     ) -> SessionContext:
-        """Return the child session `name` of a parent session. If it does not exist, create it with this history."""
+        """Return the child session `name` of `parent`. If it does not exist, create it with the messages in `history`."""
         plain = f"{parent.id}/{name}"
         await self.wait_opened(plain)
-        with self.opens(plain):
+        with self.marked_as_opening(plain):
             session_id = await choose_id(
                 self.running, parent, plain, id_in_tree(self.running, parent, f"{parent.scope}/{name}")
             )
@@ -405,7 +400,7 @@ class SessionOpener(FieldRepr):
                 return await _create_or_find(self, parent.owner, session_id, parent=parent, history=history)
 
     async def _check_unused(self, session_id: str) -> None:
-        """Raise SessionExists if the journal has a session with this id."""
+        """Raise `SessionExists` if the journal has a session with this id."""
         journal = self.running.journal
         head = None if journal is None else await journal.head(self.running.name, session_id)
         if head is not None and (not head.closed or await self._load(session_id)):
@@ -424,7 +419,7 @@ class SessionOpener(FieldRepr):
         return records
 
     async def wait_opened(self, session_id: str) -> None:
-        """Wait until a session that moves to another process has left this process, and until no other task is opening it."""
+        """Wait until a session is not being evicted from this process, and no other task is opening it."""
         while (left := self.running.lifecycle.eviction.find(session_id)) is not None:
             await left.wait()
         await self._pending_opens.wait(session_id)
@@ -433,20 +428,17 @@ class SessionOpener(FieldRepr):
         """Wait until a session that another task creates or opens is in memory. Its `on_session` handlers may still be running."""
         await self._pending_opens.wait_loaded(session_id)
 
-    def opens(self, session_id: str) -> AbstractContextManager[None]:
-        """Return a block in which a session is marked as being opened.
-
-        Other tasks that open the session wait until the block exits.
-        """
+    def marked_as_opening(self, session_id: str) -> AbstractContextManager[None]:
+        """Return a block in which a session is marked as being opened. Other tasks that open the session wait for its end."""
         return self._pending_opens.block(session_id, erases=False)
 
     def pending_open_events(self, is_wanted: Callable[[str], bool]) -> list[trio.Event]:
-        """Return the completion events of the sessions that are being opened and whose id `is_wanted` accepts."""
+        """Return the events that are set when the pending openings of the sessions end whose ids `is_wanted` accepts."""
         wanted = [session_id for session_id in self._pending_opens if is_wanted(session_id)]
         return [each.done for session_id in wanted for each in self._pending_opens.of(session_id)]
 
     def may_erase(self, session_id: str) -> bool:
-        """Return True if no task is opening the session, and the session has no work, timers or unwritten records."""
+        """Return True if no task is opening a session, and the session has no work, timers or unwritten records in memory."""
         context = self.running.sessions.find_any(session_id)
         return session_id not in self._pending_opens and (context is None or context.is_quiescent)
 
@@ -481,8 +473,10 @@ class SessionOpener(FieldRepr):
         if restored.is_closed:
             raise SessionClosed(session_id)
         running.propagation.restore_all((context.acceptances or {}).values())
-        due, grown = restored.due, len(loaded.records)
-        context.log = running.lifecycle.new_log(session_id, epoch, due=due, grown=grown)
+        due, records_since_snapshot = restored.due, len(loaded.records)
+        context.log = running.lifecycle.new_log(
+            session_id, epoch, due=due, records_since_snapshot=records_since_snapshot
+        )
         mark_restored(context, opened, loaded.records)
         await running.runner.turn_lifecycle.accounts.restore(context, running.name, restored)
         opened = await with_parent_agent(running.journal, session_id, opened, agent=running.name)
@@ -493,7 +487,7 @@ class SessionOpener(FieldRepr):
         if (known := self._find_known(session_id)) is not None:  # another task has opened the session
             return known
         running.lifecycle.eviction.check_epoch(session_id, epoch)
-        self._find_parent(context, opened, restored.waiting, root_owner)
+        self._attach_relatives(context, opened, restored.waiting, root_owner)
         context.public_session, context.host = self.make_handle(context, deps), running.lifecycle
         running.lifecycle.open(context)
         self._pending_opens.note_loaded(context.id)
@@ -520,10 +514,10 @@ class SessionOpener(FieldRepr):
         return context
 
     async def read_only(self, session_id: str) -> SessionContext:
-        """Build a session from its records only for reading. It does not join the sessions in memory, and no turn of it starts.
+        """Build a session from its records for reading. The session is not added to the sessions in memory, and runs no turns.
 
         Raises:
-            SessionNotFound: The journal has no session of this id.
+            SessionNotFound: The journal has no session with this id.
             SessionClosed: The session was closed.
         """
         assert self.running.journal is not None  # noqa: S101 - a session outside of memory is in the journal
@@ -537,7 +531,7 @@ class SessionOpener(FieldRepr):
         return context
 
     def _empty_context(self, session_id: str, opened: SessionCreatedRecord) -> SessionContext:
-        """Create a session context without records, to be filled by the session's records."""
+        """Create the context of a session from its first record. The caller applies the later records to it."""
         return SessionContext(
             session_id,
             opened.owner,
@@ -549,14 +543,14 @@ class SessionOpener(FieldRepr):
             state_check=self.state_check,
         )
 
-    def _find_parent(
+    def _attach_relatives(
         self,
         context: SessionContext,
         opened: SessionCreatedRecord,
         waiting: Sequence[Message],
         root_owner: Sender | None,
     ) -> None:
-        """Attach a restored session to its parent, its task and its children."""
+        """Connect a restored session with its parent and its children in memory, and restore its delegated task and deadline."""
         if opened.parent_id:
             tree = context.open_tree()
             tree.root_owner = root_owner
@@ -573,9 +567,9 @@ class SessionOpener(FieldRepr):
 
 @attrs.define(eq=False, repr=False)
 class SessionInitializer(FieldRepr):
-    """Block that initializes a new session: calls `on_session` on entry, and removes the session if the block fails.
+    """Block that calls the `on_session` functions of a new session on entry, and removes the session if the block fails.
 
-    It is a class because a generator would cost as much as the rest of a new session.
+    It is a class, because a generator would cost as much as the rest of the creation of a session.
     """
 
     _opener: SessionOpener
@@ -629,7 +623,7 @@ def _tree_of(parent: SessionContext | None, task: Task | None) -> SessionTree[Se
 
 
 async def _call_with(fn: OnSession, handle: object) -> None:
-    """Call one function that was registered with `Agent.on_session`. Convert its exceptions to errors of user code."""
+    """Call a function that was registered with `Agent.on_session`. Convert its exception to an error that names the function."""
     try:
         awaitable = to_awaitable(fn(handle))
         if awaitable is not None:

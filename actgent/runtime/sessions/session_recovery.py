@@ -25,15 +25,15 @@ from actgent.support.safe_logging import LogVariable, logger_of
 from .moved_session_eviction import SessionPredicate
 from .session_opener import SessionOpener
 
-Choose = Callable[[Sequence[SessionKey]], Awaitable[Iterable[SessionKey]]]
-"""Selects the unfinished sessions to open. It receives all of them before any is opened, and returns those that may be opened."""
+ChooseSessions = Callable[[Sequence[SessionKey]], Awaitable[Iterable[SessionKey]]]
+"""Function that gets the keys of all unfinished sessions before any is opened, and returns those that may be opened."""
 MAX_CONCURRENT_OPENS = 16
 """Maximum number of sessions that are opened concurrently after a takeover."""
 _log = logger_of(__name__)
 
 
 async def recover(opener: SessionOpener) -> None:
-    """Open the sessions of an agent that have unfinished work in the journal, and watch the timers of the others."""
+    """Open the sessions of an agent that have unfinished work in the journal, and load the timers of all its sessions."""
     running = opener.running
     await running.wait_ready()
     if running.journal is None:
@@ -48,7 +48,7 @@ async def recover(opener: SessionOpener) -> None:
 async def _resume_session(opener: SessionOpener, session_id: str) -> None:
     """Open a session so that its unfinished work resumes. If the session cannot be opened, log the error and return."""
     try:
-        with opener.opens(session_id):
+        with opener.marked_as_opening(session_id):
             await opener.reopen(session_id)
     except (JournalDamaged, WireError, DepsMissing) as error:
         _log.error("agent %s skips a session: %s", opener.running.name, error)
@@ -62,7 +62,7 @@ async def _resume_session(opener: SessionOpener, session_id: str) -> None:
 async def resume_acquired(
     openers: Sequence[SessionOpener],
     is_acquired: SessionPredicate,
-    choose: Choose | None,
+    choose: ChooseSessions | None,
     max_concurrent_opens: int,
 ) -> int:
     """Resume the sessions that this process has acquired. Return the number of opened sessions.
@@ -104,7 +104,7 @@ async def resume_acquired(
 async def _list_unfinished_sessions(opener: SessionOpener, is_acquired: SessionPredicate) -> list[SessionKey]:
     """Return the keys of an agent's sessions with unfinished work that are not in memory, oldest first.
 
-    The timers of all selected sessions are loaded into the timer index.
+    Only sessions whose ids `is_acquired` accepts are returned. Their timers are loaded into the timer index.
     """
     running = opener.running
     await running.wait_ready()
@@ -120,7 +120,7 @@ async def _list_unfinished_sessions(opener: SessionOpener, is_acquired: SessionP
 
 
 def _is_loaded(opener: SessionOpener, session_id: str) -> bool:
-    """Return True if a session is in memory and not being evicted."""
+    """Return True if a session is in memory and is not being evicted."""
     context = opener.running.sessions.get(session_id)
     return context is not None and not context.has_moved
 
@@ -135,6 +135,7 @@ class _OpeningPool(FieldRepr):
     """Journal error that stopped the workers; None if there was none."""
 
     async def work(self) -> None:
+        """Open sessions of the queue `waiting` until it is empty or the journal has failed."""
         while self.waiting and self.error is None:
             opener, session_id = self.waiting.popleft()
             try:

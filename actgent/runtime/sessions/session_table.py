@@ -9,13 +9,13 @@ from actgent.sessions.session_context import SessionContext
 from actgent.sessions.subscriptions import LiveText
 
 MAX_LOADED_IDLE = 1000
-"""Maximum number of idle sessions in memory. With a journal, the sessions idle longest are unloaded above it."""
+"""Maximum number of idle sessions in memory with a journal. Above it, the sessions that are idle longest are unloaded."""
 PURGE_THRESHOLD = 100
-"""Number of waiting child entries above which stale entries are removed."""
+"""Number of child sessions without a loaded parent above which entries of unloaded children are removed."""
 
 
 class SessionTable(Mapping[str, SessionContext]):
-    """Sessions in memory by id. With a journal, the sessions that have been idle longest are unloaded."""
+    """Sessions of one agent in memory, by id. With a journal, the sessions that have been idle longest are unloaded."""
 
     def __init__(
         self,
@@ -39,13 +39,11 @@ class SessionTable(Mapping[str, SessionContext]):
         self._on_unload = on_unload
         self._loaded: dict[str, SessionContext] = {}
         self._idle: dict[str, None] = {}
-        """Sessions that may be unloaded, longest idle first. Only used with a journal. Some sessions may be busy
-        again.
-        """
+        """Ids of the sessions that may be unloaded, longest idle first; used only with a journal. Some may be busy again."""
         self.followed: dict[str, LiveText] = {}
         """Partial answers of the sessions that have followers, by session id."""
         self.on_reloaded: Callable[[SessionContext], object] = _ignore
-        """Called with each session that is put back from its handle; attaches its loaded child sessions."""
+        """Called with each unloaded session that is put back into the table. It attaches the loaded child sessions."""
         self._unloaded: MutableMapping[str, object] = WeakValueDictionary() if can_unload else {}
         """Public handles of unloaded sessions, while the program holds them."""
 
@@ -86,10 +84,9 @@ class SessionTable(Mapping[str, SessionContext]):
         return context if unloaded is None else self._held_by(unloaded)
 
     def reload_any(self, session_id: str) -> SessionContext | None:
-        """Return the context of a session in memory.
+        """Return the context of a session in memory; None for other sessions.
 
-        If the session was unloaded and the program still holds its handle, put it back into the table first. Return None
-        for other sessions.
+        If the session was unloaded and the program still holds its handle, put the session back into the table first.
         """
         context = self._loaded.get(session_id)
         unloaded = self._unloaded.get(session_id) if context is None else None
@@ -104,12 +101,12 @@ class SessionTable(Mapping[str, SessionContext]):
         self._unloaded.pop(session_id, None)
 
     def quota_owner(self, session_id: str) -> str:
-        """Return the name of the owner whose quota pays for a session in memory; empty if the session is not in memory."""
+        """Return the name of the owner whose quota a session uses; empty if the session is not in memory."""
         context = self._loaded.get(session_id)
         return "" if context is None else context.quota_owner
 
     def check_member(self, context: SessionContext) -> None:
-        """Raise if a session does not belong to the current run of the agent.
+        """Raise if a session is not in the table, because it has ended or belongs to another agent or an earlier run of the agent.
 
         Raises:
             SessionClosed: The session was closed.
@@ -122,6 +119,7 @@ class SessionTable(Mapping[str, SessionContext]):
             raise self._not_found_error(context)
 
     def _not_found_error(self, context: SessionContext) -> SessionNotFound:
+        """Build the error for a session that is not in the table. The text names the session's agent if it is another one."""
         error = SessionNotFound(self.agent, context.id)
         if context.agent != self.agent:
             text = f"session {context.id} belongs to agent {context.agent!r}, not to agent {self.agent!r}"
@@ -153,11 +151,9 @@ class SessionTable(Mapping[str, SessionContext]):
     # --- loading and unloading --------------------------------------------------------------
 
     def mark_idle(self, context: SessionContext) -> None:
-        """Mark a session as idle if it has no work.
+        """Mark a session as idle if it has no work. If too many sessions are idle, unload the session that is idle longest.
 
-        If too many sessions are idle, unload the one that is idle longest.
-
-        Does nothing without a journal.
+        Without a journal, do nothing.
         """
         if not self._can_unload or context.is_busy or context.closed:
             return
@@ -169,9 +165,7 @@ class SessionTable(Mapping[str, SessionContext]):
             self._unload(self._loaded[longest])
 
     def _unload(self, context: SessionContext) -> None:
-        """Unload an idle session from memory.
-
-        The journal can restore the session, and the program may still hold its `Session` object.
+        """Unload an idle session from memory. The journal can restore the session.
 
         A session with work, a parent or children stays in memory.
         """
@@ -194,9 +188,9 @@ class SessionTable(Mapping[str, SessionContext]):
         return context
 
     def reload(self, context: SessionContext, handle: object) -> None:
-        """Put an unloaded session back into the table together with its public handle `handle`.
+        """Put an unloaded session back into the table, and connect it with its public handle `handle`.
 
-        A closed one stays out.
+        A closed session gets its handle, but is not added to the table.
         """
         context.public_session = handle
         self._unloaded.pop(context.id, None)
@@ -221,7 +215,7 @@ class SessionTrees:
         table.on_reloaded = self.attach_children
 
     def remove(self, agent: str) -> None:
-        """Remove the session table of a stopped agent. Child sessions of other agents wait for the next load of their parents."""
+        """Remove the session table of a stopped agent. Its sessions are detached from their child sessions of other agents."""
         table = self._tables.pop(agent, None)
         for parent in () if table is None else table.values():
             for child in (parent.children or {}).values():
@@ -229,7 +223,7 @@ class SessionTrees:
                     self._detach(child)
 
     def _detach(self, child: SessionContext) -> None:
-        """Detach a child session from its parent, because the agent of the parent has stopped."""
+        """Detach a child session from its parent. The child is attached again when the parent is loaded."""
         tree = child.open_tree()
         tree.root_owner, tree.parent = child.root_owner, None
         if child.task is not None:
@@ -244,14 +238,14 @@ class SessionTrees:
         return None if context is None or context.closed else context
 
     def wait_for_parent(self, parent: SessionKey, child: SessionContext) -> None:
-        """Register a loaded child session whose parent is not loaded."""
+        """Register a loaded child session whose parent is not loaded, so that `attach_children` can attach it later."""
         if len(self._parentless) >= self._purged_at:
             self._parentless = {key: waiting for key, waiting in self._parentless.items() if waiting}
             self._purged_at = max(PURGE_THRESHOLD, 2 * len(self._parentless))
         self._parentless.setdefault(parent, WeakSet()).add(child)
 
     def attach_children(self, parent: SessionContext) -> None:
-        """Attach loaded child sessions to their loaded parent."""
+        """Attach the registered child sessions of `parent`, which was just loaded."""
         for child in self._parentless.pop(parent.key, ()):
             if not child.closed:
                 child.open_tree().parent = parent
@@ -259,7 +253,7 @@ class SessionTrees:
                     parent.add_child(child)
 
     def _reload(self, child: SessionContext) -> bool:
-        """Reload an unloaded child session, because sessions with a parent stay in memory. Return False if the program holds no handle."""
+        """Put an unloaded child session back into memory. Return False if the program no longer holds its `Session` object."""
         table = self._tables.get(child.agent)
         return table is not None and table.reload_any(child.id) is child
 

@@ -38,9 +38,9 @@ async def close_tree(
 ) -> None:
     """Close a session and all its descendants durably. Sessions in memory are closed immediately, before the first wait.
 
-    `opener_of` returns the session opener of an agent by name; it loads descendants that are only in the journal.
-    The session's own close is recorded last: after a crash before that, it is open and can be closed again. If the
-    journal fails or the caller is cancelled, closing continues in the background.
+    `opener_of` returns the session opener of an agent by name, which loads descendants that are only in the journal. The close of
+    the session itself is recorded last. So after a crash the session is still open, and can be closed again. If the journal fails or
+    the caller is cancelled, closing continues in the background.
 
     Raises:
         JournalError: The sessions are closed in memory, but the journal could not record it.
@@ -75,9 +75,9 @@ async def close_tree(
 def closing_in_background(
     context: SessionContext, journal: Journal | None, opener_of: Callable[[str], SessionOpener]
 ) -> Iterator[None]:
-    """During the block, keep a session and its descendants in memory. The block closes these sessions without records.
+    """Return a block in which the caller closes a session and its descendants in memory, without records. They stay in memory.
 
-    If the block fails or is cancelled, close them durably in the background, the session last.
+    If the block fails or is cancelled, a background task closes these sessions durably, descendants first.
     """
     closing = _Closing(context, journal, opener_of)
     with ExitStack() as keeping:
@@ -95,7 +95,7 @@ def closing_in_background(
 
 @attrs.define(eq=False, repr=False)
 class _Closing(FieldRepr):
-    """A close in progress. The session stays in memory until all its descendants are closed; then its own close is recorded."""
+    """Close of a session tree in progress. The session stays in memory until its descendants are closed and its close is recorded."""
 
     _context: SessionContext
     _journal: Journal | None
@@ -107,7 +107,7 @@ class _Closing(FieldRepr):
         self._below = self._context.family()[:0:-1]
 
     async def close_below(self) -> None:
-        """Close the session in memory, and all its descendants durably. Raises the same errors as `close_tree`."""
+        """Close the session in memory, and its descendants durably. Raise the same errors as `close_tree`."""
         await self._close_loaded()
         if self._stored is not None:
             await close_below(self._context.key, self._stored, self._opener_of)
@@ -116,37 +116,38 @@ class _Closing(FieldRepr):
     def _stored(self) -> Journal | None:
         """Journal that may contain descendants of the session; None if all descendants are in memory."""
         log = self._context.log
-        are_left = any(self._is_left(each) for each in self._below)
+        are_left = any(self._has_agent_stopped(each) for each in self._below)
         if log is None or not (log.creation is None or log.has_withdrawn_child or are_left):
             return None
         return self._journal
 
-    def _is_left(self, below: SessionContext) -> bool:
-        """Return True if the agent of a descendant session was stopped in this process and may be running again."""
+    def _has_agent_stopped(self, below: SessionContext) -> bool:
+        """Return True if the agent of the descendant session `below` is another agent, and has stopped since the session was loaded."""
         return below.host is not self._context.host and host_of(below).has_ended
 
     async def _close_loaded(self) -> None:
+        """Close the session and its descendants in memory, and record the closes of the descendants."""
         await host_of(self._context).close(self._context)
         for each in self._below:
-            if not self._is_left(each):
+            if not self._has_agent_stopped(each):
                 await _write_end(each, self._journal, self._opener_of)
 
     async def _close_before_stop(self, otherwise: ExitStack) -> None:
         """Close the sessions in memory within a time limit, because the agent stops.
 
-        If no descendant stays open, the callbacks in `otherwise`, which would unload the open session, are
-        discarded.
+        `otherwise` has the callback that unloads the session without a record of its close. It is removed if all descendants are
+        closed.
         """
         with trio.move_on_after(CLOSE_TIMEOUT_SECONDS, shield=True), suppress(ActgentError):
             await self._close_loaded()
-            if self._stored is None or not await _open_below(self._context.key, self._stored):
+            if self._stored is None or not await _has_open_descendants(self._context.key, self._stored):
                 otherwise.pop_all()
 
     def continue_in_background(self, keeping: ExitStack) -> bool:
         """Continue closing in a background task after the caller was cancelled or the journal failed.
 
-        If the agent is stopping, unload the session instead and return False; it stays open in the journal. `keeping` keeps it
-        in memory.
+        If the agent is stopping, unload the session instead and return False. The session then stays open in the journal. `keeping`
+        keeps the session in memory and is closed at the end.
         """
         with suppress(NotRunning):
             if self._opener_of(self._context.agent).running.runner.start_soon(self._close_at_last, keeping):
@@ -156,6 +157,7 @@ class _Closing(FieldRepr):
         return False
 
     async def _close_at_last(self, keeping: ExitStack) -> None:
+        """Close the tree in the background. If that fails, unload the session, which stays open in the journal."""
         with keeping, ExitStack() as otherwise:
             otherwise.callback(self._unload_open)
             try:
@@ -205,7 +207,7 @@ async def _write_end(
 
 
 async def close_below(key: SessionKey, journal: Journal, opener_of: Callable[[str], SessionOpener]) -> None:
-    """Close all descendants of a closed session that are open in the journal. Raises the same errors as `close_tree`."""
+    """Close durably all descendants of a closed session that are open in the journal. Raise the same errors as `close_tree`."""
     waiting = [key]
     while waiting:
         below = await journal.children_of(waiting)
@@ -215,7 +217,8 @@ async def close_below(key: SessionKey, journal: Journal, opener_of: Callable[[st
                 await _close_stored(head.key, journal, opener_of)
 
 
-async def _open_below(key: SessionKey, journal: Journal) -> bool:
+async def _has_open_descendants(key: SessionKey, journal: Journal) -> bool:
+    """Return True if the journal has an open descendant of a session."""
     waiting, found = [key], False
     while waiting and not found:
         below = await journal.children_of(waiting)
@@ -224,9 +227,9 @@ async def _open_below(key: SessionKey, journal: Journal) -> bool:
 
 
 async def _close_stored(key: SessionKey, journal: Journal, opener_of: Callable[[str], SessionOpener]) -> None:
-    """Load a session that is open in the journal and close it durably, so that its waiting callers are notified.
+    """Load a session that is open in the journal, and close it durably. Callers that wait for the session are notified.
 
-    A session that cannot be loaded stays open and is logged.
+    If the session cannot be loaded, log the error and leave the session open.
 
     Raises:
         Fenced, JournalFull, JournalFailed: The close could not be recorded.

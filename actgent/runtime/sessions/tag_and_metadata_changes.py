@@ -14,7 +14,7 @@ from actgent.runtime.agent_directory import Directory
 from actgent.sessions.session_context import SessionContext, host_of
 from actgent.support.attrs_class_repr import FieldRepr
 
-from .answer_ratings import write_aside
+from .answer_ratings import write_outside_session
 from .remote_session_interface import RemoteSessions
 
 
@@ -29,12 +29,12 @@ class Annotator(FieldRepr):
     async def annotate(self, key: SessionKey, change: AnnotationChange) -> SessionAnnotations | None:
         """Change the tags and metadata of a session. The change is durable on return.
 
-        Return all tags and metadata after the change; None if another process, which owns the session, made the change.
+        Return all tags and metadata of the session after the change; None if another process owns the session and made the change.
 
         Raises:
             ConfigurationError: The session would have too many tags or metadata keys.
             SessionNotFound: The session does not exist.
-            JournalError: The write failed. The journal may retry it later, so the change is or is not recorded.
+            JournalError: The write failed. The journal may retry it later, so the change may be recorded or not.
             ServerUnreachable: In a cluster, the node that owns the session did not answer; the change may be recorded or
                 not.
         """
@@ -47,6 +47,7 @@ class Annotator(FieldRepr):
             return None
 
     async def _annotate(self, key: SessionKey, change: AnnotationChange) -> SessionAnnotations:
+        """Change the tags and metadata of a session of this process, and return them after the change."""
         context = self.agents.reload_context(key)
         if context is not None and not context.closed and (context.log is not None or self.journal is None):
             with host_of(context).kept(context):
@@ -76,16 +77,16 @@ class Annotator(FieldRepr):
         if changed == head.annotations:
             return changed
         record = SessionAnnotatedRecord(tags=changed.tags, metadata=changed.metadata)
-        await write_aside(journal, key, record, epoch)
+        await write_outside_session(journal, key, record, epoch)
         if (context := self.agents.find_context(key)) is not None:
             context.annotations = changed
         return changed
 
 
 async def _annotate_open(context: SessionContext, change: AnnotationChange) -> None:
-    """Change the tags and metadata of a session in memory.
+    """Change the tags and metadata of a session in memory, and record the change.
 
-    The value changes before the write, so that a concurrent change builds on it.
+    The tags and metadata change before the write, so that a concurrent change includes this one.
     """
     before = context.annotations
     changed = before.changed(change)
@@ -140,7 +141,7 @@ class Annotations:
             ConfigurationError: A tag, key or value is invalid, the session would have too many of them, or several agents
                 have a session with this id.
             SessionNotFound: The session does not exist.
-            JournalError: The write failed. The journal may retry it later, so the change is or is not recorded.
+            JournalError: The write failed. The journal may retry it later, so the change may be recorded or not.
             ServerUnreachable: In a cluster, the node that owns the session did not answer; the change may be recorded or
                 not.
         """

@@ -33,7 +33,7 @@ from actgent.support.common_mistake_hints import hints_for_readers
 from .session_follower import PAGE_RECORDS, SessionFollower, follow_session
 
 SHORT_CHARS, GROWTH_DIVISOR = 4096, 16
-"""Answers of at most `SHORT_CHARS` characters are searched for thoughts at each delta.
+"""A partial answer of at most `SHORT_CHARS` characters is searched for thoughts at each delta.
 
 A longer answer is searched each time it has grown by 1/`GROWTH_DIVISOR` of its length.
 """
@@ -41,13 +41,13 @@ A longer answer is searched each time it has grown by 1/`GROWTH_DIVISOR` of its 
 
 @attrs.frozen(kw_only=True, repr=False)
 class ObservationFilter(FieldRepr):
-    """Filter of observations by type and turn; None accepts all."""
+    """Filter of observations by type and by turn (id of its message). None accepts all types or turns."""
 
     types: Collection[ObservedType] | None = None
     turn: str | None = None
 
     def __attrs_post_init__(self) -> None:
-        """Reject unknown types, because a reader would wait for them forever.
+        """Raise if a type is unknown, because a reader would wait for it forever.
 
         Raises:
             ConfigurationError: `types` is a text, or contains an unknown type.
@@ -102,13 +102,14 @@ class ObservationReader(trio.abc.ReceiveChannel[Observed]):
             item = self._follower.receive_ready()
             if isinstance(item, FollowedRecord):
                 self._ready.extend(filter(self._wanted.takes, self._view.read(item)))
-            elif item is None and (thoughts := self._partial_answer_item()) is not None:
+            elif item is None and (thoughts := self._partial_thoughts()) is not None:
                 return thoughts
             elif item is None:
                 await self._follower.wait_for_news()
         return self._ready.popleft()
 
-    def _partial_answer_item(self) -> Observed | None:
+    def _partial_thoughts(self) -> Observed | None:
+        """Return the new thoughts in the partial answer as an observation; None if there are none, or the filter rejects them."""
         turn, answer, text = self._follower.live.whole
         known, size = self._looked if self._looked[0] == answer else ("", 0)
         if not answer or (known and size > SHORT_CHARS and len(text) - size < size // GROWTH_DIVISOR):
@@ -168,7 +169,7 @@ class RecentFollower(WakeableReader):
     """Reader of the records that a session without a journal keeps in memory."""
 
     def __init__(self, recent: RecentRecords, live: LiveText, cursor: int, view: ObservationView) -> None:
-        """Args: `view` has read the records up to the cursor, so that it resolves references in later records."""
+        """Args: `view` has processed the records up to `cursor`, so that it can resolve references in later records."""
         self.cursor = cursor
         """Number of the last received record."""
         self.live = live
@@ -185,6 +186,7 @@ class RecentFollower(WakeableReader):
                     deque(view.read(each), maxlen=0)
 
     def wake(self) -> None:
+        """Wake the task that waits in `wait_for_news`."""
         if self._news is not None:
             self._news.set()
 
@@ -262,7 +264,7 @@ async def observe_recent(
 def list_recent(
     recent: RecentRecords, *, after: int, limit: int, observation_filter: ObservationFilter
 ) -> tuple[Observed, ...]:
-    """Return observations of a session without a journal after record `after`, oldest first, at most `limit`."""
+    """Return at most `limit` observations after record `after` of a session without a journal, oldest first."""
     at_least_one("limit", limit)
     view, history, found = ObservationView(), RecentHistory(recent), list[Observed]()
     while len(found) < limit and (records := history.read()):
@@ -279,7 +281,7 @@ def list_recent(
 async def list_observations(
     journal: Journal, key: SessionKey, *, after: int, limit: int, observation_filter: ObservationFilter
 ) -> tuple[Observed, ...]:
-    """Return observations of a session in the journal after record `after`, oldest first, at most `limit`.
+    """Return at most `limit` observations after record `after` of a session in the journal, oldest first.
 
     Raises:
         SessionNotFound: The journal has no such session.
@@ -301,7 +303,10 @@ async def list_observations(
 
 
 async def _preload(journal: Journal, key: SessionKey, view: ObservationView, number: int) -> TurnAssigner:
-    """Read the page of records before `number`, so that later records can refer to earlier calls and turns."""
+    """Pass the page of records before record `number` to `view`, so that it can resolve references in later records.
+
+    Return a `TurnAssigner` that has processed the same records and assigns later records to their turns.
+    """
     names = TurnAssigner()
     begin = max(0, number - PAGE_RECORDS)
     steps = (

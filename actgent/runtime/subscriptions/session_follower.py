@@ -1,7 +1,8 @@
 """Subscription to one session: its history and its new records as one gapless stream that resumes from a cursor.
 
-The feed is opened first, then the journal is read from the cursor. Feed records with numbers already read are dropped. A
-reader that falls behind the feed reads the journal again: it loses no record, and writers never wait for it.
+The feed is opened first, then the journal is read from the cursor. Records of the feed that were already read are dropped. If
+a reader is too slow for the buffer of the feed, it reads the missed records from the journal. So it loses no record, and writers
+never wait for a reader.
 """
 
 import math
@@ -37,7 +38,7 @@ from actgent.sessions.subscriptions import (
 from actgent.support.common_mistake_hints import hints_for_readers
 
 MAX_STEP_RECORDS = 100
-"""Maximum number of records in a step that is received as a whole; the records of larger steps are received one by one."""
+"""Maximum number of records that `receive_step` returns. The records of larger steps are received one by one."""
 PAGE_RECORDS = 500
 """Maximum number of records per read of the journal."""
 FIRST_PAGE_RECORDS = 16
@@ -49,8 +50,8 @@ _ENDING = (MessageEndRecord, SessionClosedRecord, AgentMessageRecord)
 def page_ranges_before(number: int) -> Iterator[tuple[int, int]]:
     """Yield page ranges that cover the records up to `number`, newest first: (number before the page, last number of the page).
 
-    Each page has twice the records of the page before it, from `FIRST_PAGE_RECORDS` to `PAGE_RECORDS`. A follower is opened for each event
-    stream; reading 500 records at once took most of the CPU of a followed message.
+    The size of the pages doubles from `FIRST_PAGE_RECORDS` to `PAGE_RECORDS`. A follower is opened for each event stream, and a first
+    page of 500 records took most of the CPU time of a followed message.
     """
     size = FIRST_PAGE_RECORDS
     while number > 0:
@@ -88,14 +89,15 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         self._feed = feed
 
     def start_idle(self, *, is_current: bool) -> None:
-        """Start the reader without a search for the open turn, because no turn is open at the cursor.
+        """Start the reader at a cursor at which no turn is open, so that the reader need not search for the open turn.
 
-        `is_current` is True if the cursor is at the last record; the feed then has the next one.
+        `is_current` is True if the cursor is at the last record. Then all further records arrive in the feed.
         """
         self._names = TurnAssigner()
         self._is_behind = not is_current
 
     def wake(self) -> None:
+        """Wake the task that waits in `wait_for_news`."""
         self._feed.wake()
 
     @property
@@ -127,10 +129,10 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         if self._is_closed:
             raise trio.ClosedResourceError
         if self._ready:
-            return self._take()
+            return self._pop_ready()
         if self._has_ended:
             raise trio.EndOfChannel
-        return None if self._is_behind or self._feed.has_news else self._take_new_text()
+        return None if self._is_behind or self._feed.has_news else self._pop_new_text()
 
     def receive_now(self) -> FollowedItem | None:
         """Return the next item, also from the feed, without blocking; None if `wait_for_news` has to be awaited first.
@@ -142,15 +144,14 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         while (item := self.receive_ready()) is None:
             if self._is_behind or not self._feed.has_news or (received := self._next_item_nowait()) is None:
                 return None
-            self._take_in(received)
+            self._add_feed_item(received)
         return item
 
     def receive_step(self) -> Written | None:
-        """Return the next group of records that the journal wrote together, and mark them as received.
+        """Return the next step (records that the journal wrote together) of the feed, and mark its records as received.
 
-        Return None if the feed does not have all records of the group.
-
-        None does not mean that nothing is available: call `receive_now`.
+        Return None if the feed has no complete step of at most `MAX_STEP_RECORDS` records. Items may still be available from
+        `receive_now`.
 
         Raises:
             trio.EndOfChannel: The session is closed or erased, and everything was received.
@@ -169,13 +170,14 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
             self.cursor = item.last
             return item
         if item is not None:
-            self._take_in(item)
+            self._add_feed_item(item)
         return None
 
     def wake_for(self, woken_by: Callable[[Sequence[Record]], bool]) -> None:
         """Set the records for which `wait_for_news` returns.
 
-        It then returns only for records that `woken_by` accepts, for a full feed buffer, or for partial text.
+        After this call, `wait_for_news` returns only for records that `woken_by` accepts, for a full feed buffer, or for partial
+        text.
         """
         self._feed.woken_by = woken_by
 
@@ -193,17 +195,15 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         else:
             await self._feed.wait()
 
-    def _take(self) -> FollowedRecord:
+    def _pop_ready(self) -> FollowedRecord:
+        """Remove and return the next buffered record, and advance the cursor to it."""
         item = self._ready.popleft()
         self.cursor = item.number
         self._note_received(item.record)
         return item
 
     def _note_received(self, record: Record) -> None:
-        """Process a record that the reader has received.
-
-        It may replace the partial text of an answer or turn, or end the session.
-        """
+        """Process a record that the reader has received: it can end the partial answer, the turn or the session."""
         live = self._live
         if type(record) is MessageEndRecord:
             if record.message_id == live.turn:
@@ -230,7 +230,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
 
     async def _read_feed(self) -> None:
         try:
-            self._take_in(await self._feed.receive())
+            self._add_feed_item(await self._feed.receive())
         except FeedLagged:
             self._is_behind = True
         except trio.EndOfChannel:
@@ -261,7 +261,8 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
     def _moved(self) -> SessionMoved:
         return SessionMoved(self._key.agent, self._key.session_id)
 
-    def _take_in(self, item: Written | Erased) -> None:
+    def _add_feed_item(self, item: Written | Erased) -> None:
+        """Add the records of a feed item to the buffered records. After a gap, mark the reader to read the journal."""
         last = self._ready[-1].number if self._ready else self.cursor
         if isinstance(item, Erased):
             self._has_ended = True
@@ -270,7 +271,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         elif item.last > last:
             self._ready.extend(self._names.number_records(item, last))
 
-    def _take_new_text(self) -> PartialText | CallProgress | None:
+    def _pop_new_text(self) -> PartialText | CallProgress | None:
         live = self._live
         if live.reply_id:
             answer, shown = self._shown
@@ -285,9 +286,9 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
                     begin=begin,
                     text=live.read(begin),
                 )
-        return self._take_progress() if live.progress else None
+        return self._pop_progress() if live.progress else None
 
-    def _take_progress(self) -> CallProgress | None:
+    def _pop_progress(self) -> CallProgress | None:
         for call_id, progress in self._live.progress.items():
             if self._progress.get(call_id) is not progress:
                 kept = {known: each for known, each in self._progress.items() if known in self._live.progress}
@@ -312,7 +313,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
 
 
 async def _find_turn(journal: Journal, key: SessionKey, cursor: int) -> str:
-    """Return the id of the turn that is running after record `cursor`, from the records before it; empty if no turn is running."""
+    """Return the id of the turn that is open after record `cursor`, from the records before it; empty if no turn is open."""
     for begin, end in page_ranges_before(cursor):
         records = await journal.read(key.session_id, agent=key.agent, after=begin, limit=end - begin)
         turn = turn_at_end(records[: end - begin])
@@ -324,9 +325,9 @@ async def _find_turn(journal: Journal, key: SessionKey, cursor: int) -> str:
 async def read_past(
     journal: Journal, key: SessionKey, *, after: int, last: int
 ) -> AsyncGenerator[FollowedRecord, None]:
-    """Yield the records of a session from after record `after` to record `last`, each with its turn.
+    """Yield the records of a session after record `after` up to record `last`, each with its turn.
 
-    Unlike `follow_session`, it waits for no new records. So it also reads sessions that other processes own.
+    The generator does not wait for new records, so it can also read sessions that other processes own.
     """
     names = TurnAssigner(await _find_turn(journal, key, after))
     while after < last:
@@ -358,8 +359,9 @@ async def follow_session(
         table: The agent's sessions in memory; None if the agent is not running in this process.
         key: Agent and id of the session.
         after: Record number after which the reader starts; None starts at the newest record.
-        thinks: True if partial thoughts are received too.
-        is_idle: True if no turn is open after record `after`. This saves the search for it, and the first read of the journal.
+        thinks: True if the reader also receives partial thoughts.
+        is_idle: True if no turn is open after record `after`. Then the search for the open turn and the first read of the
+            journal are omitted.
 
     Raises:
         ConfigurationError: The runtime has no journal.

@@ -2,7 +2,7 @@
 
 An approval is open until its decision is in the journal. While a decision is being written, the approval is open
 but not `undecided`: a second decision waits until the first write succeeds or fails. When no approval of the turn
-is open, the turn resumes. An approved call then runs; a rejection becomes the result of its call.
+is open, the turn resumes. Then an approved tool call runs, and a rejection becomes the result of its call.
 """
 
 import json
@@ -40,7 +40,7 @@ from actgent.messages import Message, ToolCall
 from actgent.support.attrs_class_repr import FieldRepr
 
 REMEMBERED = 1000
-"""Maximum number of decisions that a session remembers, to detect a second decision about an approval."""
+"""Maximum number of decisions that a session stores, to detect a second decision about an approval."""
 
 GUARDED = "guard/"
 """Prefix of the call id in an approval that a guard requested. Such an approval is about a message, not about a tool
@@ -65,7 +65,7 @@ class PendingCalls(FieldRepr):
 
 @attrs.frozen(repr=False)
 class PendingDecision(FieldRepr):
-    """An approver's decision about a tool call that has no result yet."""
+    """Decision of an approval whose tool call has no result yet."""
 
     approval: Approval
     """The approval that the decision answers."""
@@ -74,7 +74,7 @@ class PendingDecision(FieldRepr):
 
     @property
     def grant(self) -> Grant | None:
-        """The decision if it allows the tool call to run; None if the decision contains the result of the call or rejects the call."""
+        """The decision, if it allows the tool call to run; None if it supplies the result of the call or rejects the call."""
         decision = self.decision
         if isinstance(decision, Edit):
             return decision
@@ -143,8 +143,8 @@ class ApprovalLedger(FieldRepr):
     ) -> None:
         """Update the open approvals and decisions from one journal record.
 
-        The decision about a withdrawn approval is ignored. A new approval request for a call replaces the earlier decision
-        about the call.
+        A decision about a withdrawn approval is ignored. A new approval request for a call replaces the earlier decision about the
+        call.
         """
         match record:
             case ApprovalRequestRecord(approval=approval):
@@ -160,18 +160,15 @@ class ApprovalLedger(FieldRepr):
                 self.is_suspended = isinstance(record, SuspensionRecord)
 
     def _find_decided(self, approval_id: str) -> Approval | None:
-        """Return the approval with this id if its decision is already known; None otherwise.
+        """Return the approval with this id if it is decided and its call has no result yet; None otherwise.
 
-        A decision can be in the journal although its write reported a failure.
+        A decision can be in the journal although its write has reported a failure.
         """
         each = (verdict.approval for verdict in self._verdicts.values())
         return next((approval for approval in each if approval.id == approval_id), None)
 
     def close(self, call_ids: Iterable[str]) -> None:
-        """Remove the decisions about tool calls that now have results, and withdraw the open approvals of these calls.
-
-        `call_ids` are the ids of these calls.
-        """
+        """Remove the decisions about the tool calls with these ids, and withdraw their open approvals: the calls have results."""
         closed = set(call_ids)
         for call_id in closed:
             self._verdicts.pop(call_id, None)
@@ -181,9 +178,9 @@ class ApprovalLedger(FieldRepr):
             self._end_writing(approval.id)
 
     def withdraw_guard_approvals(self) -> bool:
-        """Withdraw the approvals that guards requested for messages, because their turn has ended.
+        """Withdraw the open approvals of guards, and remove their decisions, because the turn has ended.
 
-        Approvals of tool calls stay. Return True if an approval was withdrawn.
+        Approvals of tool calls are not changed. Return True if an approval or a decision of a guard existed.
         """
         asked = {each.call_id for each in self.open.values()} | self._verdicts.keys()
         guarded = [call_id for call_id in asked if call_id.startswith(GUARDED)]
@@ -245,13 +242,13 @@ class ApprovalLedger(FieldRepr):
         return next((each for each in self.open.values() if each.call_id == call_id), None)
 
     def verdict(self, call_id: str) -> PendingDecision | None:
-        """Return the decision about the tool call with this id, while the call has no result; None otherwise."""
+        """Return the decision about a tool call that has no result yet; None if the call has no such decision."""
         return self._verdicts.get(call_id)
 
     def reuse_decision(self, approval_id: str) -> bool:
-        """Apply the existing decision about an approval to a repeated call with the same question.
+        """Use an existing decision again for a tool call that requests the same approval again.
 
-        No approver is asked. Return False if no decision about the approval exists.
+        Return False if no decision about the approval exists. Then an approver must decide.
         """
         for call_id, verdict in self._verdicts.items():
             if verdict.approval.id == approval_id:
@@ -297,7 +294,7 @@ class ApprovalLedger(FieldRepr):
             await writing.wait()
 
     def begin(self, approval: Approval) -> None:
-        """Mark an approval, because its decision is being written to the journal.
+        """Mark an approval as being decided, while its decision is written to the journal.
 
         Other decisions about the approval wait for the end of this write.
         """

@@ -1,11 +1,11 @@
 """Tasks that a session delegates to other agents. Each task is a child session with one message.
 
-    ask       the turn waits for the answer, and stops the task if it is stopped
-    delegate  the turn does not wait; the answer is a message to the parent session, which starts a turn
+    ask       the turn waits for the answer; if the turn is stopped, the task is also stopped
+    delegate  the turn does not wait; a report message with the outcome starts a turn of the parent session
 
-With a journal both survive restarts. The id of the child session is derived from the call, so a resumed turn finds the child or
-its answer. The outcome is recorded in the child's journal after the answer. The parent session accepts the report, under an id
-that is accepted once, before the child's message ends. So a report is neither lost nor duplicated.
+With a journal, both kinds survive restarts. The id of the child session is derived from the tool call, so a resumed turn finds the
+child or its answer. The parent session accepts the report before the child's message ends, and accepts each report id once. So a
+report is neither lost nor duplicated.
 """
 
 import hashlib
@@ -43,9 +43,9 @@ class Task(FieldRepr):
     name: str = ""
     """Task id that the parent session chose; empty if the id of the child session is the task id."""
     is_unclaimed: bool = False
-    """True if the task was restored after a restart, and its parent's resumed turn has not asked for the task again yet."""
+    """True if the task was restored after a restart, and no resumed turn of the parent has requested the task again yet."""
     is_answered: bool = False
-    """True if the outcome was recorded before a restart, and the child session still has messages to answer."""
+    """True if the outcome of the task was recorded before a restart."""
     deadline: float = 0.0
     """Unix time in seconds at which the task is stopped; 0 means no deadline."""
     seconds: float = 0.0
@@ -54,7 +54,7 @@ class Task(FieldRepr):
     """Parent session in another pool, as `POOL/AGENT/ID`; empty for a parent in this pool."""
 
     def tell_deadline(self, now: float) -> None:
-        """Limit the waits and model calls of the task's turn to its deadline. `now` is steady Unix time in seconds."""
+        """Pass the task's deadline to its future, which limits the waits and model calls of the task's turn. `now` is steady Unix time in seconds."""
         if self.deadline:
             self.future.wait_until(trio.current_time() + self.deadline - now)
 
@@ -74,9 +74,9 @@ class TaskDeadline(DurableTimer):
 
 
 def id_below(session_id: str, name: str) -> str:
-    """Return the id of a descendant session with the name `name` in the tree of the session `session_id`.
+    """Return the id of the descendant `name` of the session `session_id`.
 
-    Ids in one tree begin with the id of the topmost session and `/`, so one process owns them all.
+    Ids of descendants begin with the id of the topmost session and `/`, so one process owns the whole tree.
     """
     return f"{session_id.partition('/')[0]}/{name}"
 

@@ -1,4 +1,4 @@
-"""The schedules of a session: set, removed, stored in snapshots and restored.
+"""Schedules of a session: setting, removing, storing in snapshots, and restoring.
 
 `timer_handlers` sends the messages of due schedules.
 """
@@ -33,17 +33,17 @@ T = TypeVar("T")
 MAX_SCHEDULES = 100
 """Maximum number of schedules of one session."""
 MAX_REMEMBERED_IDS = 1000
-"""Maximum number of schedule ids that a session remembers; setting a known id has no effect."""
+"""Maximum number of schedule ids that a session remembers. Setting a schedule with a remembered id has no effect."""
 TREE_WINDOW_SECONDS = 60.0
 """Turns that a turn schedules within this number of seconds count as turns that it causes.
 
-The value is the shortest interval of a cron expression. Therefore `Limits.tree_model_calls` bounds a chain of turns that
-schedule each other. Later schedules are bounded by time: an agent may schedule itself each hour for a year.
+The value is the shortest interval of a cron expression. So `Limits.tree_model_calls` limits a chain of turns that schedule each
+other at short intervals. Longer intervals are not limited: an agent may schedule itself each hour for a year.
 """
 
 
 def _of_schedule(value: Callable[[Schedule], T]) -> T:
-    """Return a default for a field of `ScheduleTimer`, which the function `value` computes from the timer's schedule."""
+    """Return an attrs default for a field of `ScheduleTimer`. `value` computes the default from the timer's schedule."""
     return attrs.Factory(lambda timer: value(timer.schedule), takes_self=True)
 
 
@@ -52,7 +52,7 @@ class ScheduleTimer(DurableTimer):
     """Durable timer for the next time of a schedule."""
 
     schedule: Schedule
-    """Schedule whose next time the timer waits for."""
+    """Schedule of the timer. The timer fires at the next time of the schedule."""
     last_id: str = ""
     """Id of the last message that the schedule sent; empty before the first."""
     variables: Context | None = None
@@ -66,12 +66,13 @@ class ScheduleTimer(DurableTimer):
     The first turn of the schedule is charged to these accounts.
     """
     depth: int = 0
-    """Number of turns in the chain of requests that led to the schedule."""
+    """Depth of nested agent calls at which the schedule was set."""
     deepest: int = 0
-    """Lowest maximum for `depth` among the limits of the turns in that chain; 0 means unlimited."""
+    """Maximum depth of nested agent calls for the turns of the schedule; 0 means unlimited."""
     accounts: tuple[Account, ...] = ()
-    """Budget accounts for `account_keys`.
-    Empty if the schedule was loaded from the journal: they are then opened when the schedule fires.
+    """Budget accounts with the keys `account_keys`; empty if the schedule was loaded from the journal.
+
+    The accounts of a loaded schedule are opened when the schedule fires.
     """
     via: str = ""
     """Names of the untrusted sources of another session whose turn set this schedule; empty if there are none."""
@@ -110,8 +111,8 @@ async def set_schedule(
 ) -> Schedule:
     """Set a schedule in a session, and return it. The schedule is durable on return.
 
-    If the session has had a schedule with this id, return that one instead. A concurrent call with the same id waits for the
-    first call, and sets the schedule if the first call fails.
+    If the session remembers a schedule with this id, return that schedule and set nothing. A concurrent call with the same id waits
+    for the first call, and sets the schedule if the first call fails.
 
     Args:
         context: Session that will receive the schedule's messages.
@@ -155,7 +156,7 @@ async def set_schedule(
 
 
 async def _set(context: SessionContext, timer: ScheduleTimer) -> None:
-    enter(context, timer)
+    add_schedule(context, timer)
     try:
         await _write(context, _record(timer))
     except BaseException:
@@ -176,7 +177,7 @@ async def is_set(context: SessionContext, timer: ScheduleTimer) -> bool:
 
 @contextmanager
 def _being_set(context: SessionContext, schedule_id: str) -> Iterator[None]:
-    """Mark a schedule id as being written during a `with` block. Concurrent calls with the same id wait."""
+    """Return a block in which a schedule id is marked as being written. Other calls with this id wait for the end of the block."""
     writing = context.schedules.writing
     done = writing[schedule_id] = trio.Event()
     try:
@@ -260,7 +261,7 @@ def restore_schedule(
     """Apply a schedule record to a session that is being restored."""
     match record:
         case ScheduleRecord():
-            enter(context, _timer(record))
+            add_schedule(context, _timer(record))
         case ScheduleFiredRecord():
             apply_fired(context, record)
         case ScheduleRemovedRecord():
@@ -283,11 +284,8 @@ def schedules_in(records: Iterable[Record]) -> tuple[Schedule, ...]:
     return tuple(sorted(found.values(), key=lambda each: each.at))
 
 
-def is_over_by_time(records: Iterable[Record], schedule_id: str) -> bool:
-    """Return True if the last record of a schedule is a record of its firing, so that the schedule has ended.
-
-    A repeating schedule has not ended, but also gives True after a firing.
-    """
+def has_fired_last(records: Iterable[Record], schedule_id: str) -> bool:
+    """Return True if the last record of a schedule is a firing. A schedule that does not repeat has then ended."""
     last: Record | None = None
     for record in records:
         match record:
@@ -364,10 +362,10 @@ def _timer(record: ScheduleRecord) -> ScheduleTimer:
     )
 
 
-def enter(context: SessionContext, timer: ScheduleTimer) -> None:
+def add_schedule(context: SessionContext, timer: ScheduleTimer) -> None:
     """Add the schedule of a timer to a session, and set the timer.
 
-    The id of the schedule is remembered, so that a repeated key sets no second schedule.
+    The session remembers the id of the schedule, so that a second schedule with this id is not set.
     """
     known = context.schedules.scheduled
     known[timer.schedule.id] = timer.schedule
@@ -379,7 +377,7 @@ def enter(context: SessionContext, timer: ScheduleTimer) -> None:
 def apply_fired(context: SessionContext, fired: ScheduleFiredRecord) -> None:
     """Apply the record of a fired schedule: set the next time of the schedule, or remove a schedule that does not repeat.
 
-    Later turns of the schedule do not count for the budget of the turn that set it.
+    Further turns of the schedule are not charged to the budget of the turn that set the schedule.
     """
     found = schedule_timers(context).get(fired.schedule_id)
     if found is None:

@@ -54,8 +54,8 @@ def outcome_of(
     return make_record(text=text, shortfall=shortfall or "", is_json=is_json)
 
 
-def with_shortfall(text: str, shortfall: str) -> str:
-    """Return the text of an answer. If the answer is incomplete, put a line with the reason `shortfall` in front of the text.
+def with_status_line(text: str, shortfall: str) -> str:
+    """Return the text of an answer. If the answer is incomplete, begin with a line that contains its status.
 
     `shortfall` is the status, such as `partial`; it is empty for a complete answer.
     """
@@ -86,9 +86,7 @@ def report_text(agent: str, task_id: str, answered: TaskOutcomeRecord) -> str:
     """Return the text that reports a task's outcome to the parent session. Untrusted text is enclosed in delimiters."""
     text = fence(answered.text, answered.origin) if answered.origin else answered.text
     if answered.failed is None and answered.shortfall:
-        return (
-            f"Task {task_id}, given to agent {agent!r}, has ended. {with_shortfall(text, answered.shortfall)}"
-        )
+        return f"Task {task_id}, given to agent {agent!r}, has ended. {with_status_line(text, answered.shortfall)}"
     if answered.failed is None:
         return f"Task {task_id} was done by agent {agent!r}:\n{text}"
     return f"Task {task_id}, given to agent {agent!r}, failed ({answered.failed}): {text}"

@@ -24,7 +24,7 @@ from actgent.support.attrs_class_repr import FieldRepr
 
 @attrs.define(eq=False, repr=False)
 class TurnProgress(FieldRepr):
-    """Counters of a turn. A checkpoint contains them, so that a resumed turn continues counting."""
+    """Counters of a turn. A checkpoint contains the counters, so that a resumed turn continues counting."""
 
     calls: int = 0
     """Number of model calls so far."""
@@ -69,7 +69,7 @@ class TurnCheckpoint(FieldRepr):
     progress: TurnProgress = attrs.field(factory=TurnProgress)
     """Counters of the turn."""
     stop: str = ""
-    """Stop reason of the turn's last model answer; empty if the next step of the turn is a model call."""
+    """Stop reason of the model answer with which the turn continues; empty if the turn continues with a model call."""
     state_number: int = 0
     """Number of state changes of the session at the last message of the turn."""
     delivered: set[str] = attrs.field(factory=set)
@@ -91,7 +91,7 @@ class TurnCheckpoint(FieldRepr):
     charged: set[str] = attrs.field(factory=set)
     """Ids of the model answers whose tool calls are counted in the recorded usage."""
     guarded: dict[str, GuardDecisionRecord] = attrs.field(factory=dict)
-    """Decisions of the guards by the id of the checked answer; the empty id has the decision about the outcome of the turn."""
+    """Decisions of the guards by the id of the checked answer. The empty id has the decision about the messages of the turn."""
     is_redacted: bool = False
     """True if the text of the turn's last message was redacted in the journal."""
     _last_calls: tuple[ToolCall, ...] = ()
@@ -119,7 +119,7 @@ class TurnCheckpoint(FieldRepr):
                 progress.remember(record.called or (record.last_call,))
 
     def apply_usage(self, record: UsageRecord | DownstreamUsageRecord) -> None:
-        """Add the tokens and cost of a record to the turn (`spent`), or to the turns that the turn causes (`tree_spent`)."""
+        """Add the amounts of a usage record to `spent`, or to `tree_spent` if the record is about the turns that the turn causes."""
         if record.of:
             self.charged.add(record.of)
         if isinstance(record, DownstreamUsageRecord):
@@ -129,7 +129,7 @@ class TurnCheckpoint(FieldRepr):
             self.spent += Amounts.of(record)
 
     @property
-    def unsettled(self) -> set[str]:
+    def unfinished_calls(self) -> set[str]:
         """Ids of the tool calls that may have run and have no recorded result."""
         return self.started - self.finished.keys()
 
@@ -142,7 +142,7 @@ class TurnCheckpoint(FieldRepr):
         | GuardDecisionRecord
         | ApprovalRequestRecord,
     ) -> None:
-        """Update the checkpoint from one other record: started or finished calls, outcomes, deliveries, or guard decisions."""
+        """Update the checkpoint from a record about started or finished calls, outcomes, deliveries, guard decisions or approvals."""
         match record:
             case ApprovalRequestRecord(
                 approval=approval

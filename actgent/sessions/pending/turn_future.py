@@ -76,7 +76,7 @@ class Stoppable(typing.Protocol):
 
 @attrs.frozen(repr=False)
 class Outcome(FieldRepr):
-    """Outcome of an ended message, kept for callers that send a message with the same id again."""
+    """Outcome of an ended message, stored for callers that send a message with the same id again."""
 
     reply: Reply | None = None
     """Reply to the message; None if the message failed."""
@@ -94,14 +94,12 @@ def reply_of_event(event: Event | None) -> Reply:
 
 
 class TurnFuture:
-    """Outcome of one sent message, for one caller that waits for it."""
+    """Future outcome of one sent message, for one caller that waits for the outcome."""
 
-    def __init__(self, options: CallOptions, *, is_patient: bool = False) -> None:
+    def __init__(self, options: CallOptions, *, waits_for_approvals: bool = False) -> None:
         self.options = options
-        self.is_patient = is_patient
-        """True if the caller also waits while the turn waits for approvals. False raises `Suspended` in the caller
-        instead.
-        """
+        self.waits_for_approvals = waits_for_approvals
+        """True if the caller continues to wait while the turn waits for approvals. False raises `Suspended` in the caller."""
         self.done = trio.Event()
         self.reply: Reply | None = None
         self.event: Event | None = None
@@ -125,17 +123,16 @@ class TurnFuture:
         """Futures of callers of the calling turn. Their time limits are paused while this caller waits."""
 
     def abandon(self) -> None:
-        """Stop waiting for the outcome. If no other caller waits for the turn, the turn is stopped as soon as it runs."""
+        """Stop waiting for the outcome. If no other caller waits for the turn, stop the turn, or stop it when it starts."""
         self.abandoned = True
         self.detach()
         if self.turn is not None:
             self.turn.leave(self)
 
     async def leave(self, host: Stoppable) -> None:
-        """Stop waiting after the waiting task was cancelled. The turn is stopped if no other caller waits for it.
+        """Stop waiting after the waiting task was cancelled. If no other caller waits for the turn, stop the turn.
 
-        If the agent `host` of the waiting code is stopping, the turn is not stopped, because the agent's next start resumes
-        it.
+        If the agent `host` of the waiting code is stopping, do nothing: its next start resumes the waiting code.
         """
         await (
             trio.lowlevel.cancel_shielded_checkpoint()
@@ -172,10 +169,9 @@ class TurnFuture:
         self.finish()
 
     def expire(self, error: Exception) -> None:
-        """End the wait at the caller's timeout with `error`. Does nothing if the wait has ended.
+        """End the wait with `error`, because the timeout of the caller is over. Do nothing if the wait has ended.
 
-        If no other caller waits, the turn is stopped with `error`; otherwise only this caller receives a
-        failure.
+        If no other caller waits for the turn, stop the turn with `error`. Otherwise only this caller receives the failure.
         """
         if self.done.is_set():
             return
@@ -189,11 +185,10 @@ class TurnFuture:
         self.abandon()
         self.finish()
 
-    def pause_tool_timeout(self, caller: CallingSession | None) -> None:
-        """Connect the wait to the time limits of the calling code, such as tool timeouts.
+    def bind_time_limits(self, caller: CallingSession | None) -> None:
+        """Store the time limits of the calling task, such as tool timeouts, so that they pause during suspensions for approvals.
 
-        These limits are paused while the awaited turn is suspended for an approval. `caller` is the calling session; None
-        outside of turns.
+        `caller` is the calling session; None outside of turns.
         """
         if self._holds:
             for each in self._resume_time_limits():
@@ -207,14 +202,14 @@ class TurnFuture:
                 each.hold()
 
     def wait_until(self, deadline: float) -> None:
-        """Set a latest time for the wait, on trio's clock. Suspensions for approvals do not extend this time."""
+        """Set the latest end of the wait, in seconds of trio's clock. Suspensions for approvals do not extend this time."""
         self._until = min(self._until, deadline)
 
     def deadline(self) -> float:
-        """Return the time until which the outcome is useful, in seconds of trio's clock.
+        """Return the time until which a caller can use the outcome, in seconds of trio's clock.
 
-        It is the earlier one of two times: the caller's deadline, and the latest deadline of the callers that wait for the
-        caller's turn.
+        This is the earlier one of two times: the deadline of this caller, and the latest deadline of the callers that wait for the turn
+        of this caller.
         """
         until, above = math.inf, [self]
         while len(above) == 1:  # callers of callers
@@ -231,7 +226,7 @@ class TurnFuture:
     def hold(self) -> None:
         """Pause the time limits of this caller and of all direct and indirect callers that wait for its turn.
 
-        It is called when the awaited turn is suspended for an approval.
+        Call this method when the awaited turn is suspended for an approval.
         """
         held = [self]
         while held:
@@ -240,7 +235,7 @@ class TurnFuture:
     def pause_own_timeouts(self) -> "tuple[TurnFuture, ...]":
         """Pause the time limits of this caller. Return the futures of the callers that wait for the turn of this caller.
 
-        If the limits are paused already, only count the pause and return nothing.
+        If the limits are already paused, only count this pause, and return no futures.
         """
         self._holds += 1
         return self._stop_time() if self._holds == 1 else ()
@@ -252,9 +247,9 @@ class TurnFuture:
             released += released.pop().resume_own_timeouts()
 
     def resume_own_timeouts(self) -> "tuple[TurnFuture, ...]":
-        """Undo one pause of this caller's time limits. If no pause is left, the limits continue.
+        """Undo one pause of this caller's time limits. After the last pause, the limits continue.
 
-        Then return the futures of the callers that wait for its turn; otherwise return nothing.
+        Return the futures of the callers that wait for the turn of this caller, if the limits continue; otherwise no futures.
         """
         if not self._holds:
             return ()
@@ -278,7 +273,7 @@ class TurnFuture:
     def _resume_time_limits(self) -> "tuple[TurnFuture, ...]":
         """Resume the time limits of this caller.
 
-        Return the futures of the callers that waited for its turn when the limits were paused.
+        Return the futures of the callers that waited for the turn of this caller when the limits were paused.
         """
         for limit in self._limits:
             limit.release()
@@ -313,13 +308,13 @@ class TurnFuture:
         return False
 
     def receive_delivery(self, delivery: object) -> None:
-        """Receive an outcome, tool result or stream event of the turn. Ignored here; streams override it."""
+        """Receive an outcome, tool result or stream event of the turn. This class ignores them; `TurnStream` stores them."""
 
     async def wait_capacity(self) -> None:
-        """Wait until the caller can receive another token. Returns at once here; streams override it."""
+        """Wait until the caller can receive another token. In this class, return at once; in `TurnStream`, wait for the reader."""
 
     async def receive_partial(self, text: str, attempt: int) -> None:
-        """Receive a piece of a streamed answer, if `wants_stream`. A new attempt discards the pieces of earlier attempts."""
+        """Receive a text delta of a streamed answer, if `wants_stream` is True. A new attempt discards the deltas of earlier ones."""
 
     def receive_answer(self, answer: ModelResponse) -> None:
         """Receive a complete answer of the model, after it was recorded and before it is processed."""

@@ -1,4 +1,4 @@
-"""Model options of one turn in the form that the journal stores, so that a resumed turn keeps them."""
+"""Model options of one turn, in the form that the journal stores. A resumed turn restores its options from them."""
 
 import json
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 class TurnReader(trio.abc.ReceiveChannel[T], Generic[T]):
     """Receive channel with an unbounded buffer, whose writer can wait for room.
 
-    Writers of tokens wait, so a slow reader slows down the model. Deliveries that end a turn do not wait, so a
+    Writers of tokens wait for room, so a slow reader slows down the model. Deliveries that end a turn are added without a wait, so a
     reader cannot block the end of a turn.
     """
 
@@ -93,7 +93,7 @@ class TurnReader(trio.abc.ReceiveChannel[T], Generic[T]):
 
 
 def mark_reported(deliveries: trio.abc.ReceiveChannel[Any]) -> None:
-    """Mark a stream whose reader shows failures and approvals to users, so that actgent does not log these failures."""
+    """Mark a stream whose reader shows failures and approvals to users, so that actgent logs no warnings about them."""
     if isinstance(deliveries, TurnReader):
         deliveries.is_heeded = True
 

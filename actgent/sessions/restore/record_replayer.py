@@ -1,8 +1,7 @@
 """`RecordReplayer`: applies journal records to a session one after another, to restore the session.
 
-Earlier versions recorded the end of a turn whose journal had failed without the results of its calls, and providers
-reject such a conversation. The missing results are added when the session is restored, the same each time, so the
-journal stays unchanged.
+If the journal had failed during a turn, earlier versions recorded the end of the turn without the results of its tool calls.
+Providers reject such a conversation. Each restore of the session adds the same missing results, and does not change the journal.
 """
 
 from collections.abc import Iterable, Sequence
@@ -60,9 +59,9 @@ TOOLS = Sender("tools", "tool")
 
 
 def close_calls(answer: Message, calls: Iterable[ToolCall], turn: TurnCheckpoint) -> Message:
-    """Return the tool message that gives each open tool call of a model answer a result, because the turn of the calls has ended.
+    """Return the message with the results of the open tool calls of a model answer, after the end of their turn.
 
-    It has a result for each call: the recorded result, or else an error that says if the call may have run.
+    The result of a call is the recorded result, or else an error that says if the call may have run.
     """
     batch = Batch(tuple(calls), ToolRegistry())
     for place, call in enumerate(batch.calls):
@@ -103,10 +102,7 @@ class RestoredSession(FieldRepr):
 
 
 def is_unused(records: Sequence[Record]) -> bool:
-    """Return True if records show that a new session was withdrawn before a caller received it.
-
-    The id of such a session is free.
-    """
+    """Return True if records show that the creation of their session failed, so that its id can be used again."""
     return any(isinstance(record, SessionClosedRecord) and record.unused for record in reversed(records))
 
 
@@ -123,9 +119,9 @@ class RecordReplayer:
         self._waiting: dict[str, MessageAcceptedRecord] = {}
         self._turn: TurnCheckpoint | None = None
         self._unkept: TurnCheckpoint | None = None
-        """Checkpoint of the last turn, if the journal failed during it; else None."""
+        """Checkpoint of the last turn, if the journal failed during that turn; else None."""
         self._asking: Message | None = None
-        """Answer whose tool calls have no results yet; None if there is none."""
+        """Model answer whose tool calls have no results yet; None if there is none."""
         self._is_closed = self._is_described = False
         self.due = 0.0
         self.number = 0
@@ -159,7 +155,7 @@ class RecordReplayer:
             case MessageAppendedRecord():
                 self._begin_turn(record)
             case AgentMessageRecord():
-                self._say(record)
+                self._append_agent_message(record)
             case StateChangeRecord() | ActionFailureRecord() | StateRollbackRecord():
                 self._restore_state(record)
             case MessageEndRecord(message_id=message_id, failed=failed):
@@ -167,7 +163,7 @@ class RecordReplayer:
             case FailureRecord():
                 self._fail(record)
             case UsageRecord() | DownstreamUsageRecord():
-                self._pay(record)
+                self._add_usage(record)
             case (
                 CallsStartedRecord()
                 | CallFinishedRecord()
@@ -179,9 +175,9 @@ class RecordReplayer:
             case ApprovalRequestRecord() | ApprovalDecisionRecord() | SuspensionRecord() | ResumptionRecord():
                 self._read_approval(record)
             case _:
-                self._read_aside(record)
+                self._read_outside_turn(record)
 
-    def _read_aside(self, record: Record) -> None:
+    def _read_outside_turn(self, record: Record) -> None:
         """Apply a record that does not belong to a turn, such as the record of a schedule or of a changed tag."""
         match record:
             case SystemPromptRecord(system=system, via=via):
@@ -244,6 +240,7 @@ class RecordReplayer:
         return accepted.message
 
     def _accept(self, record: MessageAcceptedRecord) -> None:
+        """Add an accepted message to the waiting messages."""
         message = record.message
         self._waiting[message.id] = record
         if self._is_described:
@@ -257,6 +254,7 @@ class RecordReplayer:
         self._context.restore_message(acceptance)
 
     def _end(self, message_id: str, failed: str | None) -> None:
+        """End a waiting message and, if it is open, its turn. `failed` is the failure kind; None if the message was answered."""
         self.failed.pop(message_id, None)
         if self._waiting.pop(message_id, None) is not None:
             may_return = failed in (REFUSED, NOT_KEPT)
@@ -273,27 +271,29 @@ class RecordReplayer:
             self._turn = None
 
     def _fail(self, record: FailureRecord) -> None:
-        """Store the recorded failure of a message that has not ended yet. The handlers may not have received this failure."""
+        """Store the recorded failure of a message that has not ended yet, because its handlers may not have received the failure."""
         acceptance = self._context.find_message(record.message_id)
         if acceptance is not None:
             acceptance.failed = record
             self.failed[record.message_id] = record
 
     def _close_calls(self, turn: TurnCheckpoint) -> None:
-        """Append results for the tool calls of an ended turn that have none."""
+        """Append results for those tool calls of an ended turn that have no results."""
         if self._asking is not None:
             results = close_calls(self._asking, self._asking.tool_calls, turn)
             self._asking = None
             turn.stop = ""
             self._append_message(results)
 
-    def _pay(self, record: UsageRecord | DownstreamUsageRecord) -> None:
+    def _add_usage(self, record: UsageRecord | DownstreamUsageRecord) -> None:
+        """Add the amounts of a usage record to the session or to the open turn."""
         if isinstance(record, UsageRecord) and not record.turn:
             self.spent += Amounts.of(record)
         elif self._turn is not None and self._turn.message_id == record.turn:
             self._turn.apply_usage(record)
 
-    def _say(self, record: AgentMessageRecord) -> None:
+    def _append_agent_message(self, record: AgentMessageRecord) -> None:
+        """Append a model answer, tool results or a notice to the conversation, and update the open turn."""
         message = record.message if record.last_call is None else record.with_text_calls()
         if not message.is_note:
             self._asking = message if message.tool_calls and not message.cut else None

@@ -1,4 +1,4 @@
-"""Loading of a session from all its records, or from a snapshot and the records after it. Both give the same session."""
+"""Loading of a session from all its records, or from a snapshot and the later records. Both ways give the same session."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -77,7 +77,7 @@ async def load_session(
         journal: The journal.
         key: Key of the session.
         memory: Memory of the agent. If it cannot restore the snapshot's view, all records are loaded.
-        lookback: Number of newest messages that the protocol reads; None if it may read all, so all records are
+        lookback: Number of newest messages that the protocol reads; None if it may read all messages. Then all records are
             loaded.
     """
     if lookback is None or lookback > RECENT:
@@ -162,7 +162,7 @@ class RebuiltSession(FieldRepr):
 
     @property
     def digest(self) -> str:
-        """Digest of history and state, equal in the running session and in each replay."""
+        """Digest of history and state. It is the same in the running session and in each replay."""
         return digest_of(self.history, self.state)
 
 
@@ -171,7 +171,7 @@ async def rebuild(
 ) -> RebuiltSession:
     """Restore the content of a session from its records up to number `to`, for inspection. None as `to` uses all records.
 
-    The code is that of the restore after a crash.
+    The same code restores sessions after a crash.
 
     Raises:
         ConfigurationError: The session has no record with this number, or the records do not begin with the
@@ -226,9 +226,9 @@ class _Part(FieldRepr):
     end: Mark
 
     def messages_between(self, messages: Sequence[Message], first: int, end: int) -> Sequence[Message]:
-        """Return the messages at the positions `first` to `end - 1` of the conversation.
+        """Return those of `messages` at the positions `first` to `end - 1` of the conversation.
 
-        `messages` are all messages of this range of records, whose first message has the position `begin.messages`.
+        `messages` are all messages of this range of records. The first of them has the position `begin.messages`.
         """
         return messages[max(0, first - self.begin.messages) : max(0, end - self.begin.messages)]
 
@@ -314,10 +314,10 @@ def messages_in(records: Iterable[Record]) -> Sequence[Message]:
 
 
 class _NoView(ModelView):
-    """Memory view that shows no messages, used while only the conversation is read."""
+    """Memory view that selects no messages, for reading old messages of a conversation."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
-        """Ignore a message. A reader of old messages needs no view."""
+        """Ignore the message."""
 
     def messages(self) -> Sequence[ChatMessage]:
         return ()

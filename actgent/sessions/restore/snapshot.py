@@ -1,8 +1,8 @@
 """Snapshots of sessions: the data that a `RecordReplayer` has read from the records up to a position, encoded as bytes.
 
-A snapshot is taken between two turns, so it has no data of a turn. It must contain all data that `RecordReplayer`
-sets in a context; otherwise the restored session would differ. Tests compare all fields. If the data change,
-increase `VERSION`.
+A snapshot is taken between two turns, so it has no data of an open turn. It must contain all data that `RecordReplayer` sets in a
+context; otherwise the restored session would differ. Tests compare all fields. If the fields of a snapshot change, increase
+`VERSION`.
 """
 
 import zlib
@@ -43,7 +43,7 @@ RECENT = 32
 
 @attrs.frozen(kw_only=True, repr=False)
 class Mark(FieldRepr):
-    """Position in a session at which reading of records can start: between two turns, without waiting messages."""
+    """Position between two turns at which no message waits, so that reading of records can start there."""
 
     messages: int
     """Number of messages of the session before the position."""
@@ -147,9 +147,9 @@ def decode_snapshot(stored: Snapshot | None) -> SessionSnapshot | None:
 def take_snapshot(
     reader: RecordReplayer, opened: SessionCreatedRecord, marks: tuple[Mark, ...]
 ) -> SessionSnapshot | None:
-    """Return the data for a snapshot of the session that a replayer has restored so far.
+    """Return the data for a snapshot of the session as a replayer has restored it. Call this function only between two turns.
 
-    Call it only between two turns. The result is None if the memory view of the session cannot be saved.
+    Return None if the memory view of the session cannot be saved.
     """
     context, conversation = reader.context, reader.context.conversation
     view, ledger = conversation.current_view().save(), context.approvals

@@ -32,7 +32,7 @@ PAGE_SIZE = 3_000
 SLICE = 300
 """Number of records that are applied before the event loop gets a checkpoint, about 2 ms."""
 SLACK = 2_000
-"""Maximum number of newest records that a snapshot may omit, so that it ends between two turns."""
+"""Maximum number of newest records that a snapshot may omit in order to end between two turns."""
 SMALL = 1_000
 """Number of messages above which a snapshot is encoded in a worker thread."""
 _log = logger_of(__name__)
@@ -54,17 +54,17 @@ class SessionSnapshotter(FieldRepr):
     _one_at_a_time: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(1))
 
     def snapshot_in_background(self, log: SessionLog) -> None:
-        """Start to create a snapshot of a session in the background, unless one is being created."""
+        """Start to create a snapshot of a session in the background, unless a snapshot of it is already being created."""
         if log.session_id not in self._making and self.start_soon(self._make_snapshot, log):
             self._making.add(log.session_id)
 
     async def _make_snapshot(self, log: SessionLog) -> None:
         try:
             async with self._one_at_a_time:
-                grown, log.grown = log.grown, 0
+                records_since_snapshot, log.records_since_snapshot = log.records_since_snapshot, 0
                 epoch = self.journal.epoch_of(log.session_id)
                 maker = SnapshotBuilder(self.journal, SessionKey(self.agent, log.session_id), self.memory)
-                await maker.make(slack=min(grown // 4, SLACK), epoch=epoch)
+                await maker.make(slack=min(records_since_snapshot // 4, SLACK), epoch=epoch)
         except Fenced:
             pass  # another process owns the session and makes its snapshots
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - may come from a memory of the program; a snapshot is optional
@@ -98,7 +98,7 @@ class SnapshotBuilder:
     async def make(self, *, slack: int, epoch: int) -> bool:
         """Create and store a snapshot. The snapshot may omit at most the newest `slack` records.
 
-        `epoch` is the ownership period in which the write is valid. Return False if no snapshot can be made.
+        `epoch` is the ownership epoch (fencing number) under which this process may write. Return False if no snapshot can be created.
 
         Raises:
             JournalError: The journal cannot be read or written.
@@ -118,7 +118,7 @@ class SnapshotBuilder:
         )
 
     async def _begin(self) -> None:
-        """If the session has a snapshot, restore the replayer from the newest snapshot."""
+        """Initialize the replayer from the newest snapshot of the session, if there is one."""
         stored = await self._journal.find_snapshot(self._key.session_id, agent=self._key.agent)
         snapshot = None if stored is None else await decode_with_view(stored, self._memory)
         if snapshot is not None:
@@ -127,10 +127,9 @@ class SnapshotBuilder:
             self._number = snapshot.records
 
     async def _read_until(self, last: int, slack: int) -> Snapshot | None:
-        """Read records up to the end of a turn, and return a snapshot at that position.
+        """Read records up to the end of a turn, and return a snapshot at that position; None if there is no suitable position.
 
-        It is the first end of a turn with at most `slack` records between it and the record number `last`. The result is
-        None if there is no such position.
+        The position is the first end of a turn that has at most `slack` records between it and the record number `last`.
         """
         while self._number < last:
             page = await self._journal.read(
@@ -146,7 +145,7 @@ class SnapshotBuilder:
                 if type(record) is MessageEndRecord and self._reader.is_between_turns:
                     self._mark()
                     if self._number >= last - slack:
-                        return await self._take()
+                        return await self._encode_snapshot()
                 if number % SLICE == SLICE - 1:
                     await trio.lowlevel.checkpoint()
             self._messages.trim(RECENT)
@@ -157,13 +156,14 @@ class SnapshotBuilder:
         return self._reader.context.conversation.messages
 
     def _mark(self) -> None:
-        """Add a mark (a position at which reading can start) here, if enough messages follow the last mark."""
+        """Add a mark at the current position, if enough messages follow the last mark. Reading of records can start at a mark."""
         messages = len(self._messages)
         since = messages - (self._marks or [BEGINNING])[-1].messages
         if since >= MARK_MESSAGES and not self._reader.accepted:
             self._marks.append(Mark(messages=messages, records=self._number))
 
-    async def _take(self) -> Snapshot | None:
+    async def _encode_snapshot(self) -> Snapshot | None:
+        """Return the encoded snapshot at the current position, encoded in a thread if it is large. None if there can be none."""
         if self._opened is None or self._opened.transient:
             return None
         if len(self._messages) < SMALL:

@@ -19,7 +19,7 @@ from .records_for_subscribers import FollowedRecord, TurnAssigner
 class RecentHistory:
     """Converts the entries of `RecentRecords` to numbered records with their turns, in order.
 
-    The records of replies, events and routes have no untrusted sources, because observations do not contain these.
+    The records of replies, events and routes contain no untrusted sources, because observations do not show them.
     """
 
     def __init__(self, recent: RecentRecords) -> None:
@@ -32,7 +32,7 @@ class RecentHistory:
         self._at: float | None = None
 
     def read(self) -> list[FollowedRecord]:
-        """Return the next records: usually one record, several if one turn answered several messages, or none at the end."""
+        """Return the next records: usually one; several if one turn answered several messages; none after the last entry."""
         recent = self._recent
         self._number = max(self._number, recent.dropped)
         records: list[Record] = []

@@ -1,4 +1,4 @@
-"""Search messages of a session by sender and date, and find the tool calls and results of one message's turn.
+"""Search for messages of a session by sender and date, and for the tool calls and results of one message's turn.
 
 Messages are read page by page, so a long session is never loaded completely.
 """
@@ -97,7 +97,7 @@ async def read_matching(
 ) -> MessagePage:
     """Return a page of at most `limit` messages that match the filter.
 
-    They are the first ones after the position or date of the filter, if it has one, otherwise the newest. If the filter has
+    If the filter has `after` or `since`, these are the first messages after it; otherwise the newest messages. If the filter has
     roles, intermediate answers are omitted, so the result is the conversation as a user sees it.
 
     Raises:
@@ -162,7 +162,7 @@ def _is_intermediate(answer: Message, after: Message | None) -> bool:
 async def _intermediate_answer_ids(conversation: SessionConversation, page: MessagePage) -> frozenset[str]:
     """Return the ids of the intermediate answers of a page.
 
-    Whether the last answer is intermediate depends on the following message, which is read for this purpose.
+    The kind of the last answer depends on the next message, which is read for this purpose.
     """
     following, place = None, page.last
     while following is None:
@@ -216,7 +216,7 @@ class MessageTrace(FieldRepr):
 
 
 async def find_links(conversation: SessionConversation, message_id: str) -> MessageTrace:
-    """Return the links of a message to the rest of its turn, without observations.
+    """Return a message with its links to the other messages, calls and results of its turn, without observations.
 
     Raises:
         ConfigurationError: The history has no message with this id.
@@ -268,7 +268,7 @@ def _steps(of_turn: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _with_results(message: Message, of_turn: Sequence[Message]) -> Sequence[Message]:
-    """Return a message. If the next message of its turn contains the results of its tool calls, return both messages."""
+    """Return a message, together with the next message of its turn if that contains the results of its tool calls."""
     if message.sender.kind != "assistant" or message not in of_turn:
         return (message,)
     later = of_turn[of_turn.index(message) + 1 :]

@@ -91,7 +91,7 @@ class ObservationView:
         self._texts: dict[str, str] = {}
         """Text of the last answer, by the answer's id."""
         self._told: set[str] = set()
-        """Ids of outcomes of the last answer that have separate records."""
+        """Ids of outcomes of the last answer that have records of their own."""
         self._done: set[str] = set()
         """Ids of calls whose results were already observed."""
 
@@ -202,7 +202,7 @@ def _state_title(changes: Mapping[str, Any], action: str) -> str:
 
 
 def _expand_plans(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return state changes in which plans are plain data. The session's state stores a plan as JSON text."""
+    """Return state changes with plans as plain data. The session's state stores a plan as JSON text."""
     return {key: _decode_value(value) if key == PLAN else value for key, value in changes.items()}
 
 
@@ -234,5 +234,5 @@ def growing_thoughts(text: str) -> str:
 
 
 def _without_half_pair(quoted: str) -> str:
-    """Remove an incomplete surrogate pair (a half character) from the end of a quoted JSON string."""
+    """Return a quoted JSON string without an incomplete surrogate pair (half of a character) at its end."""
     return re.sub(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z", "", quoted)

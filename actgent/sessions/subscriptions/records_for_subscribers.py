@@ -1,8 +1,8 @@
 """Records and partial answers, as followers of a session receive them.
 
-Records have numbers: a reader continues after the last number that it has read. Partial answers are for display
-only, and the final record replaces them. A reader stores only the length of the shown text, so a late or slow
-reader receives all missing text at once.
+Records have numbers, and a reader continues after the last number that it has read. Partial answers are only for display, and the
+final record replaces them. A reader stores the length of the text that it has received, so a late or slow reader receives all
+missing text at once.
 """
 
 import io
@@ -89,7 +89,7 @@ class LiveText(FieldRepr):
 
     @property
     def answer(self) -> object:
-        """Object that identifies the current attempt at an answer. Each new attempt has another object."""
+        """Object that identifies the current attempt of the model call. Each new attempt has another object."""
         return self._text
 
     @property
@@ -145,9 +145,9 @@ class LiveText(FieldRepr):
             return
         self._detach()
         self._context = weakref.ref(context)
-        tokens = context.handlers.add("token", self._take)
+        tokens = context.handlers.add("token", self._add_token)
         growing = context.handlers.add("growing", self._grow)
-        self._attached = [tokens, growing, context.handlers.add("tool_progress", self._take_progress)]
+        self._attached = [tokens, growing, context.handlers.add("tool_progress", self._add_progress)]
         turn = context.turn
         if turn is not None and context.log is not None:
             context.log.flush_soon(is_urgent=True)  # the start of the turn may wait for the first answer
@@ -155,7 +155,7 @@ class LiveText(FieldRepr):
             self._begin(context, turn.answer_id, 0)
             self._text.write(turn.growth.visible)
 
-    def _take(self, token: Token) -> None:
+    def _add_token(self, token: Token) -> None:
         context = self._context()
         turn = None if context is None else context.turn
         if context is None or turn is None:
@@ -175,7 +175,7 @@ class LiveText(FieldRepr):
 
     @property
     def whole(self) -> "tuple[str, str, str]":
-        """Return the ids of turn and answer, and the raw text of the partial answer so far.
+        """Id of the turn, id of the answer, and raw text of the partial answer so far.
 
         All are empty if no answer is being received, or if message guards still check the message.
         """
@@ -189,7 +189,7 @@ class LiveText(FieldRepr):
         for waker in self._thinkers:
             waker.wake()
 
-    def _take_progress(self, progress: CallProgress) -> None:
+    def _add_progress(self, progress: CallProgress) -> None:
         self.progress[progress.call_id] = progress
         self._wake()
 

@@ -20,7 +20,10 @@ from actgent.turns.outcome_dispatcher import Dispatcher
 from actgent.turns.turn_event_publisher import Observer
 
 NeedsPerson = Callable[[ToolCall, Tool, ToolContext], bool | ApprovalRequest]
-"""Approval rule of an agent. It returns True or an `ApprovalRequest` (with the question) if a call needs approval. It must be sync and have no side effects."""
+"""Approval rule of an agent: a sync function without side effects.
+
+It returns True or an `ApprovalRequest` with the question if a tool call needs approval, and False otherwise.
+"""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -36,7 +39,7 @@ class GuardApproval(FieldRepr):
 
     @property
     def call_id(self) -> str:
-        """Id that replaces the tool call id in the approval of a guard. It is equal after a restart."""
+        """Id in place of a tool call id in the approval of a guard. After a restart, the same question has the same id."""
         return f"{GUARDED}{self.guard}/{self.subject}"
 
 
@@ -61,9 +64,9 @@ class ApprovalRequests(FieldRepr):
         return None if self.rule is None else partial(approval_question, self.rule, tool_context)
 
     def apply_decisions(self, ledger: ApprovalLedger, batch: Batch) -> None:
-        """Set the results of the tool calls in a batch that an approver has rejected or answered.
+        """Set the results of those calls in a batch that an approver has rejected or answered with `Respond`.
 
-        Calls whose approval is still open are marked as waiting. Approved calls are not changed.
+        Mark calls whose approval is still open as waiting. Approved calls are not changed.
         """
         for index, call in enumerate(batch.calls):
             verdict = ledger.verdict(call.id)
@@ -76,14 +79,16 @@ class ApprovalRequests(FieldRepr):
     # --- when all others have run --------------------------------------------------------------
 
     async def ask(self, turn: Turn, batch: Batch) -> None:
-        """Record the approval requests of a batch of tool calls in the journal, then deliver them to handlers and callers.
+        """Record the approval requests of a batch of tool calls in the journal, and deliver them to handlers and callers.
 
         The turn can be suspended after this call, unless a handler decided all requests immediately.
         """
         context = turn.session
         asked = self._approvals(turn, batch)
         self._write(context, asked)
-        turn.keep_results(batch.finished(), [batch.calls[index].id for index in batch.awaiting_approval])
+        turn.store_results_in_checkpoint(
+            batch.finished(), [batch.calls[index].id for index in batch.awaiting_approval]
+        )
         context.conversation.open_calls = tuple(batch.source_calls or batch.calls)
         if context.log is not None:
             context.log.add_results(batch.finished())
@@ -109,6 +114,7 @@ class ApprovalRequests(FieldRepr):
         await self._deliver_requests(turn, approvals)
 
     def _write(self, context: SessionContext, approvals: Sequence[Approval]) -> None:
+        """Record the approval requests that are not yet in the session's approval ledger."""
         for approval in approvals:
             if approval.id not in context.ledger().open:
                 context.record_approval(ApprovalRequestRecord(approval=approval))
@@ -116,8 +122,8 @@ class ApprovalRequests(FieldRepr):
     async def _deliver_requests(self, turn: Turn, approvals: Sequence[Approval]) -> None:
         """Deliver recorded approval requests of a turn to observers, handlers, callers and parent sessions.
 
-        Calls of the caller's own tools are delivered to the waiting callers only. If requests remain
-        undecided afterwards, the turn is recorded as suspended.
+        Calls of tools that the caller executes are delivered only to the waiting callers. If requests are still undecided after
+        that, the turn is recorded as suspended.
         """
         context = turn.session
         ledger = context.ledger()
@@ -128,7 +134,7 @@ class ApprovalRequests(FieldRepr):
                     listener.receive_delivery(approval)
                 continue
             self.observer.ask(context, approval)
-            self.dispatcher.failure_logger.warn_unheard_approval(turn, approval)
+            self.dispatcher.failure_logger.warn_unhandled_approval(turn, approval)
             await self.dispatcher.deliver(turn, approval)
             parent = context.parent  # handlers of parent sessions can also decide the request
             while parent is not None:
@@ -143,7 +149,7 @@ class ApprovalRequests(FieldRepr):
     def _approvals(self, turn: Turn, batch: Batch) -> list[Approval]:
         """Return the approvals to request for the waiting calls of a batch, in the order of the calls.
 
-        A call whose question was decided before gets the earlier decision, and is omitted.
+        If the same approval was decided before, its decision is used again and the approval is omitted.
         """
         context = turn.session
         ledger = context.ledger()

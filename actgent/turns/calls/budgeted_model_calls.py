@@ -25,12 +25,15 @@ from actgent.support.attrs_class_repr import FieldRepr
 UNCHARGED_ERRORS = (BadRequest, NotAuthorized, QuotaExhausted, RateLimited, ProviderUnavailable)
 """Errors after which a provider charges no tokens and no money; only the model call itself is counted."""
 MAX_UNSEEN_TOKENS = 1000
-"""Maximum tokens by which a provider's prompt overhead raises the next estimate. Larger differences come from provider-side tools."""
+"""Maximum tokens that are added to an estimate for prompt text which only the provider sees.
+
+Larger differences between estimate and usage come from tools that run at the provider.
+"""
 
 
 @attrs.define(eq=False, repr=False)
 class MeteredModelCaller(FieldRepr):
-    """Caller of models that charges each call to a budget of a turn or session."""
+    """Calls models, and charges each call to a budget of a turn or session."""
 
     _estimator: PromptEstimator = attrs.field(factory=PromptEstimator)
     _unseen: dict[str, int] = attrs.field(factory=dict)
@@ -39,7 +42,7 @@ class MeteredModelCaller(FieldRepr):
     async def complete(
         self, turn: Turn, budget: Budget, llm: LLM, chat: ModelRequest, *, on_text: OnText | None
     ) -> ModelResponse:
-        """Call the model once and charge the call to a turn's budget.
+        """Call the model once and charge the call to `budget`, the budget of a turn.
 
         The call is charged with the usage that the provider reports, or with the estimate if the provider reports none. A
         cancelled or interrupted call is charged with its estimate. A call that the provider rejects is charged without tokens
@@ -53,7 +56,7 @@ class MeteredModelCaller(FieldRepr):
             JournalError: The reservation could not be written; the model was not called.
             ModelError: The model call failed.
         """
-        return await self._pay(budget, llm, chat, partial(_begin, turn, budget), on_text=on_text)
+        return await self._call_and_charge(budget, llm, chat, partial(_begin, turn, budget), on_text=on_text)
 
     async def complete_outside_turn(self, budget: Budget, llm: LLM, chat: ModelRequest) -> ModelResponse:
         """Call the model once outside of a turn, and charge the call to a budget as `complete` does.
@@ -64,9 +67,9 @@ class MeteredModelCaller(FieldRepr):
             JournalError: The reservation could not be written; the model was not called.
             ModelError: The model call failed.
         """
-        return await self._pay(budget, llm, chat, partial(_write_all, budget), on_text=None)
+        return await self._call_and_charge(budget, llm, chat, partial(_write_all, budget), on_text=None)
 
-    async def _pay(
+    async def _call_and_charge(
         self,
         budget: Budget,
         llm: LLM,
@@ -75,6 +78,7 @@ class MeteredModelCaller(FieldRepr):
         *,
         on_text: OnText | None,
     ) -> ModelResponse:
+        """Reserve the estimated amounts in the budget, await `begin`, call the model, and charge the real usage."""
         counts = budget.bounds("tokens", "cost")
         price = _price_of(llm) if budget.bounds("cost") else _free
         seen = self._estimator.tokens(chat) if counts else 0
@@ -105,11 +109,9 @@ class MeteredModelCaller(FieldRepr):
 
 
 async def _begin(turn: Turn, budget: Budget) -> None:
-    """Count the next model call of a turn.
+    """Count the next model call of a turn. If the budget needs exact accounting, first write the reservation to the journal.
 
-    If the budget reserves amounts, write the reservation to the journal before the call.
-
-    An interruption does not cancel the write.
+    An interruption of the turn does not cancel the write.
     """
     if budget.own.log is not None and budget.is_exact:
         turn.cover()
@@ -125,7 +127,7 @@ async def _write_all(budget: Budget) -> None:
 
 
 def _free(_prompt: int, _answer: int) -> float:
-    """Return 0 as the price of a call, for budgets without a cost limit."""
+    """Return 0.0. Price function for budgets without a cost limit."""
     return 0.0
 
 

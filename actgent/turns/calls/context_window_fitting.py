@@ -24,13 +24,13 @@ from actgent.tools.outputs.oversized_results import ReadResult, store_oversized
 from actgent.tools.outputs.result_text import truncate
 
 TARGET_SHARE = 0.52
-"""Target share of the context window after a cut. Cutting this far makes cuts rare: measured requests then use 0.5 in the median.
+"""Target size of a shortened request, as a share of the context window. At 0.52, requests use 0.5 of the window in the median.
 
-With this share, 97 % of the measured requests use 0.45 to 0.55. The texts that a cut keeps may have more or fewer tokens per character
-than the whole request, and only the next count of the provider shows how many.
+With this share, 97 % of the measured requests use 0.45 to 0.55. The messages that remain may have more or fewer tokens per character
+than the whole request, and only the next token count of the provider shows the difference.
 """
 MAX_SHARE = 0.9
-"""Maximum share of the conversation's messages that a cut keeps."""
+"""Maximum share of the conversation's tokens that a shortened request keeps."""
 RESULT_LENGTHS_CHARS = (10_000, 1_000)
 """Lengths in characters to which tool results are truncated; they are tried in order until the request fits."""
 
@@ -41,19 +41,19 @@ _ADVICE = (
 _log = logger_of(__name__)
 
 Assemble = Callable[[], Sequence[ChatMessage]]
-"""Function that builds the messages of a request again, after messages were omitted from its view."""
+"""Function that builds the messages of a request again after the memory view of the conversation was shortened."""
 
 
 @attrs.define(eq=False, repr=False)
 class ContextFitter(FieldRepr):
-    """Fits model requests into context windows. It caches the last token count that the provider returned for each conversation."""
+    """Shortens model requests to the context window of the model. It caches the last reported token count of each conversation."""
 
     _counted: "weakref.WeakKeyDictionary[SessionConversation, window.CountedRequest]" = attrs.field(
         factory=weakref.WeakKeyDictionary
     )
 
     def note(self, context: SessionContext, llm: LLM, chat: ModelRequest, answer: ModelResponse) -> None:
-        """Remember the prompt token count that the provider reported, to estimate the size of later requests.
+        """Store the prompt tokens that the provider reported for a request, to estimate the size of later requests of the session.
 
         Do nothing for models without a known context window.
         """
@@ -65,9 +65,8 @@ class ContextFitter(FieldRepr):
     async def fit(self, turn: Turn, llm: LLM, chat: ModelRequest, assemble: Assemble) -> ModelRequest:
         """Return the request, shortened if it exceeds the model's context window.
 
-        Old messages are dropped first, then long tool results are truncated. If the estimate is inconclusive,
-        the provider counts the tokens, if it offers that. `assemble` returns the messages again after the
-        memory view was shortened.
+        Old messages are dropped first, then long tool results are truncated. If the estimated size is too uncertain, the provider
+        counts the tokens, if it offers that. `assemble` returns the messages again after the memory view was shortened.
 
         Raises:
             ContextOverflow: The request does not fit, even when shortened.
@@ -84,14 +83,14 @@ class ContextFitter(FieldRepr):
             counted = await self._count(turn, llm, chat)
             if counted is not None and counted <= room:
                 return chat
-        return self._cut(turn, llm, chat, assemble, room=room)
+        return self._shorten(turn, llm, chat, assemble, room=room)
 
     def _restore_count(
         self, context: SessionContext, llm: LLM, chat: ModelRequest
     ) -> window.CountedRequest | None:
-        """After a restart, rebuild the token count of the session's last request from the journal; None if it is unknown.
+        """Rebuild the token count of the session's last request from the recorded answer after a restart; None if it is unknown.
 
-        With this count, requests are shortened as they would have been without the restart.
+        So requests are shortened in the same way as without the restart.
         """
         last_answer = context.conversation.last_answer
         if last_answer is None:
@@ -109,9 +108,9 @@ class ContextFitter(FieldRepr):
         return counted
 
     async def _count(self, turn: Turn, llm: LLM, chat: ModelRequest) -> int | None:
-        """Ask the provider for the token count of a request; None if the call fails.
+        """Return the token count of a request from the provider; None if the provider's call fails.
 
-        An interruption of the turn cancels it.
+        An interruption of the turn cancels the call.
 
         Raises:
             Interrupted, ModelTimeout, ...: The turn was stopped.
@@ -140,13 +139,18 @@ class ContextFitter(FieldRepr):
         context = turn.session
         size = window.upper_bound(llm, chat, self._counted.get(context.conversation))
         try:
-            return self._cut(turn, llm, chat, assemble, room=size // 2)
+            return self._shorten(turn, llm, chat, assemble, room=size // 2)
         except ContextOverflow:
             return None
 
-    def _cut(
+    def _shorten(
         self, turn: Turn, llm: LLM, chat: ModelRequest, assemble: Assemble, *, room: int
     ) -> ModelRequest:
+        """Return a request of at most `room` tokens: drop old messages, then truncate long tool results.
+
+        Raises:
+            ContextOverflow: The shortened request is still larger.
+        """
         context = turn.session
         size_of = partial(window.upper_bound, llm, before=self._counted.get(context.conversation))
         size, view = size_of(chat), context.conversation.current_view()
@@ -174,9 +178,9 @@ class ContextFitter(FieldRepr):
 
 
 def _share(view: ModelView, chat: ModelRequest, target_tokens: float) -> float:
-    """Return the fraction of the conversation to keep, so that the request has about `target_tokens` estimated tokens.
+    """Return the fraction of the conversation's tokens to keep, so that the request has about `target_tokens` estimated tokens.
 
-    System prompt and tools are not shortened, so the conversation must become smaller instead.
+    System prompt and tools keep their size.
     """
     shown = window.conversation_tokens(view.messages())
     others = window.estimate_request(chat) - shown
@@ -184,9 +188,9 @@ def _share(view: ModelView, chat: ModelRequest, target_tokens: float) -> float:
 
 
 def with_short_results(turn: Turn, chat: ModelRequest, limit: int) -> list[ChatMessage]:
-    """Return the messages of a request with tool results cut to `limit` characters.
+    """Return the messages of a request with tool results truncated to `limit` characters.
 
-    If the model has the tool `read_result`, a cut result is stored for that tool. Otherwise the end of the result is lost.
+    If the model has the tool `read_result`, the whole result is stored for that tool. Otherwise the end of the result is lost.
     """
     context = turn.session
     can_read = any(tool.name == ReadResult.name for tool in chat.tools)
@@ -219,7 +223,7 @@ def fitter_for(models: Iterable[LLM]) -> ContextFitter | None:
 
 
 def overflow_of(llm: LLM, chat: ModelRequest, refused: BadRequest) -> ContextOverflow:
-    """Return the `ContextOverflow` error for a shortened request that the provider again rejected as too long (`refused`)."""
+    """Return the `ContextOverflow` error for a shortened request that the provider also rejected as too long, with `refused`."""
     size, parts = int(window.estimate_request(chat)), _largest(chat)
     text = (
         "the provider finds the request too long, also after what can be left out was left out: "
@@ -229,7 +233,7 @@ def overflow_of(llm: LLM, chat: ModelRequest, refused: BadRequest) -> ContextOve
 
 
 def _overflow(llm: LLM, chat: ModelRequest, size: int, room: int) -> ContextOverflow:
-    """Return the ContextOverflow error for a request of `size` tokens that does not fit into `room` tokens when shortened."""
+    """Return the `ContextOverflow` error for a shortened request that still has `size` tokens, more than `room` tokens."""
     parts = _largest(chat)
     text = (
         f"the request would take about {size:,} tokens, and of the context window of {llm.name} "

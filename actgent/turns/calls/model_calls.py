@@ -55,9 +55,9 @@ class AnswerStream(FieldRepr):
     _attempt: int = 0
 
     async def add(self, text: str, attempt: int) -> None:
-        """Process the next text delta of a streamed answer: pass it to waiting callers, and emit the part to show to users.
+        """Process the next text delta of a streamed answer: pass it to waiting callers, and emit the part for users as tokens.
 
-        A new attempt number discards the text of earlier attempts.
+        `attempt` is the number of the model call. A new number discards the text of earlier attempts.
         """
         turn = self._turn
         if attempt != self._attempt or turn.growth is None:
@@ -72,7 +72,7 @@ class AnswerStream(FieldRepr):
             await self._show(delta)
 
     async def finish(self, text: str) -> None:
-        """Emit the text that could not be shown before the end of the answer. `text` is the complete answer.
+        """Emit the remaining text for users at the end of the answer. `text` is the complete answer.
 
         Do nothing if the model did not stream the whole answer.
         """
@@ -81,6 +81,7 @@ class AnswerStream(FieldRepr):
             await self._show(delta)
 
     async def _show(self, delta: str) -> None:
+        """Emit text for users as a token, after waiting for slow stream readers."""
         turn = self._turn
         for listener in turn.listeners:
             await listener.wait_capacity()
@@ -92,7 +93,7 @@ class AnswerStream(FieldRepr):
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class ModelCaller(FieldRepr):
-    """Caller of one agent's models, with limits, timeout and streaming. It records the answers in the conversation."""
+    """Calls one agent's models with limits, timeout and streaming, and records the answers in the conversation."""
 
     sender: Sender
     """Sender of the recorded answers: the agent's name with the kind assistant."""
@@ -108,7 +109,7 @@ class ModelCaller(FieldRepr):
     async def ask_fitting(
         self, turn: Turn, message: Message, chat: ModelRequest, assemble: Assemble, *, model: str, prompt: str
     ) -> tuple[ModelResponse, tuple[ToolCall, ...]]:
-        """Call the model with a request that was shortened to the context window of the model.
+        """Shorten a request to the context window of the model, and call the model.
 
         If the provider rejects the request as too long, shorten it and retry once. `assemble` returns the
         messages again after the memory view was shortened. The other arguments are those of `ask`.
@@ -142,9 +143,9 @@ class ModelCaller(FieldRepr):
     async def ask(
         self, turn: Turn, message: Message, chat: ModelRequest, model: str, prompt: str
     ) -> tuple[ModelResponse, tuple[ToolCall, ...]]:
-        """Call the model once, at most `model_timeout` seconds.
+        """Call the model once, for at most `model_timeout` seconds, and record the answer.
 
-        Return the recorded answer, and its tool calls with unique ids.
+        Return the answer, and its tool calls with unique ids.
 
         `model` is the role of the model, such as `default`; an unknown role uses the default model. `prompt`
         is the checksum of the system prompt for the journal.
@@ -197,10 +198,10 @@ class ModelCaller(FieldRepr):
         raise error
 
     def check_limit(self, turn: Turn) -> None:
-        """Check that the turn may make another model call by the protocol's limit, or by the default limit.
+        """Raise if a turn has made as many model calls as the protocol allows, or as many as the default limit.
 
-        The default limit applies if neither the protocol nor `Limits(model_calls=)` sets one. The turn's budget checks
-        `Limits(model_calls=)` itself.
+        The default limit applies only if neither the protocol nor `Limits(model_calls=)` sets a limit. The budget of the turn
+        checks `Limits(model_calls=)`.
 
         Raises:
             LimitReached: The turn has made as many model calls as the limit allows.
@@ -227,6 +228,7 @@ class ModelCaller(FieldRepr):
             )
 
     def _time_out(self, turn: Turn, llm: LLM) -> None:
+        """Stop a turn with `ModelTimeout`. The error text contains the time that was spent waiting for rate limits."""
         context = turn.session
         text = f"no answer within {turn.limits.model_timeout:g} s"
         if waited := _waited_seconds(llm, context.id):
@@ -291,9 +293,9 @@ class ModelCaller(FieldRepr):
     def _make_message(
         self, turn: Turn, parts: tuple[Part, ...], answered: Message, stop: StopReason
     ) -> Message:
-        """Return the history message for a model answer with these parts to the message `answered`.
+        """Build the conversation message of a model answer with `parts` to the message `answered`.
 
-        It is marked as cut if the answer ended at the token limit.
+        If the answer ended at the token limit, the message is marked as truncated.
         """
         context = turn.session
         return make_message(
@@ -311,15 +313,16 @@ class ModelCaller(FieldRepr):
 
 
 async def _show_later(gate: trio.Event, show: OnText, text: str, attempt: int) -> None:
-    """Wait for `gate`, which is set when the message guards have accepted the message, then pass a text delta to `show`.
+    """Wait until `gate` is set, then pass a text delta of the answer to `show`. The model stream waits during this time.
 
-    The model stream waits until then.
+    The message guards set `gate` when they have accepted the message.
     """
     await gate.wait()
     await show(text, attempt)
 
 
 def _count_usage(turn: Turn, usage: Usage) -> None:
+    """Add the token usage of a model call to the turn, its session and all parent sessions."""
     context = turn.session
     turn.progress.usage += usage
     context.conversation.usage += usage
@@ -338,9 +341,9 @@ def add_to_parents(context: SessionContext, usage: Usage) -> None:
 
 
 def _usage_to_record(context: SessionContext, answer: ModelResponse) -> Usage:
-    """Return the token usage to record with an answer: that of the answer, and unrecorded usage of child sessions.
+    """Return the token usage to record with an answer: that of the answer plus the unrecorded usage of child sessions.
 
-    The usage of the child sessions is reset.
+    The unrecorded usage is set to zero, because this record contains it.
     """
     if context.conversation.unwritten is None:
         return answer.usage

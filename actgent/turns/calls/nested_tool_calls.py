@@ -1,9 +1,9 @@
 """Tool calls made from inside a running tool, such as the Python sandbox calling the agent's other tools.
 
 Nested calls follow the same rules as calls of the model: argument validation, modes, approvals, limits and timeouts.
-Each result is stored in the session state under the id of the outer call and a sequence number. If the outer call runs
-again (after an approval or a restart), nested calls return their stored results and are not executed twice. So the
-outer tool must make the same calls in the same order.
+Each result is stored in the session state under the id of the outer call (that of the running tool) and a sequence number. If
+the outer call runs again after an approval or a restart, nested calls return their stored results and are not executed twice. So
+the outer tool must make the same calls in the same order.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ NewBatch = Callable[[Turn, Sequence[ToolCall]], Batch]
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class NestedCalls(FieldRepr):
-    """Tool calls that run on behalf of a running tool call (the outer call)."""
+    """Executes the nested tool calls of one running tool call (the outer call)."""
 
     outer: ToolCall
     """The running tool call (outer call) that makes the nested calls."""
@@ -68,7 +68,7 @@ class NestedCalls(FieldRepr):
         return sources
 
     def names(self) -> Sequence[str]:
-        """Return the names of the tools that code may call: all tools except the tools that make nested calls themselves."""
+        """Return the names of the tools that nested calls may use: all tools except those that make nested calls themselves."""
         return tuple(tool.name for tool in self.registry if _may_be_called(tool))
 
     def parameters(self, name: str) -> Sequence[str]:
@@ -77,9 +77,9 @@ class NestedCalls(FieldRepr):
         return () if tool is None else tuple(tool.parameters.get("properties", ()))
 
     def first_started_at(self) -> float:
-        """Return the Unix time in seconds of the outer call's first run, which is stored in the session state.
+        """Return the Unix time in seconds at which the first run of the outer call called this method.
 
-        So a run that is repeated after a crash gets the same time.
+        The time is stored in the session state, so that a later run of the outer call gets the same time.
         """
         self._delete_completed()
         key = f"{_KEY}{self.outer.id}/0"
@@ -118,6 +118,11 @@ class NestedCalls(FieldRepr):
     # --- one call --------------------------------------------------------------------------
 
     async def _run(self, call: ToolCall, tool: Tool, *, has_begun: bool) -> Mapping[str, Any]:
+        """Execute a nested call, and return its stored form. `has_begun` is True if an earlier run has started this call.
+
+        Raises:
+            ApprovalRequired: The call needs an approval.
+        """
         turn = self.turn
         if turn.budget is not None and not has_begun:
             turn.budget.take_tool_calls(1, of=call.id, now=trio.current_time())
@@ -149,11 +154,9 @@ class NestedCalls(FieldRepr):
         return self._store(call, result, checked if has_run else {})
 
     def _note_for_audit(self, batch: Batch) -> Mapping[str, Any]:
-        """Return state changes that describe a nested call and its untrusted sources, for later audits of the journal.
+        """Return the fields that describe a nested call and its untrusted sources for audits; empty without untrusted sources.
 
-        They are empty if the call has no untrusted sources.
-
-        The journal has no other record of the arguments of a nested call.
+        They are stored with the call, because the journal has no other record of the arguments of a nested call.
         """
         call = batch.calls[0]
         sources = join_origins(self.turn.session.conversation.sources, self.sources)
@@ -166,7 +169,7 @@ class NestedCalls(FieldRepr):
         return {"name": call.name, "arguments": call.arguments, "depends_on": sources}
 
     def _sources_of_outer(self) -> str:
-        """Return the untrusted sources that the outer tool call has read: in its arguments, and in answers of agents.
+        """Return the untrusted sources in the arguments of the outer tool call and in answers of agents that it has read.
 
         The text is empty unless the session hides untrusted text from the model.
         """
@@ -178,9 +181,9 @@ class NestedCalls(FieldRepr):
     async def _begin(
         self, call: ToolCall, checked: Mapping[str, Any], batch: Batch, places: Sequence[int]
     ) -> None:
-        """Record the start of a nested call with side effects in the journal, so that a restart can detect it.
+        """Record the start of a nested call with side effects durably, so that a restart does not repeat it silently.
 
-        An interruption does not cancel the write. `checked` are the state changes for the audit.
+        `checked` has the fields for audits. An interruption of the turn does not cancel the write.
         """
         if self.turn.session.log is None or not all(map(batch.can_start, places)):
             return
@@ -190,7 +193,7 @@ class NestedCalls(FieldRepr):
         self.turn.expose()
 
     def _store(self, call: ToolCall, result: ToolResult, checked: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Store the result of a nested call in the session state, and return the stored form of the result.
+        """Store the result of a nested call in the session state, and return the stored value. `checked` has the fields for audits.
 
         Raises:
             ToolError: The stored results of the outer call exceed 4,000,000 characters.
@@ -208,7 +211,7 @@ class NestedCalls(FieldRepr):
         return known
 
     def _delete_completed(self) -> None:
-        """Delete the stored results of nested calls whose outer call has ended. The outer call is the call that made them.
+        """Delete the stored results of nested calls of earlier outer calls.
 
         Outer calls run one at a time, so all earlier ones have ended.
         """
@@ -220,6 +223,7 @@ class NestedCalls(FieldRepr):
     # --- approvals -------------------------------------------------------------------------
 
     def _question(self, call: ToolCall, question: ApprovalRequired) -> ApprovalRequired:
+        """Return the approval question of a nested call as a question of the outer call, with `call_reference` in front."""
         words = f"{call_reference(self.outer.name, call)} {question.question or f'May the tool {call.name!r} run?'}"
         asked = ApprovalRequired(
             words,
@@ -233,7 +237,7 @@ class NestedCalls(FieldRepr):
         return asked
 
     def _grant(self, call: ToolCall) -> Grant | None:
-        """Return the approval that allows a nested call with these arguments; None if there is no such approval."""
+        """Return the granted approval of the outer call if its question was about this nested call; None otherwise."""
         ledger = self.turn.session.approvals
         verdict = None if ledger is None else ledger.verdict(self.outer.id)
         if verdict is None or (grant := verdict.grant) is None:
@@ -278,6 +282,7 @@ def nested_call_of(key: str, value: object) -> NestedCall | None:
 
 
 def _may_be_called(tool: Tool) -> bool:
+    """Return True if nested calls may use a tool: the tool makes no nested calls, and does not pass calls to other tools."""
     return not (tool.calls_tools or tool.is_gateway)
 
 

@@ -46,8 +46,9 @@ from .untrusted_text_policy import PolicyCheck
 
 _make_batch = fast_constructor(Batch)
 Access = Callable[[ToolCall, Tool, ToolContext], str | None]
-"""Access rule of a tool call. It returns None to allow the call, or the reason of a rejection, worded for the model.
-It must be sync and have no side effects.
+"""Access rule of tool calls: a sync function without side effects.
+
+It returns None to allow the call, or the reason of a rejection as text for the model.
 """
 
 
@@ -78,14 +79,14 @@ def _results_record(results: Message, turn: Turn, usage: Usage) -> AgentMessageR
 
 
 def _calls_of_results(results: Message, turn: Turn) -> tuple[ToolCall, ...]:
-    """Return the tool calls that tool results answer; empty for a single call, because the record stores such a call elsewhere."""
+    """Return the tool calls that the results answer; empty for a single call, which the record stores in another field."""
     count, called = len(results.tool_results), turn.progress.called
     return tuple(called[-count:]) if called and count > 1 else ()
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class ToolCaller(FieldRepr):
-    """Caller of one agent's tools: it runs the calls of an answer, records their results and delivers them to handlers."""
+    """Runs the tool calls of one agent's answers, records their results and delivers them to handlers."""
 
     agent: str
     registry: ToolRegistry
@@ -105,9 +106,9 @@ class ToolCaller(FieldRepr):
     ) -> None:
         """Run the tool calls of the answer to `message`, and deliver their results to the handlers.
 
-        The turn processes the message with the results next. `stage` is the stage of the protocol, such as
-        `execution`, in which it is processed; None without stages. If calls wait for approval, there is no such
-        message. Then `turn.pending_approvals` holds the calls to resume after all decisions.
+        The turn then processes the message with the results. `stage` is the stage of the protocol for that message, such as
+        `execution`; None without stages. If calls wait for approval, there is no such message. Then `turn.pending_approvals` has
+        the calls that run after the decisions.
         """
         context = turn.session
         if self.registry.connecting:
@@ -145,7 +146,7 @@ class ToolCaller(FieldRepr):
             turn.batch = None
             turn.cover()
             if turn.pending_approvals is None:
-                results = self._close(turn, message, batch, stage, is_final=is_final)
+                results = self._append_results(turn, message, batch, stage, is_final=is_final)
         if results is None:
             return
         if context.log is not None:
@@ -156,11 +157,11 @@ class ToolCaller(FieldRepr):
         turn.next_messages.append(results)
 
     def close_open(self, turn: Turn) -> None:
-        """Append a result for each tool call of the turn that will not run, because providers reject calls without results."""
+        """Append a result to the conversation for each open tool call of a turn that ends. Providers reject calls without results."""
         context = turn.session
         if context.conversation.open_calls:
             batch = self._batch(turn, self._with_call_ids(turn, context.conversation.open_calls))
-            self._close(turn, turn.message, batch, None, is_final=True)
+            self._append_results(turn, turn.message, batch, None, is_final=True)
 
     async def deliver(self, turn: Turn) -> None:
         """Deliver the turn's tool results that handlers have not received yet, in the order of the calls."""
@@ -210,7 +211,7 @@ class ToolCaller(FieldRepr):
         ]
 
     async def _wait_for_toolsets(self, turn: Turn, calls: Sequence[ToolCall]) -> None:
-        """Wait until connecting toolsets that may contain the called tools are ready, e.g. after a restart."""
+        """Wait for toolsets that are still connecting, e.g. after a restart, if they may contain the called tools."""
         turn.expose()
         try:
             await self.registry.wait_for_tools(calls)
@@ -218,11 +219,10 @@ class ToolCaller(FieldRepr):
             turn.cover()
 
     def _restore_batch(self, context: SessionContext, resume: TurnCheckpoint, batch: Batch) -> None:
-        """Restore the tool calls of an answer after a restart.
+        """Set the state of the tool calls in `batch` after a restart from the checkpoint `resume`.
 
-        A finished call gets its recorded result. A started call without a result gets the result "outcome
-        unknown" if its tool may run only once or no longer exists; otherwise it runs again. Calls that had
-        not started run normally.
+        A finished call gets its recorded result. A started call without a result runs again, unless its tool may run only once or
+        no longer exists. In these cases, its result is "outcome unknown". Other calls run normally.
         """
         for index, call in enumerate(batch.calls):
             tool = self.registry.get(call.name)
@@ -240,11 +240,9 @@ class ToolCaller(FieldRepr):
     async def _record_call_start(
         self, log: SessionLog, turn: Turn, batch: Batch, indexes: Sequence[int]
     ) -> None:
-        """Record durably that tool calls with side effects are about to start.
+        """Record durably that tool calls with side effects are about to start, so that a restart does not repeat them silently.
 
-        After a restart, these calls are not repeated silently.
-
-        An interruption does not cancel the write.
+        An interruption of the turn does not cancel the write.
         """
         started = tuple(batch.calls[index].id for index in indexes if self._has_effect(batch, index))
         if started:
@@ -258,9 +256,9 @@ class ToolCaller(FieldRepr):
         return tool is not None and tool.effect != "pure" and batch.can_start(index)
 
     def _batch(self, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
-        """Create the batch of an answer's tool calls, with the turn's decisions, observers and records.
+        """Create the batch of an answer's tool calls, with decided approvals and the callbacks for events and records.
 
-        With a journal, the batch records calls with side effects before they start.
+        After a restart, the calls get their recorded results. With a journal, calls with side effects are recorded before they start.
         """
         context = turn.session
         batch = self.new_batch(turn, calls)
@@ -326,6 +324,7 @@ class ToolCaller(FieldRepr):
         return batch
 
     def _refusal(self, tool_context: ToolContext, call: ToolCall, tool: Tool) -> str | None:
+        """Return the reason of the first access rule that rejects a call; None if all rules allow it."""
         return next(filter(None, (rule(call, tool, tool_context) for rule in self.access)), None)
 
     def _count(self, turn: Turn, calls: Sequence[ToolCall]) -> None:
@@ -359,10 +358,11 @@ class ToolCaller(FieldRepr):
         if turn.budget is not None:
             _count_calls(turn, turn.budget, calls)
 
-    def _repetition_error(self, turn: Turn, what: str) -> LimitReached:
+    def _repetition_error(self, turn: Turn, repeated: str) -> LimitReached:
+        """Build the error for too many repeated tool calls. `repeated` describes the calls."""
         context = turn.session
         return LimitReached(
-            what,
+            repeated,
             turn.limits.max_repeated_calls,
             field="max_repeated_calls",
             used={"model_calls": turn.progress.calls},
@@ -370,15 +370,13 @@ class ToolCaller(FieldRepr):
             session_id=context.id,
         )
 
-    def _close(
+    def _append_results(
         self, turn: Turn, message: Message, batch: Batch, stage: str | None, *, is_final: bool
     ) -> Message:
-        """Append the message with the results of all tool calls to the conversation, directly after the calls.
+        """Append a message with the results of all calls in `batch` to the conversation, and return the message.
 
-        Return the message.
-
-        `is_final` is True if the results are written to the journal. It is False if the process stops: then the next start
-        resumes from the results recorded so far.
+        `is_final` is True if the message is also recorded. It is False if the agent stops: then the next start runs the
+        unfinished calls.
         """
         context = turn.session
         results = batch.results()
@@ -397,7 +395,7 @@ class ToolCaller(FieldRepr):
 
 @attrs.define(eq=False, repr=False)
 class _Host(FieldRepr):
-    """Callbacks with which a batch of tool calls uses its turn."""
+    """Interface of a turn to its batch of tool calls: long results, nested calls and error logs."""
 
     caller: ToolCaller
     turn: Turn
@@ -405,7 +403,7 @@ class _Host(FieldRepr):
     def store_long_result(self, call: ToolCall, text: str, limit: int) -> str:
         """Return the first `limit` characters of a tool result, and store the whole text for the tool `read_result`.
 
-        If the agent does not have that tool, the rest is lost.
+        If the agent does not have this tool, nothing is stored.
         """
         if not has_read_result(self.caller.registry):
             return truncate(text, limit)
@@ -418,6 +416,7 @@ class _Host(FieldRepr):
         return self.turn.session.conversation.via
 
     def nest(self, call: ToolCall) -> NestedCalls:
+        """Return the executor of the nested calls that the running tool call `call` makes."""
         caller = self.caller
         return NestedCalls(
             outer=call,
@@ -438,7 +437,7 @@ _make_host = fast_constructor(_Host)
 
 
 def excess_of(calls: Sequence[ToolCall], limits: Limits) -> str | None:
-    """Return an error text for the model if the tool calls of an answer are too many or too large; None if they are allowed."""
+    """Return an error text for the model if an answer has too many or too large tool calls; None if its calls are allowed."""
     if len(calls) > limits.answer_calls:
         return (
             f"no call of this answer ran: it has {len(calls):,} calls, and the limit is {limits.answer_calls:,}. "
@@ -456,7 +455,7 @@ def excess_of(calls: Sequence[ToolCall], limits: Limits) -> str | None:
 
 
 def _json_size(arguments: Mapping[str, Any] | str) -> int:
-    """Return the size in bytes that the arguments of a call have as JSON, for the limit of an answer."""
+    """Return the size of a call's arguments as JSON in bytes."""
     if not arguments:
         return 2
     if isinstance(arguments, str):

@@ -1,4 +1,4 @@
-"""Delivery of tool progress: tools report from any thread, one task publishes the latest progress of each call."""
+"""Delivery of tool progress: tools report progress from any thread, and one task publishes the latest progress of each call."""
 
 from collections.abc import Awaitable, Callable
 
@@ -11,18 +11,18 @@ from actgent.support.attrs_class_repr import FieldRepr
 
 @attrs.define(eq=False, repr=False)
 class ProgressPublisher(FieldRepr):
-    """Publishes the progress of tool calls. Only the latest unpublished progress of each call is kept, so a tool never waits."""
+    """Publishes the progress of tool calls. It buffers only the latest progress of each call, so a tool never waits."""
 
-    _tell: Callable[[CallProgress], Awaitable[object]]
+    _publish: Callable[[CallProgress], Awaitable[object]]
     _latest: dict[str, CallProgress] = attrs.field(factory=dict, init=False)
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
     _loop: trio.lowlevel.TrioToken = attrs.field(factory=trio.lowlevel.current_trio_token, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
 
     def put(self, progress: CallProgress) -> None:
-        """Store the latest progress of a tool call for publication. It may be called from any thread.
+        """Buffer the latest progress of a tool call for publication, in place of its older progress. Any thread may call this method.
 
-        The progress replaces older unpublished progress of the same call. After the end of `run`, it is ignored.
+        After the end of `run`, the progress is ignored.
         """
         if self._is_closed:
             return
@@ -58,7 +58,7 @@ class ProgressPublisher(FieldRepr):
             with trio.CancelScope(shield=True):  # handlers end at their own timeout
                 while self._latest:
                     for call_id in list(self._latest):
-                        await self._tell(self._latest.pop(call_id))
+                        await self._publish(self._latest.pop(call_id))
             if self._is_closed:
                 return
             await self._wake.wait()

@@ -1,7 +1,8 @@
 """Isolation: results with untrusted text are stored in the session's state, and the model gets references to them.
 
-A reference such as `@r3` or `@r3/amount` may be the value of an argument, or a part of it. The engine puts the stored value
-in its place before the call is checked, and keeps the sources for each parameter. The conversation keeps the reference.
+A result that the model does not get is called withheld. The model may use a reference such as `@r3` or `@r3/amount` as an
+argument of a call, or as a part of it. Before the call is checked, the stored value replaces the reference, and the sources of the
+value are noted for the parameter. The conversation still contains the reference.
 """
 
 import json
@@ -24,44 +25,47 @@ from actgent.tools.tool_interface import Tool
 from actgent.tools.tool_registry import READ_RESULT, ToolRegistry
 
 REFERENCE = re.compile(r"@r([1-9]\d{0,8})(?:/([A-Za-z0-9_]{1,64}))?(?![A-Za-z0-9_/])")
-"""Pattern of a reference to a hidden result or to a field of it."""
+"""Pattern of a reference to a withheld result or to a part of it."""
 D = TypeVar("D", bound=Reply[Any] | Event | Route)
 _LAST = "_withheld"
 _APPROVED = "_approved_values"
 MISSING = object()
-"""Value of a part that an answer does not have."""
+"""Marker for a part that a withheld value does not have."""
 
 
 @attrs.define(eq=False, repr=False)
 class Isolation(FieldRepr):
-    """Access to the withheld (untrusted) results of one session, for one batch of its tool calls."""
+    """Stores and inserts the withheld results of one session, for one batch of its tool calls.
+
+    A withheld result contains untrusted text. The model gets a reference to it, such as `@r3`, in its place.
+    """
 
     context: SessionContext
     registry: ToolRegistry
     """Tools of the agent."""
     bits: int = 0
-    """Budget of each turn for values of withheld results that the model may read, in bits."""
+    """Maximum information in bits that the model may read from withheld results per turn."""
     turn_id: str = ""
     """Id of the turn that runs the batch; empty outside of a turn."""
     calls: Sequence[ToolCall] = attrs.field(default=(), init=False)
-    """Calls of the batch, in their order. Earlier calls use the budget first."""
+    """Calls of the batch, in the order of the answer. Earlier calls use the budget of `bits` first."""
     sources: dict[str, dict[str, str]] = attrs.field(factory=dict, init=False)
-    """Names of the untrusted sources of each argument in which a reference was replaced by a hidden value, by call id and parameter."""
+    """Untrusted sources of each argument in which a withheld value replaced a reference, by call id and parameter."""
     is_nested: bool = attrs.field(default=False, init=False)
     """True for nested calls (made inside another tool call), whose results the model does not get."""
     storing: set[str] = attrs.field(factory=set, init=False)
     """Ids of the tool calls that have changed the state of the session."""
     first: int = attrs.field(init=False)
-    """Number of the last withheld result before this batch of tool calls. New withheld results get higher numbers.
+    """Number of the last withheld result before this batch of tool calls. Results of the batch get higher numbers.
 
-    The batch does not see results with higher numbers: the order in which its calls end may depend on untrusted text.
+    Calls of the batch cannot refer to these higher numbers, because untrusted text can influence in which order they end.
     """
 
     def __attrs_post_init__(self) -> None:
         self.first = self.context.state_values.get(_LAST, 0)
 
     def begin(self, calls: Sequence[ToolCall]) -> None:
-        """Set the calls of the batch. Results that these calls have stored before a crash or an approval get the same numbers."""
+        """Set the calls of the batch. A call that runs again after a crash or an approval stores its result under the same number."""
         self.calls = calls
         ids = {call.id for call in calls}
         while self.first and ((kept := self._stored(self.first)) is None or kept.get("call", "") in ids):
@@ -72,8 +76,8 @@ class Isolation(FieldRepr):
     def fill(self, call: ToolCall) -> ToolCall:
         """Replace references such as `@r3` in a tool call by the withheld values, and add the untrusted sources of the values.
 
-        Unknown references stay. Calls of tools that expect references, and arguments that are not an object,
-        are unchanged.
+        Unknown references are not replaced. Calls of tools that expect references, and arguments that are not a JSON object, are
+        returned unchanged.
         """
         tool = self.registry.get(call.name)
         if isinstance(call.arguments, str) or (tool is not None and tool.keeps_references):
@@ -88,7 +92,7 @@ class Isolation(FieldRepr):
     def fill_value(self, value: object) -> tuple[Any, str]:
         """Replace references at any depth of a value by the withheld values. Return the new value and the untrusted sources.
 
-        A text that is exactly one reference becomes the hidden value itself.
+        A text that consists of one reference is replaced by the withheld value itself, which may be of any type.
         """
         if isinstance(value, str):
             whole = REFERENCE.fullmatch(value)
@@ -118,9 +122,11 @@ class Isolation(FieldRepr):
         return (REFERENCE.sub(value_of, text) if "@r" in text else text), _join(found)
 
     def _withheld_result(self, number: str) -> Mapping[str, Any] | None:
+        """Return the withheld result with this number, if it is older than the batch; None otherwise."""
         return self._stored(int(number)) if int(number) <= self.first else None
 
     def _stored(self, number: int) -> Mapping[str, Any] | None:
+        """Return the withheld result with this number from the session state; None if it does not exist."""
         kept: Mapping[str, Any] | None = self.context.state_values.get(f"{WITHHELD}{number}")
         return kept
 
@@ -142,10 +148,10 @@ class Isolation(FieldRepr):
         result: ToolResult,
         parts: Sequence[tuple[Any, str]] = (),
     ) -> ToolResult:
-        """Return a result for the model without any untrusted text; store the untrusted text under the next reference.
+        """Store the untrusted text of a tool result under the next reference. Return the result for the model without this text.
 
-        A tool may store the text in the session's state, where a prompt or another tool shows it, as a goal does with the results
-        of its tasks. So the session of such a call keeps the sources.
+        A result without untrusted sources is returned unchanged. If the call has changed the session state, the returned result
+        keeps the sources in `via`, because the state may contain the text and a prompt may show it later.
 
         Args:
             index: Index of the call in its batch.
@@ -187,7 +193,7 @@ class Isolation(FieldRepr):
     def _withhold_parts(
         self, index: int, call: ToolCall, result: ToolResult, parts: Sequence[tuple[Any, str]], sources: str
     ) -> ToolResult:
-        """Store the untrusted parts of a trusted result in the session state, for `extract`.
+        """Store the untrusted parts of a trusted result in the session state, so that the tool `extract` can read them.
 
         The text of the result already has references in place of the parts. Return the result with a notice that explains
         these references.
@@ -205,6 +211,7 @@ class Isolation(FieldRepr):
     def _store(
         self, number: int, call: ToolCall, value: str, sources: str, more: Sequence[tuple[str, Any]] = ()
     ) -> None:
+        """Store `value` in the session state as the withheld result `number`, together with the state changes in `more`."""
         state = self.context.state
         state.dispatch(
             [
@@ -216,19 +223,19 @@ class Isolation(FieldRepr):
 
     # --- values that the model may read --------------------------------------------------------
 
-    def _budget(self) -> Mapping[str, Any]:
-        """Return the stored budget of the turn; empty if the turn has shown no values."""
+    def _spent_budget(self) -> Mapping[str, Any]:
+        """Return the stored use of the turn's budget of `bits`; empty if the model has read no withheld values in this turn."""
         known: Mapping[str, Any] = self.context.state_values.get(SHOWN, {})
         return known if known.get("turn") == self.turn_id else {}
 
     def _parts_to_show(self, call: ToolCall) -> Mapping[str, Sequence[Any]]:
-        """Return the parts of a withheld result that the model may read, with their possible values.
+        """Return the parts of a call's withheld result that the model may read, each with its possible values.
 
         All values that the model reads in one turn have at most `2 ** Policy.bits` combinations. Parts beyond this budget stay
-        withheld. Calls get their share in the order of the answer, not in the order in which they finish, because untrusted
-        text can influence when a call finishes.
+        withheld. The budget is used in the order of the calls in the answer. The order in which the calls finish would be
+        unsafe, because untrusted text can influence it.
         """
-        stored = self._budget().get("spent", {})
+        stored = self._spent_budget().get("spent", {})
         spent = math.prod(count for key, count in stored.items() if key != call.id)
         for each in self.calls:
             if each.id in stored and each.id != call.id:
@@ -245,13 +252,13 @@ class Isolation(FieldRepr):
     def _with_spent(
         self, call: ToolCall, choices: Mapping[str, Sequence[Any]], sources: str
     ) -> Sequence[tuple[str, Any]]:
-        """Return the state change that stores what a call uses of the budget; empty if it uses nothing.
+        """Return the state change that stores how much of the budget of `bits` a call uses; empty if the call uses nothing.
 
-        A call that runs again after a crash has the same id, so it counts once.
+        A call that runs again after a crash has the same id, so its use is counted once.
         """
         if not choices:
             return ()
-        known = self._budget()
+        known = self._spent_budget()
         spent = {**known.get("spent", {}), call.id: math.prod(map(len, choices.values()))}
         shown = join_origins(known.get("sources", ""), sources)
         ever = join_origins(self.context.shown_sources, sources)
@@ -259,25 +266,22 @@ class Isolation(FieldRepr):
 
     @property
     def shown_sources(self) -> str:
-        """Untrusted sources of the values that the model has read in this turn; empty if it has read none."""
-        sources: str = self._budget().get("sources", "")
+        """Untrusted sources of the withheld values that the model has read in this turn; empty if it has read none."""
+        sources: str = self._spent_budget().get("sources", "")
         return sources
 
     def note_stored(self, call_id: str) -> None:
-        """Store that a tool call has changed the session state, so that the model may later read withheld text in the state."""
+        """Note that a tool call has changed the session state. The state may then contain withheld text, which a prompt may show."""
         self.storing.add(call_id)
 
     def is_withheld(self, number: int) -> bool:
-        """Return True if the session has a withheld result (not shown to the model) with this number."""
+        """Return True if calls of this batch can refer to a withheld result with this number."""
         return self._withheld_result(str(number)) is not None
 
     # --- approved values ---------------------------------------------------------------------
 
     def approve(self, call: ToolCall) -> None:
-        """Store the arguments of an approved call after the references were replaced.
-
-        Equal values then need no second approval.
-        """
+        """Store that the withheld values in the arguments of a call are approved, so that equal values need no second approval."""
         known = self.context.state_values.get(_APPROVED, ())
         new = [
             key for name in self.sources.get(call.id, ()) if (key := _approved_key(call, name)) not in known
@@ -286,16 +290,16 @@ class Isolation(FieldRepr):
             self.context.state.dispatch([(_APPROVED, [*known, *new])])
 
     def unapproved(self, call: ToolCall) -> Mapping[str, str]:
-        """Return, by parameter, the untrusted sources of the withheld values in a call that no approver has seen."""
+        """Return, by parameter, the untrusted sources of the withheld values in a call, except approved values."""
         known = self.context.state_values.get(_APPROVED, ())
         filled = self.sources.get(call.id, {})
         return {name: sources for name, sources in filled.items() if _approved_key(call, name) not in known}
 
 
 def filled_delivery(context: SessionContext, registry: ToolRegistry, delivery: D, turn_id: str) -> D:
-    """Return a delivery of a turn with the sources of the withheld values on which the delivery depends.
+    """Return a delivery of a turn with the untrusted sources of the withheld values on which it depends.
 
-    In a reply, the values also take the place of the references to them.
+    In a reply, withheld values also replace the references to them.
     """
     isolation = Isolation(context, registry, turn_id=turn_id)
     changes: dict[str, Any] = {}
@@ -311,7 +315,7 @@ def filled_delivery(context: SessionContext, registry: ToolRegistry, delivery: D
 
 
 def _with_parts(text: str, reference: str, parts: Sequence[tuple[Any, str]]) -> str:
-    """Replace the references to the parts of a result by the values of the parts, and return the text."""
+    """Return a result's text with the references to its parts replaced by the values of the parts."""
 
     def value_of(match: re.Match[str]) -> str:
         place = int(match[1])
@@ -321,6 +325,7 @@ def _with_parts(text: str, reference: str, parts: Sequence[tuple[Any, str]]) -> 
 
 
 def _announcement(number: int, tool: str, parts: Sequence[str], shown: Sequence[str]) -> str:
+    """Return the text that the model gets in place of the withheld result `number` of a tool."""
     reference = f"@r{number}"
     if tool == "extract":
         names = "".join(f", {reference}/{part}" for part in parts)
@@ -334,8 +339,8 @@ def _shown_parts(
 ) -> Sequence[str]:
     """Return sentences with the parts of a withheld value that the model may read, such as `@r4/urgent is true`.
 
-    Each part has one of its possible values (`choices`). An invalid value, and a value that not all owners may read, is shown
-    as the first of them: any other text would be a further possible answer.
+    `choices` has the possible values of each part. If the value of a part is not among them, or if not all owners may read it,
+    the first possible value is shown. Any other text would give the model more information than the budget allows.
     """
     try:
         data = loads(value)
@@ -355,7 +360,7 @@ def _shown_parts(
 
 
 def _is_same_value(one: object, other: object) -> bool:
-    """Return True if two JSON values without members are equal. In JSON, `true` and `1` differ, and `1` and `1.0` are equal."""
+    """Return True if two simple JSON values are equal. Unlike in Python, `true` and `1` differ."""
     if one is MISSING or other is MISSING or isinstance(one, bool) or isinstance(other, bool):
         return one is other
     return one == other
@@ -364,7 +369,7 @@ def _is_same_value(one: object, other: object) -> bool:
 def _value_of(withheld: Mapping[str, Any], part: str | None) -> Any:
     """Return a withheld value, or the part of the value named `part`; an empty text if the part does not exist.
 
-    A missing part raises no error, because the error would reveal something about the hidden value to the model.
+    A missing part raises no error, because the model would see the error and learn something about the withheld value.
     """
     value = withheld["value"]
     try:
@@ -377,6 +382,7 @@ def _value_of(withheld: Mapping[str, Any], part: str | None) -> Any:
 
 
 def _join(texts: Any) -> str:
+    """Return the names of untrusted sources in all texts as one text."""
     joined = ""
     for text in texts:
         joined = join_origins(joined, text)

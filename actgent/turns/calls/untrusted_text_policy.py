@@ -1,8 +1,7 @@
-"""Checks of tool calls against the policy of an agent: may a call run that depends on untrusted or confidential text?
+"""Checks of tool calls against the policy of an agent, before calls run that depend on untrusted or confidential text.
 
-A sink is a parameter whose value needs a trusted source. The audience of a call is the set of readers of its data. The
-label of a call is the label of the request that produced it: the model may have obeyed or repeated any text in that
-request.
+A sink is a parameter whose value needs a trusted source. The audience of a call is the set of readers of its data. The label of
+a call is the label of the model request that produced it, because the model may have obeyed or repeated any text in the request.
 """
 
 import re
@@ -39,18 +38,16 @@ class PolicyCheck(FieldRepr):
     policy: Policy
     context: SessionContext
     isolation: Isolation | None = None
-    """Results that isolation hides from the model; None if the model reads all results."""
+    """Access to the withheld results of the session; None if the model reads all results."""
     nested_sources: str = ""
-    """Names of the untrusted sources that the running tool call has read, if it makes nested calls; empty for calls of the model."""
+    """Untrusted sources that the outer call of nested calls has read; empty for calls of the model."""
     _first_calls: dict[tuple[str, str], str] = attrs.field(factory=dict, init=False)
-    """Id of the first call in this answer with the same tool name and the same values that need trust.
-    Used only with `check="arguments"`.
-    """
+    """Id of the first call in the answer, by tool name and values of its sinks. Used only with `check="arguments"`."""
 
     def for_nested(self, sources: str) -> "PolicyCheck":
-        """Return a policy check for the calls that a tool makes after it has read text of these untrusted sources.
+        """Return a policy check for the nested calls of a tool that has read text of the untrusted sources `sources`.
 
-        `check="arguments"` becomes `context`, because the conversation does not contain earlier nested calls.
+        A policy with `check="arguments"` is checked like `"context"`, because the conversation has no earlier nested calls.
         """
         return attrs.evolve(self, nested_sources=sources, policy=attrs.evolve(self.policy, check="context"))
 
@@ -81,9 +78,10 @@ class PolicyCheck(FieldRepr):
     def _untrusted_sinks(
         self, call: ToolCall, tool: Tool, sinks: Sequence[str], arguments: Mapping[str, Any], label: Label
     ) -> Mapping[str, Label] | None:
-        """Return the labels of the sinks (arguments that need trusted values) that may depend on untrusted text; None if the call may run.
+        """Return the labels of the sinks that may depend on untrusted text, by name; None if the call may run.
 
-        The labels are empty if the call has no arguments.
+        `sinks` has the names of the parameters that need trusted values. If a violating call has no arguments, the result is
+        empty.
         """
         labels = {} if self.isolation is None else self._labels_of_values(self.isolation, call, sinks)
         if label.sources and self._depends_on_context(call, tool, sinks, arguments):
@@ -93,10 +91,7 @@ class PolicyCheck(FieldRepr):
     def _labels_of_values(
         self, isolation: Isolation, call: ToolCall, sinks: Sequence[str]
     ) -> dict[str, Label]:
-        """Return the untrusted sources of each sink (argument that needs a trusted value) that was filled from a withheld result.
-
-        Values that were approved before are omitted.
-        """
+        """Return the labels of those sinks in which a withheld value replaced a reference, by name. Approved values are omitted."""
         filled = isolation.unapproved(call)
         return {name: label_of(filled[name]) for name in sinks if name in filled}
 
@@ -105,9 +100,9 @@ class PolicyCheck(FieldRepr):
     ) -> bool:
         """Return True if a call violates the policy because the conversation contains untrusted text.
 
-        A call of a `pure` tool is no violation if the owner wrote all values that need trust: it changes nothing, and sends
-        out only these values. With `check="arguments"`, a call whose values all occur in trusted text is no violation, unless
-        an earlier call with an effect had the same values.
+        A call of a `pure` tool is no violation if the owner wrote the values of all sinks: the call changes nothing, and sends
+        out only these values. With `check="arguments"`, a call is no violation if the values of all sinks occur in trusted text.
+        For a tool with the effect `once`, no earlier call may have had the same values.
         """
         if tool.effect == "pure" and sinks:
             texts = [
@@ -149,7 +144,12 @@ class PolicyCheck(FieldRepr):
     def _violation(
         self, untrusted: Mapping[str, Label] | None, excluded: Mapping[str, Label] | None
     ) -> PolicyViolation:
-        """Return the violation of a call from the labels of its untrusted arguments (`untrusted`), and from the parameters that name readers who may not read the data (`excluded`)."""
+        """Build the violation of a call.
+
+        Args:
+            untrusted: Labels of the sinks that may depend on untrusted text, by name; None if there are none.
+            excluded: Labels of the data, by the parameters that name readers without permission; None if there are none.
+        """
         reasons, remedies = [], []
         if untrusted is not None:
             names = ", ".join(untrusted) or "this call"
@@ -202,14 +202,14 @@ def excluded_audience(
 ) -> Sequence[str] | None:
     """Return the parameters that name readers who may not read the data of a tool call; None if the call may run.
 
-    A call that names no reader may reach any reader. A hidden value counts as the name of any reader, as the model must not
-    learn from the check what the value is.
+    The data of a call that names no reader may reach any reader. A withheld value is treated as the name of a reader without
+    permission, because the result of the check must not reveal the value to the model.
 
     Args:
         tool: The called tool, which declares the parameters.
-        arguments: Arguments of the call, with values in place of references to hidden results.
+        arguments: Arguments of the call, with values in place of references to withheld results.
         label: Label of all text that the data may contain.
-        withheld: Parameters with hidden values.
+        withheld: Parameters with withheld values.
     """
     readers = label.readers
     if readers is None or not tool.audience:
@@ -283,7 +283,8 @@ def texts_of_owner(message: Message) -> Sequence[str]:
 def is_quoted(value: object, texts: Iterable[str]) -> bool:
     """Return True if a value occurs literally in one of the texts, between spaces, quotes or brackets.
 
-    A list is quoted if it is not empty and all of its items are quoted. Punctuation at the end of a sentence may follow the value. A part of an address is not quoted, so it cannot carry data.
+    A list is quoted if it is not empty and all of its items are quoted. Punctuation may follow the value. A part of a longer
+    address does not count, because the rest of the address could carry data.
     """
     if isinstance(value, list):
         texts = tuple(texts)
@@ -312,7 +313,7 @@ def _normal_form(value: object) -> str:
 
 
 def occurs(value: object, text: str) -> bool:
-    """Return True if all texts and numbers in a value are whole words of `text`, which `_trusted_text` has made.
+    """Return True if all texts and numbers in a value occur in `text` as whole words. `text` has the form of `_trusted_text`.
 
     None, booleans and empty texts always occur.
     """

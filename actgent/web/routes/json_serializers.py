@@ -27,7 +27,7 @@ from actgent.journal.record_types import (
 from actgent.limits_and_schedules.budget import Budget
 from actgent.limits_and_schedules.schedule import Schedule
 from actgent.messages import File, Medium, Message, Part, Text, ToolCall, ToolResult, Usage
-from actgent.runtime.agent_directory import AgentCard, Listed
+from actgent.runtime.agent_directory import AgentCard, StartedAgent
 from actgent.runtime.approval_decisions import sources_of_approvals
 from actgent.runtime.introspection import AgentStatistics
 from actgent.runtime.sessions.session_opener import SessionOpener
@@ -241,7 +241,7 @@ def of_schedule(schedule: Schedule) -> json_response_types.ScheduleDocument:
 
 
 def of_agent(
-    card: AgentCard, agent: Listed | None, opener: SessionOpener, statistics: AgentStatistics
+    card: AgentCard, agent: StartedAgent | None, opener: SessionOpener, statistics: AgentStatistics
 ) -> json_response_types.AgentDocument:
     """Return the JSON of an agent: its card, modes, tools, links to other agents, and limits.
 
@@ -273,7 +273,7 @@ def of_agent(
     }
 
 
-def _links_of(agent: Listed | None, tools: Iterable[Tool]) -> Iterator[json_response_types.AgentLink]:
+def _links_of(agent: StartedAgent | None, tools: Iterable[Tool]) -> Iterator[json_response_types.AgentLink]:
     """Yield the agents that an agent calls as tools, hands conversations over to, routes to, or runs as steps.
 
     `kind` is `tool`, `handoff`, `route` or `step`, and `name` the name of the tool, action or step.

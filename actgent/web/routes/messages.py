@@ -334,7 +334,7 @@ def _apply_input_guards(session: Session, content: str | list[Part]) -> tuple[Pa
     """Return the parts of a message's content after the input guards; None if a guard rejects the content."""
     context, guards = context_of(session), services_of(session).running.core.guards
     with suppress(GuardrailTripped, HandlerFailed):
-        return guards.admit(context, context.new_message(content)).parts
+        return guards.check_input(context, context.new_message(content)).parts
     return None
 
 

@@ -253,7 +253,7 @@ async def test_moved_errors_come_after_all_sessions_of_a_tree_left(open_node, id
     async with open_node("one", take=[0]) as one:
         await one.start(agent)
         running = agent._opener.running
-        running.lifecycle.eviction.on_left = running.runner.notify_moved
+        running.lifecycle.eviction.on_evicted = running.runner.notify_moved
         root = await agent.create_session("ada", session_id=id_in(0))
         root.on_exception(lambda failure, session: received.append((failure.kind, session.id)))
         child = await agent.create_session("ada", session_id=f"{root.id}/c", parent=root)

@@ -117,7 +117,7 @@ async def test_a_long_chain_of_waits_is_held_and_released(autojump_clock):
     futures = [first]
     for _ in range(DEEP):
         future = TurnFuture(None)
-        future.pause_tool_timeout(Asker(futures[-1]))
+        future.bind_time_limits(Asker(futures[-1]))
         futures.append(future)
     futures[-1].hold()
     assert {future._holds for future in futures} == {1}

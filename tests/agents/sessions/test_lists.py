@@ -241,7 +241,7 @@ WRONG = {
     "one result too many": ([*SAID[:3], SAID[2]], r"history\[3\]: results of the calls .. are due"),
     "another id": (
         [*SAID[:2], ChatMessage("tool", (ToolResult(call_id="c3", tool_name="add"),))],
-        r"history\[2\]: results of the calls .'c1', 'c2'. are due here, and .'c3'. came",
+        r"history\[2\]: it must have the results of the calls .'c1', 'c2'., and it has results of .'c3'.",
     ),
     "a repeated id without result": ([*SAID, *SAID[:2], SAID[0]], r"history\[6\]: results of the calls"),
     "no id": ([ChatMessage("assistant", (ToolCall("add", {}),))], "the id '' of a call is empty"),

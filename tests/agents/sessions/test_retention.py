@@ -231,7 +231,7 @@ async def test_retention_makes_one_query_per_tree_level(autojump_clock):
             child = await agent.create_session("ada", "hello", session_id=f"c{number}", parent=root)
             last = await agent.create_session("ada", "hello", session_id=f"l{number}", parent=child)
             await last.wait_idle()
-        with runtime.agents.opener("clerk").opens("l7"):
+        with runtime.agents.opener("clerk").marked_as_opening("l7"):
             await trio.sleep(200)
             assert len(await ids_in(journal)) == 41
         journal.asked = 0
@@ -386,7 +386,7 @@ async def test_open_child_of_a_closed_session_is_unloaded_with_it(autojump_clock
             await (await (await runtime.start(agent_of())).open_session("root")).aclose()
         async with open_runtime(journal=journal, retention=Retention(closed=60)) as runtime:
             helper = await runtime.start(agent_of(name="helper"))
-            with runtime.agents.opener("helper").opens("below"):
+            with runtime.agents.opener("helper").marked_as_opening("below"):
                 await trio.sleep(100)
                 assert await ids_in(journal) == {"root", "below"}
             below = await helper.open_session("below")
