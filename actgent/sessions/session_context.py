@@ -744,11 +744,6 @@ class SessionContext:
         return message.sender.kind == "user" and not (is_owners and self.owner.kind == "agent")
 
     @property
-    def has_outcome_handlers(self) -> bool:
-        """True if the session has a reply, event, route or failure handler in this process."""
-        return self.handlers.any_of("conversation", "event", "routing", "exception")
-
-    @property
     def is_silent(self) -> bool:
         """True if the session is closed and its log has stopped writing, because the session is being erased."""
         return self.closed and self.log is None

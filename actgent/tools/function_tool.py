@@ -242,7 +242,12 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         return f"FunctionTool({self.name!r})"
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext[DepsT_contra]) -> object:
-        keywords = self._bind(arguments, context)
+        try:
+            keywords = self._binding.convert(arguments)
+        except ValueError as error:
+            raise InvalidArguments(f'Invalid arguments for tool "{self.name}": {error}') from error
+        for name in self._binding.context_names:
+            keywords[name] = context
         func: Callable[..., Any] = self.func
         if self._is_async:
             produced = func(**keywords)
@@ -257,20 +262,6 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         call = functools.partial(func, **keywords)
         result = await threads.run_sync(call, name=self.name, on_not_started=context.mark_not_started)
         return await result if is_awaitable(result) else result
-
-    def _bind(self, arguments: Mapping[str, Any], context: ToolContext[DepsT_contra]) -> dict[str, Any]:
-        """Convert tool arguments to keyword arguments of the function, with the context if the function takes it.
-
-        Raises:
-            InvalidArguments: The arguments do not match the parameter types.
-        """
-        try:
-            keywords = self._binding.convert(arguments)
-        except ValueError as error:
-            raise InvalidArguments(f'Invalid arguments for tool "{self.name}": {error}') from error
-        for name in self._binding.context_names:
-            keywords[name] = context
-        return keywords
 
 
 # --- inspecting functions -----------------------------------------------------------------

@@ -623,7 +623,7 @@ async def _write_answer(
         is_watched
         or turn.listeners
         or "conversation" in context.handlers
-        or context.has_outcome_handlers
+        or (context.handlers and context.handlers.any_of("event", "routing", "exception"))
         or context.task is not None
         or log.is_relaxed
     )

@@ -247,7 +247,8 @@ class CompiledSchema:
         backtracks = MAX_TEXT_BACKTRACKS if self._is_always_cheap else self._backtracks_for_value(value)
         if backtracks is None:
             return _TOO_COSTLY
-        if self.compiled(backtracks).is_valid(value):
+        validator = self._compiled.get(backtracks) or self.compiled(backtracks)
+        if validator.is_valid(value):
             return None
         errors = self._errors(value, backtracks)
         more = f"; and {len(errors) - _MAX_SHOWN_ERRORS} more" if len(errors) > _MAX_SHOWN_ERRORS else ""
