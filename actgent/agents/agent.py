@@ -130,7 +130,7 @@ from .runs.runs_on_other_cluster_nodes import (
 from .runs.streamed_runs import STREAM_CAPACITY, open_resumed_stream, open_stream
 from .session import DeliveryHandler, Session, SessionHandler, context_of, session_of_context
 from .single_turn_run import ProcessResult, process_turn
-from .teams import AgentRef, AgentTool, HandoffTool, limited
+from .teams import AgentRef, AgentTool, HandoffTool, excluding_approval_waits
 from .verbose_output import Narration, Verbose, writer_of
 
 R = TypeVar("R")
@@ -159,8 +159,8 @@ class Agent(Generic[DataT_co, DepsT]):
         goal: Goal of the agent, for the system prompt.
         capabilities: Abilities of the agent, for the system prompt and for other agents: a text or a list of texts.
         body: Further text of the system prompt.
-        system_prompt: Text instead of the system prompt made of role, goal and capabilities, which then only describe the agent
-            to other agents. A protocol that needs a form of answer adds that form after the text.
+        system_prompt: Text that replaces the system prompt made of role, goal and capabilities. These then only describe the
+            agent to other agents. A protocol that needs a form of answer adds the form after the text.
         prompt: Text that is appended to the system prompt, or a layer that changes it. A template over `session`, `state` or
             `memory` is rendered for each session, and again when one of these changes.
         assistant_prompt: Template of a message of the agent after the system prompt. It sees `profile`, `session` (`id`, `owner`,
@@ -176,8 +176,8 @@ class Agent(Generic[DataT_co, DepsT]):
         temperature: Sampling temperature of the model; None is the default of the provider.
         max_tokens: Maximum tokens of one answer; None is the default of the client.
         limits: Limits of a turn.
-        state: The type of a session's state, with fields (attrs, dataclass, pydantic, TypedDict). A change that does not fit raises
-            `InvalidState`, which the model reads as the error of its call; the state stays as it was.
+        state: The type of a session's state, with fields (attrs, dataclass, pydantic, TypedDict). A change that does not fit the
+            type raises `InvalidState` and is not applied. The model reads the error as the result of its tool call.
         reducers: Functions that combine the old and the new value of a key of the state, e.g. `{"results": append}`.
         memory: Selects the messages that the model sees: a `Memory`, a function of the history, or an object with `manage_history(history)`. The default
             shows the whole conversation up to 180,000 tokens.
@@ -188,7 +188,7 @@ class Agent(Generic[DataT_co, DepsT]):
         database: Tables of the agent, open while the agent runs. Tools use them as `ToolContext.database`.
         modes: Modes with their tools, and the rules for switching; None allows all tools at any time.
         approval: Function of (call, tool, context) that returns True or an `ApprovalRequest` if an approver must decide on the call. Tools
-            with `approval=True` always ask. The function has no effects.
+            with `approval=True` always need a decision. The function must have no side effects.
         policy: Checks of tool calls that depend on untrusted text; see docs/guides/prompt-injection.md. None uses the policy of
             the runtime, if it has one.
         max_concurrent_sessions: Maximum number of sessions that are processed at the same time.
@@ -227,8 +227,9 @@ class Agent(Generic[DataT_co, DepsT]):
     database: Database | None
     """Database with the tables of this agent; None if the agent has none."""
     _long_term_memory: LongTermMemoryBase | None = None
-    """The value of `long_term_memory=`. Objects without one do not set it: with more than 30 attributes, CPython stores
-    their names in each object, which takes 1 KB.
+    """The value of `long_term_memory=`. An agent without a memory does not set this attribute in the object.
+
+    With more than 30 attributes, CPython stores their names in each object, which takes 1 KB.
     """
     _extra_companions: "tuple[Agent[Any, Any], ...]" = ()
     """Agents that start together with this agent, in addition to the agents that its tools call."""
@@ -373,8 +374,8 @@ class Agent(Generic[DataT_co, DepsT]):
     ) -> PromptManager:
         """Return the object that renders the prompts of the agent, after a check of all templates.
 
-        None as `system_prompt` renders the system prompt from the protocol, the profile and the modes. The layer
-        `prompt` is then applied to it. `templates` has the assistant and user templates by name.
+        If `system_prompt` is None, the system prompt is rendered from the protocol, the profile and the modes. Then the layer
+        `prompt` is applied. `templates` has the assistant and user templates by name.
 
         Raises:
             ConfigurationError: A template is invalid, or does not fit the profile.
@@ -400,7 +401,7 @@ class Agent(Generic[DataT_co, DepsT]):
     def system_prompt(self) -> str:
         """System prompt of the sessions that were created without `prompt=`.
 
-        If the prompt is rendered for each session, this is only the beginning that all sessions share.
+        If the prompt is rendered for each session, this is only the common beginning of the prompts.
         """
         return self.prompts.system_prompt()
 
@@ -428,14 +429,14 @@ class Agent(Generic[DataT_co, DepsT]):
     ) -> Session[DataT_co]:
         """Create a session of an owner, which is one conversation. A `description` that is not empty is its first message.
 
-        The call returns directly after it has put the first message into the inbox, without another checkpoint. Handlers that
-        are attached right after the call receive all deliveries. If the inbox is full, the call waits up to 30 seconds.
+        The call returns immediately after the inbox has accepted the first message, without another checkpoint. So handlers that
+        are attached directly after the call receive all deliveries. If the inbox is full, the call waits up to 30 seconds.
 
         Args:
-            owner: User that the session belongs to: a name, or a `Sender`. Not empty.
+            owner: User that owns the session: a name, or a `Sender`. Not empty.
             description: First message of the session; empty creates a session without a message.
             session_id: Id of the session; None creates a random id.
-            parent: Session that this session works for. Usage and limits of a child session also count for its parent.
+            parent: Session for which this session works. Usage of a child session also counts for the limits of its parent.
             prompt: Layer on the system prompt, for this session only.
             on_busy: Treatment of messages while the session is busy; None uses the rule of the agent.
             limits: Limits of the whole session, child sessions included: calls, tokens, cost and seconds.
@@ -447,7 +448,7 @@ class Agent(Generic[DataT_co, DepsT]):
                 that call. The call uses the model with the role `enhancer`, or the default model. The original text is in the
                 message's metadata as `enhanced_from`.
             tags: Words by which `Runtime.sessions` and the dashboard find the session; at most 32, each of at most 64
-                characters. `Session.annotate` changes them.
+                characters. `Session.annotate` changes the tags.
             metadata: Values by key, for programs and for finding the session; at most 16 keys with values of at most 512
                 characters. They are never shown to a model.
             **unknown: Misspelt arguments, raised as an error that suggests the right name.
@@ -516,8 +517,8 @@ class Agent(Generic[DataT_co, DepsT]):
     ) -> RewrittenMessage:
         """Rewrite the first message of a session with one model call, for `enhance_prompt=`.
 
-        `instruction` tells the model how to rewrite the message; None uses the default instruction. The tokens count for the
-        quota of `owner`. The call may take at most `model_timeout` seconds.
+        `instruction` is the instruction for the model; None uses the default. The tokens count for the quota of `owner`. The call
+        may take at most `model_timeout` seconds.
         """
         return await rewrite_message(
             opener.running.core.models.models,
@@ -535,13 +536,13 @@ class Agent(Generic[DataT_co, DepsT]):
         Args:
             session_id: Id of the session.
             owner: Expected owner of the session; None accepts any owner.
-            deps: Dependencies of the session's tools from now on; None keeps those of the session.
+            deps: New dependencies of the session's tools; None keeps the present ones.
 
         Raises:
             ConfigurationError: The id is not a text.
             SessionNotFound: The agent has no session with this id. A session of another agent with the same id does not count.
-            WrongOwner: The session belongs to another owner. The class is a `SessionNotFound`, so a service can answer both
-                errors alike.
+            WrongOwner: The session belongs to another owner. `WrongOwner` is a subclass of `SessionNotFound`, so a service can
+                handle both errors in the same way.
             SessionClosed: The session was closed.
             DepsMissing: The session was not resumed after a restart because its tools need deps. Pass `deps=` to resume it.
         """
@@ -570,7 +571,7 @@ class Agent(Generic[DataT_co, DepsT]):
         metadata: Mapping[str, str] | None = None,
         **unknown: Never,
     ) -> Session[DataT_co]:
-        """Return the session with this id, from memory or from the journal, and create it if it does not exist.
+        """Return the session with this id, from memory or from the journal. If it does not exist, create it.
 
         The arguments are those of `create_session`, and apply only when the session is created. An existing session keeps its
         values, except `deps`, which replace its deps. Concurrent calls with the same id return the same session.
@@ -639,7 +640,7 @@ class Agent(Generic[DataT_co, DepsT]):
 
     @property
     def model_clients(self) -> Mapping[str, LLM]:
-        """Model clients of the agent by role. The role `default` has the client of `llm=`. Names and settings become clients."""
+        """Model clients of the agent by role. `default` is the client of `llm=`. Clients are created from names and settings."""
         return self._models.open()
 
     @property
@@ -696,8 +697,8 @@ class Agent(Generic[DataT_co, DepsT]):
         The returned text is added to the model calls that answer this message, as context, and is not added to the history.
         None adds no text. A function with a second parameter also gets the session.
         `@agent.on_query(stage="synthesis")` registers a function that is called with the user's message before each model call
-        of that stage. The protocol `plan` has the stages `execution` and `synthesis`; `session.state` has the results of the
-        plan by then.
+        of that stage. The protocol `plan` has the stages `execution` and `synthesis`. At the stage `synthesis`, `session.state`
+        has the results of the plan.
 
         Raises:
             ConfigurationError: `fn` is not a function with a parameter, or the protocol has no such stage.
@@ -731,7 +732,7 @@ class Agent(Generic[DataT_co, DepsT]):
     @overload
     def guard(self, fn: None = None, *, on: GuardedKind = "message") -> Callable[[GuardT], GuardT]: ...
     def guard(self, fn: Any = None, *, on: GuardedKind = "message") -> Any:
-        """Register `fn` as a guard, which checks messages, or with `on="answer"` replies, before handlers and callers receive them.
+        """Register `fn` as a guard, which checks messages before they are answered, or with `on="answer"` replies before delivery.
 
         A guard returns None to accept, or `Refuse(reason)` to end the turn with `GuardrailTripped`, a `Failure` of the kind
         `guard`. It returns `ApprovalRequest(question)` to suspend the turn until an approval is decided. A guard of answers may also return
@@ -739,11 +740,11 @@ class Agent(Generic[DataT_co, DepsT]):
         session. An async guard may take `handler_timeout` seconds.
 
         With `on="input"`, a sync function checks each message before it enters the inbox. It may return a text that replaces
-        the text of the message; the model and the journal get only the new text. A refusal or an exception is raised at the
-        sender. Schedules, results of tasks and `history=` are not checked.
+        the text of the message; the model and the journal get only the new text. A refusal or an exception is raised in the call that sends
+        the message. Schedules, results of tasks and `history=` are not checked.
 
-        Guards of messages run concurrently with the model call. The answer is held until all guards accept, and a refusal
-        cancels the call. An agent with guards of answers does not stream tokens. With a journal, decisions of guards are
+        Guards of messages run concurrently with the model call. The answer is delivered after all guards have accepted, and a
+        refusal cancels the call. An agent with guards of answers does not stream tokens. With a journal, decisions of guards are
         recorded and not repeated after a crash. If a guard raises, the turn ends with `HandlerFailed`.
 
         Raises:
@@ -756,7 +757,7 @@ class Agent(Generic[DataT_co, DepsT]):
         return fn
 
     def remove_hook(self, fn: Handler) -> None:
-        """Unregister a function from `on_session`, `on_query`, `on_message` and `guard`, all of its registrations."""
+        """Remove all registrations of a function by `on_session`, `on_query`, `on_message` and `guard`."""
         self._hooks.remove(fn)
         self._guards.remove(fn)
         self._on_session[:] = [
@@ -829,7 +830,7 @@ class Agent(Generic[DataT_co, DepsT]):
             DeadlineExceeded: The turn had no answer within `timeout` seconds.
             Suspended: The turn waits for the approvals with these ids. Or an earlier turn of the session waits for approvals;
                 then the message was not sent.
-            DuplicateMessage: The message was answered earlier, and the reply is no longer known.
+            DuplicateMessage: The message was answered earlier, and its reply is no longer stored.
             ActgentError: The error of the `Failure` that ended the turn.
         """
         if unknown:
@@ -854,7 +855,7 @@ class Agent(Generic[DataT_co, DepsT]):
                     self._require_opener(), request, moved, options, self._changed_options(options)
                 )
         check_loop(f"agent {self.name!r}")
-        with trio.move_on_after(timeout) as limit, limited(limit):
+        with trio.move_on_after(timeout) as limit, excluding_approval_waits(limit):
             try:
                 return await send_and_wait(await self._await_opener(), request, options)
             except Fenced as moved:
@@ -880,8 +881,9 @@ class Agent(Generic[DataT_co, DepsT]):
     ) -> Reply:
         """Send a message and wait for the answer, in synchronous code. The options are those of `run`, without `session`.
 
-        If the agent runs in a portal, the portal answers. Otherwise the agent is started for this call and stopped afterwards.
-        In an `async def` function of asyncio the call blocks the event loop and logs a warning: use `open_portal` there.
+        If the agent runs in a portal, the call is sent to the portal. Otherwise the agent is started for this call and stopped
+        after it. In an `async def` function of asyncio, the call blocks the event loop and logs a warning: use `open_portal`
+        instead.
 
         Raises:
             UsageError: The calling thread runs trio, which needs `await agent.run(...)`; or the agent runs in another thread
@@ -909,10 +911,7 @@ class Agent(Generic[DataT_co, DepsT]):
         return call(start_run)  # type: ignore[no-any-return]
 
     async def _run_standalone(self, start_run: Callable[[], Awaitable[Reply]]) -> Reply:
-        """Start the agent, await the run that `start_run` begins, stop the agent, and return the reply of the run.
-
-        `run_sync` calls it if the agent is not running.
-        """
+        """Start the agent, await `start_run()`, stop the agent, and return the reply. `run_sync` calls this if the agent is stopped."""
         async with self:
             return await start_run()
 
@@ -987,13 +986,13 @@ class Agent(Generic[DataT_co, DepsT]):
             yield deliveries  # noqa: ASYNC119 - the block is a context manager
 
     def _make_stream(self, options: CallOptions, reader: TurnReader[Any]) -> TurnStream:
-        """Return the future that writes the deliveries of a turn to a reader of `stream`."""
+        """Return the future through which `stream` passes the deliveries of a turn to `reader`."""
         return TurnStream(options, reader=reader)
 
     def _changed_options(self, options: CallOptions) -> list[str]:
-        """Return the names of the options that were passed to a run and differ from the agent's options.
+        """Return the names of the options in which the options of a run differ from those of the agent.
 
-        These options cannot be sent to another process, so such a run must be in this process.
+        Such a run must take place in this process, because these options cannot be sent to another one.
         """
         plain = self._defaults.options
         names = (field.name for field in attrs.fields(CallOptions) if field.name != "journal_form")
@@ -1076,7 +1075,7 @@ class Agent(Generic[DataT_co, DepsT]):
     ) -> None:
         """Decide the approval of a tool call in any session of the agent. The session is loaded if necessary.
 
-        `approval` is the approval or its id, `by` the user who decides. Raises the errors of `Session.answer`.
+        `approval` is the approval or its id. `by` is the name of the user who decides. Raise the same errors as `Session.answer`.
         """
         session = await self._session_of(approval if isinstance(approval, str) else approval.id)
         await session.answer(approval, decision, by=by)
@@ -1115,10 +1114,10 @@ class Agent(Generic[DataT_co, DepsT]):
     async def follow(
         self, session: Session
     ) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery[DataT_co]], None]:
-        """Receive the deliveries of a suspended turn after it resumes, as `stream` does. Decide inside the block.
+        """Receive the deliveries of a suspended turn after it resumes, as `stream` does. Decide the approvals inside the block.
 
-        Several readers may follow one turn, in addition to its caller. Leaving the block before the end stops the turn if it
-        has resumed and no other caller waits for it.
+        Several readers may follow one turn, in addition to its caller. If the block exits before the end of a resumed turn, and no
+        other caller waits for the turn, the turn is stopped.
 
         Raises:
             NotSuspended: No turn of the session waits for an approval.
@@ -1183,10 +1182,10 @@ class Agent(Generic[DataT_co, DepsT]):
         )
 
     def accompany(self, agent: "Agent[Any, Any]") -> None:
-        """Start another agent together with this agent, from the next start on.
+        """Start the agent `agent` together with this agent, at each later start of this agent.
 
-        Use it for an agent that this agent needs but does not name as a tool, handoff or route. If the other
-        agent is already running, its runtime keeps it.
+        Use this method for an agent that this agent needs but does not have as a tool, handoff or route. If the other agent is
+        already running, it stays in its runtime.
         """
         self._extra_companions = (*self._extra_companions, agent)
 
@@ -1197,7 +1196,7 @@ class Agent(Generic[DataT_co, DepsT]):
         return [*called, *self._extra_companions]  # type: ignore[list-item]
 
     def _complete_tools(self) -> None:
-        """Add the tools that modes need, and `read_result` if the limits keep oversized results."""
+        """Add the tools that the modes need, and `read_result` if the limits store oversized results."""
         if self.modes is not None:
             from actgent.modes.mode_tools import equip  # noqa: PLC0415 - compiles ten tools, which takes 15 ms
 
@@ -1206,10 +1205,7 @@ class Agent(Generic[DataT_co, DepsT]):
             offer_read_result(self.tools)
 
     def _initial_tools(self) -> Iterable[Tool]:
-        """Return the tools that the agent has before its toolsets connect.
-
-        For a wrapped tool, return the tool inside of the wrapper.
-        """
+        """Return the tools that the agent has before its toolsets connect. For a wrapped tool, return the tool in the wrapper."""
         given = [*self.tools.list()]
         for toolset in self.toolsets:
             given += static_tools(toolset)
@@ -1281,8 +1277,8 @@ class Agent(Generic[DataT_co, DepsT]):
     def _needs_actor_at_start(self, runtime: Runtime) -> bool:
         """Return True if the actor must be built when the agent starts, and not at the first message.
 
-        The actor is built at the start if it has work before the first message: sessions to resume, toolsets or databases to
-        open. It is also built at the start if the construction may raise, for example because a summary model has no API key.
+        This is the case if there is work before the first message: sessions to resume, or toolsets or databases to open. It is also
+        the case if the construction may raise, for example because a summary model has no API key.
         """
         return (
             runtime.journal is not None
@@ -1359,8 +1355,8 @@ class Agent(Generic[DataT_co, DepsT]):
     async def _await_opener(self) -> SessionOpener:
         """Return the session opener of this agent when the agent is ready to process messages.
 
-        If a turn that was resumed from the journal makes the call, the call first waits for the start of this agent. The wait
-        ends when the start phase of the program has ended.
+        If a turn that was resumed from the journal makes the call, first wait for the start of this agent, at most until the start
+        phase of the program has ended.
         """
         if self._host is None:
             await wait_started(self.name)
@@ -1383,7 +1379,7 @@ class Agent(Generic[DataT_co, DepsT]):
             make_ref=self._make_ref,
             limits=self.limits,
             options=self._defaults.options,
-            on_stop=self._stopped,
+            close_connections=self._stopped,
             deps=self._deps,
         )
 
@@ -1436,10 +1432,7 @@ class Agent(Generic[DataT_co, DepsT]):
 
 
 def _make_public_session(context: SessionContext, deps: object) -> Session[Any]:
-    """Return the public `Session` of an internal session context.
-
-    `deps` become the deps of the session's tools; None keeps the present ones.
-    """
+    """Return the public `Session` of a session context. `deps` become the deps of the session's tools; None keeps the present ones."""
     session = session_of_context(context)
     if deps is not None:
         session.own_deps = deps

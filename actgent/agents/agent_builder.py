@@ -183,7 +183,7 @@ class AgentBuilder:
         return self._set_options(capabilities=text)
 
     def body(self, text: str) -> Self:
-        """Set further text of the system prompt."""
+        """Set additional text of the system prompt."""
         return self._set_options(body=text)
 
     def system_prompt(self, text: str) -> Self:
@@ -225,7 +225,7 @@ class AgentBuilder:
         return attrs.evolve(self, strategy=_object_named(STRATEGIES, strategy, "strategy"))
 
     def output(self, output: Any) -> Self:
-        """Set a type or JSON Schema that every final answer must fit."""
+        """Set a type or JSON Schema for every final answer."""
         return self._set_options(output=output)
 
     # --- model, tools and limits ---------------------------------------------------------------------
@@ -283,7 +283,7 @@ class AgentBuilder:
         return self._set_options(handler_timeout=seconds)
 
     def on_busy(self, rule: OnBusy) -> Self:
-        """Set the treatment of messages for a busy session: queue, collect, interrupt or reject."""
+        """Set the rule for messages to a busy session: `queue`, `collect`, `interrupt` or `reject`."""
         return self._set_options(on_busy=rule)
 
     def routes(self, routes: Mapping[str, Agent]) -> Self:
@@ -361,9 +361,10 @@ class AgentBuilder:
         return attrs.evolve(self, hooks=(*self._hooks, hook))
 
 
-def _object_named(makers: Mapping[str, Callable[[], Any]], chosen: Any, what: str) -> Any:
+def _object_named(makers: Mapping[str, Callable[[], Any]], chosen: Any, label: str) -> Any:
+    """Return the object that the maker with the name `chosen` creates, or `chosen` if it is no name. `label` is for the error."""
     if not isinstance(chosen, str):
         return chosen
     if chosen not in makers:
-        raise ConfigurationError(f"unknown {what} {chosen!r}: choose one of {', '.join(makers)}")
+        raise ConfigurationError(f"unknown {label} {chosen!r}: choose one of {', '.join(makers)}")
     return makers[chosen]()

@@ -135,7 +135,7 @@ _WAS_GIVEN = "its deps from before the restart are lost, as deps are not written
 
 @attrs.frozen(eq=False, repr=False)
 class AgentDeps(FieldRepr):
-    """Value or function in `deps=` of one agent, from which its tools get `ToolContext.deps`.
+    """The argument `deps=` of one agent, a value or a function, from which its tools get `ToolContext.deps`.
 
     The order of precedence is: deps of the run, of the session, of the agent, of the parent session.
     """
@@ -152,16 +152,16 @@ class AgentDeps(FieldRepr):
 
     @property
     def is_function(self) -> bool:
-        """True if `deps=` is an async function that makes a value for each session. False if it is one value for all sessions."""
+        """True if `deps=` is an async function that creates the deps of each session. False if it is one value for all sessions."""
         return inspect.iscoroutinefunction(self.value)
 
     @property
     def shared(self) -> Any:
-        """Value of `deps=` that all sessions share; None if a function makes a value for each session."""
+        """Value of `deps=` that all sessions share; None if a function creates the deps of each session."""
         return None if self.is_function else self.value
 
     def check(self, value: Any) -> None:
-        """Check that deps have the type that the tools declare. An async function that makes deps, and None, are accepted.
+        """Raise if deps do not have the type that the tools declare. An async function that creates deps, and None, are accepted.
 
         Raises:
             ConfigurationError: The deps do not fit a tool; the text names the tool and both types.
@@ -183,15 +183,13 @@ class AgentDeps(FieldRepr):
         The first creates the deps of the session, if `deps=` is a function. The second replaces a mode that the agent no
         longer has, if the agent has `modes`.
         """
-        hooks: list[OnSession] = [self.give] if self.is_function else []
+        hooks: list[OnSession] = [self.create_deps] if self.is_function else []
         return hooks if modes is None else [*hooks, modes.replace_unknown_mode]
 
-    async def give(self, session: Session[Any]) -> None:
-        """Call the deps function of the agent for a session, and store the result in the session.
+    async def create_deps(self, session: Session[Any]) -> None:
+        """Call the deps function of the agent for a session without deps, and store the result in the session.
 
-        Sessions with deps are skipped.
-
-        The function is called before the first message of the session, and again after a restart.
+        This happens before the first message of the session, and again after a restart.
 
         Raises:
             DepsMissing: The function failed; the exception is the cause.
@@ -304,7 +302,7 @@ def build_actor(
     make_ref: Callable[[], Address],
     limits: Limits,
     options: CallOptions,
-    on_stop: Callable[[], Awaitable[None]],
+    close_connections: Callable[[], Awaitable[None]],
     deps: AgentDeps,
 ) -> AgentActor:
     """Build the actor of an agent: turn runner, session lifecycle and timers around the message pipeline `core`.
@@ -316,8 +314,8 @@ def build_actor(
         bounds: Capacities of the inbox.
         make_ref: Returns the address of the agent.
         limits: Limits of a turn.
-        options: Model call options of turns that set no others.
-        on_stop: Called when the actor stops.
+        options: Call options of turns without options of their own.
+        close_connections: Closes the connections of the agent when it stops.
         deps: Deps of the agent, and their check.
     """
     inbox = PriorityInbox(f"agent {name}", size_of=message_bytes, **bounds._asdict())
@@ -370,7 +368,7 @@ def build_actor(
             name, index=timers, inbox=inbox, timer=runtime.timer, start_soon=runner.start_soon
         ),
         propagation=runtime.propagation,
-        close_connections=on_stop,
+        close_connections=close_connections,
         on_stopped=runtime.agents.remove,
     )
 
@@ -394,11 +392,11 @@ def build_opener(
         runtime: Runtime in which the agent runs.
         reducers: Reducers of the session state by key; None for none.
         state_check: Check of state changes against the type of `state=`; None checks nothing.
-        on_busy: Treatment of messages for busy sessions that set no other rule.
+        on_busy: Default rule for messages to a busy session.
         on_session: Functions that are called before the first message of each session.
         deps: Deps of the agent, and their check.
         database: Database of the agent; None for none.
-        runs_session_hooks: Returns True if `on_session` is called for a session.
+        runs_session_hooks: Predicate that returns True if the `on_session` functions are called for a session.
     """
     admission = MessageAdmission(
         actor.lifecycle,
@@ -442,7 +440,7 @@ def _summary_starter(
 ) -> Callable[[SessionContext], object] | None:
     """Return the callback that starts a due summary of the conversation at the end of a turn.
 
-    None if the agent's memory makes no summaries.
+    Return None if the agent's memory uses no summaries.
     """
     if not actor.core.memory.summarizes:
         return None

@@ -115,7 +115,7 @@ def memory_of(memory: MemoryLike) -> Memory:
 class AgentBounds(FieldRepr):
     """Capacities and timeouts of one agent: inbox, threads, handlers.
 
-    They are one object, because CPython stores an agent with fewer attributes in less memory.
+    One object holds them, because CPython stores an agent with fewer attributes in less memory.
     """
 
     inbox: InboxBounds
@@ -136,9 +136,9 @@ def check_each_seconds(**seconds: float) -> None:
 
 
 def _missing_instance_hint(value: object, kind: type) -> str:
-    """Return the last sentence of the error for an argument that must be an object of the class `kind`.
+    """Return advice for the error about an argument that must be an object of the class `kind`.
 
-    For a class, it says to create an object. For a name, it says to use the builder. Other values give an empty text.
+    For a class, the advice is to create an object. For a name, it is to use the builder. For other values, return an empty text.
     """
     if isinstance(value, type) and issubclass(value, kind):
         return f": write {value.__name__}()"
@@ -196,7 +196,7 @@ _NOT_A_PROMPT = (
 
 
 def own_templates(**texts: object) -> dict[str, str]:
-    """Return the prompt templates of an agent that are not empty, by name. They replace the templates of its protocol.
+    """Return the templates in `texts` that are not empty, by name. They replace the templates of an agent's protocol.
 
     Raises:
         ConfigurationError: A template is not a str.

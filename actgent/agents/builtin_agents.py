@@ -111,7 +111,7 @@ class RouterAgent(Agent[DataT_co, DepsT]):
         return [*super()._companions(), *self.routes.values()]
 
     async def _route(self, turn: Turn, route: Route) -> Reply | None:
-        """Let the agent of a route answer, and return the reply. An action without a route gives None.
+        """Let the agent of a route answer, and return the reply; None if the action has no route.
 
         The agent answers in a child session, which exists as long as this session.
         """

@@ -54,7 +54,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         tools: Sequence[str] | None = None,
         history: int | None = None,
     ) -> None:
-        """Change settings of a session from its next model call on. A setting whose argument is None stays unchanged.
+        """Change settings of a session. They apply from its next model call on. If an argument is None, its setting stays unchanged.
 
         To configure the first message of a session, call `configure` in an `on_session` function. The system prompt of a session
         is set by `create_session(prompt=)`.
@@ -65,7 +65,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
             models: Roles of models by stage: `planning`, `execution`, `synthesis`.
             tools: Names of the tools that may be called; calls of other tools are rejected.
             history: Maximum number of earlier user messages and final answers that the model sees. Plans, calls and results between
-                them do not count and are shown with them.
+                these messages are also shown, and do not count.
 
         Raises:
             ConfigurationError: The agent does not have the model, the stage or the tool.

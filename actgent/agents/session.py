@@ -152,7 +152,7 @@ class MessageId(str):
 
 @hints_for_sessions
 class Session(Generic[DataT_co]):
-    """A conversation with an agent. Its turns are processed one after the other, in order within a priority.
+    """A conversation with an agent. The turns of a session run one after the other, by priority and then in order.
 
     `Session[Offer]` is a session of an agent with `output=Offer`. If the session moves to another process of a cluster,
     messages are forwarded to that process. Methods that read the session or attach handlers then raise `SessionMoved`; see
@@ -181,7 +181,7 @@ class Session(Generic[DataT_co]):
 
     @property
     def _context(self) -> SessionContext:
-        """Internal context of the session. A session that was evicted from memory is first loaded from the journal."""
+        """Internal context of the session. If the session was unloaded, it is first put back into memory."""
         held = self._held
         return held if held.public_session is not None else context_of(self)
 
@@ -189,7 +189,7 @@ class Session(Generic[DataT_co]):
     def _read_here(self) -> SessionContext:
         """Internal context of the session, for methods that return texts of the session.
 
-        If a turn of another session makes the call, that session gets the untrusted sources of these texts.
+        The untrusted sources of these texts are added to the calling turn, if it is a turn of another session.
 
         Raises:
             SessionMoved: Another process owns the session; the context is out of date.
@@ -202,25 +202,25 @@ class Session(Generic[DataT_co]):
     async def _open_record_reader(
         self, block: AbstractAsyncContextManager[ReaderT]
     ) -> AsyncGenerator[ReaderT, None]:
-        """Open a block that reads records of the session.
+        """Return a block that reads records of the session, and yields the reader of `block`.
 
-        If a turn of another session makes the call, that session gets the untrusted sources of these records.
+        The untrusted sources of these records are added to the calling turn, if it is a turn of another session.
         """
         async with block as reader:
             try:
                 yield reader
             finally:
-                self._take_sources_of_records()
+                self._add_sources_of_records()
 
-    def _take_sources_of_records(self) -> None:
-        """Add the untrusted sources of the session's records, which include withheld results, to the calling turn."""
+    def _add_sources_of_records(self) -> None:
+        """Add the untrusted sources of the session's records to the calling turn, also those of withheld tool results."""
         add_sources_of_session(self._context)
         if collects_sources():
             add_withheld_sources(self._context.withheld_sources)
 
     @property
     def _here(self) -> SessionContext:
-        """Internal context of the session. Methods that need the session in this process use this context.
+        """Internal context of the session, for methods that need the session in this process.
 
         Raises:
             SessionMoved: Another process owns the session; the context is out of date.
@@ -232,7 +232,7 @@ class Session(Generic[DataT_co]):
 
     @property
     def _agent(self) -> AgentActor:
-        """Actor of the running agent that the session belongs to."""
+        """Actor of the session's agent."""
         return self._services.running
 
     # --- handlers --------------------------------------------------------------------
@@ -324,10 +324,9 @@ class Session(Generic[DataT_co]):
         return handler
 
     def remove_handler(self, handler: Handler) -> None:
-        """Unregister a handler, all of its registrations. An unknown handler is ignored.
+        """Remove all registrations of a handler. An unknown handler is ignored.
 
-        A removal during a dispatch takes effect at once: the handler is not called if it has not been called yet. A call that
-        has started continues.
+        During a dispatch, a handler that has not been called yet is not called any more. A call that has started continues.
         """
         self._context.handlers.remove(handler)
 
@@ -376,11 +375,11 @@ class Session(Generic[DataT_co]):
     def follow(self, *, after: int | None = 0) -> AbstractAsyncContextManager[SessionFollower]:
         """Return an `async with` block that receives the records of the session: first the existing records, then new records.
 
-        Each record after the number `after` is received once and in order, as `Followed` with its number. The number is the
-        cursor to continue from, also in another process: `follow(after=cursor)`. None starts with the next record. Between
-        records, the channel delivers the partial answer (`Growing`) and the progress of tool calls. Answers are streamed while
-        a session is followed. A slow reader receives all records, and only the latest partial answer; it slows down nothing.
-        The channel ends when the session is closed.
+        Each record after the number `after` is received once and in order, as `FollowedRecord` with its number. To continue later,
+        also in another process, pass the last number: `follow(after=number)`. None starts with the next record. Between records,
+        the channel delivers new text of the partial answer (`PartialText`) and the progress of tool calls. Answers are streamed
+        while a session is followed. A slow reader receives all records, but only the latest partial answer, and slows down
+        neither the model nor other readers. The channel ends when the session is closed.
 
         Raises:
             ConfigurationError: The runtime has no journal.
@@ -403,9 +402,9 @@ class Session(Generic[DataT_co]):
     ) -> AbstractAsyncContextManager[ObservationReader]:
         """Subscribe to the observations of the session: intent, plan, thoughts, tool calls, answers, errors.
 
-        The `async with` block gives a receive channel, and leaving it ends the subscription. `types` and `turn` (the id of a
+        The `async with` block yields a receive channel, and its exit ends the subscription. `types` and `turn` (the id of a
         message) select observations. `after=0` starts with the history, None with the next observation. To continue after a
-        restart without gaps, pass the `cursor` of the old reader as `after`. Partial thoughts are received several times.
+        restart without gaps, pass the `cursor` of the old reader as `after`. Growing thoughts are received several times.
         Without a journal, the newest 1,000 records of the session are kept in memory, and older records are lost.
 
         Raises:
@@ -441,14 +440,14 @@ class Session(Generic[DataT_co]):
         """Return at most `limit` observations after the record `after`, oldest first. `types` and `turn` select observations.
 
         For the next page, pass the `number` of the last observation. Observations of one record can be on two pages.
-        Without a journal, the newest 1,000 records of the session are kept in memory, and older ones are lost.
+        Without a journal, the newest 1,000 records of the session are kept in memory, and older records are lost.
 
         Raises:
             ConfigurationError: The limit is below 1.
             JournalError: The journal cannot be read.
         """
         self._agent.runner.check_loop("session.observations()")
-        self._take_sources_of_records()
+        self._add_sources_of_records()
         key, observation_filter = (
             SessionKey(self.agent_name, self.id),
             ObservationFilter(types=types, turn=turn),
@@ -483,8 +482,8 @@ class Session(Generic[DataT_co]):
         Without a sender, the message comes from the owner, as a user. The call waits at most `enqueue_timeout` seconds for room
         in the inbox; in a handler or tool of this session it never waits. An URGENT message stops the running turn. The same
         `message_id` is accepted once; a repetition does nothing. `on_busy` sets the rule for a busy session; None is the
-        session's rule. `metadata` is kept with the message for programs (`message.metadata`), and never shown to a model. A
-        `priority` in an unknown word is NORMAL, with a warning in the log; a misspelt one is an error.
+        session's rule. `metadata` is kept with the message for programs (`message.metadata`), and never shown to a model. An
+        unknown word as `priority` is NORMAL, with a warning in the log; a misspelt priority is an error.
 
         `tools` are tools of the caller for this turn, each a `ToolSpec` or `{"name", "description", "parameters"}`. A call of such
         a tool suspends the turn and is listed in `caller_calls`. `answer` the call with `Respond(result)` or `Reject(reason)`.
@@ -561,7 +560,7 @@ class Session(Generic[DataT_co]):
         )
 
     async def inject(self, delivery: Delivery[DataT_co]) -> None:
-        """Call the handlers of the session with a `Reply`, `Event`, `ToolResult`, `Failure`, ..., e.g. in a test or a bridge.
+        """Call the handlers of the session with `delivery`, such as a `Reply`, `Event` or `ToolResult`, e.g. in a test or a bridge.
 
         The delivery is not added to the history or the journal, and does not start or end a turn. A reader of the session's
         running stream receives it as well.
@@ -595,7 +594,7 @@ class Session(Generic[DataT_co]):
         Raises:
             JournalError: The turn has ended, but the journal could not record the end of a message. The message ended as
                 `Failure(kind="journal")`, and is answered if it is sent again or if the process crashes before the journal
-                recovers. A second call with its `message_id` stops it then as well.
+                recovers. A second call with its `message_id` prevents this answer.
             NotRunning: The agent is stopping; the next start resumes the turn.
         """
         self._agent.runner.check_loop("session.interrupt()")
@@ -629,14 +628,14 @@ class Session(Generic[DataT_co]):
         metadata: Mapping[str, Any] | None = None,
         **unknown: Never,
     ) -> Schedule:
-        """Set a schedule, which sends the session the message "Running scheduled task: " with the description.
+        """Set a schedule. When it fires, the session gets the message "Running scheduled task: " with the description.
 
-        With a journal the schedule is durable on return and survives restarts. A schedule that was due while the process was
-        down fires at the next start. Without a journal it is lost when the agent stops. A schedule reloads an unloaded session.
-        The sender of the message is the schedule, of the kind system.
+        With a journal, the schedule is durable on return and survives restarts. A schedule that was due while the process was
+        down fires at the next start. Without a journal, the schedule is lost when the agent stops. A schedule that fires loads its
+        session. The sender of the message is the schedule, of the kind `system`.
 
         Args:
-            description: Task to do when the schedule fires.
+            description: Text of the message.
             after: Delay in seconds. Exactly one of `after`, `at` and `cron` is required.
             at: Date of the message.
             cron: Cron line of a repeating schedule.
@@ -740,17 +739,17 @@ class Session(Generic[DataT_co]):
     ) -> str:
         """Delegate a task to another agent of the runtime, and return the id of the task without waiting for its outcome.
 
-        The outcome, an answer or a failure, is sent to this session as a message of the kind agent, and starts a turn. Outcomes
-        that arrive while a turn is running are answered together. The task runs in a child session with the id of the task, or
-        a derived id if the agent already has such a session. Closing this session closes the child. With a journal, both
-        survive the process. The usage of the task counts for the limits of this session.
+        The outcome, an answer or a failure, is sent to this session as a message of the sender kind `agent`, and starts a turn.
+        One turn answers all outcomes that arrive while another turn is running. The task runs in a child session with the id of
+        the task, or a derived id if the agent already has such a session. If this session is closed, the child is closed. With a
+        journal, both survive the process. The usage of the task counts for the limits of this session.
 
         Args:
             agent: Name of the agent.
             task: Task, as text or parts.
             priority: Priority of the task's message.
-            task_id: Id of the task; None creates one. The same agent and id after a crash give the same task; ids of other
-                sessions are independent.
+            task_id: Id of the task; None creates one. A repeated call with the same agent and id, e.g. after a crash, gives the
+                same task. Other sessions can use the same ids.
             deadline: Seconds until the task is stopped and fails with `DeadlineExceeded`, a `Failure` of the kind `deadline`.
                 The default is a week, `math.inf` is no deadline. Time in the queue, in approvals and without a process counts.
             metadata: Metadata of the task's message, as in `chat`. It is not sent to agents of other pools.
@@ -801,12 +800,12 @@ class Session(Generic[DataT_co]):
     async def cancel_task(self, task_id: str) -> bool:
         """Stop a delegated task and close the session of the task, durably. The delegating session gets no message about this.
 
-        Returns False if the task is not running, or if its outcome was sent before it was stopped. If several agents were given
-        a task with this id, all of them are stopped, with their child sessions.
+        Return False if the task is not running, or if its outcome was sent before the task was stopped. If several agents have a
+        task with this id, all these tasks are stopped, with their child sessions.
 
         Raises:
             NotRunning: The agent of this session or of the task is not running here, e.g. after a restart.
-            JournalError: The task was stopped, but the journal could not record it; or the journal cannot be searched.
+            JournalError: The task was stopped, but the journal could not record the stop; or the journal cannot be read.
         """
         self._agent.runner.check_loop("session.cancel_task()")
         context, known = self._context, self._services.delegation
@@ -829,9 +828,9 @@ class Session(Generic[DataT_co]):
         return handoff_in(self._here.seen_state).agent
 
     async def hand_back(self) -> None:
-        """End a handoff: the session's own agent answers from the next message on. Durable on return.
+        """End a handoff, so that the session's own agent answers from the next message on. The end is durable on return.
 
-        An answer that the other agent has started is completed. Without a handoff the call does nothing.
+        An answer that the other agent has started is completed. Without a handoff, do nothing.
 
         Raises:
             NotRunning: The agent is stopping; the handoff stays in place.
@@ -851,12 +850,12 @@ class Session(Generic[DataT_co]):
     async def aclose(self) -> None:
         """Close the session and its children. The running turn is interrupted, and queued messages end as `Failure(kind="stopped")`.
 
-        With a journal the close is durable on return, and includes children that are only in the journal. Children whose agents
-        are not running, or that cannot be loaded, stay open; the log names them.
+        With a journal, the close is durable on return, and includes child sessions that are only in the journal. Child sessions
+        whose agents are not running, or that cannot be loaded, stay open; the log names these sessions.
 
         Raises:
-            JournalError: The sessions are closed, but the journal could not record it. A crash before the journal recovers
-                reopens them.
+            JournalError: The sessions are closed, but the journal could not record the close. If the process crashes before the
+                journal recovers, they are open again.
             NotRunning: The agent is stopping; the next start resumes the session.
         """
         self._agent.runner.check_loop("session.aclose()")
@@ -872,11 +871,11 @@ class Session(Generic[DataT_co]):
     async def answer(
         self, approval: Approval | str, decision: Decision, *, by: Sender | str | None = None
     ) -> None:
-        """Decide on a tool call that waits for an approval. Durable on return.
+        """Decide the approval of a tool call. The decision is durable on return.
 
-        `Approve` and `Edit` run the tool, `Reject` does not, and `Respond` gives the result in place of the tool. The turn
-        resumes after its last approval is decided. Approvals of child sessions, e.g. of an agent that is a tool here, can be
-        decided here as well.
+        `Approve` and `Edit` run the tool, `Reject` does not run it, and `Respond` supplies the result in place of the tool. The
+        turn resumes after its last approval is decided. Approvals of child sessions, e.g. of an agent that is a tool of this
+        session's agent, can also be decided with this method.
 
         Args:
             approval: The approval, or its id.
@@ -887,7 +886,7 @@ class Session(Generic[DataT_co]):
             NotSuspended: No tool call of this session waits for an approval.
             ApprovalNotFound: No open approval has this id.
             ApprovalMismatch: The approval object was altered, so it does not describe the waiting call.
-            ApprovalAlreadyDecided: The approval was decided by someone else, has expired, or was withdrawn.
+            ApprovalAlreadyDecided: Another caller decided the approval, it has expired, or it was withdrawn.
             InvalidArguments: The arguments in `Edit` or `Respond` do not fit the tool. The approval stays open.
             NotSerializable: The result in `Respond` is not plain data. The approval stays open.
             SessionClosed, NotRunning: The turn cannot resume any more.
@@ -918,11 +917,9 @@ class Session(Generic[DataT_co]):
     async def lift(self, source: str, *, by: Sender | str, reason: str = "") -> None:
         """Remove an untrusted source from `label`, because a person trusts all text received from this source so far.
 
-        Durable on return.
-
-        The next request and the next tool calls, also of a running turn, no longer depend on the source. Earlier messages, stored
-        results and open approvals keep it. If later text of the source arrives, also from a call that already runs,
-        the label has the source again.
+        The removal is durable on return. The next request and the next tool calls, also of a running turn, no longer depend on the
+        source. Earlier messages, stored results and open approvals still name the source. If new text of the source arrives, also
+        from a call that is already running, the label contains the source again.
 
         Args:
             source: Name of the source, as in `label.sources`. `*` removes all sources of a label that has more than 8.
@@ -931,9 +928,9 @@ class Session(Generic[DataT_co]):
 
         Raises:
             ConfigurationError: The label does not have the source, or `by` is empty.
-            UsageError: A turn makes the call, that is, one of its tools or handlers; or code that has read untrusted text.
+            UsageError: A tool or handler of a turn makes the call, or code that has read untrusted text.
             SessionClosed, NotRunning: The session was closed, or its agent is stopping.
-            JournalError: The write failed. The label keeps the source until the session is loaded again.
+            JournalError: The write failed. The label still contains the source, at least until the session is loaded again.
         """
         self._agent.runner.check_loop("session.lift()")
         try:
@@ -943,9 +940,9 @@ class Session(Generic[DataT_co]):
 
     @property
     def caller_calls(self) -> tuple[Approval, ...]:
-        """Open calls of the caller's own tools, oldest first; see `chat(tools=...)`.
+        """Open calls of tools that the caller executes, oldest first; see `chat(tools=...)`.
 
-        `answer` each with `Respond(result)` or `Reject(reason)`. After the last one the turn resumes.
+        Pass `Respond(result)` or `Reject(reason)` for each call to `answer`. After the last one, the turn resumes.
         """
         return caller_calls(self._read_here)
 
@@ -971,7 +968,7 @@ class Session(Generic[DataT_co]):
     ) -> ModeChange:
         """Switch the session to another mode. The change is durable on return, and the model is notified before its next call.
 
-        `by` names the source of the switch: a user, the agent, or an admin. With `by="admin"`, `force=True` overrides all rules.
+        `by` is the kind of the caller: a user, the agent, or an admin. With `by="admin"`, `force=True` overrides all rules.
         Tool calls that have started continue; later calls of the running turn are checked against the new mode.
 
         Raises:
@@ -1022,17 +1019,17 @@ class Session(Generic[DataT_co]):
 
     @property
     def is_durable(self) -> bool:
-        """True if the session is stored in a journal and survives its process."""
+        """True if the session is stored in a journal and so survives the end of the process."""
         return self._agent.journal is not None
 
     @property
     def owner(self) -> Sender:
-        """User that the session belongs to."""
+        """Owner of the session: a user, or an agent that created the session."""
         return self._context.owner
 
     @property
     def description(self) -> str:
-        """First 2,000 characters of the text that the session was created with. The first message has the whole text."""
+        """First 2,000 characters of the session's first message; empty if the session was created without a message."""
         add_sources_of_session(self._context)
         return self._context.conversation.description
 
@@ -1055,7 +1052,7 @@ class Session(Generic[DataT_co]):
     ) -> None:
         """Change the tags and metadata of the session. The change is durable on return.
 
-        A concurrent call does not overwrite the changes of another one. The session may be working or closed.
+        Concurrent calls do not overwrite each other's changes. The session may be working or closed.
 
         Args:
             add_tags: Tags to add. A tag is a text of 1 to 64 characters without a comma.
@@ -1065,7 +1062,7 @@ class Session(Generic[DataT_co]):
         Raises:
             ConfigurationError: A tag, key or value is invalid, or the session would have more than 32 tags or 16 keys.
             SessionNotFound: The session was erased.
-            JournalError: The write failed. The journal may retry it later, so the change is or is not recorded.
+            JournalError: The write failed. The journal may retry it later, so the change may be recorded or not.
         """
         self._agent.runner.check_loop("session.annotate()")
         change = changed_by(add_tags=add_tags, remove_tags=remove_tags, metadata=metadata)
@@ -1101,7 +1098,7 @@ class Session(Generic[DataT_co]):
         users see it: the user's messages and the final answers. It omits intermediate answers (plans, tool calls, invalid
         answers), which `message_trace` of the final answer returns as `steps`. Between two dates, the newest messages are returned.
         `page.first` is the position of the first message, from 0; `messages(before=page.first)` returns the previous page.
-        Messages that are not in memory are read from the journal, and not kept.
+        Messages that are not in memory are read from the journal, and do not stay in memory.
 
         Raises:
             ConfigurationError: `limit` is less than 1, both `before` and `after` are positions, a date has no time zone, or a
@@ -1116,7 +1113,7 @@ class Session(Generic[DataT_co]):
         return await read_matching(conversation, MessageFilter.of(before, after, roles), limit=limit)
 
     async def message_trace(self, message: Message | str) -> MessageTrace:
-        """Return the turn and trace of a message, its cause, its tool calls, their results and its observations.
+        """Return a message with its turn, trace, cause, tool calls, results and observations.
 
         The user's message and the final answer are linked to the whole turn, with its intermediate messages as `steps`. Without
         a journal, only observations that are still in memory are returned; see `observations`.
@@ -1177,9 +1174,9 @@ class Session(Generic[DataT_co]):
 
     @property
     def deps(self) -> Any:
-        """Deps that tools get as `ToolContext.deps`: the first that is set of the run, the session, the agent and the parent session.
+        """Deps that tools get as `ToolContext.deps`: those of the run, else of the session, the agent or the parent session.
 
-        None if none are set.
+        None if no deps are set.
         """
         held, turn = self._held, self._held.turn
         of_run = None if turn is None else turn.options.deps
@@ -1189,7 +1186,7 @@ class Session(Generic[DataT_co]):
         return None if held.parent is None else session_of_context(held.parent).deps
 
     def store_created_deps(self, deps: Any) -> None:
-        """Store the deps that the agent's function in `deps=` made for this session.
+        """Store the deps that the agent's function in `deps=` has created for this session.
 
         Deps that the program passed to the run or the session take precedence.
         """
@@ -1212,7 +1209,7 @@ class _WeakHandle(FieldRepr):
     services: SessionServices
 
     def restore(self, context: SessionContext) -> Session:
-        """Return the public `Session` of `context`: the existing object if the program still uses it, otherwise a new object."""
+        """Return the public `Session` of `context`: the existing object if the program still holds it, otherwise a new object."""
         handle = self.reference()
         if handle is None:
             handle = Session(context, None, services=self.services)
@@ -1221,7 +1218,7 @@ class _WeakHandle(FieldRepr):
 
 
 def session_of_context(context: SessionContext) -> Session:
-    """Return the public `Session` of an internal context. Create a new object if the program has dropped the last one."""
+    """Return the public `Session` of a session context. Create a new object if the program holds none."""
     if isinstance(context.public_session, _WeakHandle):
         return context.public_session.restore(context)
     assert isinstance(context.public_session, Session)  # noqa: S101 - the assembly creates only this class
@@ -1229,16 +1226,13 @@ def session_of_context(context: SessionContext) -> Session:
 
 
 def internal_context(session: object) -> SessionContext:
-    """Return the internal context of a `Session` without a reload.
-
-    If the session was evicted from memory, this context is outdated.
-    """
+    """Return the internal context of a `Session`. If the session was unloaded from memory, the context is outdated."""
     assert isinstance(session, Session)  # noqa: S101 - the assembly creates only this class
     return session._held  # noqa: SLF001 - this module defines both classes
 
 
 def context_of(session: Session) -> SessionContext:
-    """Return the internal context of a `Session`. An evicted session is first loaded from the journal."""
+    """Return the internal context of a `Session`. An unloaded session is first put back into memory."""
     context = internal_context(session)
     if context.public_session is None:
         services_of(session).running.sessions.reload(context, session)
@@ -1277,9 +1271,9 @@ async def has_task_result(session: Session, task_id: str) -> bool:
 
 
 async def has_fired(session: Session, schedule_id: str) -> bool:
-    """Return True if a schedule of the session has fired for the last time. Return False if the schedule was removed.
+    """Return True if the last record about a schedule of the session is a firing, so that the schedule was not removed.
 
-    Without a journal, the result is False.
+    Without a journal, return False.
 
     Raises:
         JournalError: The journal cannot be read.
@@ -1292,7 +1286,7 @@ async def has_fired(session: Session, schedule_id: str) -> bool:
 
 
 async def schedule_in(session: Session, description: str, *, key: str | None, **times: Any) -> Schedule:
-    """Set a schedule in a session and return it. Raises the same errors as `Session.schedule`."""
+    """Set a schedule in a session and return it. Raise the same errors as `Session.schedule`."""
     context, running = context_of(session), services_of(session).running
     running.lifecycle.check_open(context)
     with running.lifecycle.kept(context):
@@ -1305,7 +1299,7 @@ async def schedule_in(session: Session, description: str, *, key: str | None, **
 
 
 def _funding_of_schedule(running: AgentActor) -> Funding | None:
-    """Return the budgets of the calling turn that also pay for the turns of its schedule; None outside of a turn.
+    """Return the budget for the turns of a schedule that the calling turn sets; None outside of a turn.
 
     Raises:
         LimitReached: The limits of the calling turn are used up.

@@ -46,7 +46,10 @@ class ExecutedCall(FieldRepr):
     tool_name: str
     """Name of the tool, as the model wrote it."""
     arguments: Mapping[str, Any] | str | None
-    """Arguments as the model wrote them. A str is text that is not a JSON object; such a call did not run. None if the history does not have the call."""
+    """Arguments as the model wrote them; None if the history does not have the call.
+
+    A str is text that is not a JSON object; such a call did not run.
+    """
     status: ToolStatus
     """Status of the tool result. Every status except `success` is a failure."""
     content: str

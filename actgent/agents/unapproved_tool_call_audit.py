@@ -1,6 +1,6 @@
 """Audit of recorded sessions: tool calls that depended on untrusted text and ran without an approval.
 
-The audit computes labels from the records again. It does not use the decisions that the engine took from its labels.
+The audit computes the labels of sessions from their records, independently of the decisions at run time.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
@@ -53,8 +53,8 @@ class UnapprovedCall:
     """The tool call. References to results that the model did not see are replaced by their values."""
     labels: Mapping[str, Label]
     """Untrusted sources and permitted readers of each checked argument, by parameter name.
-    Checked are parameters that need trusted values (`Tool.sinks`), and parameters whose value has a restricted set of
-    readers. Empty if the call has no arguments.
+    The checked arguments are those of parameters that need trusted values (`Tool.sinks`), and those whose value has a restricted set
+    of readers. Empty if the call has no arguments.
     """
     label: Label
     """All untrusted sources on which the call depends, including the sources of its arguments."""

@@ -61,7 +61,7 @@ def to_stderr(line: str) -> None:
 
 
 class Narrated(Protocol):
-    """Interface of an agent that a narration attaches to."""
+    """Interface of an agent whose steps a narration writes."""
 
     def on_session(self, fn: Any, /) -> Any: ...
     def on_message(self, fn: Any, /) -> Any: ...
@@ -76,7 +76,7 @@ class Narration(FieldRepr):
     _started_at: float = attrs.field(factory=time.monotonic)
     """Time at which the narration was created, in seconds of the monotonic clock. Lines show the seconds since then."""
     _changes: dict[str, list[str]] = attrs.field(factory=dict)
-    """Unwritten lines of state changes by session id. They are written after the message that caused them."""
+    """Lines of state changes that are not written yet, by session id. They follow the line of the message that caused them."""
     _last: str = ""
     """Id of the session of the last line; empty before the first line."""
 

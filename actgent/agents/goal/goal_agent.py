@@ -94,8 +94,8 @@ class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
         max_iterations: Maximum number of model calls of one goal. The last one evaluates the results.
         actions: Actions that the model may choose, in addition to plan, execute, summarize and evaluate.
         tasks: True makes plans lists of tasks with ids, retries and references, which the tool `run_tasks` executes.
-        state_characters: Maximum size of all values that tools write into the state, in characters of JSON. The largest values
-            are offloaded beyond that: the state has a reference, and tools and `read_result` read the value.
+        state_characters: Maximum size of all values that tools write into the state, in characters of JSON. Above it, the largest
+            values are stored elsewhere: the state has references to them, and tools and `read_result` read the values.
         **options: Arguments of `Agent`.
     """
 
@@ -280,8 +280,8 @@ def _was_answered(history: Iterable[Message]) -> bool:
 def tools_from(tools: Tools, *, max_state_characters: int | None = None) -> list[Tool | Toolset]:
     """Convert the argument `tools=` of a goal agent to tools. Functions of `(state, args)` become `StateTool`s.
 
-    Above `max_state_characters` of JSON in the state, such a tool stores large values outside of the state; None is no
-    limit.
+    If the state has more than `max_state_characters` characters of JSON, such a tool stores large values outside of the state;
+    None is no limit.
 
     Raises:
         ConfigurationError: `tools` is neither a list nor a dict, or a function cannot become a tool.
@@ -354,8 +354,8 @@ class TaskRunner(Tool):
 async def _run_task(task: PlannedTask, before: Sequence[PlannedTask], others: NestedToolCalls) -> PlannedTask:
     """Run a planned task with the tool that it names, and return the task with its outcome.
 
-    `before` are the earlier tasks, to whose results the arguments may refer. A task without a tool stays pending. A task
-    that needs a missing result gets the status of the earlier task without that result.
+    `before` are the earlier tasks, to whose results the arguments may refer. A task without a tool stays pending. If an earlier
+    task has no result that this task needs, this task gets the status of the earlier task.
     """
     references = References(before)
     arguments = references.resolve(dict(task.tool_args))

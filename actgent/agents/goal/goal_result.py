@@ -1,4 +1,4 @@
-"""`GoalResult`: the outcome of one goal, and everything found on the way to it. `RunMetrics`: the measures of its run."""
+"""`GoalResult`: the outcome of one goal with all results. `RunMetrics`: duration, calls and cost of the work on the goal."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic

@@ -64,7 +64,7 @@ async def run_agent(
     verbose: Verbose = False,
     owner: str = "user",
 ) -> GoalResult[Any]:
-    """Work towards one goal with a new `GoalAgent`, and return the outcome with everything found.
+    """Work towards one goal with a new `GoalAgent`, and return the outcome with all results.
 
     Failures are results as well: malformed answers, a model error, failed tools, `max_iterations`, `limits`, `timeout`, a
     detected loop. See `GoalResult.status`, `achieved`, `error` and `failure`.

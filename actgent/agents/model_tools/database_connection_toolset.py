@@ -1,4 +1,4 @@
-"""Toolset that keeps the database of an agent open. The module imports no tool, as every agent imports it."""
+"""Toolset that keeps the database of an agent open. The module imports no tools, because every agent imports the module."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -32,7 +32,7 @@ class DatabaseOpen(Toolset):
 def with_database(
     tools: Iterable[Tool[Any] | ToolProtocol | Toolset], database: Database | None
 ) -> Iterable[Tool[Any] | ToolProtocol | Toolset]:
-    """Return the tools of an agent, and a toolset that keeps the agent's database open. Without a database, add no toolset.
+    """Return the tools of an agent with a toolset that keeps `database` open; without the toolset if `database` is None.
 
     Raises:
         ConfigurationError: `database` is not a `Database`.

@@ -1,11 +1,12 @@
 """`Consolidation`, an agent that extracts long-term memories from idle conversations of another agent.
 
-For each session of the observed agent, `Consolidation` has a session with the same id and one schedule. Every new message
-postpones the schedule. When it fires, the inbox of `Consolidation` gets a message with the priority LOW, which is journaled,
-limited and processed once like any other. The model sees the unread part of the conversation and the existing memories. Its new
-memories and the new read position are written in one transaction.
+For each session of the observed agent, `Consolidation` has a session with the same id and one schedule. Every new message of the
+observed session postpones the schedule. When the schedule fires, the session of `Consolidation` gets a message with the priority
+LOW, and its turn extracts memories. The model sees the unread part of the conversation and the existing memories. The new memories
+and the new read position are written in one transaction.
 
-The part of a message is recorded before the model call. A crash at any point repeats the same part, or nothing.
+The range of messages to read is recorded before the model call. After a crash, the turn reads the same range again, or nothing if
+its memories were written.
 """
 
 import json
@@ -90,7 +91,7 @@ class Part:
 
 @attrs.define(eq=False, kw_only=True)
 class ConsolidationCore(AgentCore):
-    """Message pipeline that adds the messages to read to the end of the model's prompt, without adding them to the history."""
+    """Message pipeline that appends the part of the observed conversation to the model's prompt, but not to the history."""
 
     consolidation: "Consolidation | None" = None
 
@@ -112,8 +113,8 @@ class Consolidation(Agent[FoundMemories]):
         agent: Agent whose sessions are read.
         memories: Long-term memory that the extracted memories are written to, usually that of the agent.
         llm: Model that extracts memories; a small model is sufficient.
-        idle: Maximum seconds from the last message of a session until the session is read; the minimum is half of it.
-        limits: Limits of one reading, e.g. `Limits(tokens=..., cost=...)`.
+        idle: Maximum seconds from the last message of a session until the session is read. The minimum is half of this time.
+        limits: Limits of one turn that extracts memories, e.g. `Limits(tokens=..., cost=...)`.
         system_prompt: System prompt of the model, in place of the default `SYSTEM_PROMPT`.
 
     Raises:
@@ -162,10 +163,9 @@ class Consolidation(Agent[FoundMemories]):
     # --- schedules --------------------------------------------------------------------------------
 
     async def note_message(self, message: Message, session: Session[Any]) -> None:
-        """Schedule the extraction of memories for when the session of this message has been idle long enough.
+        """Schedule the extraction of memories from the session of a new message. Each later message postpones the extraction.
 
-        Each later message postpones it. Messages of other senders than users and models, and sessions of a
-        single request, are ignored.
+        Only messages of users and models have this effect. Sessions of a single request are ignored.
         """
         if message.sender.kind not in ("user", "assistant") or context_of(session).is_transient:
             return
@@ -184,9 +184,9 @@ class Consolidation(Agent[FoundMemories]):
     # --- reading ------------------------------------------------------------------------
 
     async def material(self, message: Message, session: Session[Any]) -> str:
-        """Return the text from which the model extracts memories: a part of the conversation, and memories stored earlier.
+        """Return the text from which the model extracts memories: a part of the conversation, and existing memories.
 
-        `message` started this extraction. `session` is the session of this agent with the same id as the observed session.
+        `message` is the message that started this extraction. `session` is this agent's session with the id of the observed session.
         """
         owner = owner_for(session)
         observed = await self._observed.open_session(session.id)
@@ -202,9 +202,9 @@ class Consolidation(Agent[FoundMemories]):
         return "\n".join(("The conversation:", *lines, "", "Remembered already:", *_list_memories(known)))
 
     async def _part(self, message_id: str, observed: Session[Any], owner: Sender) -> Part:
-        """Return the range of messages of the session `observed` that the message `message_id` reads.
+        """Return the range of messages of the session `observed` that the extraction started by `message_id` reads.
 
-        The range is recorded before the first attempt, so a repetition after a crash reads the same range.
+        The first call records the range, so an extraction that is repeated after a crash reads the same range.
         """
         marks = await self._memories.marks(owner, self._mark(observed.id))
         noted = marks.get(self._mark(observed.id, "part"))
@@ -223,7 +223,7 @@ class Consolidation(Agent[FoundMemories]):
     async def _messages_that_fit(self, observed: Session[Any], start: int) -> Sequence[Message]:
         """Return the messages of the session `observed` from index `start` that fit into one model call.
 
-        A first message that is too long is returned alone. The list is empty if the session has no message from there on.
+        If the first message alone is too long, only this message is returned. The list is empty if no message follows `start`.
         """
         found: list[Message] = []
         left = MAX_PART_TOKENS
@@ -294,9 +294,9 @@ class Consolidation(Agent[FoundMemories]):
         return len(made)
 
     async def _relative_age(self, memory_id: str, owner: Sender, part: Part) -> str:
-        """Compare the age of a stored memory with the last message in `part`. Return `older`, `younger`, or an empty string.
+        """Return `older` or `younger`: the age of a stored memory compared with the last message in `part`.
 
-        The result is empty if the memory does not exist, was already replaced, or belongs to another owner.
+        Return an empty string if the memory does not exist, was already replaced, or belongs to another owner.
         """
         try:
             memory = await self._memories.get(memory_id, owner=owner)

@@ -1,4 +1,4 @@
-"""Dependencies of steps: their order, and the errors that are found before a run."""
+"""Dependencies of pipeline steps: the order of the steps, and their errors, which are found before a run."""
 
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ class Graph:
     steps: Mapping[str, GraphStep]
     """Steps by name, in the order of their definition."""
     inputs: tuple[str, ...] | None = None
-    """Names of the declared inputs of a run; None makes each referenced name that is not a step an input."""
+    """Names of the declared inputs of a run. None: each referenced name that is not a step is an input."""
 
     @property
     def read_inputs(self) -> tuple[str, ...]:
@@ -129,9 +129,9 @@ class Graph:
         return ""
 
     def _unreachable_step_errors(self, groups: Sequence[Sequence[str]]) -> Iterator[str]:
-        """Yield an error text for each step that can never run, because the conditions of its dependencies exclude each other.
+        """Yield an error text for each step that can never run, because its conditions exclude each other.
 
-        These conditions are that of the step and those of the steps whose outputs it must read. `groups` has the names of the
+        The conditions are that of the step, and those of the steps whose outputs it must read. `groups` has the names of the
         steps in an order of execution.
         """
         needed: dict[str, tuple[When, ...]] = {}
@@ -156,7 +156,7 @@ def _without_duplicates(conditions: Sequence[When]) -> tuple[When, ...]:
 
 
 def _missing_key(schema: object, keys: Sequence[str]) -> str:
-    """Return the first key on the path `keys` that no value of a JSON schema can have; empty if a value can have all keys."""
+    """Return the first key on the path `keys` that a JSON Schema does not allow; empty if the schema allows all keys."""
     for key in keys:
         if (
             not isinstance(schema, Mapping)

@@ -52,7 +52,7 @@ from .start_and_rerun_commands import FROM, input_error
 
 OnFailure = Literal["continue", "stop"]
 FIRST_MESSAGE_ID = "run"
-"""Id of the first message of a run. A repeated call joins the run."""
+"""Id of the first message of a run. A second call for the same run sends this id again, and so waits for the run."""
 _CLOSE_TIMEOUT_SECONDS = 5.0
 """Maximum seconds to close the session of a run without an id, also after a cancellation."""
 
@@ -157,8 +157,9 @@ class Pipeline(Agent[Any, Any]):
     ) -> PipelineResult:
         """Run the steps and return their results. Failures of steps are part of the result.
 
-        With a `session_id`, the call joins an existing run or returns its result; no step runs twice. Without one, the session
-        is closed at the end of the run. Cancelling the call stops the run, unless another caller waits for it.
+        If a run with the id `session_id` exists, the call waits for it or returns its result; no step runs twice. Without
+        `session_id`, the session is closed at the end of the run. If the call is cancelled, the run is stopped unless another
+        caller waits for it.
 
         Args:
             inputs: JSON values by name; None for an existing run.
@@ -216,8 +217,8 @@ class Pipeline(Agent[Any, Any]):
     async def retry(self, session_id: str, *from_steps: str, limits: Limits | None = None) -> PipelineResult:
         """Run the named steps of an ended run again, and all steps that depend on them, in new sessions.
 
-        Without names, these are the steps that failed or did not run. Results of other steps are kept. If the run is still in
-        progress, the call waits for its end.
+        Without names, run the steps again that failed or did not run. Results of other steps stay. If the run is still in progress,
+        wait for its end.
 
         Raises:
             ConfigurationError: A step is unknown, or the run was never started.
@@ -486,7 +487,7 @@ class PipelineProtocol(Protocol):
     lookback = 0
 
     def __init__(self, reply: Callable[[Mapping[str, Any], str], SendReply]) -> None:
-        """Keep the function `reply`, which builds the reply from the state of the run and the summary of its steps."""
+        """Create the protocol. `reply` builds the reply from the state of the run and the summary of its steps."""
         self._reply = reply
 
     def read(self, answer: ModelResponse, view: TurnView) -> Sequence[Outcome]:

@@ -30,7 +30,7 @@ def _output(given: Any) -> Output | None:
 @lists_arguments
 @attrs.frozen
 class PipelineStep:
-    """One task of a pipeline, which an agent does in a new session.
+    """One step of a pipeline: a task that an agent executes in a new session.
 
     The message or goal may refer to inputs and to outputs of earlier steps: `"Write about {find.summary}"`. A step depends on
     the steps that it refers to, in addition to those in `after`.
@@ -42,15 +42,15 @@ class PipelineStep:
     name: str
     """Name of the step: letters, digits, `_` and `-`."""
     agent: Agent[Any, Any] | None = attrs.field(default=None, kw_only=True)
-    """Agent that does the step; may be another pipeline. None for a goal, which the pipeline's goal agent works on."""
+    """Agent that executes the step; may be another pipeline. None if the goal agent of the pipeline works on `goal`."""
     message: MessageTemplate | None = attrs.field(default=None, kw_only=True)
     """Message for the agent: a text, or an object or list that it gets as JSON."""
     goal: str = attrs.field(default="", kw_only=True)
     """Goal that the goal agent of the pipeline reaches, for a step without agent and message."""
     after: tuple[str, ...] = attrs.field(default=(), converter=_names, kw_only=True)
-    """Names of steps that must end before this step, in addition to those that it refers to."""
+    """Names of steps that must end before this step, in addition to the steps that its message or goal refers to."""
     when: When | None = attrs.field(default=None, kw_only=True)
-    """Condition of the step; the step is skipped if it is false."""
+    """Condition of the step. If the condition is false, the step is skipped. None: the step always runs."""
     output: Output | None = attrs.field(default=None, converter=_output, kw_only=True)
     """Type or JSON Schema of the answer; None accepts any answer."""
     retries: int = attrs.field(default=0, kw_only=True)

@@ -195,7 +195,7 @@ class _Run:
     def _record(self, result: StepResult) -> None:
         """Store the result of a step in the session state, report the progress, and wake the steps that depend on this step.
 
-        A failed step stops the run if the pipeline stops at failures.
+        If the step failed and the pipeline stops at failures, stop the run.
         """
         self.results[result.name] = result
         self.state.dispatch((STEPS, {result.name: result.to_data()}))

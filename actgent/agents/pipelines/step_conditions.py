@@ -1,6 +1,6 @@
 """`When`: conditions of pipeline steps on inputs and on outputs of earlier steps.
 
-A condition depends on these values only, so a run that resumes after a crash decides the same.
+A condition depends only on these values, so a run that resumes after a crash makes the same decisions.
 """
 
 import operator
@@ -28,7 +28,7 @@ _PAIR_LENGTH = 2
 @lists_arguments
 @attrs.frozen
 class When:
-    """A condition over outputs: `When.exists("find.url") & When.greater("find.score", 0.5)`.
+    """A condition on inputs and outputs: `When.exists("find.url") & When.greater("find.score", 0.5)`.
 
     `&`, `|` and `~` join conditions. A value may be a reference in braces: `When.less("a.price", "{b.price}")`.
     """

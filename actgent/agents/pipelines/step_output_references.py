@@ -1,7 +1,7 @@
 """References to inputs and outputs: `{find.urls.0}` in a message, `find.urls.0` in a condition.
 
     {find.urls.0}    the output of step `find`, its key `urls`, element 0; a value that is the whole text keeps its type
-    {find.note?}     the same, or empty if there is no value
+    {find.note?}     the output of step `find`, its key `note`; empty if there is no value
     {{find.urls}}    the text `{find.urls}` itself
 
 Braces around anything else, such as JSON, are text.

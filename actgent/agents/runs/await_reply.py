@@ -20,10 +20,9 @@ from .runs_on_other_cluster_nodes import moved_error
 
 
 async def send_and_wait(opener: SessionOpener, request: RunRequest, options: CallOptions) -> Reply:
-    """Send a message to a session and wait for the reply of its turn. Raises the same errors as `Agent.run`.
+    """Send a message to a session and wait for the reply of its turn. Raise the same errors as `Agent.run`.
 
-    The calling turn releases its concurrency slot while it waits. Cancelling the call stops the turn that
-    answers.
+    A calling turn releases its concurrency slot during the wait. If the call is cancelled, the answering turn is stopped.
     """
     target = target_session(opener, request.session)
     caller = running_session()
@@ -44,8 +43,8 @@ async def send_and_wait(opener: SessionOpener, request: RunRequest, options: Cal
 async def _outcome(context: SessionContext, future: TurnFuture, message: Message) -> Reply:
     """Return the reply of the turn that answered a message, or raise the error of the turn.
 
-    If the caller withdrew the message, its end is first written to the journal, so that a restart does not process it. If
-    the session moved to another process, the error gets the message id.
+    If the message was withdrawn, first write its end to the journal, so that a restart does not process the message. If the session
+    moved to another process, store the message id in the `SessionMoved` error.
     """
     try:
         if future.is_withdrawn and (log := context.log) is not None:
@@ -59,7 +58,7 @@ async def _outcome(context: SessionContext, future: TurnFuture, message: Message
 async def resume(
     session: Session, options: CallOptions, decisions: Mapping[str, Decision], *, by: Sender | str | None
 ) -> Reply:
-    """Decide the approvals of a suspended turn, and wait for the reply of the turn. Raises the same errors as `Agent.resume`."""
+    """Decide the approvals of a suspended turn, and wait for the reply of the turn. Raise the same errors as `Agent.resume`."""
     context = context_of(session)
     context.ledger().find(
         next(iter(decisions)), session.id
@@ -85,9 +84,9 @@ async def resume(
 
 
 def target_session(opener: SessionOpener, session: object) -> SessionContext:
-    """Return the session to which a message is sent: the session `session`, or a new temporary session if it is None.
+    """Return the session to which a message is sent: `session`, or a new session for this request if `session` is None.
 
-    A new session is a child of the session whose turn makes the call, if there is one, and is closed with it.
+    If a turn makes the call, the new session is a child of the session of the turn.
 
     Raises:
         WouldDeadlock: The call is made in a turn of the given session.
@@ -107,7 +106,10 @@ def target_session(opener: SessionOpener, session: object) -> SessionContext:
 async def send(
     opener: SessionOpener, request: RunRequest, context: SessionContext, future: TurnFuture
 ) -> Message:
-    """Enqueue the message of a request, create a new session for it if necessary, and return the message."""
+    """Enqueue the message of a request in the session `context`, and return the message.
+
+    `future` receives the outcome. A session that was created for the request is initialized first, and ends after the message.
+    """
     async with opener.single_message_block(context) if request.session is None else nullcontext():
         message = context.new_message(
             request.content,

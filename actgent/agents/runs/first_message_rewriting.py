@@ -18,7 +18,7 @@ ORIGINAL_TEXT_KEY = "enhanced_from"
 _MAX_ORIGINAL_CHARS = 8000
 """Maximum characters of the original text stored in the metadata of the rewritten message."""
 REWRITER_ROLE = "enhancer"
-"""Role of the model that rewrites; without it the default model is used."""
+"""Role of the model that rewrites messages. Without a model of this role, the default model rewrites them."""
 INSTRUCTION = """\
 You reword requests, so that an assistant can answer them best: what is wanted, what is known, and in which form the answer is to be.
 Keep the language, and all names, numbers and quotations as they are. Add nothing that was not said, and answer nothing.
@@ -42,8 +42,8 @@ async def rewrite_message(
 ) -> RewrittenMessage:
     """Rewrite the text of a message with one model call, for at most `seconds`.
 
-    Pictures and files are kept. The text is kept as well if the model returns no text. The call counts for the quota of
-    `owner`. None as `instruction` uses the default instruction.
+    Pictures and files stay unchanged, as does the text if the model returns no text. The call counts for the quota of `owner`.
+    None as `instruction` uses the default instruction.
 
     Raises:
         ModelTimeout: The model did not answer within `seconds`.

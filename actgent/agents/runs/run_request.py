@@ -1,4 +1,4 @@
-"""`RunRequest`: a message whose sender waits for the outcome, and `RunDefaults`: the options of its run."""
+"""`RunRequest`: the message and arguments of one run. `RunDefaults`: the options that apply to all runs of an agent."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Self
@@ -37,7 +37,7 @@ class RunRequest(FieldRepr):
     content: Content
     """Text or list of parts of the message to send."""
     session: Session | None = None
-    """Session that the message is sent to; None creates a new session."""
+    """Session to which the message is sent; None creates a new session."""
     sender: Sender | str | None = None
     """Sender of the message; None is the owner of the session."""
     priority: Priority = attrs.field(default=Priority.NORMAL, converter=_parse_priority)
@@ -81,7 +81,7 @@ class RunDefaults(FieldRepr):
         return CallOptions(protocol=self.protocol)
 
     def with_agent_options(self, output: Any, *, temperature: float | None, max_tokens: int | None) -> Self:
-        """Return these defaults, changed by the agent's output type, temperature and token limit. None changes nothing."""
+        """Return a copy of these defaults with the agent's output type, temperature and token limit. None changes nothing."""
         if output is None and temperature is None and max_tokens is None:
             return self
         own = self.options_for(output, temperature=temperature, max_tokens=max_tokens)
@@ -102,8 +102,8 @@ class RunDefaults(FieldRepr):
     ) -> CallOptions:
         """Return the call options of one run: the arguments that are not None, and the agent's options for all others.
 
-        A prompt layer with the mode `append` is added at the end of the conversation, so that the prompt in the provider's
-        cache stays the same.
+        A prompt layer with the mode `append` is added at the end of the conversation, so that the cached prompt of the provider
+        stays valid.
 
         Raises:
             ConfigurationError: An argument is invalid; the text names it.
@@ -152,7 +152,7 @@ class RunDefaults(FieldRepr):
         return layer.apply(self._base_prompt(layer), self.profile)
 
     def _base_prompt(self, layer: PromptLayer) -> str:
-        """Return the agent's system prompt, to which a prompt layer is then applied.
+        """Return the agent's system prompt, to which the caller applies the prompt layer `layer`.
 
         Raises:
             ConfigurationError: The prompt is rendered for each session, so only a layer with the mode `replace` is possible.

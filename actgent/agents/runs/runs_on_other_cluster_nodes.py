@@ -34,7 +34,7 @@ def remote_agent(opener: SessionOpener, moved: Fenced, **arguments: object) -> A
     `moved` is the error of the local call. `arguments` are the arguments of the call, which are sent to that process.
 
     Raises:
-        Fenced: The error `moved`: the process has no cluster, or the session of the calling turn has moved itself.
+        Fenced: The error `moved`, because the process has no cluster, or because the session of the calling turn has also moved.
         ConfigurationError: An argument cannot be sent to another process.
     """
     caller = running_session()
@@ -45,9 +45,9 @@ def remote_agent(opener: SessionOpener, moved: Fenced, **arguments: object) -> A
 
 
 def moved_error(opener: SessionOpener, session: object) -> SessionMoved:
-    """Return a `SessionMoved` error if `session` is the handle of a session that another process owns; None otherwise.
+    """Return the `SessionMoved` error for `session`, the handle of a session that another process owns.
 
-    On this error, the caller repeats the call in the process that owns the session.
+    The caller raises the error, and the call is repeated in the process that owns the session.
 
     Raises:
         ConfigurationError: The value is not a handle of a remote session.
@@ -67,17 +67,17 @@ async def run_remotely(
 ) -> Reply[Any]:
     """Send a message to the process that owns its session, and wait for the answer.
 
-    A message that was accepted earlier, in either process, is not sent again: the call only waits for its outcome.
+    If the message was accepted before, in this process or in the other one, only wait for its outcome.
 
     Args:
         opener: Session opener of the local agent.
         request: Message and session.
-        moved: Error of the local call, which says that another process owns the session.
+        moved: Error of the local call: another process owns the session.
         options: Options of the run.
         run_options: Names of the options that were passed for this run, which cannot be sent.
 
     Raises:
-        SessionMoved: The new session of this request was closed in the other process before its outcome could be read.
+        SessionMoved: The session that was created for the request was closed before its outcome could be read.
         ActgentError: The error of the `Failure` that ended the turn.
     """
     agent, addressed = remote_agent(opener, moved), _remote_arguments(opener, request, moved)
@@ -144,10 +144,10 @@ class _TypedReader(FieldRepr, trio.abc.ReceiveChannel[Any]):
 
 
 def _remote_arguments(opener: SessionOpener, request: RunRequest, moved: Fenced) -> dict[str, Any]:
-    """Return the arguments of `run` with which the process that owns the session runs the request.
+    """Return the arguments of `run` for a request that is sent to the process that owns the session.
 
-    If this process may have accepted the message before the session moved, the message keeps its id. So it is processed
-    only once.
+    If this process may have accepted the message before the session moved, the arguments contain the id of the message, so that the
+    message is processed only once.
     """
     target: Any = request.session
     accepted_id = ""
@@ -184,7 +184,7 @@ class SessionView(FieldRepr):
 
 
 async def view_session(opener: SessionOpener, session: object) -> SessionView:
-    """Return a snapshot of a session: from memory, or from its owner process and the journal.
+    """Return a snapshot of a session: from memory, or from the process that owns it and the journal.
 
     Raises:
         ConfigurationError: The value is not a session.

@@ -1,4 +1,4 @@
-"""Runs whose deliveries are streamed to a reader: of a new message, and of a suspended turn."""
+"""Runs that stream the deliveries of a turn to a reader: of a new message, or of a suspended turn."""
 
 import math
 from collections.abc import AsyncGenerator, Iterator
@@ -27,7 +27,7 @@ STREAM_CAPACITY = 100
 async def open_stream(
     opener: SessionOpener, request: RunRequest, future: TurnFuture, reader: TurnReader[Any]
 ) -> AsyncGenerator[None, None]:
-    """Send a message and fill `reader` with the deliveries of its turn. Leaving the block stops the turn.
+    """Return a block in which a message is sent, and `reader` receives the deliveries of its turn. An early exit stops the turn.
 
     Raises:
         DeadlineExceeded: The inbox had no room within the timeout of the request.
@@ -53,7 +53,7 @@ async def open_stream(
 async def open_resumed_stream(
     context: SessionContext, future: TurnFuture, reader: TurnReader[Any]
 ) -> AsyncGenerator[None, None]:
-    """Fill `reader` with the deliveries of a suspended turn after it resumes. Leaving the block stops the turn.
+    """Return a block in which `reader` receives the deliveries of a suspended turn after it resumes. An early exit stops the turn.
 
     Raises:
         NotSuspended: No turn of the session waits for an approval.
@@ -65,9 +65,9 @@ async def open_resumed_stream(
 
 @contextmanager
 def _expiring(opener: SessionOpener, future: TurnFuture, deadline: float, error: Exception) -> Iterator[None]:
-    """Fail the future of a turn with `error` if the block is still running at `deadline`, in seconds of trio's clock.
+    """Return a block that ends the wait of `future` with `error` if it is still running at `deadline`.
 
-    Infinity sets no time limit.
+    `deadline` is in seconds of trio's clock; infinity is no limit.
     """
     if deadline == math.inf:
         yield
@@ -83,11 +83,10 @@ def _expiring(opener: SessionOpener, future: TurnFuture, deadline: float, error:
 async def _closing_reader(
     context: SessionContext, future: TurnFuture, reader: TurnReader[Any]
 ) -> AsyncGenerator[None, None]:
-    """Close the reader of a turn's deliveries when the block exits.
+    """Return a block that closes the reader of a turn's deliveries on exit.
 
-    An early exit stops the turn, unless another caller waits for it.
-
-    If the block fails with a `UsageError`, e.g. because an approval was already decided, the turn continues for other callers.
+    An early exit stops the turn, unless another caller waits for the turn. After a `UsageError`, e.g. because an approval was already
+    decided, the turn is not stopped.
     """
     try:
         yield

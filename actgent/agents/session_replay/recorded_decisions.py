@@ -1,4 +1,4 @@
-"""Decisions of a recorded session: the request of each recorded answer, and the meaning of other answers to it."""
+"""Decisions of a recorded session: the model request of each recorded answer, and the meaning of answers to this request."""
 
 import copy
 import json
@@ -30,7 +30,7 @@ from .session_replayer import Recording, replay_with, script_of
 
 @attrs.frozen(kw_only=True)
 class AnswerReading:
-    """The meaning of a model's answer, as the agent's protocol reads it."""
+    """Meaning of a model's answer: the calls, text and actions that the agent's protocol reads from it."""
 
     calls: tuple[ToolCall, ...] = ()
     """Tool calls of the answer, in order."""
@@ -114,12 +114,12 @@ class RecordedDecision:
 
 @attrs.frozen
 class SessionDecisions:
-    """Recorded decisions of one session, as far as the agent's current code repeats them."""
+    """Recorded decisions of one session, up to the first difference of the agent's current code."""
 
     decisions: tuple[RecordedDecision, ...]
     """Decisions in the order of their records."""
     missing: int
-    """Number of recorded answers without a decision, because the agent's current code differs before them."""
+    """Number of recorded answers after the first difference, for which no decision is returned."""
     difference: Difference | None
     """First difference between the replay and the recording, apart from prompts; None if there is none."""
 

@@ -1,4 +1,4 @@
-"""Summaries and context cuts of a recorded session, applied again in a replay without model calls."""
+"""Summaries and shortened requests of a recorded session, which a replay repeats without model calls."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ class RecordedSummaries:
         )
 
     def bring(self, turn: Turn) -> None:
-        """Add the next recorded summary to the conversation of a turn, if it is as long as at the time of the recording."""
+        """Add the next recorded summary to the conversation of a turn, if the conversation has reached its recorded position."""
         context = turn.session
         conversation = context.conversation
         view = conversation.current_view()
@@ -74,7 +74,7 @@ class RecordedSummaries:
 
 @attrs.define(eq=False)
 class RecordedFitter(ContextFitter):
-    """Context fitter that shortens each model request exactly as the recording shows, to fit the context window."""
+    """Context fitter that shortens each model request in the same way as the recording."""
 
     _left: deque[Fitting | None] = attrs.field(factory=deque, kw_only=True)
     """Recorded shortening of each model request that the replay has not reached yet; None for a request that was not shortened."""

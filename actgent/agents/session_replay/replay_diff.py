@@ -50,8 +50,8 @@ def first_difference(
 ) -> Difference | None:
     """Return the first difference between recorded and replayed records; None if they are equal.
 
-    `states` has the session state after each replayed turn. With `prompts`, system prompts and tools are compared as well.
-    The replay of a recording whose last turn is unfinished may have additional records.
+    `states` has the session state after each replayed turn. With `prompts`, also compare system prompts and tools. If the last turn
+    of the recording is unfinished, the replay may have additional records.
     """
     has_prompts = prompts and all(r.prompt for r in records if isinstance(r, AgentMessageRecord) and r.stop)
     waiting = range(0) if _is_unfinished(records) else _records_after_last_turn(records)

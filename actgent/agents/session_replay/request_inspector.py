@@ -14,7 +14,7 @@ from .session_replayer import Recording, recorded, replay_with, script_of
 
 @attrs.frozen(kw_only=True)
 class ShownRequest:
-    """Model request that the current agent code builds for a recorded answer."""
+    """Model request that the agent's current code builds for a recorded answer."""
 
     chat: ModelRequest
     """Model request, rebuilt by the agent's current code."""
@@ -72,7 +72,7 @@ async def show_next_request(
 ) -> ShownRequest | None:
     """Reconstruct the model request of the first answer in record number `at` or later; None if no answer follows.
 
-    The session belongs to a running agent; only its code runs, in a copy. See `show_request`.
+    The session belongs to a running agent. Only the code of the agent runs, in a copy. See `show_request`.
 
     Raises:
         ConfigurationError: The runtime has no journal, several agents have a session with this id, or the replay does not reach

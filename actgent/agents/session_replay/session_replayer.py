@@ -172,7 +172,7 @@ async def replay_with(
 ) -> tuple[Sequence[Record], Sequence[State]]:
     """Replay a recording with a model, and return the new records and the session state after each turn.
 
-    Summaries and context cuts are applied as recorded, without model calls.
+    Summaries and the shortening of requests are repeated as recorded, without model calls.
 
     Args:
         recording: The session to replay.
@@ -243,7 +243,7 @@ def models_of(agent: Agent) -> Mapping[str, LLM]:
 
 
 def _copy_for_replay(agent: Agent, model: LLM | Mapping[str, LLM]) -> Agent:
-    """Return a copy of an agent for a replay: with the given model, and without hooks, companions and new summaries.
+    """Return a copy of an agent for a replay: with the model `model`, and without hooks, companions and new summaries.
 
     The copy of a running agent uses the tools that are connected to the running agent.
     """
@@ -268,9 +268,9 @@ def _copy_for_replay(agent: Agent, model: LLM | Mapping[str, LLM]) -> Agent:
 
 
 async def _set_ready(actor: Agent, _runtime: Runtime) -> None:
-    """Mark the copied agent as ready to process messages. The replay calls this function instead of `open_toolsets`.
+    """Mark the copied agent as ready to process messages. The copy uses this function in place of `open_toolsets`.
 
-    The copy connects no toolsets, because it uses the connections of the running agent.
+    The copy connects no toolsets, because it uses the connected tools of the running agent.
     """
     await trio.lowlevel.checkpoint()
     vars(actor)["_opener"].running.set_toolsets_ready()
@@ -278,7 +278,7 @@ async def _set_ready(actor: Agent, _runtime: Runtime) -> None:
 
 @attrs.frozen
 class _Router:
-    """Router that gives an empty reply, since answers of other agents are not in the records of the session."""
+    """Router that returns an empty reply, because the records of the session have no answers of other agents."""
 
     actor: Agent
 

@@ -1,4 +1,4 @@
-"""Forks of a recorded session: the session continues from a decision with another answer, on recorded tool results."""
+"""Forks of a recorded session: a copy continues from a decision with another model answer, and with recorded tool results."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -214,7 +214,7 @@ def _end_of_turn(records: Sequence[Record], step: int) -> int:
 
 @attrs.define(eq=False, kw_only=True)
 class _ForkedToolCaller(RecordedToolCaller):
-    """Tool caller that runs no tools: it returns recorded results in order up to the fork, and of equal calls after it."""
+    """Tool caller that runs no tools. It returns recorded results: in order before the fork, and those of equal calls after it."""
 
     fork: _Fork
     results: _RecordedCalls

@@ -31,8 +31,8 @@ class StepsAgent(Agent[DataT_co, DepsT]):
         output: Type or JSON Schema of the final answer.
         timezone: Time zone of the time that the model sees, an IANA name.
         final_answer_format: Format of the final answer, as text for the model.
-        max_iterations: Maximum number of model calls of a turn; then it fails with `LimitReached`. If `Limits(model_calls=)` is
-            set as well, the smaller limit counts.
+        max_iterations: Maximum number of model calls of a turn. A turn that needs more fails with `LimitReached`. If
+            `Limits(model_calls=)` is also set, the smaller limit applies.
         options: Arguments of `Agent`.
 
     Raises:

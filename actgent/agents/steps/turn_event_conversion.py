@@ -1,4 +1,4 @@
-"""Conversion of a `StepsAgent`'s turn to the events of its stream."""
+"""Conversion of the deliveries of a `StepsAgent`'s turn to the events of `StepsAgent.stream`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -44,8 +44,8 @@ class PartialStep:
     def add(self, piece: str, attempt: int = 0) -> StepsEvent | None:
         """Add a streamed piece of text, and return an incomplete event with the whole text so far.
 
-        The result is None if nothing new is visible. A new `attempt` discards the earlier text. A long answer gets an event
-        only after it has grown by 1/64.
+        Return None if no new part is visible. A new `attempt` discards the earlier text. For a long answer, return an event only
+        after the text has grown by 1/64.
         """
         if attempt != self.attempt:
             self.text, self.attempt, self._kind, self._last = StreamingText(), attempt, None, None
@@ -78,7 +78,7 @@ def event_of(step: Step, step_id: str, *, complete: bool) -> StepsEvent:
 
 
 def _with_step_ids(calls: Sequence[ToolCall], step_id: str) -> tuple[ToolCall, ...]:
-    """Return the tool calls with ids made of step id and position, because models reuse ids."""
+    """Return the tool calls with ids that consist of step id and position, because models may repeat their own ids."""
     return tuple(attrs.evolve(call, id=f"{step_id}/{index}") for index, call in enumerate(calls))
 
 

@@ -168,8 +168,8 @@ def _result_of(answered: TaskOutcomeRecord, agent: str, context: ToolContext) ->
 
 
 @contextmanager
-def limited(limit: trio.CancelScope) -> Iterator[None]:
-    """Extend the deadline of `limit` during the block by the time in which a call in the block waits for an approval."""
+def excluding_approval_waits(limit: trio.CancelScope) -> Iterator[None]:
+    """Return a block in which the time of waits for approvals does not count for the deadline of `limit`."""
     token = time_limits.set((*time_limits.get(), TimeLimit(limit)))
     try:
         yield
@@ -334,7 +334,7 @@ def is_unchecked_here(session: SessionContext, agent: object) -> bool:
 def may_call(allowed: Allowed | None, card: AgentCard, context: ToolContext) -> bool:
     """Return True if the calling agent in `context` may call the agent of this card.
 
-    `allowed` is the argument of `delegation_tools`; None allows all agents. An agent may not call itself.
+    `allowed` is the argument of `delegation_tools`; None allows all agents. Return False if the card is that of the calling agent.
     """
     if card.name == context.agent:
         return False

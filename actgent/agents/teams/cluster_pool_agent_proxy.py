@@ -1,8 +1,8 @@
 """`PoolAgent`: a proxy for an agent of another pool of the cluster.
 
-A *pool* is a set of cluster nodes that host the same agents. Each message of the proxy's sessions is a task for the agent in
-the other pool. So the proxy can be used like a local agent, e.g. with `as_tool()`, `delegate` or in a pipeline. The session's
-state stores the task before it is sent. So a turn that resumes after a crash sends the same task.
+A *pool* is a set of cluster nodes that run the same agents. Each message of the proxy's sessions is sent as a task to the agent in
+the other pool. So the proxy can be used like a local agent, e.g. with `as_tool()`, `delegate` or in a pipeline. The task is stored
+in the session's state before it is sent. So a turn that resumes after a crash sends the same task.
 """
 
 import json
@@ -70,7 +70,7 @@ class PoolAgent(Agent[Any, Any]):
         capabilities: Abilities of the agent, as text.
         limits: Maximum `model_calls`, `tool_calls`, `tokens`, `cost` and `seconds` of one task. The default of each is half of
             the remaining budget of the calling session, if the session has a budget.
-        retry_timeout: Maximum seconds to wait for a pool that has had no node yet.
+        retry_timeout: Maximum seconds to wait for the first node of a pool.
         deadline: Seconds after which a task is stopped if its caller sets no deadline.
         max_concurrent_sessions: Maximum number of concurrent tasks.
         grace: Seconds to finish accepted messages when the agent stops.
@@ -230,7 +230,7 @@ class _PoolReceiver:
     def _deadline_for(self, context: SessionContext) -> tuple[float, float]:
         """Return the deadline of a task, as steady Unix time in seconds, and the seconds until the deadline.
 
-        They are those of the task that the session itself works on, if that task has a deadline.
+        If the calling session itself executes a task with a deadline, both values are those of that task.
         """
         if context.task is not None and context.task.deadline:
             return context.task.deadline, context.task.seconds
@@ -285,10 +285,10 @@ def _key(message_id: str) -> str:
 
 
 def _granted_limits(budget: Budget, declared: Mapping[str, float]) -> dict[str, float]:
-    """Return the part of the turn's remaining budget that a task in another pool may spend, by limit name.
+    """Return the part of the turn's remaining budget that a task in another pool may use, by limit name.
 
-    It is the limit in `declared`, or else a share of the remaining amount, and never more than the remaining amount. Amounts
-    that the budget does not limit are omitted.
+    For each amount, this is the limit in `declared`, or else a share of the remaining amount, and at most the remaining amount.
+    Amounts that the budget does not limit are omitted.
 
     Raises:
         LimitReached: One of the limits is used up.

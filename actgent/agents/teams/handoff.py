@@ -89,7 +89,7 @@ def handoff(
 
 
 def hand_back(name: str = "hand_back", description: str | None = None) -> Tool:
-    """Return a tool with which a model ends a handoff. The rest of its answer is still delivered."""
+    """Return a tool with which a model ends a handoff. The rest of the model's answer is still delivered."""
     return HandBackTool(
         name, description or "Give the conversation back to the agent that handed it over to you."
     )
@@ -156,7 +156,7 @@ class HandBackTool(Tool):
 
 
 def receivers_among(tools: Iterable[Tool], dispatcher: Dispatcher, guards: Guards) -> "AgentReceivers | None":
-    """Return the object with which the targets of the handoff tools in `tools` answer; None without handoff tools.
+    """Return the object that lets the targets of the handoff tools in `tools` answer; None without handoff tools.
 
     `dispatcher` and `guards` are those of the agent that hands sessions over.
     """
@@ -213,9 +213,9 @@ class AgentReceivers(FieldRepr):
     async def _ask(self, tool: HandoffTool, child: SessionContext, turn: Turn, *, note: str) -> Reply:
         """Let the agent of the handoff tool answer the user's message in the child session, and return its reply.
 
-        The message keeps its id, so a repetition after a crash returns the earlier reply. `note` is the text
-        that the first agent passes on; untrusted text in it is put between delimiters. Events and tokens of the child session
-        are relayed to this session.
+        The message has the same id in the child session, so a repetition after a crash returns the earlier reply. `note` is a text of
+        the first agent for the other one; untrusted text in it is put between delimiters. Events and tokens of the child session
+        are relayed to the session of the turn.
         """
         context = turn.session
         parts = [part for each in (*turn.joined, turn.message) for part in each.parts]
@@ -242,10 +242,7 @@ class AgentReceivers(FieldRepr):
                 return earlier
 
     def _relay_deliveries(self, child: SessionContext, turn: Turn) -> AbstractContextManager[object]:
-        """Relay the deliveries of the child session to the session of the turn during a `with` block.
-
-        Replies and failures are not relayed.
-        """
+        """Return a block in which the deliveries of the child session, except replies and failures, are relayed to the turn's session."""
         context = turn.session
         is_read = bool(turn.listeners) and turn.has_stream_listener()
         if not (is_read or context.handlers.any_of(*_RELAYED)):
@@ -305,7 +302,7 @@ def _directory_of(context: SessionContext) -> Directory:
 async def _former_messages(turn: Turn) -> Sequence[ChatMessage]:
     """Return the earlier messages of users and agents, without tool calls, results and notices, for the other agent.
 
-    Pictures and files of users are kept; of answers only the text.
+    The result contains the pictures and files of users, but only the text of answers.
     """
     context = turn.session
     page = await context.conversation.read(limit=MAX_SEARCHED_MESSAGES)

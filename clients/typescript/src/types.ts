@@ -1002,7 +1002,7 @@ export interface ImagePart {
 
 /** Counters of an inbox at one moment. */
 export interface InboxStatistics {
-  /** Number of waiting messages, URGENT messages and follow-ups excluded. */
+  /** Number of waiting messages, URGENT messages excluded. */
   waiting: number;
   /** Number of waiting URGENT messages. */
   urgent: number;
