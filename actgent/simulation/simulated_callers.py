@@ -844,10 +844,11 @@ class Callers:
                 self.restarting.add(agent.name)
                 self._runtime.stop(agent.name)
                 await trio.sleep(choices.pick(f"restart {number}: after", (0, 0.01, 2, 30)))
-                await self._start_again(agent)
-                self.restarting.discard(agent.name)
+                if await self._start_again(agent):
+                    self.restarting.discard(agent.name)
 
-    async def _start_again(self, agent: Agent) -> None:
+    async def _start_again(self, agent: Agent) -> bool:
+        """Start a stopped agent. Return False if the runtime is closing; then the next simulated process resumes its sessions."""
         while True:  # noqa: ASYNC913 - start() has a checkpoint, and so has each branch that repeats
             try:
                 await self._runtime.start(agent)
@@ -856,7 +857,7 @@ class Callers:
             except JournalError:
                 self._runtime.stop(agent.name)
                 await trio.sleep(1)
-            except ActgentError:  # the runtime is closing
-                return
+            except ActgentError:
+                return False
             else:
-                return
+                return True

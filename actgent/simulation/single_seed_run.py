@@ -16,6 +16,7 @@ import trio
 
 from actgent.agents.agent import Agent
 from actgent.agents.agent_construction import AgentModels
+from actgent.agents.pipelines.pipeline import PipelineModel
 from actgent.agents.session import Session
 from actgent.errors import ActgentError, JournalError, Stopped
 from actgent.journal.group_commit.row_format import Head
@@ -160,6 +161,11 @@ class _Run:
         self._wrapped: list[Tool] = []
         """Tools whose runs are recorded in this simulated process. Some belong to all agents of the process."""
 
+    @property
+    def _is_slow(self) -> bool:
+        """True if writes of this simulated process could be slow, also if they are fast at its end."""
+        return bool(self.plan.chance["slow"]) and not self.is_last
+
     def wrong(self, text: str) -> None:
         """Record a description of a broken rule.
 
@@ -214,7 +220,7 @@ class _Run:
         """Record which guarantees the ended simulated process `number` must meet, because no fault or stop prevented them."""
         has_ended, notes = verdict == "ended", self.notes
         repaired_at = max(began_at, self.storage.failed_at + REPAIR_SECONDS)
-        is_repaired = repaired_at < min(self.world.now, self._stopped_at) and not self.storage.slow_chance
+        is_repaired = repaired_at < min(self.world.now, self._stopped_at) and not self._is_slow
         if has_ended and not self.storage.has_failed:
             notes.ended_lives.add(number)
         if is_repaired:
@@ -275,7 +281,7 @@ class _Run:
 
         A stop that ends a turn of the session may prevent the close, too.
         """
-        if self.storage.slow_chance:
+        if self._is_slow:
             return
         stopped = self.notes.stopped_turns
         for session_id, life in self.notes.close_begun.items():
@@ -298,7 +304,9 @@ class _Run:
                 and head.agent not in runtime.agents
             ):
                 self.notes.left_open.add(head.key)
-        for problem in check_stored_trees(heads, self.notes.left_open):
+        # The close of a session may be written before the failed close of its child. The next start ends such a child.
+        repeated = {key for key in heads if self.storage.has_failed_steps(key)}
+        for problem in check_stored_trees(heads, self.notes.left_open | repeated):
             self.wrong(problem)
 
     def _note_write(self, moment: str) -> None:
@@ -532,8 +540,11 @@ class _Run:
             chance = 0.0 if self.is_last else self.plan.chance["model"]
             second_call = self.plan.second_call
             return {
-                role: RandomModel(self.world, role, self, fault_chance=chance, second_call=second_call)
-                for role in models.named
+                # The model of a pipeline calls no provider: it starts the steps.
+                role: given
+                if isinstance(given, PipelineModel)
+                else RandomModel(self.world, role, self, fault_chance=chance, second_call=second_call)
+                for role, given in models.named.items()
             }
 
         return resolve_models

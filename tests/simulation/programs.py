@@ -226,3 +226,67 @@ other = BareAgent("other", llm="openai:gpt-5.2", tools=[sign, picture])
 main = BareAgent("main", llm="openai:gpt-5.2", tools=[picture, hand_out, sign])
 '''
 """An agent whose tool delegates tasks, and tools that return pictures."""
+
+PIPELINE = '''
+from actgent import BareAgent, Pipeline, PipelineStep, tool
+
+
+@tool(effect="once", approval=True)
+async def sign(order: str) -> str:
+    """Sign an order."""
+    return "signed"
+
+
+@tool(effect="idempotent")
+async def book(order: str) -> str:
+    """Book an order."""
+    return "booked"
+
+
+finder = BareAgent("finder", llm="openai:gpt-5.2", tools=[book])
+writer = BareAgent("writer", llm="openai:gpt-5.2", tools=[sign, book, finder.as_tool()])
+line = Pipeline(
+    "line",
+    steps=[
+        PipelineStep("find", agent=finder, message="Find it", retries=1, timeout=60),
+        PipelineStep("past", agent=writer, message="The history"),
+        PipelineStep("page", agent=writer, message="Join: {past} {find?}"),
+    ],
+)
+desk = BareAgent("desk", llm="openai:gpt-5.2", tools=[line.as_tool(), book])
+'''
+"""A pipeline whose steps ask for approvals and other agents, and an agent that has it as a tool."""
+
+MODES = '''
+from actgent import BareAgent, Instruction, Mode, Modes, PlanAgent, RouterAgent, tool
+
+
+@tool(effect="pure")
+async def look(order: str) -> str:
+    """Look up an order."""
+    return "seen"
+
+
+@tool(effect="once", approval=True)
+async def sign(order: str) -> str:
+    """Sign an order."""
+    return "signed"
+
+
+@tool(effect="idempotent")
+async def book(order: str) -> str:
+    """Book an order."""
+    return "booked"
+
+
+modes = Modes(Mode("review", [sign]), universal=[look], execution=[book], initial="plan")
+operator = BareAgent("operator", llm="openai:gpt-5.2", modes=modes)
+planner = PlanAgent("planner", llm="openai:gpt-5.2", tools=[book, sign])
+desk = RouterAgent(
+    "desk",
+    llm="openai:gpt-5.2",
+    instructions=[Instruction("SIGN", "signatures"), Instruction("BOOK", "bookings")],
+    routes={"SIGN": operator, "BOOK": planner},
+)
+'''
+"""An agent with modes, an agent that plans, and an agent that routes messages to them."""

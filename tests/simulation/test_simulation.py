@@ -49,6 +49,7 @@ from .programs import (
     ISOLATED,
     NETWORK,
     OWN_TASKS,
+    PIPELINE,
     PLAIN,
     SIMULATED_NETWORK,
     TEAM,
@@ -135,6 +136,9 @@ print(*[play(seed, Settings(program=Path({str(chosen.program)!r}))).digest for s
         (WORKSHOP, "", "sqlite", (936, 1889)),
         (TEAM, "", "memory", (5, 6, 69, 197, 563, 1498)),
         (TEAM, "restart,task", "memory", (73, 74, 261)),
+        (TEAM, "task,interrupt,restart", "memory", (804,)),
+        (PIPELINE, "", "memory", (171,)),
+        (PLAIN, "memory,erase,slow", "memory", (963,)),
         (ISOLATED, "", "memory", (125, 165)),
         (OWN_TASKS, "", "memory", (17,)),
         (OWN_TASKS, "restart,task", "memory", (762,)),
@@ -146,6 +150,9 @@ print(*[play(seed, Settings(program=Path({str(chosen.program)!r}))).digest for s
         "sqlite",
         "team",
         "stopped team",
+        "interrupted team",
+        "pipeline",
+        "plain",
         "isolated",
         "own tasks",
         "stopped own tasks",
@@ -424,6 +431,13 @@ def test_handlers_take_time_and_open_other_sessions(settings):
         if name.startswith("handler of ")
     }
     assert happened == {"takes time", "opens another session"}
+
+
+def test_pipeline_keeps_its_own_model(settings):
+    """The model of a pipeline calls no provider, so the simulation does not replace it. Each run begins with its steps."""
+    texts = [event.text for seed in range(8) for event in play(seed, settings(PIPELINE)).story.events]
+    assert any(text.startswith("run_steps begins") for text in texts)
+    assert not any(text.startswith("the model calls run_steps") for text in texts)
 
 
 def test_one_agent_has_all_sessions_in_some_seeds(settings):
