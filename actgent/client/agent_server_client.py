@@ -136,7 +136,7 @@ class Client(SessionOperations):
         return tuple(found)
 
     async def search(
-        self, query: str, wanted: SearchFilter = EVERYTHING, *, after: str | None = None, limit: int = 20
+        self, query: str, filters: SearchFilter = EVERYTHING, *, after: str | None = None, limit: int = 20
     ) -> SearchPage:
         """Return the newest messages that contain all words of a query, from the sessions that the token may access.
 
@@ -145,7 +145,7 @@ class Client(SessionOperations):
 
         Args:
             query: Words to search for; an empty text matches all messages.
-            wanted: Conditions on messages and sessions.
+            filters: Conditions on messages and sessions.
             after: `following` of the previous page; None returns the first page.
             limit: Maximum number of hits.
 
@@ -153,7 +153,7 @@ class Client(SessionOperations):
             ConfigurationError: The server has no index, or the query has text but no word.
             PermissionDenied: The token may not search for another owner.
         """
-        request = RemoteRequest(operation="find_messages", query=search_query(query, wanted, after, limit))
+        request = RemoteRequest(operation="find_messages", query=search_query(query, filters, after, limit))
         page = to_search_page(await self._link.requests.send(request))
         add_remote_label(ANY_SESSION)
         return page

@@ -42,7 +42,7 @@ class RemoteLongTermMemory:
         query: str = "",
         *,
         owner: Sender | str,
-        wanted: MemoryFilter = EVERYTHING,
+        filters: MemoryFilter = EVERYTHING,
         after: str | None = None,
         limit: int = 100,
     ) -> MemoryPage:
@@ -51,17 +51,17 @@ class RemoteLongTermMemory:
         Args:
             query: Text to search for; without words, all memories are returned.
             owner: Owner of the memories.
-            wanted: Filter for the memories: one kind, and creation times.
+            filters: Memory kind and creation times; a server supports no other condition.
             after: `following` of the previous page; None returns the first page.
             limit: Maximum number of memories to return.
 
         Raises:
-            ConfigurationError: `wanted` has a condition that a server does not support.
+            ConfigurationError: `filters` has a condition that a server does not support.
             MemoryNotFound: The agent has no long-term memory.
             PermissionDenied: The token may not read the memories of another owner.
         """
-        found = {"q": query, "kind": _kind_of(wanted), "after": after, "limit": limit}
-        times = {"since": format_date(wanted.since), "until": format_date(wanted.until)}
+        found = {"q": query, "kind": _kind_of(filters), "after": after, "limit": limit}
+        times = {"since": format_date(filters.since), "until": format_date(filters.until)}
         page = await self._send("get_memories", owner, query=found | times)
         return MemoryPage(memories=tuple(map(_to_memory, page["items"])), following=page["next"])
 
@@ -191,7 +191,7 @@ def _kind_of(memory_filter: MemoryFilter) -> str | None:
         kinds=memory_filter.kinds, since=memory_filter.since, until=memory_filter.until
     ):
         raise ConfigurationError(
-            "wanted= of browse() must have only one kind, since= and until=: a remote agent supports no other filter"
+            "filters= of browse() must have only one kind, since= and until=: a remote agent supports no other filter"
         )
     return kinds[0] if kinds else None
 

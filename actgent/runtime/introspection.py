@@ -180,7 +180,7 @@ class Introspection:
         return _budget_page(self._agents_by_name(), after, limit)
 
     async def search(
-        self, query: str, wanted: SearchFilter = EVERYTHING, *, after: str | None = None, limit: int = 20
+        self, query: str, filters: SearchFilter = EVERYTHING, *, after: str | None = None, limit: int = 20
     ) -> SearchPage:
         """Return the newest messages that contain all words of a query, without loading sessions.
 
@@ -189,7 +189,7 @@ class Introspection:
 
         Args:
             query: Words to search for; an empty text matches all messages.
-            wanted: Conditions that the found messages and their sessions must meet.
+            filters: Conditions that the found messages and their sessions must meet.
             after: `following` of the previous page; None returns the first page.
             limit: Maximum number of hits.
 
@@ -199,7 +199,7 @@ class Introspection:
             JournalError: The index cannot be read.
         """
         add_unknown_session_source()
-        return await need_index(self.index).search(query, wanted, after=after, limit=limit)
+        return await need_index(self.index).search(query, filters, after=after, limit=limit)
 
     async def trends(
         self,

@@ -141,7 +141,10 @@ class IndexStore(SQLConnection):
 
     @abc.abstractmethod
     def add_messages(self, rows: Sequence[tuple[int, int, IndexedText, str]]) -> None:
-        """Add messages: wanted id, number of the session, text and scope words. A taken id is replaced by the next free one."""
+        """Insert messages, each with a requested id, a session number, text and scope words.
+
+        If a requested id is taken, the message gets the next free id.
+        """
 
     @abc.abstractmethod
     def remove_messages(self, session: int, scope_of: Mapping[str, str]) -> None:
@@ -159,7 +162,7 @@ class IndexStore(SQLConnection):
         """
 
     @abc.abstractmethod
-    def annotation_condition(self, wanted: SearchFilter) -> Condition | None:
+    def annotation_condition(self, filters: SearchFilter) -> Condition | None:
         """Return the SQL condition of a filter on the tags and metadata of the session `s`; None if it has none."""
 
     def finish_erasure(self) -> None:
@@ -273,18 +276,18 @@ class IndexStore(SQLConnection):
 
     # --- search ------------------------------------------------------------------------------
 
-    def search(self, text: str, wanted: SearchFilter, before: int | None, limit: int) -> SearchPage:
+    def search(self, text: str, filters: SearchFilter, before: int | None, limit: int) -> SearchPage:
         """Return the newest messages that match a query and a filter.
 
         Raises:
             ConfigurationError: The query has text but no word, or too many words.
         """
         terms = parse_query(text, self.tokenize)
-        query = _word_query(terms, wanted, before, self.annotation_condition(wanted))
-        if not wanted.is_satisfiable:
+        query = _word_query(terms, filters, before, self.annotation_condition(filters))
+        if not filters.is_satisfiable:
             return SearchPage(hits=())
-        if wanted.has_session_conditions:
-            numbers = self._matching_sessions(query, wanted)
+        if filters.has_session_conditions:
+            numbers = self._matching_sessions(query, filters)
             if not numbers:
                 return SearchPage(hits=())
             if len(numbers) > MAX_NAMED_SESSIONS:
@@ -293,10 +296,10 @@ class IndexStore(SQLConnection):
         rows = self.find_hits(query, limit)
         return self._to_page(rows, terms, rows[-1][0] if len(rows) == limit else None)
 
-    def _matching_sessions(self, query: WordQuery, wanted: SearchFilter) -> list[int]:
+    def _matching_sessions(self, query: WordQuery, filters: SearchFilter) -> list[int]:
         conditions = dict(query.conditions)
         for name in ("agent", "owner"):
-            if (value := getattr(wanted, name)) is not None:
+            if (value := getattr(filters, name)) is not None:
                 conditions[f"s.{name} = ?"] = (value,)
         sql = f"SELECT s.number FROM indexed_sessions AS s WHERE {' AND '.join(conditions)} LIMIT ?"  # noqa: S608 - conditions of `_conditions`
         values = [value for given in conditions.values() for value in given]
@@ -457,22 +460,22 @@ def name_word(kind: str, name: str) -> str:
 
 
 def _word_query(
-    terms: Sequence[Term], wanted: SearchFilter, before: int | None, annotated: Condition | None
+    terms: Sequence[Term], filters: SearchFilter, before: int | None, annotated: Condition | None
 ) -> WordQuery:
     names = []
-    if wanted.agent is not None:
-        names.append(name_word("a", wanted.agent))
-    if wanted.owner is not None:
-        names.append(name_word("o", wanted.owner))
-    if wanted.role is not None:
-        names.append(f"r{wanted.role}")
-    last = _LAST_ID if wanted.until is None else _id_at(wanted.until)
+    if filters.agent is not None:
+        names.append(name_word("a", filters.agent))
+    if filters.owner is not None:
+        names.append(name_word("o", filters.owner))
+    if filters.role is not None:
+        names.append(f"r{filters.role}")
+    last = _LAST_ID if filters.until is None else _id_at(filters.until)
     return WordQuery(
         terms=terms,
         names=names,
-        first=0 if wanted.since is None else _id_at(wanted.since),
+        first=0 if filters.since is None else _id_at(filters.since),
         before=last if before is None else min(before, last),
-        conditions={**_conditions(wanted), **({} if annotated is None else {annotated[0]: annotated[1]})},
+        conditions={**_conditions(filters), **({} if annotated is None else {annotated[0]: annotated[1]})},
     )
 
 
@@ -480,16 +483,16 @@ def _id_at(seconds: float) -> int:
     return int(min(max(seconds, 0.0), 1e12) * MICROSECONDS)
 
 
-def _conditions(wanted: SearchFilter) -> dict[str, Sequence[Any]]:
+def _conditions(filters: SearchFilter) -> dict[str, Sequence[Any]]:
     """Return the SQL conditions of a filter on the session `s`, with their values."""
     found: dict[str, Sequence[Any]] = {}
-    if wanted.state is not None:
-        found["s.state = ?"] = (wanted.state,)
+    if filters.state is not None:
+        found["s.state = ?"] = (filters.state,)
     for name in ("cost", "seconds"):
-        if (least := getattr(wanted, f"min_{name}")) is not None:
+        if (least := getattr(filters, f"min_{name}")) is not None:
             found[f"s.{name} >= ?"] = (float(least),)
-        if (most := getattr(wanted, f"max_{name}")) is not None:
+        if (most := getattr(filters, f"max_{name}")) is not None:
             found[f"s.{name} <= ?"] = (float(most),)
-    if wanted.has_errors is not None:
-        found["s.errors > 0" if wanted.has_errors else "s.errors = 0"] = ()
+    if filters.has_errors is not None:
+        found["s.errors > 0" if filters.has_errors else "s.errors = 0"] = ()
     return found

@@ -121,8 +121,8 @@ class PostgresIndexStore(PostgresConnection, IndexStore):
     def remove_messages(self, session: int, scope_of: Mapping[str, str]) -> None:
         self.run("DELETE FROM messages WHERE session = ?", (session,))
 
-    def annotation_condition(self, wanted: SearchFilter) -> Condition | None:
-        found = postgres_condition("s.annotations", wanted.tags, wanted.metadata)
+    def annotation_condition(self, filters: SearchFilter) -> Condition | None:
+        found = postgres_condition("s.annotations", filters.tags, filters.metadata)
         return None if found is None else (found[0].replace("%s", "?"), found[1])
 
     def find_hits(self, query: WordQuery, limit: int) -> list[Row]:

@@ -280,7 +280,7 @@ class IndexQueries(Protocol):
     """The queries of an open index. `SessionIndex` implements them; only runtimes with an index import it."""
 
     async def search(
-        self, query: str, wanted: SearchFilter, *, after: str | None = None, limit: int = 20
+        self, query: str, filters: SearchFilter, *, after: str | None = None, limit: int = 20
     ) -> SearchPage:
         """Return the newest messages that match a query and a filter; see `SessionIndex.search`."""
 

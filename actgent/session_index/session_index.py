@@ -102,7 +102,7 @@ class SessionIndex:
         return self._is_compared
 
     async def search(
-        self, query: str, wanted: SearchFilter, *, after: str | None = None, limit: int = 20
+        self, query: str, filters: SearchFilter, *, after: str | None = None, limit: int = 20
     ) -> SearchPage:
         """Return the newest messages that match a query and a filter. `after` is the cursor of the previous page.
 
@@ -114,7 +114,7 @@ class SessionIndex:
         """
         limit = min(at_least_one("limit", limit), MAX_LIMIT)
         before = None if after is None else _to_number(after)
-        page = await self._reader.run(self._reader.store.search, query, wanted, before, limit)
+        page = await self._reader.run(self._reader.store.search, query, filters, before, limit)
         return attrs.evolve(page, is_complete=self.is_complete)
 
     async def trends(

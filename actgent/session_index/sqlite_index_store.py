@@ -102,8 +102,8 @@ class SQLiteIndexStore(SQLiteConnection, IndexStore):
         """Merge the write-ahead log into the index file, so that no file contains the erased texts."""
         self._truncate_log()  # if a reader blocks it, the next erasure or the close truncates the log
 
-    def annotation_condition(self, wanted: SearchFilter) -> Condition | None:
-        return sqlite_condition("s.annotations", wanted.tags, wanted.metadata)
+    def annotation_condition(self, filters: SearchFilter) -> Condition | None:
+        return sqlite_condition("s.annotations", filters.tags, filters.metadata)
 
     def find_hits(self, query: WordQuery, limit: int) -> list[Row]:
         conditions = "".join(f" AND {each}" for each in query.conditions)

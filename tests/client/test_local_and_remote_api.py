@@ -400,7 +400,7 @@ LEFT_OUT = {
     "deps",
     "history",
     "parent",
-    "wanted",
+    "filters",
 }
 """Arguments that exist only on the server."""
 

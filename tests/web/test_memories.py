@@ -247,10 +247,10 @@ async def test_the_python_client_has_the_local_methods(remembering, memories):
         rest = await remote.browse(owner="ada", after=page.following)
         assert [each.text for each in rest.memories] == ["Ada lives in London"]
         assert [each.id for each in (await remote.browse("London", owner="ada")).memories] == [made.id]
-        kind = await remote.browse(owner="ada", wanted=MemoryFilter(kinds=["home"]))
+        kind = await remote.browse(owner="ada", filters=MemoryFilter(kinds=["home"]))
         assert [each.id for each in kind.memories] == [made.id]
         with pytest.raises(ConfigurationError, match="one kind"):
-            await remote.browse(owner="ada", wanted=MemoryFilter(agents=["clerk"]))
+            await remote.browse(owner="ada", filters=MemoryFilter(agents=["clerk"]))
         fresh = await remote.update(made.id, "Ada lives in Paris", owner="ada", valid_until=4e9)
         assert fresh == await memories.get(fresh.id, owner="ada")
         with pytest.raises(MemoryReplaced) as replaced:

@@ -190,13 +190,13 @@ class Recall(MemoryTool):
     effect: Effect = "pure"
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
-        wanted = MemoryFilter(kinds=arguments.get("kinds", ()))
+        filters = MemoryFilter(kinds=arguments.get("kinds", ()))
         try:
             found = await self._memories.recall(
                 arguments.get("query", ""),
                 owner=_owner_in(context),
                 limit=arguments.get("limit", 10),
-                wanted=wanted,
+                filters=filters,
             )
         except _WRONG as error:
             raise ToolError(str(error)) from error

@@ -43,9 +43,9 @@ async def list_memories(location: str, terminal: Terminal, *, owner: str | None,
             for found, count in await memories.owners():
                 terminal.line(f"{one_line(_format_owner(found), 60)}  {count:,}")
             return 0
-        wanted = MemoryFilter(kinds=[kind] if kind else [])
+        filters = MemoryFilter(kinds=[kind] if kind else [])
         after: MemoryRecord | None = None
-        while page := await memories.page(owner=_owner(owner), wanted=wanted, after=after, limit=PAGE_SIZE):
+        while page := await memories.page(owner=_owner(owner), filters=filters, after=after, limit=PAGE_SIZE):
             for each in page:
                 terminal.line(
                     f"{each.id}  {_format_time(each.created_at)}  {one_line(each.kind, 20)}  {one_line(each.text, 200)}"

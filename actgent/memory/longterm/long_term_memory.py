@@ -317,7 +317,7 @@ class LongTermMemory(LongTermMemoryBase):
             key=checked_id("key", key),
         )
 
-    async def forget(self, *ids: str, owner: Sender | str, wanted: MemoryFilter | None = None) -> int:
+    async def forget(self, *ids: str, owner: Sender | str, filters: MemoryFilter | None = None) -> int:
         """Delete memories with their history, by ids or by a filter, and return their number.
 
         `is_kept` memories are deleted, too.
@@ -328,13 +328,13 @@ class LongTermMemory(LongTermMemoryBase):
             ConfigurationError: Neither ids nor a filter with a condition is given. `erase` deletes all memories of an owner.
             MemoriesFailed: The deletion could not be written.
         """
-        if bool(ids) is (wanted is not None) or (wanted is not None and wanted.is_empty):
+        if bool(ids) is (filters is not None) or (filters is not None and filters.is_empty):
             raise ConfigurationError(
-                "forget() needs ids, or wanted=MemoryFilter(...) with a condition; call erase(owner) to delete all memories"
+                "forget() needs ids, or filters=MemoryFilter(...) with a condition; call erase(owner) to delete all memories"
             )
         scope = Scope(_sender(owner), with_shared=False)
         todo = ForgetMemories(
-            scope=scope, ids=[clean(str(each)) for each in ids], wanted=wanted or EVERYTHING
+            scope=scope, ids=[clean(str(each)) for each in ids], filters=filters or EVERYTHING
         )
         with begin_memory_span(names.DELETE_MEMORY) as span:
             deleted = cast(int, await self._store.write(todo))
@@ -382,7 +382,7 @@ class LongTermMemory(LongTermMemoryBase):
         *,
         owner: Sender | str,
         limit: int = 10,
-        wanted: MemoryFilter = EVERYTHING,
+        filters: MemoryFilter = EVERYTHING,
         at: float | None = None,
         with_shared: bool = True,
     ) -> list[MemoryMatch]:
@@ -399,7 +399,7 @@ class LongTermMemory(LongTermMemoryBase):
             query: Text to search for.
             owner: Owner whose memories are searched.
             limit: Maximum number of results.
-            wanted: Filter for the results.
+            filters: Conditions that the results must meet.
             at: Unix time in seconds at which the memories must be valid; None means now.
             with_shared: True also searches memories that other owners share.
 
@@ -409,7 +409,7 @@ class LongTermMemory(LongTermMemoryBase):
         """
         _check_limit(limit)
         with begin_memory_span(names.SEARCH_MEMORY, query) as span:
-            found = await self._recall(query, _sender(owner), limit, wanted, at, with_shared=with_shared)
+            found = await self._recall(query, _sender(owner), limit, filters, at, with_shared=with_shared)
             note_records(span, [each.memory for each in found])
             return found
 
@@ -418,14 +418,14 @@ class LongTermMemory(LongTermMemoryBase):
         query: str,
         owner: Sender,
         limit: int,
-        wanted: MemoryFilter,
+        filters: MemoryFilter,
         at: float | None,
         *,
         with_shared: bool,
     ) -> list[MemoryMatch]:
         """Search memories, and note the use of the found ones. The arguments are those of `recall`."""
         scope = Scope(owner, with_shared=with_shared)
-        search = await self._search(query, scope, wanted, self._now() if at is None else at, limit)
+        search = await self._search(query, scope, filters, self._now() if at is None else at, limit)
         best = await self._store.read(MemoryStore.search, search)
         await self._store.note_uses([number for number, _ in best], at=self._now())
         for _ in scope.check(recalled.memory for _, recalled in best):
@@ -433,7 +433,7 @@ class LongTermMemory(LongTermMemoryBase):
         return [recalled for _, recalled in best]
 
     async def _search(
-        self, query: str, scope: Scope, wanted: MemoryFilter, at: float | None, limit: int
+        self, query: str, scope: Scope, filters: MemoryFilter, at: float | None, limit: int
     ) -> Search:
         words = searched_words(clean(query))
         vector = (await self._embedder.vectors([clean(query)]))[0] if words else None
@@ -441,7 +441,7 @@ class LongTermMemory(LongTermMemoryBase):
             scope=scope,
             words=words,
             vector=vector,
-            wanted=wanted,
+            filters=filters,
             periods=named_months(query),
             at=at,
             limit=limit,
@@ -477,7 +477,7 @@ class LongTermMemory(LongTermMemoryBase):
         self,
         *,
         owner: Sender | str,
-        wanted: MemoryFilter = EVERYTHING,
+        filters: MemoryFilter = EVERYTHING,
         after: MemoryRecord | None = None,
         limit: int = 100,
         with_shared: bool = False,
@@ -490,7 +490,7 @@ class LongTermMemory(LongTermMemoryBase):
         scope = Scope(_sender(owner), with_shared=with_shared)
         after_id = None if after is None else after.id
         _check_limit(limit)
-        found = await self._store.read(_page, scope, wanted, after_id, limit)
+        found = await self._store.read(_page, scope, filters, after_id, limit)
         return list(scope.check(each.memory for each in found))
 
     async def browse(
@@ -498,7 +498,7 @@ class LongTermMemory(LongTermMemoryBase):
         query: str = "",
         *,
         owner: Sender | str,
-        wanted: MemoryFilter = EVERYTHING,
+        filters: MemoryFilter = EVERYTHING,
         after: str | None = None,
         limit: int = 100,
     ) -> MemoryPage:
@@ -510,7 +510,7 @@ class LongTermMemory(LongTermMemoryBase):
         Args:
             query: Text to search for; without words, all memories are returned.
             owner: Owner of the memories. Shared memories of other owners are left out.
-            wanted: Filter for the memories.
+            filters: Conditions that the memories must meet.
             after: `following` of the previous page, also if its memories were forgotten since; None returns the first page.
             limit: Maximum number of memories.
 
@@ -525,11 +525,11 @@ class LongTermMemory(LongTermMemoryBase):
         scope = Scope(_sender(owner), with_shared=False)
         if searched_words(clean(query)):
             best = await self._store.read(
-                MemoryStore.search, await self._search(query, scope, wanted, None, limit)
+                MemoryStore.search, await self._search(query, scope, filters, None, limit)
             )
             return MemoryPage(memories=tuple(scope.check(each.memory for _, each in best)), following=None)
         before = None if after is None else int(after)
-        found = await self._store.read(_read_newest, scope, wanted, before, limit + 1)
+        found = await self._store.read(_read_newest, scope, filters, before, limit + 1)
         memories = tuple(scope.check(each.memory for each in found[:limit]))
         following = str(found[limit - 1].number) if len(found) > limit else None
         return MemoryPage(memories=memories, following=following)
@@ -690,15 +690,17 @@ def _check_limit(limit: int) -> None:
 
 
 def _page(
-    store: MemoryStore, scope: Scope, wanted: MemoryFilter, after: str | None, limit: int
+    store: MemoryStore, scope: Scope, filters: MemoryFilter, after: str | None, limit: int
 ) -> list[Found]:
-    return store.page(scope, wanted, after=0 if after is None else store.number_of(scope, after), limit=limit)
+    return store.page(
+        scope, filters, after=0 if after is None else store.number_of(scope, after), limit=limit
+    )
 
 
 def _read_newest(
-    store: MemoryStore, scope: Scope, wanted: MemoryFilter, before: int | None, limit: int
+    store: MemoryStore, scope: Scope, filters: MemoryFilter, before: int | None, limit: int
 ) -> list[Found]:
-    return store.newest(scope, wanted, before=before, limit=limit)
+    return store.newest(scope, filters, before=before, limit=limit)
 
 
 def _read_all_of(store: MemoryStore, owner: Sender, after: int, limit: int) -> list[Found]:

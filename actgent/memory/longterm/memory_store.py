@@ -405,7 +405,7 @@ class MemoryStore(SQLConnection):
                 self._load_one(todo.scope, each) for each in dict.fromkeys(todo.ids) if self._has(todo, each)
             ]
         else:
-            condition, values = _condition(todo.scope, todo.wanted)
+            condition, values = _condition(todo.scope, todo.filters)
             found = self._read(condition, values)
         self._remove([each.number for first in found for each in self._chain(first)])
         return len(found)
@@ -488,7 +488,7 @@ class MemoryStore(SQLConnection):
             pool *= CANDIDATE_GROWTH
 
     def _candidates_by_worth(self, search: Search) -> Candidates:
-        condition, values = _condition(search.scope, search.wanted, at=search.at)
+        condition, values = _condition(search.scope, search.filters, at=search.at)
         rows = self.run(
             f"SELECT m.number FROM memories AS m WHERE {condition} "  # noqa: S608
             "ORDER BY m.importance DESC, m.last_used DESC, m.number DESC LIMIT ?",
@@ -559,7 +559,7 @@ class MemoryStore(SQLConnection):
 
         `source` is the reason of a match that neither words nor vectors found.
         """
-        condition, values = _condition(search.scope, search.wanted, at=search.at)
+        condition, values = _condition(search.scope, search.filters, at=search.at)
         scores, numbers = candidates.scores, sort_by_score(candidates.scores)
         best: list[tuple[int, MemoryMatch]] = []
         texts: set[str] = set()
@@ -600,14 +600,14 @@ class MemoryStore(SQLConnection):
 
         return sorted(found, key=rank)
 
-    def page(self, scope: Scope, wanted: MemoryFilter, *, after: int, limit: int) -> list[Found]:
+    def page(self, scope: Scope, filters: MemoryFilter, *, after: int, limit: int) -> list[Found]:
         """Return current memories with a number above `after`, in the order of creation."""
-        condition, values = _condition(scope, wanted)
+        condition, values = _condition(scope, filters)
         return self._read(f"{condition} AND m.number > ? ORDER BY m.number LIMIT ?", (*values, after, limit))
 
-    def newest(self, scope: Scope, wanted: MemoryFilter, *, before: int | None, limit: int) -> list[Found]:
+    def newest(self, scope: Scope, filters: MemoryFilter, *, before: int | None, limit: int) -> list[Found]:
         """Return current memories with a number below `before`, newest first. None begins with the newest."""
-        condition, values = _condition(scope, wanted)
+        condition, values = _condition(scope, filters)
         if before is not None:
             condition, values = f"{condition} AND m.number < ?", [*values, before]
         return self._read(f"{condition} ORDER BY m.number DESC LIMIT ?", (*values, limit))
@@ -718,7 +718,7 @@ def _found(row: Row) -> Found:
     return Found(number, unit, said)
 
 
-def _condition(scope: Scope, wanted: MemoryFilter, *, at: float | None = None) -> tuple[str, list[object]]:
+def _condition(scope: Scope, filters: MemoryFilter, *, at: float | None = None) -> tuple[str, list[object]]:
     """Build the SQL condition for current memories of a scope that pass a filter and are valid at the time `at`.
 
     Return its text and its values. None as `at` also matches memories that are not valid now.
@@ -728,24 +728,24 @@ def _condition(scope: Scope, wanted: MemoryFilter, *, at: float | None = None) -
     if at is not None:
         clauses.append(_VALID)
         values += [at, at]
-    for clause, more in _filter_conditions(wanted) if wanted is not EVERYTHING else ():
+    for clause, more in _filter_conditions(filters) if filters is not EVERYTHING else ():
         clauses.append(clause)
         values += more
     return " AND ".join(clauses), values
 
 
-def _filter_conditions(wanted: MemoryFilter) -> Iterator[tuple[str, list[object]]]:
-    lists = (("m.kind", wanted.kinds), ("m.agent", wanted.agents), ("m.session_id", wanted.sessions))
+def _filter_conditions(filters: MemoryFilter) -> Iterator[tuple[str, list[object]]]:
+    lists = (("m.kind", filters.kinds), ("m.agent", filters.agents), ("m.session_id", filters.sessions))
     for column, allowed in lists:
         if allowed:
             yield f"{column} IN ({_places(allowed)})", [clean(each) for each in allowed]
-    if wanted.since is not None:
-        yield "m.created_at >= ?", [wanted.since]
-    if wanted.until is not None:
-        yield "m.created_at < ?", [wanted.until]
-    if wanted.is_kept is not None:
-        yield "m.is_kept = ?", [int(wanted.is_kept)]
-    for name, value in wanted.metadata.items():
+    if filters.since is not None:
+        yield "m.created_at >= ?", [filters.since]
+    if filters.until is not None:
+        yield "m.created_at < ?", [filters.until]
+    if filters.is_kept is not None:
+        yield "m.is_kept = ?", [int(filters.is_kept)]
+    for name, value in filters.metadata.items():
         yield (
             "EXISTS (SELECT 1 FROM details AS d WHERE d.number = m.number AND d.name = ? AND d.value = ?)",
             [clean(name), written_value(value)],

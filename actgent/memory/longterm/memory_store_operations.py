@@ -44,7 +44,7 @@ class ForgetMemories:
 
     scope: Scope
     ids: Sequence[str] = ()
-    wanted: MemoryFilter = EVERYTHING
+    filters: MemoryFilter = EVERYTHING
     """Filter that selects the memories if `ids` is empty."""
 
 
@@ -113,7 +113,7 @@ class Search:
     words: Sequence[str]
     """Words of which a memory must contain at least one. Empty returns the most important memories."""
     vector: bytes | None
-    wanted: MemoryFilter
+    filters: MemoryFilter
     periods: Sequence[Period] = ()
     """Months that the question names; memories created in them score higher."""
     at: float | None

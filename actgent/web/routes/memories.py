@@ -69,7 +69,7 @@ async def get_memories(
         page = await memories.browse(
             query.get("q", ""),
             owner=_owner_in(call),
-            wanted=MemoryFilter(
+            filters=MemoryFilter(
                 kinds=[query["kind"]] if query.get("kind") else [],
                 since=date_in(query, "since"),
                 until=date_in(query, "until"),

@@ -54,7 +54,7 @@ async def find_messages(call: HTTPCall) -> JSON[json_response_types.FoundPage]:
     query, gateway = call.query, call.gateway
     has_errors = query.get("has_errors")
     tags, metadata = annotations_in(query)
-    wanted = SearchFilter(
+    filters = SearchFilter(
         owner=owner_in(call.caller, query),
         since=date_in(query, "since"),
         until=date_in(query, "until"),
@@ -66,7 +66,7 @@ async def find_messages(call: HTTPCall) -> JSON[json_response_types.FoundPage]:
     )
     limit = min(query.get("limit", DEFAULT_HITS), gateway.limits.page)
     page = await gateway.access.runtime.search(
-        query.get("q", ""), wanted, after=query.get("after"), limit=limit
+        query.get("q", ""), filters, after=query.get("after"), limit=limit
     )
     items = [_of_hit(hit) for hit in page.hits if await _may_access(call, hit)]
     return JSON({"items": items, "next": page.following, "is_complete": page.is_complete})

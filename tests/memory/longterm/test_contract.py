@@ -100,9 +100,9 @@ async def test_filters_apply_to_recalling_listing_and_forgetting(memories, clock
         clock.time += DAY_SECONDS
     begin = clock.time - 6 * DAY_SECONDS
 
-    async def numbers(wanted):
-        listed = [each.text[-1] for each in await memories.page(owner="ada", wanted=wanted)]
-        assert sorted(listed) == sorted(each[-1] for each in await texts(memories, "note", wanted=wanted))
+    async def numbers(filters):
+        listed = [each.text[-1] for each in await memories.page(owner="ada", filters=filters)]
+        assert sorted(listed) == sorted(each[-1] for each in await texts(memories, "note", filters=filters))
         return "".join(listed)
 
     assert await numbers(MemoryFilter(kinds=["fact"])) == "135"
@@ -112,10 +112,10 @@ async def test_filters_apply_to_recalling_listing_and_forgetting(memories, clock
     assert await numbers(MemoryFilter(metadata={"even": True})) == "024"
     assert await numbers(MemoryFilter(metadata={"even": True, "number": 4.0})) == "4"
     assert await numbers(MemoryFilter(is_kept=True)) == "5"
-    assert await memories.forget(owner="ada", wanted=MemoryFilter(kinds=["fact"])) == 3
+    assert await memories.forget(owner="ada", filters=MemoryFilter(kinds=["fact"])) == 3
     assert len(await texts(memories, "note")) == len(await memories.page(owner="ada")) == 3
     with pytest.raises(ConfigurationError, match="erase"):
-        await memories.forget(owner="ada", wanted=MemoryFilter())
+        await memories.forget(owner="ada", filters=MemoryFilter())
     with pytest.raises(ConfigurationError, match="kinds="):
         MemoryFilter(kinds="fact")
 

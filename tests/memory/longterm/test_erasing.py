@@ -106,7 +106,7 @@ async def test_forgetting_leaves_no_byte_of_the_text(tmp_path):
         first, *_ = await memories.page(owner=ADA)
         await memories.forget(first.id, owner=ADA)
         assert "zzvalue" not in str(found_in(path))
-        await memories.forget(owner=ADA, wanted=MemoryFilter(kinds=["fact"]))
+        await memories.forget(owner=ADA, filters=MemoryFilter(kinds=["fact"]))
         assert not {"zyxwvut", "qqsecretqq"} & {
             str(word, "latin1") for each in found_in(path).values() for word in each
         }

@@ -67,10 +67,10 @@ async def _deed(memories, rng, owner, memory_id):
             case 1:
                 return await memories.history(query, owner=owner)
             case 2:
-                return await memories.page(owner=owner, wanted=query_filter, with_shared=True)
+                return await memories.page(owner=owner, filters=query_filter, with_shared=True)
             case _:
                 limit = rng.choice((1, 10, 500))
-                found = await memories.recall(query, owner=owner, wanted=query_filter, limit=limit)
+                found = await memories.recall(query, owner=owner, filters=query_filter, limit=limit)
                 return [each.memory for each in found]
     except MemoryNotFound:
         return []
@@ -100,7 +100,7 @@ async def test_keys_and_names_have_the_same_bounds_in_all_databases(memories):
     assert await memories.remember("likes tea", owner=owner, key=longest) == made
     assert [each.text for each in await memories.export(owner)] == ["likes tea"]
     query = MemoryFilter(sessions=[longest])
-    assert [each.id for each in await memories.page(owner=owner, wanted=query)] == [made.id]
+    assert [each.id for each in await memories.page(owner=owner, filters=query)] == [made.id]
 
 
 async def test_too_long_owner_is_rejected_by_each_database(memories):

@@ -38,7 +38,7 @@ async def test_vectors_follow_the_memory(vector_url, embed_words):
         assert await _ids(memories, "car") == [new.id]
         kept = await memories.update(new.id, owner="ada", importance=0.9)
         assert await _ids(memories, "car") == [kept.id]
-        assert await _ids(memories, "car", wanted=MemoryFilter(kinds=["episode"])) == []
+        assert await _ids(memories, "car", filters=MemoryFilter(kinds=["episode"])) == []
         assert await _ids(memories, "car", owner="bob") == []
         await memories.update(kept.id, owner="ada", is_shared=True)
         assert len(await _ids(memories, "car", owner="bob")) == 1
