@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 import attrs
 
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, did_you_mean_or_list
 from actgent.forms import Field, to_form
 from actgent.information_flow_labels import Label, label_of
 from actgent.support.attrs_class_repr import FieldRepr
@@ -41,7 +41,7 @@ RISKS: tuple[Risk, ...] = get_args(Risk)
 def _risk(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
     if value not in RISKS:
         raise ConfigurationError(
-            f"{field.name}= is low, medium, high or critical: {nearest(str(value), RISKS[1:])}"
+            f"{field.name}= is low, medium, high or critical: {did_you_mean_or_list(str(value), RISKS[1:])}"
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 import attrs
 
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, did_you_mean_or_list
 from actgent.support.attrs_class_repr import FieldRepr
 
 FieldKind = Literal[
@@ -75,7 +75,7 @@ class Field(FieldRepr):
             raise ConfigurationError(f"a field must have a name that is not empty, not {self.name!r}")
         if self.kind not in KINDS:
             raise ConfigurationError(
-                f"field {self.name!r}: kind= must be a known kind, not {self.kind!r}: {nearest(str(self.kind), KINDS)}"
+                f"field {self.name!r}: kind= must be a known kind, not {self.kind!r}: {did_you_mean_or_list(str(self.kind), KINDS)}"
             )
         if (self.kind in ("select", "multiselect")) != bool(self.options):
             raise ConfigurationError(

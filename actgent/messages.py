@@ -20,8 +20,8 @@ import attrs
 from typing_extensions import TypeVar
 
 from actgent.approvals import Approval
-from actgent.errors import ConfigurationError, NotRunning, SessionClosed, meant, nearest
-from actgent.errors.end_user_messages import sentence_for
+from actgent.errors import ConfigurationError, NotRunning, SessionClosed, did_you_mean, did_you_mean_or_list
+from actgent.errors.end_user_messages import end_user_sentence
 from actgent.errors.text_escaping import shown
 from actgent.information_flow_labels import Label, label_of
 from actgent.support.attrs_class_repr import FieldRepr
@@ -106,7 +106,7 @@ def check_busy_rule(rule: object) -> OnBusy:
         if rule == known:
             return known
     raise ConfigurationError(
-        f"on_busy= takes {', '.join(_BUSY_RULES)}, not {rule!r:.200} {meant(rule, _BUSY_RULES)}".rstrip()
+        f"on_busy= takes {', '.join(_BUSY_RULES)}, not {rule!r:.200} {did_you_mean(rule, _BUSY_RULES)}".rstrip()
     )
 
 
@@ -150,7 +150,7 @@ class Priority(enum.IntEnum):
             if (name := value.strip().upper()) in cls.__members__:
                 return cls[name]
             raise ConfigurationError(
-                f"unknown priority {value[:100]!r}: {nearest(name[:100], cls.__members__)}"
+                f"unknown priority {value[:100]!r}: {did_you_mean_or_list(name[:100], cls.__members__)}"
             )
         if isinstance(value, bool):
             raise ConfigurationError(f"priority= takes URGENT, HIGH, NORMAL or LOW, not {value!r}")
@@ -165,7 +165,7 @@ class Priority(enum.IntEnum):
         """
         if isinstance(value, str):
             name = value.strip().upper()
-            if name and name not in cls.__members__ and not meant(name[:100], cls.__members__):
+            if name and name not in cls.__members__ and not did_you_mean(name[:100], cls.__members__):
                 _log.warning(
                     "priority %r is unknown, so the message is NORMAL; known: %s",
                     shown(value, 100),
@@ -859,7 +859,7 @@ class Failure(Serializable):
     id: str = ""
     """Id of the failure. If the failure is delivered again, for example after a restart, it has the same id."""
     kind: str
-    """Kind of the failure: `parse`, `model`, `limit`, `context`, `handler`, `refusal`, `filter`, `length`, `empty`,
+    """Kind of the failure: `parse`, `model`, `limit`, `context`, `handler`, `refusal`, `filter`, `text_size`, `empty`,
     `interrupted`, `suspended`, `deadline`, `stopped`, `guard`, `journal`, `moved`, `deps`, `pool` or `internal`.
     """
     error: Exception
@@ -875,7 +875,7 @@ class Failure(Serializable):
     @property
     def user_message(self) -> str:
         """Sentence about the failure for end users, without technical details. The HTTP status of the provider, or else `kind`, decides."""
-        return sentence_for(self.kind, self.error)
+        return end_user_sentence(self.kind, self.error)
 
     @property
     def may_continue(self) -> bool:
@@ -1002,15 +1002,15 @@ def count_characters(parts: Sequence[Part]) -> int:
     for part in parts:
         if isinstance(part, (Text, Thinking, ToolResult)):
             text = part.text
-            characters += len(text) if text.isascii() else length(text)
+            characters += len(text) if text.isascii() else text_size(text)
         elif isinstance(part, ToolCall):
-            characters += length(part.name) + length(str(part.arguments))
+            characters += text_size(part.name) + text_size(str(part.arguments))
         else:
             characters += _media_characters(part)
     return characters
 
 
-def length(text: str) -> int:
+def text_size(text: str) -> int:
     """Return the size of a text in characters. Text that is not ASCII counts four characters for three bytes of UTF-8."""
     return len(text) if text.isascii() else (_text_bytes(text) * 4 + 2) // 3
 

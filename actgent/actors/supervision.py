@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, did_you_mean_or_list
 from actgent.support.attrs_class_repr import FieldRepr
 
 Strategy = typing.Literal["one_for_one", "one_for_all"]
@@ -44,7 +44,7 @@ class Supervision(FieldRepr):
 
     def __attrs_post_init__(self) -> None:
         if self.strategy not in typing.get_args(Strategy):
-            hint = nearest(str(self.strategy), typing.get_args(Strategy))
+            hint = did_you_mean_or_list(str(self.strategy), typing.get_args(Strategy))
             raise ConfigurationError(f"strategy={self.strategy!r} is not a supervision strategy: {hint}")
         if not isinstance(self.escalate, bool):
             raise ConfigurationError(f"escalate= must be True or False, not {self.escalate!r:.200}")

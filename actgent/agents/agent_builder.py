@@ -11,7 +11,7 @@ from actgent.agents.steps import StepsAgent
 from actgent.database.database import Database
 from actgent.definitions.agent_folder import AgentFolder, read_folder
 from actgent.definitions.tools_file_loading import load_tools
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, did_you_mean_or_list
 from actgent.information_flow_labels import Policy
 from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.custom_model_adapters import ModelLike
@@ -101,7 +101,7 @@ class SchemaBuilder:
         known = [instruction.name for instruction in self.instructions]
         if unknown := [name for name in names if name not in known]:
             raise ConfigurationError(
-                f"the builder has no instruction {unknown[0]!r} to remove: {nearest(unknown[0], known) if known else 'it has no instructions at all'}"
+                f"the builder has no instruction {unknown[0]!r} to remove: {did_you_mean_or_list(unknown[0], known) if known else 'it has no instructions at all'}"
             )
         return attrs.evolve(self, instructions=[i for i in self.instructions if i.name not in names])
 

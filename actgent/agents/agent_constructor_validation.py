@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from actgent.actors.inbox import InboxBounds
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, did_you_mean_or_list
 from actgent.information_flow_labels import Policy
 from actgent.limits_and_schedules.id_and_number_validation import (
     at_least_one,
@@ -215,7 +215,9 @@ def check_stage(protocol: Protocol, stage: object) -> None:
     """
     if stage not in protocol.stages:
         remedy = (
-            nearest(str(stage), protocol.stages) if protocol.stages else "it has no stages, so omit stage="
+            did_you_mean_or_list(str(stage), protocol.stages)
+            if protocol.stages
+            else "it has no stages, so omit stage="
         )
         raise ConfigurationError(f"the protocol {protocol.name!r} has no stage {stage!r}: {remedy}")
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack, overload
 
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, did_you_mean_or_list
 from actgent.memory.message_count_limit import LimitedMemory, LimitedView
 from actgent.memory.short_term_memory import ShortTermMemory
 from actgent.messages import DataT_co, ToolCall
@@ -92,7 +92,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
             raise ConfigurationError(f"models= must be a mapping {{stage: model}}, not {models!r:.200}")
         for stage in models.keys() - set(ROLES.values()):
             raise ConfigurationError(
-                f"models= has an unknown stage {stage!r}: {nearest(stage, ROLES.values())}"
+                f"models= has an unknown stage {stage!r}: {did_you_mean_or_list(stage, ROLES.values())}"
             )
         for role in {*roles, *models.values()} - self._models.named.keys():
             raise ConfigurationError(f"agent {self.name!r} has no model {role!r}: add it to models=")
@@ -141,7 +141,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
                 )
             if (tool := self.tools.get(name)) is None:
                 raise ConfigurationError(
-                    f"agent {self.name!r} has no tool {name!r}: {nearest(name, [tool.name for tool in self.tools])}"
+                    f"agent {self.name!r} has no tool {name!r}: {did_you_mean_or_list(name, [tool.name for tool in self.tools])}"
                 )
             found.append(tool)
         return found

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from actgent.errors import ConfigurationError, InvalidState, meant
+from actgent.errors import ConfigurationError, InvalidState, did_you_mean
 from actgent.errors.text_escaping import quoted
 from actgent.state.session_state import StateCheck
 from actgent.tools.outputs.result_text import to_text
@@ -42,7 +42,7 @@ def state_check_of(declared: object) -> StateCheck | None:
         changed = {key: value for key, value in changes.items() if not _is_of_framework(key, fields)}
         if not is_open and (unknown := changed.keys() - fields.keys()):
             key = min(unknown)
-            known = meant(key, fields) or f"the fields are {', '.join(fields)}"
+            known = did_you_mean(key, fields) or f"the fields are {', '.join(fields)}"
             raise InvalidState(declared.__name__, f"{declared.__name__} has no field {quoted(key)}: {known}")
         if (reason := checked.reason(_to_plain_json(changed))) is not None:
             raise InvalidState(declared.__name__, reason)

@@ -20,7 +20,7 @@ import attrs
 import trio
 
 from actgent.agents.agent import Agent
-from actgent.errors import ActgentError, ConfigurationError, nearest
+from actgent.errors import ActgentError, ConfigurationError, did_you_mean_or_list
 
 from .terminal_io import one_line
 
@@ -104,7 +104,9 @@ def _choose(loaded: _LoadedFile, path: str, name: str) -> Agent:
     if not found:
         raise _no_agent_error(path)
     if name or len({id(agent) for agent in found.values()}) != 1:
-        meant = nearest(name, found) if name else f"at its top level it defines {', '.join(found)}"
+        meant = (
+            did_you_mean_or_list(name, found) if name else f"at its top level it defines {', '.join(found)}"
+        )
         raise ConfigurationError(f"{path} defines several agents: choose one with {path}:NAME; {meant}")
     return next(iter(found.values()))
 

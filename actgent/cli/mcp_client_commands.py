@@ -17,7 +17,7 @@ from actgent.errors import (
     ConfigurationError,
     OutcomeUnknown,
     ParseError,
-    nearest,
+    did_you_mean_or_list,
 )
 from actgent.errors.text_escaping import counted
 from actgent.messages import Part, Text
@@ -318,7 +318,7 @@ def _find_server(servers: Sequence[MCPServer], name: str) -> MCPServer:
     found = next((server for server in servers if server.name == name), None)
     if found is None:
         known = [server.name for server in servers]
-        meant = nearest(name, known) if known else "no server is configured"
+        meant = did_you_mean_or_list(name, known) if known else "no server is configured"
         raise ConfigurationError(f"unknown MCP server {name!r}: {meant}")
     return found
 

@@ -11,7 +11,7 @@ from actgent.agents.agent import Agent
 from actgent.agents.bare_agent import BareAgent
 from actgent.agents.pipelines import Pipeline, PipelineResult, read_definition
 from actgent.cli.journals.journal_commands import SingleSessionJournal, load, open_or_create, open_read_only
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, did_you_mean_or_list
 from actgent.errors.text_escaping import counted
 from actgent.llm.scripted_model import ScriptedLLM
 from actgent.runtime.runtime import open_runtime
@@ -124,7 +124,7 @@ def _pipeline_in_file(path: str, name: str) -> Pipeline:
             f"{path} defines no pipeline at its top level: write `pipeline = Pipeline(...)` there"
         )
     if name or len({id(each) for each in found.values()}) != 1:
-        meant = nearest(name, found) if name else f"it defines {', '.join(found)}"
+        meant = did_you_mean_or_list(name, found) if name else f"it defines {', '.join(found)}"
         raise ConfigurationError(f"{path} defines several pipelines: choose one with {path}:NAME; {meant}")
     return next(iter(found.values()))
 

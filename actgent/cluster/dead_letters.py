@@ -12,7 +12,7 @@ from actgent.client.request_sender import RetryBackoff
 from actgent.client.transport_interface import ConnectionLost, RemoteRequest
 from actgent.cluster.relay_client import open_pool_transport
 from actgent.cluster.unowned_partition_messages import decode_pending
-from actgent.errors import ActgentError, ConfigurationError, nearest
+from actgent.errors import ActgentError, ConfigurationError, did_you_mean_or_list
 from actgent.errors.text_escaping import quoted
 from actgent.journal.journal_url import open_journal
 from actgent.journal.postgres.cluster_tables_reader import (
@@ -47,7 +47,7 @@ async def find_dead(journal: str, message_id: str, *, session_id: str | None = N
         )
     place = "" if session_id is None else f" in the session {quoted(session_id)}"
     known = [each.message_id for each in dead]
-    hint = nearest(message_id, known) if known else "the cluster has no dead-lettered message"
+    hint = did_you_mean_or_list(message_id, known) if known else "the cluster has no dead-lettered message"
     raise ConfigurationError(f"message {quoted(message_id)} is not dead-lettered{place}: {hint}")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import trio
 
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, did_you_mean_or_list
 from actgent.errors.text_escaping import quoted
 from actgent.journal.cluster_interface import ClusterStatus, NodeStatus, PartitionStatus, PoolLayout
 from actgent.journal.postgres import cluster_pool_layout as layouts
@@ -78,7 +78,7 @@ def _find(name: str, known: Sequence[str]) -> str:
         raise ConfigurationError(
             f"several nodes match the name {quoted(name)}: pass the full name of one of {', '.join(found)}"
         )
-    raise ConfigurationError(f"the cluster has no node {quoted(name)}: {nearest(name, known)}")
+    raise ConfigurationError(f"the cluster has no node {quoted(name)}: {did_you_mean_or_list(name, known)}")
 
 
 def _join(tables: ClusterTables, layout: PoolLayout) -> list[PartitionStatus]:

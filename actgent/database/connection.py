@@ -53,7 +53,7 @@ class DataConnection(abc.ABC):
 
     @abc.abstractmethod
     def transaction(self, *, read_only: bool = False) -> AbstractContextManager[None]:
-        """Run a block in a transaction. Transactions that write are serialized among all processes.
+        """Return a context manager that runs its block in a transaction. Writing processes wait for each other.
 
         Raises:
             DatabaseFailed: A statement ended the transaction, or the database failed.

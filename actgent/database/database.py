@@ -47,20 +47,20 @@ class Database:
     def __init__(self, url: str | None = None, *, migrations: Iterable[str | Path] = ()) -> None:
         self._url = None if url is None else _validate_url(url)
         self._migrations = read_migrations(migrations)
-        self._place: str | None = None
+        self._current_url: str | None = None
         """Address of the open database; None before it is opened."""
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._connection: DataConnection | None = None
         self._users = 0
         self._turn = trio.Lock()
 
-    def set_default_url(self, place: str | None) -> None:
-        """Set the address to use if the database was created without one; None uses a database in memory.
+    def set_default_url(self, url: str | None) -> None:
+        """Set the URL for a database that was created without `url=`. None means a database in memory.
 
-        The call is ignored while the database is open.
+        The call is ignored if the database has its own URL, or while it is open.
         """
         if self._url is None and self._users == 0:
-            self._place = place or IN_MEMORY
+            self._current_url = url or IN_MEMORY
 
     @property
     def address(self) -> str:
@@ -70,8 +70,8 @@ class Database:
             DatabaseFailed: The database is not open.
         """
         self._require_connection()
-        assert self._place is not None  # noqa: S101 - it is open
-        return self._place
+        assert self._current_url is not None  # noqa: S101 - it is open
+        return self._current_url
 
     async def __aenter__(self) -> Self:
         """Open the database and apply all pending migrations.
@@ -140,8 +140,11 @@ class Database:
         """
         return await self._run(key, _digest("change", getattr(work, "__qualname__", "")), work)
 
-    def of_call(self, key: str) -> "CallDatabase":
-        """Return the database for one tool call with this idempotency key; with an empty key, changes are not deduplicated."""
+    def for_call(self, key: str) -> "CallDatabase":
+        """Return an object for the changes of one tool call, whose idempotency key is `key`.
+
+        If the call is repeated with the same key, its changes are not made again. An empty key disables this.
+        """
         return CallDatabase(self, key)
 
     async def _run(self, key: str, digest: str, work: Work) -> Any:
@@ -156,28 +159,26 @@ class Database:
         return self._connection
 
     def _open(self) -> DataConnection:
-        self._place = place = self._url or self._place or IN_MEMORY
-        if place == IN_MEMORY:
+        self._current_url = url = self._url or self._current_url or IN_MEMORY
+        if url == IN_MEMORY:
             self._folder = tempfile.TemporaryDirectory(prefix="actgent-")
-            self._place = place = f"sqlite:///{Path(self._folder.name) / 'data.db'}"
-        if place.startswith("sqlite:///"):
+            self._current_url = url = f"sqlite:///{Path(self._folder.name) / 'data.db'}"
+        if url.startswith("sqlite:///"):
             from .sqlite import SQLiteDataConnection  # noqa: PLC0415 - where it is used
 
-            return SQLiteDataConnection(Path(place.removeprefix("sqlite:///")))
+            return SQLiteDataConnection(Path(url.removeprefix("sqlite:///")))
         from .postgres import PostgresDataConnection  # noqa: PLC0415 - needs an extra
 
-        return PostgresDataConnection(place)
+        return PostgresDataConnection(url)
 
     def _delete_temporary_folder(self) -> None:
         if self._folder is not None:
             self._folder.cleanup()
-            self._folder, self._place = None, None
+            self._folder, self._current_url = None, None
 
     def __repr__(self) -> str:
-        place = self._url or self._place or "next to the journal"
-        return (
-            f"Database({place.rsplit('@', maxsplit=1)[-1]!r}, {counted(len(self._migrations), 'migration')})"
-        )
+        url = self._url or self._current_url or "next to the journal"
+        return f"Database({url.rsplit('@', maxsplit=1)[-1]!r}, {counted(len(self._migrations), 'migration')})"
 
 
 class CallDatabase:

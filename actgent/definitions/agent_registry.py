@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from actgent.errors import ConfigurationError, InvalidFolder, nearest
+from actgent.errors import ConfigurationError, InvalidFolder, did_you_mean_or_list
 from actgent.protocols.protocol_interface import Instruction, Profile
 from actgent.support.files_shared_by_processes import sync_folder, write_whole
 
@@ -126,7 +126,7 @@ class AgentRegistry:
         """
         if not self._has(name):
             known = self.names()
-            near = nearest(name, known) if known else "it is empty"
+            near = did_you_mean_or_list(name, known) if known else "it is empty"
             raise ConfigurationError(f"the registry {self._path} has no agent {name!r:.100}: {near}")
         return self._path / name
 

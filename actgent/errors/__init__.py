@@ -3,93 +3,93 @@
 The first level of the tree shows the origin of the error; the class shows the remedy.
 
     ActgentError
-    ├── ConfigurationError         mistake of the developer: a wrong argument, file or setting
-    │   ├── MissingKey             no API key in the arguments or the environment variables
-    │   ├── DuplicateTool          two tools of one agent have the same name
-    │   ├── InvalidToolSchema      the arguments of a tool have no usable JSON Schema, see `tool_name`
-    │   ├── SessionExists          the id of a new session is already in use by the agent
-    │   ├── PriceUnknown           a cost limit is set, but the price of the model is unknown
-    │   ├── InvalidFile            one error in a file of an agent's folder, see `file`, `line`, `key`
-    │   └── InvalidFolder          all errors found in an agent's folder, see `problems`
-    ├── UsageError                 mistake of the calling code: a valid object, used at the wrong moment
-    │   ├── NotRunning             the agent's `async with` block is not open
-    │   ├── OutsideTrio            called from asyncio, without an event loop, or from another thread than the agent's
-    │   ├── PortalClosed           the portal was closed, has failed, or belongs to the parent of a forked process
-    │   ├── SessionClosed          the session was closed
-    │   ├── SessionNotFound        the agent has no session with this id
-    │   │   └── WrongOwner         the session with this id belongs to another owner
-    │   ├── InvalidCursor          the cursor is after the last record of the session
-    │   ├── NotSerializable        a value cannot be written to the journal
-    │   ├── InvalidState           a state change does not fit the type of `state=`, see `reason`
-    │   ├── SessionBusy            the session has a running turn and rejects messages (on_busy="reject")
-    │   ├── NotSuspended           an answer for a session without a pending approval
-    │   ├── ApprovalNotFound       an answer with an approval id that is not pending in the session
-    │   ├── ApprovalMismatch       an answer for another tool or other arguments than the pending call
-    │   ├── ApprovalAlreadyDecided         a second answer to one approval, see `decision`
+    ├── ConfigurationError          mistake of the developer: a wrong argument, file or setting
+    │   ├── MissingKey              no API key in the arguments or the environment variables
+    │   ├── DuplicateTool           two tools of one agent have the same name
+    │   ├── InvalidToolSchema       the arguments of a tool have no usable JSON Schema, see `tool_name`
+    │   ├── SessionExists           the id of a new session is already in use by the agent
+    │   ├── PriceUnknown            a cost limit is set, but the price of the model is unknown
+    │   ├── InvalidFile             one error in a file of an agent's folder, see `file`, `line`, `key`
+    │   └── InvalidFolder           all errors found in an agent's folder, see `problems`
+    ├── UsageError                  mistake of the calling code: a valid object, used at the wrong moment
+    │   ├── NotRunning              the agent's `async with` block is not open
+    │   ├── OutsideTrio             called from asyncio, without an event loop, or from another thread than the agent's
+    │   ├── PortalClosed            the portal was closed, has failed, or belongs to the parent of a forked process
+    │   ├── SessionClosed           the session was closed
+    │   ├── SessionNotFound         the agent has no session with this id
+    │   │   └── WrongOwner          the session with this id belongs to another owner
+    │   ├── InvalidCursor           the cursor is after the last record of the session
+    │   ├── NotSerializable         a value cannot be written to the journal
+    │   ├── InvalidState            a state change does not fit the type of `state=`, see `reason`
+    │   ├── SessionBusy             the session has a running turn and rejects messages (on_busy="reject")
+    │   ├── NotSuspended            an answer for a session without a pending approval
+    │   ├── ApprovalNotFound        an answer with an approval id that is not pending in the session
+    │   ├── ApprovalMismatch        an answer for another tool or other arguments than the pending call
+    │   ├── ApprovalAlreadyDecided  a second answer to one approval, see `decision`
     │   ├── DuplicateMessage        a repeated message id whose reply is no longer stored
-    │   ├── DeadLetterGone         a dead letter was removed, or another task is sending it
-    │   ├── MessageTooLarge        a message exceeds the size limit of the inbox, see `size` and `limit`
-    │   ├── ModeChangeRejected            the caller may not switch the mode, or not at this moment
-    │   ├── MemoryNotFound         the owner has no long-term memory with this id
-    │   ├── MemoryReplaced         a newer memory has replaced this memory, see `by`
-    │   └── WouldDeadlock          a handler or tool waits for the turn that it runs in
-    │       └── DeadlockDetected          sessions or actors wait for each other in a cycle, see `path`
-    ├── InboxFull                  backpressure: retry later, or raise the capacity
-    ├── DeadlineExceeded           an ask was not answered before its deadline
-    ├── ActorFailed                the asked actor raised or has stopped
-    ├── FeedLagged                 a feed reader was too slow and lost records, see `lost`; the journal has them
-    ├── Suspended                  the turn is suspended until an approval or event arrives, see `ids`
-    ├── RemoteError                the server returned an error without a more precise class, see `kind`
-    │   ├── PermissionDenied          the token is invalid or lacks a permission
-    │   └── ServerUnreachable      the server did not respond within the retry timeout, see `was_sent`
-    ├── Fenced                     another process has acquired the session
-    │   └── SessionMoved           ... and continues it: send the message there, see `session_id`
-    ├── JournalError               the journal or its storage failed
-    │   ├── JournalFull            the storage is full: nothing was written; the write can be retried
-    │   ├── JournalFailed          the disk or the database server failed
-    │   │   └── JournalSlow        ... to respond before the timeout
-    │   ├── JournalDamaged         stored records are corrupt, see `session_id` and `record`
-    │   ├── JournalKeyError        the encryption key of a record is missing or wrong, see `key_id`
-    │   └── JournalVersion         another version of actgent wrote the journal
-    ├── MemoriesFailed             the storage of long-term memories failed; retry with the same key
-    ├── DatabaseFailed             the database of an agent failed or rejected a statement; retry with the same key
-    ├── MemoriesFull               the owner has reached the capacity, and all memories are pinned
-    ├── WireError                  serialized data that this version cannot decode
-    ├── ThreadsStillRunning                sync functions still run in threads after the shutdown grace period
-    ├── GuardrailTripped               a guard of the agent rejected a message or an answer
-    ├── HandlerFailed              a session handler raised or exceeded its timeout
+    │   ├── DeadLetterGone          a dead letter was removed, or another task is sending it
+    │   ├── MessageTooLarge         a message exceeds the size limit of the inbox, see `size` and `limit`
+    │   ├── ModeChangeRejected      the caller may not switch the mode, or not at this moment
+    │   ├── MemoryNotFound          the owner has no long-term memory with this id
+    │   ├── MemoryReplaced          a newer memory has replaced this memory, see `by`
+    │   └── WouldDeadlock           a handler or tool waits for the turn that it runs in
+    │       └── DeadlockDetected    sessions or actors wait for each other in a cycle, see `path`
+    ├── InboxFull                   backpressure: retry later, or raise the capacity
+    ├── DeadlineExceeded            an ask was not answered before its deadline
+    ├── ActorFailed                 the asked actor raised or has stopped
+    ├── FeedLagged                  a feed reader was too slow and lost records, see `lost`; the journal has them
+    ├── Suspended                   the turn is suspended until an approval or event arrives, see `ids`
+    ├── RemoteError                 the server returned an error without a more precise class, see `kind`
+    │   ├── PermissionDenied        the token is invalid or lacks a permission
+    │   └── ServerUnreachable       the server did not respond within the retry timeout, see `was_sent`
+    ├── Fenced                      another process has acquired the session
+    │   └── SessionMoved            ... and continues it: send the message there, see `session_id`
+    ├── JournalError                the journal or its storage failed
+    │   ├── JournalFull             the storage is full: nothing was written; the write can be retried
+    │   ├── JournalFailed           the disk or the database server failed
+    │   │   └── JournalSlow         ... to respond before the timeout
+    │   ├── JournalDamaged          stored records are corrupt, see `session_id` and `record`
+    │   ├── JournalKeyError         the encryption key of a record is missing or wrong, see `key_id`
+    │   └── JournalVersion          another version of actgent wrote the journal
+    ├── MemoriesFailed              the storage of long-term memories failed; retry with the same key
+    ├── DatabaseFailed              the database of an agent failed or rejected a statement; retry with the same key
+    ├── MemoriesFull                the owner has reached the capacity, and all memories are pinned
+    ├── WireError                   serialized data that this version cannot decode
+    ├── ThreadsStillRunning         sync functions still run in threads after the shutdown grace period
+    ├── GuardrailTripped            a guard of the agent rejected a message or an answer
+    ├── HandlerFailed               a session handler raised or exceeded its timeout
     ├── UserCodeExit                user code raised a BaseException that is no Exception, e.g. SystemExit
-    ├── Interrupted                the turn was interrupted
-    ├── Stopped                    the agent stopped before the turn completed
-    ├── TooManySchedules           the session has reached its maximum number of schedules
-    ├── LimitReached               a usage limit of a turn or session is reached, see `limit`, `used`, `session_id`
-    ├── ContextOverflow            the request exceeds the context budget, see `parts`, `tokens`, `budget`
-    ├── ModelError                 the model call failed; `retryable` is True if a retry can succeed
-    │   ├── BadRequest             400, 404, 413, 422: the request is invalid
-    │   │   └── UnsupportedPart    the model client cannot send a part of the message
-    │   ├── NotAuthorized          401, 403: the API key is invalid or lacks a permission
-    │   ├── QuotaExhausted         the account has no credit left
-    │   ├── RateLimited            429: retry later, see `retry_after`
-    │   ├── ProviderUnavailable    5xx, 529, no connection
-    │   ├── ModelTimeout           no answer before the timeout
-    │   └── StreamInterrupted           the answer is incomplete or violates the provider's API
-    ├── AnswerError                the model answered, but the answer cannot be used
-    │   ├── ParseError             the answer is not in the format of the protocol
-    │   ├── EmptyAnswer            the answer has neither text nor tool calls
-    │   ├── TruncatedAnswer        the answer was cut at the token limit
-    │   ├── Refusal                the model or its provider declined
-    │   └── ContentFiltered        the provider's content filter removed the answer
-    └── ToolError                  a tool call failed; raise it in a tool to choose the text that the model reads
-        ├── ApprovalRequired              a tool asks for a human decision: raise it in a tool
-        ├── InvalidToolResult         a value cannot be encoded as JSON
-        ├── OutcomeUnknown         the call may have taken effect: raise it in a tool that lost its connection
-        ├── ThreadPoolExhausted               a sync tool did not start: no thread became free in time
-        ├── ToolNotFound           the agent has no tool with this name
-        ├── ToolsetUnavailable     the toolset of the tool is not connected
-        ├── AddressBlocked         a tool tried to connect to an address of the internal network
-        ├── HTTPToolError          an HTTP API returned an error or did not respond
-        ├── InvalidArguments       the arguments do not fit the schema of the tool
-        └── ToolTimeout            the tool exceeded its timeout
+    ├── Interrupted                 the turn was interrupted
+    ├── Stopped                     the agent stopped before the turn completed
+    ├── TooManySchedules            the session has reached its maximum number of schedules
+    ├── LimitReached                a usage limit of a turn or session is reached, see `limit`, `used`, `session_id`
+    ├── ContextOverflow             the request exceeds the context budget, see `parts`, `tokens`, `budget`
+    ├── ModelError                  the model call failed; `retryable` is True if a retry can succeed
+    │   ├── BadRequest              400, 404, 413, 422: the request is invalid
+    │   │   └── UnsupportedPart     the model client cannot send a part of the message
+    │   ├── NotAuthorized           401, 403: the API key is invalid or lacks a permission
+    │   ├── QuotaExhausted          the account has no credit left
+    │   ├── RateLimited             429: retry later, see `retry_after`
+    │   ├── ProviderUnavailable     5xx, 529, no connection
+    │   ├── ModelTimeout            no answer before the timeout
+    │   └── StreamInterrupted       the answer is incomplete or violates the provider's API
+    ├── AnswerError                 the model answered, but the answer cannot be used
+    │   ├── ParseError              the answer is not in the format of the protocol
+    │   ├── EmptyAnswer             the answer has neither text nor tool calls
+    │   ├── TruncatedAnswer         the answer was cut at the token limit
+    │   ├── Refusal                 the model or its provider declined
+    │   └── ContentFiltered         the provider's content filter removed the answer
+    └── ToolError                   a tool call failed; raise it in a tool to choose the text that the model reads
+        ├── ApprovalRequired        a tool asks for a human decision: raise it in a tool
+        ├── InvalidToolResult       a value cannot be encoded as JSON
+        ├── OutcomeUnknown          the call may have taken effect: raise it in a tool that lost its connection
+        ├── ThreadPoolExhausted     a sync tool did not start: no thread became free in time
+        ├── ToolNotFound            the agent has no tool with this name
+        ├── ToolsetUnavailable      the toolset of the tool is not connected
+        ├── AddressBlocked          a tool tried to connect to an address of the internal network
+        ├── HTTPToolError           an HTTP API returned an error or did not respond
+        ├── InvalidArguments        the arguments do not fit the schema of the tool
+        └── ToolTimeout             the tool exceeded its timeout
 """
 
 import functools
@@ -134,15 +134,15 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     return spelled[similar[0]] if len(similar) == 1 else None
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def did_you_mean_or_list(word: str, known: Iterable[str]) -> str:
     """Return the end of an error about an unknown word: `did you mean 'this'?`, or else the list of all known words."""
     known = tuple(known)
-    return meant(word, known) or (
+    return did_you_mean(word, known) or (
         f"choose one of {', '.join(known)}" if known else "the list of valid names is empty"
     )
 
 
-def meant(word: object, known: Iterable[str]) -> str:
+def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return `did you mean 'this'?` for the known word most similar to `word`, or an empty string if no word is similar."""
     found = closest(str(word), known)
     return "" if found is None else f"did you mean {found!r}?"
@@ -274,7 +274,7 @@ def _not_hosted_reason(agent: str, hosted: Sequence[str], pool: str) -> str:
     named = (
         f"{', '.join(map(quoted, hosted[:_MAX_LISTED_NAMES]))}{', ...' * (len(hosted) > _MAX_LISTED_NAMES)}"
     )
-    known = meant(agent, hosted) or (f"hosted there: {named}." if hosted else "")
+    known = did_you_mean(agent, hosted) or (f"hosted there: {named}." if hosted else "")
     remedy = "start a node that hosts it, or check pool=" if pool else "start it there, or check the address"
     return f"{reason}; {known} Else {remedy}" if known else f"{reason}; {remedy}"
 

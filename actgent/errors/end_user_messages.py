@@ -41,7 +41,7 @@ _SERVER = "The service is experiencing issues. Please try again later."
 _FIRST_SERVER_ERROR_STATUS = 500
 
 
-def sentence_for(kind: str, error: Exception) -> str:
+def end_user_sentence(kind: str, error: Exception) -> str:
     """Return the end-user sentence for a failure: by the provider's HTTP status, else by the error's class, else by its kind."""
     status = getattr(error, "status", None)
     if isinstance(status, int):

@@ -30,7 +30,7 @@ _FORMER_NAMES = {
 
 
 def error_with_text(cls: type[E], text: str, **fields: Any) -> E:
-    """Create an error of a class with a given text, without calling its constructor.
+    """Create an error of the class `cls` with the given text, without calling the constructor of the class.
 
     Attributes get their values from `fields`, else the defaults of the constructor's parameters, else None.
     """

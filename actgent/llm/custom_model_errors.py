@@ -24,10 +24,10 @@ def as_model_error(error: Exception, model: str) -> Exception:
     if isinstance(leaf, ActgentError):
         return leaf
     kind, status = _kind_of(leaf)
-    return wrapped(leaf, kind, model=model, status=status)
+    return wrap_as_model_error(leaf, kind, model=model, status=status)
 
 
-def wrapped(
+def wrap_as_model_error(
     error: BaseException, kind: type[ModelError], *, model: str, status: int | None = None
 ) -> ModelError:
     """Make a ModelError of class `kind` with the text of `error`, which is truncated to 1,000 characters."""

@@ -107,8 +107,8 @@ class FallbackModel(LLM):
         prices = [price for model in self.models if (price := model.price_of(usage)) is not None]
         return max(prices) if len(prices) == len(self.models) else None
 
-    def waited(self, session: str) -> float:
-        return max(model.waited(session) for model in self.models)
+    def waiting_seconds(self, session: str) -> float:
+        return max(model.waiting_seconds(session) for model in self.models)
 
     def rate_limiters(self) -> Mapping[str, RateLimiterProtocol]:
         return {name: limiter for model in self.models for name, limiter in model.rate_limiters().items()}
@@ -154,7 +154,7 @@ async def _forward_text(scope: trio.CancelScope, on_text: OnText, text: str, att
 
 
 class _RisingAttempts:
-    """Wrapper of `on_text` that numbers the attempts of all models of a chain consecutively."""
+    """Creates `on_text` callbacks for the models of a chain, so that attempt numbers continue from model to model."""
 
     def __init__(self, on_text: OnText) -> None:
         self._on_text = on_text

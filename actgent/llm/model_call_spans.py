@@ -73,7 +73,7 @@ class ModelWork(TracedWork):
         _model_work.reset(self._outer)
         super().__exit__(kind, error, trace)
 
-    def note_granted(self) -> None:
+    def record_admission(self) -> None:
         """Record the time at which the rate limiter admitted the attempt."""
         self.facts[names.RATE_LIMITER_SECONDS] = time.monotonic() - self._begun
 
@@ -108,7 +108,10 @@ class ModelWork(TracedWork):
 
 
 async def complete_as_span(llm: LLM, chat: ModelRequest, *, on_text: OnText | None) -> ModelResponse:
-    """Call `llm.complete`, and return its answer. The call is inside a trace span, unless tracing is off or the model creates spans."""
+    """Call `llm.complete` inside a trace span, and return the answer.
+
+    No span is created if tracing is off, or if the model creates a span for each attempt itself.
+    """
     active = active_trace.get()
     if active is None or llm.traces_attempts:
         return await llm.complete(chat, on_text=on_text)

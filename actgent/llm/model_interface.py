@@ -189,7 +189,7 @@ class LLM(abc.ABC):
         """
         return None
 
-    def waited(self, session: str) -> float:
+    def waiting_seconds(self, session: str) -> float:
         """Return the seconds that a call of the session has been waiting for a rate limit; 0 if no call waits."""
         return 0.0
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, did_you_mean_or_list
 
 from .clients import COMPATIBLE
 from .custom_model_adapters import ModelLike, adapt_model
@@ -179,7 +179,7 @@ def _hint(model: str, known: Sequence[str]) -> str:
     meant = meant or _PROVIDERS_BY_PREFIX.get(re.split("[-_ ]", before.casefold())[0])
     if meant is not None:
         return f"did you mean {meant + ':' + (name or 'MODEL')!r}? "
-    close = nearest(before, known)
+    close = did_you_mean_or_list(before, known)
     return f"{close} " if close.endswith("?") else ""
 
 

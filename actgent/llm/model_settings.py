@@ -17,7 +17,7 @@ from typing import Any
 
 import attrs
 
-from actgent.errors import ConfigurationError, meant, nearest
+from actgent.errors import ConfigurationError, did_you_mean, did_you_mean_or_list
 from actgent.llm.model_interface import LLM
 from actgent.llm.model_resolution import (
     key_variables,
@@ -145,7 +145,7 @@ def load_settings(
     for unknown in (*given, *in_file):
         if unknown not in attrs.fields_dict(LLMSettings):
             raise ConfigurationError(
-                f"a model has no setting {unknown!r}: {nearest(unknown, attrs.fields_dict(LLMSettings))}"
+                f"a model has no setting {unknown!r}: {did_you_mean_or_list(unknown, attrs.fields_dict(LLMSettings))}"
             )
     model = str(given.get("model") or environment.get("LLM_MODEL", "").strip() or in_file.get("model", ""))
     return LLMSettings(**{**in_file, **_from_environment(environment, model), **given})
@@ -223,7 +223,7 @@ def unknown_provider(model: str, *, has_address: bool) -> str | None:
         provider.casefold(), known_providers(), 1, _MISSPELLING_RATIO
     ):
         return None
-    names, guess = ", ".join(known_providers()), meant(provider, known_providers())
+    names, guess = ", ".join(known_providers()), did_you_mean(provider, known_providers())
     choice = f"{guess} The providers are {names}" if guess else f"choose one of {names}"
     return (
         f"the model {model!r} names an unknown provider: {choice}. "

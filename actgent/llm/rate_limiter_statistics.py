@@ -77,7 +77,7 @@ class LimitLeaser(Protocol):
     """Interface that leases parts of a rate limit that several processes share."""
 
     def add(self, share: Any, name: str) -> None:
-        """Start leasing units of a rate limit for this process on demand.
+        """Start leasing units of a shared rate limit for `share`, the part of this process, whenever it needs units.
 
         `name` identifies the limit in all processes.
         """

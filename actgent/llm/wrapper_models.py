@@ -15,7 +15,7 @@ from actgent.messages import NO_USAGE, Usage
 from actgent.support.unknown_name_hints import lists_arguments
 
 from .custom_model_adapters import ModelLike
-from .custom_model_errors import as_model_error, wrapped
+from .custom_model_errors import as_model_error, wrap_as_model_error
 from .model_call_spans import complete_as_span
 from .model_interface import LLM, ModelRequest, ModelResponse, OnText
 from .model_resolution import resolve_model
@@ -50,8 +50,8 @@ class WrappingModel(LLM):
     def price_of(self, usage: Usage) -> float | None:
         return self.llm.price_of(usage)
 
-    def waited(self, session: str) -> float:
-        return self.llm.waited(session)
+    def waiting_seconds(self, session: str) -> float:
+        return self.llm.waiting_seconds(session)
 
     def rate_limiters(self) -> Mapping[str, RateLimiterProtocol]:
         return self.llm.rate_limiters()
@@ -86,8 +86,8 @@ class RateLimitedModel(WrappingModel):
             permit.report_usage(answer.usage)
             return answer
 
-    def waited(self, session: str) -> float:
-        return self.rate_limiter.waited(session)
+    def waiting_seconds(self, session: str) -> float:
+        return self.rate_limiter.waiting_seconds(session)
 
     def rate_limiters(self) -> Mapping[str, RateLimiterProtocol]:
         return {self.name or repr(self.llm): self.rate_limiter, **self.llm.rate_limiters()}
@@ -137,7 +137,7 @@ class RetryingModel(WrappingModel):
             except self.retry_on as error:
                 if isinstance(error, ModelError):
                     raise
-                raise wrapped(error, ProviderUnavailable, model=self.name) from error
+                raise wrap_as_model_error(error, ProviderUnavailable, model=self.name) from error
             except Exception as error:
                 failure = as_model_error(error, self.name)
                 if failure is error:

@@ -18,7 +18,7 @@ from actgent.messages import (
     ToolCall,
     ToolResult,
     count_characters,
-    length,
+    text_size,
 )
 from actgent.support.token_estimate import estimate_tokens
 
@@ -42,20 +42,20 @@ def estimate_part_tokens(parts: Sequence[Part]) -> float:
     return found
 
 
-def tokens(characters: int) -> int:
-    """Return the number of tokens of a size in characters, rounded up."""
+def to_tokens(characters: int) -> int:
+    """Convert a size in characters to tokens, rounded up."""
     return -(-characters // CHARACTERS_PER_TOKEN)
 
 
-def overflow(messages: Sequence[ChatMessage], tail: str, budget: int) -> ContextOverflow:
+def overflow_error(messages: Sequence[ChatMessage], tail: str, budget: int) -> ContextOverflow:
     """Build the error for a request with more than `budget` characters. Its text lists the largest parts of the request.
 
-    `tail` is the protocol's text at the end of the request.
+    `tail` is the text that the request adds after the messages.
     """
-    others = [("the instructions of this stage", tokens(length(tail)))] if tail else []
-    parts = largest(messages, others)
+    others = [("the instructions of this stage", to_tokens(text_size(tail)))] if tail else []
+    parts = largest_parts(messages, others)
     message_size = sum(count_characters(message.parts) for message in messages)
-    wanted, allowed = tokens(message_size + length(tail)), tokens(budget)
+    wanted, allowed = to_tokens(message_size + text_size(tail)), to_tokens(budget)
     text = (
         f"the request would take about {wanted:,} tokens, and the context budget is {allowed:,}; the largest parts are: "
         f"{', '.join(f'{words} ({size:,})' for words, size in parts)}. Send less, let tools return less "
@@ -64,14 +64,16 @@ def overflow(messages: Sequence[ChatMessage], tail: str, budget: int) -> Context
     return ContextOverflow(text, parts=parts, tokens=wanted, budget=allowed)
 
 
-def largest(messages: Sequence[ChatMessage], others: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+def largest_parts(
+    messages: Sequence[ChatMessage], others: Iterable[tuple[str, int]]
+) -> list[tuple[str, int]]:
     """Return the five largest parts of a request, each as a description and its number of tokens.
 
     `others` are parts of the request that are not messages.
     """
     found = [*others]
     found += [
-        (_describe_part(message, part), tokens(count_characters([part])))
+        (_describe_part(message, part), to_tokens(count_characters([part])))
         for message, part in _parts(messages)
     ]
     return sorted(found, key=lambda each: -each[1])[:_MAX_LISTED_PARTS]
@@ -97,5 +99,5 @@ def placeholder_message(messages: Sequence[ChatMessage], size: int, budget: int)
     """Return the notice that the model reads in place of messages that are too long. `size` is their size in characters."""
     calls = sum(isinstance(part, ToolCall) for _, part in _parts(messages))
     what = f"{counted(calls, 'tool call')} with all results" if calls else "A message"
-    text = f"({what}, about {tokens(size):,} tokens, cannot be shown: at most {tokens(budget):,} fit.)"
+    text = f"({what}, about {to_tokens(size):,} tokens, cannot be shown: at most {to_tokens(budget):,} fit.)"
     return ChatMessage("user", (Text(text),))

@@ -64,12 +64,12 @@ class TrimResult(FieldRepr):
     chat: list[ChatMessage]
     """The kept messages, oldest first."""
     left_out: int
-    """Number of omitted messages. The caller puts those of them that are pinned before `chat`."""
+    """Number of messages omitted at the start. The caller shows the pinned ones among them before `chat`."""
     replaced: dict[int, ChatMessage]
     """Shortened messages, by the identity of the message that each replaces."""
 
 
-def starts_round(chat: Sequence[ChatMessage], index: int) -> bool:
+def is_round_start(chat: Sequence[ChatMessage], index: int) -> bool:
     """Return True if a round begins at the message `index`. A request may begin with a round and omit all messages before it.
 
     A round is a message, or an answer with the results of its calls.
@@ -85,10 +85,10 @@ def starts_round(chat: Sequence[ChatMessage], index: int) -> bool:
 def deep_trim_size(
     shown: Sequence[ChatMessage], share: float, measure: Measure, *, pinned: Collection[int]
 ) -> float:
-    """Return the target size for a second trim that also shortens the newest results.
+    """Return the target size of a trim that also shortens the newest tool results, in units of `measure`.
 
-    The second trim is needed if the first trim, to the fraction `share`, kept only these results. `pinned` has the
-    `id()` of messages that must stay. A minimum of the other messages is kept as well.
+    The size is the fraction `share` of the shown messages, but at least the size of the pinned messages plus
+    `MIN_KEPT_SHARE` of the other messages. `pinned` has the `id()` of messages that must stay.
     """
     sizes = {id(message): measure(message.parts) for message in shown}
     size, fixed = sum(sizes.values()), sum(sizes[each] for each in pinned if each in sizes)
@@ -141,7 +141,7 @@ class _Trimmer:
         self._sizes = [measure(message.parts) for message in chat]
         self.total = sum(self._sizes)
         """Size of the kept messages."""
-        starts = [index for index in range(len(chat)) if starts_round(chat, index)]
+        starts = [index for index in range(len(chat)) if is_round_start(chat, index)]
         self._rounds = list(zip(starts, [*starts[1:], len(chat)], strict=True))
         self._last = starts[-1]
         begun = max((index for index, message in enumerate(chat) if id(message) in task), default=-1)
@@ -164,7 +164,7 @@ class _Trimmer:
     def shorten_new_answers(self) -> None:
         """Shorten the model's texts and arguments in the newest rounds, longest first, until the conversation fits.
 
-        One command with a whole file in it may take more than all results.
+        A single call argument, such as the text of a file, can be larger than all results.
         """
         indexes = [
             index for index in range(self._protected_from, len(self._now)) if index not in self._results
@@ -306,9 +306,9 @@ def shorten(part: Part, limit: int) -> Part:
 
 
 def _shorten_text(text: str, limit: int, id_notice: str) -> str:
-    """Return the beginning of a text, followed by a notice of its full length. The text may have been shortened before.
+    """Cut a text to about `limit` characters, including a notice of its full length at the end.
 
-    `id_notice` is the text about the id of the result, which the notice contains.
+    A notice from an earlier cut is replaced. `id_notice` is the part of the notice that gives the result's id.
     """
     if len(text) <= max(limit, 0):
         return text

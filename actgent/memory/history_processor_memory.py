@@ -6,10 +6,10 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.messages import ChatMessage, Message, ToolResult, count_characters, length
+from actgent.messages import ChatMessage, Message, ToolResult, count_characters, text_size
 from actgent.support.number_field_validators import whole_number
 
-from .context_size_estimate import CHARACTERS_PER_TOKEN, estimate_part_tokens, overflow
+from .context_size_estimate import CHARACTERS_PER_TOKEN, estimate_part_tokens, overflow_error
 from .conversation_trimming import Measure, deep_trim_size, trim_conversation
 from .history_slice import HistorySlice
 from .memory_interface import ManageHistory, Memory, ModelView
@@ -64,17 +64,17 @@ class ManagedView(ModelView):
             self._chat.extend(to_chat(message, answered=answered))
 
     def check_room(self, tail: str = "") -> None:
-        if self._size() + length(tail) > self._budget:
-            half, whole = self._budget // 2, self._budget - length(tail)
+        if self._size() + text_size(tail) > self._budget:
+            half, whole = self._budget // 2, self._budget - text_size(tail)
             if not self._cut(half, count_characters) or self._size() > whole:
                 self._cut(whole, count_characters, is_deep=True)
             if self._size() > whole:
-                raise overflow(self.messages(), tail, self._budget)
+                raise overflow_error(self.messages(), tail, self._budget)
 
     def shrink(self, share: float) -> bool:
         """Cut the shown messages to about the fraction `share` of their tokens. Return False if nothing can be cut.
 
-        The next turn calls the function again, which ends the cut.
+        The cut lasts until the next turn, which calls the program's function again.
         """
         size = sum(estimate_part_tokens(message.parts) for message in self.messages())
         if self._cut(size * share, estimate_part_tokens):
@@ -135,7 +135,7 @@ class ManagedView(ModelView):
         newest = record[-1].id
         shown, pinned = list[ChatMessage](), list[ChatMessage]()
         ids = {each.id for each in (*asked, *_last_notices(record))}
-        for each in whole(kept):
+        for each in complete_groups(kept):
             chat = to_chat(each, answered=each.id == newest)
             shown += chat
             if each.id in ids:
@@ -147,41 +147,41 @@ class ManagedView(ModelView):
 
 def _unanswered_messages(record: Sequence[Message]) -> Sequence[Message]:
     """Return the messages of `record` after the model's last answer, which the model has not answered yet."""
-    place = len(record) - 1
-    while place > 0 and record[place - 1].sender.kind == "user" and record[place].sender.kind == "user":
-        place -= 1
-    return record[place:]
+    index = len(record) - 1
+    while index > 0 and record[index - 1].sender.kind == "user" and record[index].sender.kind == "user":
+        index -= 1
+    return record[index:]
 
 
 def _last_notices(record: Sequence[Message]) -> Iterable[Message]:
-    """Return the last system notice of each source (part of actgent), such as modes or tools. It replaces earlier notices."""
+    """Return the last system notice of each sender, such as the mode or the tools. Earlier notices are outdated."""
     return {each.sender.name: each for each in record if each.is_note}.values()
 
 
-def whole(messages: Sequence[Message]) -> Iterator[Message]:
-    """Yield the messages without incomplete tool calls: answers whose calls lack results, and results without their calls."""
-    place = 0
-    while place < len(messages):
-        end = _group_end(messages, place)
-        yield from messages[place:end]
-        place = max(end, place + 1)
+def complete_groups(messages: Sequence[Message]) -> Iterator[Message]:
+    """Yield the messages, but omit answers whose tool calls lack results, and results whose calls are missing."""
+    index = 0
+    while index < len(messages):
+        end = _group_end(messages, index)
+        yield from messages[index:end]
+        index = max(end, index + 1)
 
 
-def _group_end(messages: Sequence[Message], place: int) -> int:
-    """Return the index after the message at `place` and, if it has tool calls, after the results of these calls.
+def _group_end(messages: Sequence[Message], index: int) -> int:
+    """Return the index after the message at `index` and, if it has tool calls, after the results of these calls.
 
-    Return `place` itself if the message must be omitted: its calls lack results, or it has results without
+    Return `index` itself if the message must be omitted: its calls lack results, or it has results without
     their call.
     """
-    message = messages[place]
+    message = messages[index]
     if any(result.native for result in message.tool_results):
-        return place
+        return index
     open_calls = set() if message.cut else {call.id for call in message.tool_calls}
-    end = place + 1
+    end = index + 1
     while open_calls and end < len(messages) and _answers(messages[end], open_calls):
         open_calls -= {result.call_id for result in messages[end].tool_results}
         end += 1
-    return place if open_calls else end
+    return index if open_calls else end
 
 
 def _answers(message: Message, calls: set[str]) -> bool:

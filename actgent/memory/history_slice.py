@@ -34,19 +34,19 @@ class HistorySlice(Sequence[ChatMessage]):
         return self._start + self._count + len(self._end)
 
     @overload
-    def __getitem__(self, place: int) -> ChatMessage: ...
+    def __getitem__(self, index: int) -> ChatMessage: ...
     @overload
-    def __getitem__(self, place: slice) -> tuple[ChatMessage, ...]: ...
-    def __getitem__(self, place: int | slice) -> ChatMessage | tuple[ChatMessage, ...]:
-        if isinstance(place, slice):
-            return tuple([self._message_at(each) for each in range(len(self))[place]])
-        return self._message_at(range(len(self))[place])
+    def __getitem__(self, index: slice) -> tuple[ChatMessage, ...]: ...
+    def __getitem__(self, index: int | slice) -> ChatMessage | tuple[ChatMessage, ...]:
+        if isinstance(index, slice):
+            return tuple([self._message_at(each) for each in range(len(self))[index]])
+        return self._message_at(range(len(self))[index])
 
-    def _message_at(self, place: int) -> ChatMessage:
-        if place < self._start:
-            return self._front[place]
-        place -= self._start
-        return self._list[place] if place < self._count else self._end[place - self._count]
+    def _message_at(self, index: int) -> ChatMessage:
+        if index < self._start:
+            return self._front[index]
+        index -= self._start
+        return self._list[index] if index < self._count else self._end[index - self._count]
 
     def __iter__(self) -> Iterator[ChatMessage]:
         return chain(self._front, islice(self._list, self._count), self._end)

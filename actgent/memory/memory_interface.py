@@ -44,9 +44,8 @@ class ModelView(abc.ABC):
 
         Return False if nothing can be shortened.
 
-        Called if a request does not fit into the context window of its model, and once more if it still does not. The
-        message that began the running turn must stay. When a session is read from its journal, the recorded calls are
-        repeated.
+        Called at most twice for a request that does not fit into the context window of its model. The message that began
+        the running turn must stay. The journal records each call, and a restore of the session repeats it.
         """
         return False
 

@@ -57,7 +57,7 @@ class LimitedView(ModelView):
 
         If the turn has no answer, do nothing, because its message is still to be answered.
         """
-        answers = [place for place, (_, is_answer) in enumerate(self._turn) if is_answer]
+        answers = [index for index, (_, is_answer) in enumerate(self._turn) if is_answer]
         if answers:
             sizes = [size for size, _ in self._turn]
             self._parts += [sum(sizes[: answers[-1]]), sum(sizes[answers[-1] :])]
@@ -85,9 +85,9 @@ class LimitedView(ModelView):
     def _find_turn(self, shown: Sequence[ChatMessage]) -> int:
         """Return the index of the first message of the current turn. It stays even if later messages are omitted."""
         if self._turn_message is not None:
-            for place, message in enumerate(shown):
+            for index, message in enumerate(shown):
                 if message.parts is self._turn_message.parts:
-                    return place
+                    return index
         return max(0, len(shown) - sum(size for size, _ in self._turn))
 
     def _notices_in(self, shown: Sequence[ChatMessage]) -> Iterable[ChatMessage]:
@@ -96,10 +96,10 @@ class LimitedView(ModelView):
         return {source: notice for source, notice in self._notices if id(notice) in ids}.values()
 
 
-def _starts_without_history(chat: Sequence[ChatMessage], place: int) -> bool:
-    """Return True if the message at index `place` is from a user, so that a request may omit all messages before it.
+def _starts_without_history(chat: Sequence[ChatMessage], index: int) -> bool:
+    """Return True if the message at index `index` is from a user, so that a request may omit all messages before it.
 
     Return False for results of tool calls, which also have the role user in some protocols.
     """
-    called = place > 0 and any(isinstance(part, ToolCall) for part in chat[place - 1].parts)
-    return chat[place].role == "user" and not called
+    called = index > 0 and any(isinstance(part, ToolCall) for part in chat[index - 1].parts)
+    return chat[index].role == "user" and not called

@@ -16,8 +16,8 @@ from actgent.messages import (
     Thinking,
     ToolResult,
     count_characters,
-    length,
     make_chat_message,
+    text_size,
 )
 from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.common_mistake_hints import hints_for_memories
@@ -25,14 +25,19 @@ from actgent.support.fast_attrs_constructors import fast_constructor
 from actgent.support.number_field_validators import whole_number
 from actgent.support.untrusted_text_delimiters import fence
 
-from .context_size_estimate import CHARACTERS_PER_TOKEN, estimate_part_tokens, overflow, placeholder_message
+from .context_size_estimate import (
+    CHARACTERS_PER_TOKEN,
+    estimate_part_tokens,
+    overflow_error,
+    placeholder_message,
+)
 from .conversation_trimming import (
     TEXT_RESULTS,
     Measure,
     TrimResult,
     deep_trim_size,
+    is_round_start,
     shorten_answer,
-    starts_round,
     trim_conversation,
 )
 from .history_slice import HistorySlice
@@ -89,7 +94,7 @@ def to_chat(message: Message, *, answered: bool) -> list[ChatMessage]:
     if kind == "system":
         parts = _mark_system_parts(message)
     elif kind in _OWN and not answered:
-        role, parts = "assistant", _sayable(message)
+        role, parts = "assistant", _repeatable_parts(message)
     else:
         parts = neutralize_parts(parts)
     return [make_chat_message(role, parts)] if parts else []
@@ -110,7 +115,7 @@ def _mark_system_parts(message: Message) -> tuple[Part, ...]:
     return (Text(f"<system>\n{neutralize(message.text)}\n</system>"), *others)
 
 
-def _sayable(message: Message) -> tuple[Part, ...]:
+def _repeatable_parts(message: Message) -> tuple[Part, ...]:
     """Return the parts of an answer that later requests may contain; empty if no such part has content.
 
     An interrupted answer keeps only its texts, since its thinking has no signature. Providers reject thinking without content
@@ -224,7 +229,7 @@ class ShortTermView(FieldRepr, ModelView):
         """Return the state of the view as plain data, for `save`."""
         shown = [*self._tasks, *self._kept_notices, *self._chat]
         notices = self._notices or {}
-        places = {id(message): place for place, message in enumerate(shown)}
+        places = {id(message): index for index, message in enumerate(shown)}
         gone = [
             message
             for message in (*notices.values(), *self._asked, *self._cause)
@@ -251,9 +256,9 @@ class ShortTermView(FieldRepr, ModelView):
         view = cls(budget, room, message[tasks + kept : tasks + kept + chat], characters)
         view._is_too_long, view._left_out = is_too_long, left_out
         view._tasks, view._kept_notices = tuple(message[:tasks]), tuple(message[tasks : tasks + kept])
-        view._notices = {source: message[place] for source, place in notices} or None
-        view._asked = tuple([message[place] for place in asked])
-        view._cause = tuple([message[place] for place in cause])
+        view._notices = {source: message[index] for source, index in notices} or None
+        view._asked = tuple([message[index] for index in asked])
+        view._cause = tuple([message[index] for index in cause])
         view._unanswered_own_parts = None if settles is None else parts_from_plain(settles)
         return view
 
@@ -284,7 +289,10 @@ class ShortTermView(FieldRepr, ModelView):
             self._make_room(self._room)
 
     def _mark_answered(self, parts: tuple[Part, ...]) -> None:
-        """Change the role of an answered message of an agent to assistant, because another message follows."""
+        """Change the role of the newest message to assistant, because the model has answered it now.
+
+        The message is one that the agent itself wrote. `parts` replaces its parts.
+        """
         answer, last = ChatMessage("assistant", parts), self._chat[-1]
         self._chat = [*self._chat[:-1], answer]
         if self._cause and self._cause[-1] is last:
@@ -312,17 +320,17 @@ class ShortTermView(FieldRepr, ModelView):
 
         A round is a message, or an answer with its results.
         """
-        return next((place for place in reversed(range(end)) if self._begins_round(place)), 0)
+        return next((index for index in reversed(range(end)) if self._begins_round(index)), 0)
 
     def check_room(self, tail: str = "") -> None:
-        room = self._room - length(tail) if tail else self._room
+        room = self._room - text_size(tail) if tail else self._room
         if self._characters > room:
             self._make_room(room)
-            if self._characters > self._room - length(tail):
+            if self._characters > self._room - text_size(tail):
                 last = self._chat[self._round_start(len(self._chat)) :]
                 shown = set(map(id, last))
                 front = [message for message in self._pinned() if id(message) not in shown]
-                raise overflow((*front, *last), tail, self._budget)
+                raise overflow_error((*front, *last), tail, self._budget)
 
     def shrink(self, share: float) -> bool:
         size = sum(estimate_part_tokens(message.parts) for message in self._shown_messages())
@@ -418,8 +426,8 @@ class ShortTermView(FieldRepr, ModelView):
         self._kept_notices = missing_from(self._chat, (self._notices or {}).values())
         self._characters = _size(self._shown_messages())
 
-    def _begins_round(self, place: int) -> bool:
-        return starts_round(self._chat, place)
+    def _begins_round(self, index: int) -> bool:
+        return is_round_start(self._chat, index)
 
 
 def _count(parts: Sequence[Part]) -> float:

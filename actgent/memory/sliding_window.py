@@ -60,7 +60,7 @@ class SlidingWindow(Memory):
         if (turns, budget) != (self.turns, self._budget):
             return None
         view = SlidingView.restored(budget, shown)
-        view.begin_at(turns, begun)
+        view.restore_turn_starts(turns, begun)
         return view
 
     @property
@@ -91,7 +91,7 @@ class SlidingView(ShortTermView):
         begun = [places.get(id(message), _GONE) for message in self._turn_starts]
         return pack((_FORM, self._turns, begun, self._state_to_save()))
 
-    def begin_at(self, turns: int | None, places: Sequence[int]) -> None:
+    def restore_turn_starts(self, turns: int | None, places: Sequence[int]) -> None:
         """Restore the beginnings of the turns: `places` has the index of each turn's first message in the shown messages.
 
         `turns` is the maximum number of turns to show; None shows as many as fit.

@@ -10,7 +10,7 @@ from actgent.messages import ChatMessage, Message, Part, Text, ToolCall, ToolRes
 from actgent.support.common_mistake_hints import hints_for_memories
 
 from .context_size_estimate import CHARACTERS_PER_TOKEN
-from .conversation_trimming import TrimResult, starts_round
+from .conversation_trimming import TrimResult, is_round_start
 from .memory_interface import Memory
 from .memory_view_serialization import pack, unpack
 from .short_term_memory import SUMMARY, ShortTermView, to_chat
@@ -69,12 +69,12 @@ class SummarizingMemory(Memory):
         if (keep, trigger, budget) != (empty.keep, empty.trigger, self.max_tokens * CHARACTERS_PER_TOKEN):
             return None
         view = SummarizingView.restored(budget, shown)
-        view.restore_cut(keep, trigger, count, ends)
+        view.restore_summary_state(keep, trigger, count, ends)
         return view
 
 
 @attrs.frozen
-class Material:
+class SummaryInput:
     """Input of a summary request."""
 
     covers: int
@@ -90,16 +90,12 @@ class SummarizingView(ShortTermView):
     keep: int = attrs.field(default=1, kw_only=True)
     trigger: int = attrs.field(default=0, kw_only=True)
     """Size of the shown messages in characters above which a summary is written."""
-    is_making: bool = attrs.field(default=False, kw_only=True)
+    is_summarizing: bool = attrs.field(default=False, kw_only=True)
     """True while a model is writing a summary."""
     ready: tuple[int, str] | None = attrs.field(default=None, kw_only=True)
-    """Finished summary that the next request will show, with the number of messages that it covers; None if there is
-    none.
-    """
-    tried: int = attrs.field(default=0, kw_only=True)
-    """Number of shown characters when writing the last summary failed.
-    The next try follows when this number has grown by a quarter.
-    """
+    """Finished summary for the next request: the number of covered messages and the text. None if no summary waits."""
+    failed_size: int = attrs.field(default=0, kw_only=True)
+    """Characters of the input whose summary failed last; 0 after a success. A retry needs 25 % more shown characters."""
     _count: int = attrs.field(default=0, kw_only=True)
     """Number of messages of the session so far."""
     _ends: list[tuple[int, ChatMessage]] = attrs.field(factory=list, kw_only=True)
@@ -110,30 +106,30 @@ class SummarizingView(ShortTermView):
     def add(self, message: Message, *, answered: bool = False) -> None:
         self._count += 1
         if not answered and message.is_note and message.sender.name == SUMMARY:
-            self._take_summary(message)
+            self._apply_summary(message)
             return
         super().add(message, answered=answered)
         if self._chat and (not self._ends or self._ends[-1][1] is not self._chat[-1]):
             self._ends.append((self._count, self._chat[-1]))
 
-    def material(self) -> Material | None:
+    def summary_input(self) -> SummaryInput | None:
         """Return the text of the messages that the next summary will replace; None if the conversation is too short to summarize.
 
         The text also has the last summary, and messages that a cut has kept.
         """
-        if self._characters <= max(self.trigger, self.tried * 5 // 4):
+        if self._characters <= max(self.trigger, self.failed_size * 5 // 4):
             return None
         size, end = 0, 0
         for place in range(1, max(0, len(self._chat) - self.keep) + 1):
             size += sum(len(line) for line in _lines(self._chat[place - 1]))
             if size > MAX_COVERED_CHARACTERS and end:
                 break
-            if place < len(self._chat) and starts_round(self._chat, place):
+            if place < len(self._chat) and is_round_start(self._chat, place):
                 end = place
-        covers = [number for number, place in self._numbered() if place < end]
+        covers = [number for number, place in self._shown_indexes() if place < end]
         if end < _MIN_COVERED_MESSAGES or not covers:
             return None
-        end = max(place for number, place in self._numbered() if number == covers[-1]) + 1
+        end = max(place for number, place in self._shown_indexes() if number == covers[-1]) + 1
         # A message of `_tasks` leaves the view when the next turn begins, and its words with it if only the last summary has them.
         read = (*self._tasks, *self._kept_notices, *self._chat[:end])
         last = (self._notices or {}).get(SUMMARY)  # not shortened, since no other message has its content
@@ -142,7 +138,7 @@ class SummarizingView(ShortTermView):
             for message in read
             for line in _lines(message, MAX_COVERED_CHARACTERS if message is last else _MAX_PART_CHARACTERS)
         )
-        return Material(covers[-1], "\n\n".join(lines))
+        return SummaryInput(covers[-1], "\n\n".join(lines))
 
     def save(self) -> bytes | None:
         if type(self) is not SummarizingView:
@@ -151,7 +147,9 @@ class SummarizingView(ShortTermView):
         ends = [[number, places.get(id(message), _GONE)] for number, message in self._ends]
         return pack((_FORM, self.keep, self.trigger, self._count, ends, self._state_to_save()))
 
-    def restore_cut(self, keep: int, trigger: int, count: int, ends: Sequence[tuple[int, int]]) -> None:
+    def restore_summary_state(
+        self, keep: int, trigger: int, count: int, ends: Sequence[tuple[int, int]]
+    ) -> None:
         """Restore the state of this view from values that `save` stored.
 
         `ends` has pairs: number of messages of the session, and index of the last shown message that they produced.
@@ -159,18 +157,18 @@ class SummarizingView(ShortTermView):
         self.keep, self.trigger, self._count = keep, trigger, count
         self._ends = [(number, self._chat[place]) for number, place in ends if place != _GONE]
 
-    def _take_summary(self, message: Message) -> None:
+    def _apply_summary(self, message: Message) -> None:
         """Omit the messages that a summary covers from later requests, and show the summary in place of them."""
         covers = int(message.causation_id or 0)
-        places = [place for number, place in self._numbered() if number <= covers]
+        places = [place for number, place in self._shown_indexes() if number <= covers]
         cut = max(places, default=-1) + 1
-        while cut and (cut >= len(self._chat) or not starts_round(self._chat, cut)):
+        while cut and (cut >= len(self._chat) or not is_round_start(self._chat, cut)):
             cut -= 1
         self._notices = {**(self._notices or {}), SUMMARY: to_chat(message, answered=False)[0]}
         self._left_out += 1  # the summary message itself
         self._cut(cut)
         self._ends = [each for each in self._ends if each[0] > covers]
-        self.ready, self.tried = None, 0
+        self.ready, self.failed_size = None, 0
 
     def _mark_answered(self, parts: tuple[Part, ...]) -> None:
         last = self._chat[-1]
@@ -184,7 +182,7 @@ class SummarizingView(ShortTermView):
         ends = ((number, found.replaced.get(id(message), message)) for number, message in self._ends)
         self._ends = [each for each in ends if id(each[1]) in kept]
 
-    def _numbered(self) -> list[tuple[int, int]]:
+    def _shown_indexes(self) -> list[tuple[int, int]]:
         """Return pairs of message number in the record and index in the shown messages, for messages that are shown.
 
         The index is that of the last shown message that the record's message produced.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import Any
 
-from actgent.errors import ConfigurationError, ModeChangeRejected, meant
+from actgent.errors import ConfigurationError, ModeChangeRejected, did_you_mean
 from actgent.errors.text_escaping import quoted
 from actgent.messages import Message, ToolCall, new_id
 from actgent.protocols.prompt_rendering import fill_template
@@ -174,7 +174,7 @@ class Modes(NoticeSource):
 
     def _describe_unknown(self, name: object) -> str:
         """Return an error text for an unknown mode name, with the known modes and a suggestion."""
-        return f"{quoted(name)} (known: {', '.join(self._modes)}) {meant(name, self._modes)}".rstrip()
+        return f"{quoted(name)} (known: {', '.join(self._modes)}) {did_you_mean(name, self._modes)}".rstrip()
 
     def _validate_name(self, argument: str, name: str) -> str:
         if name not in self._modes:

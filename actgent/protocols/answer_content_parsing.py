@@ -10,7 +10,7 @@ from actgent.errors.text_escaping import quoted
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Event, Medium, ToolCall
 from actgent.structured_output.answer_type_schemas import schema_check
-from actgent.structured_output.extract_json import loads, unfenced, visible
+from actgent.structured_output.extract_json import loads, remove_thinking, strip_code_fence
 
 from .protocol_interface import (
     MESSAGE_TYPE,
@@ -40,7 +40,7 @@ def answer_text(text: str) -> str:
     Raises:
         EmptyAnswer: No text remains.
     """
-    shown = visible(text)
+    shown = remove_thinking(text)
     if not shown.strip():
         raise EmptyAnswer("the answer is empty", text)
     return shown
@@ -75,13 +75,13 @@ def parse_encoded_calls(text: str) -> CallTools | None:
     the whole text, apart from a code fence, because calls within prose may be an example.
     """
     if text.lstrip().startswith(_CALL_TOKENS) or "</think" in text:
-        marked = _parse_marked_calls(visible(text).strip())
+        marked = _parse_marked_calls(remove_thinking(text).strip())
         if marked:
             return CallTools(marked)
     if '"function"' not in text:
         return None
     try:
-        value = loads(unfenced(visible(text)))
+        value = loads(strip_code_fence(remove_thinking(text)))
         calls = [_parse_encoded_call(item) for item in _call_entries(value)]
     except ParseError:
         return None

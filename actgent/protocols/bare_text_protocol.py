@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from actgent.errors import ParseError
 from actgent.llm.model_interface import ModelResponse
-from actgent.structured_output.extract_json import is_cut, loads, unfenced, visible
+from actgent.structured_output.extract_json import is_truncated, loads, remove_thinking, strip_code_fence
 
 from .answer_content_parsing import answer_text, parse_encoded_calls
 from .partial_answers import PartialAnswer, follow_prose
@@ -36,7 +36,7 @@ class Bare(Protocol):
         head = text.lstrip()
         if any(tag.startswith(head) for tag in _TAGS):
             return None  # it is or may become a reasoning tag, whose content is not shown
-        return visible(text) if head.startswith("<think") else text
+        return remove_thinking(text) if head.startswith("<think") else text
 
     def partial_answer(self) -> PartialAnswer:
         return PartialAnswer(self.partial, follow_prose)
@@ -60,11 +60,11 @@ def _read_json_like(text: str, profile: Profile) -> list[Outcome]:
 
 def _decode(text: str) -> Any:
     """Decode a text that is JSON, with or without a code fence, and return its value; return other text unchanged."""
-    inner = unfenced(text)
+    inner = strip_code_fence(text)
     try:
         value = loads(inner)
     except ParseError:
-        if _begins_object(inner) and is_cut(inner):
+        if _begins_object(inner) and is_truncated(inner):
             raise ParseError("truncated: the JSON of the answer is never closed", text) from None
         return text
     if value is None:

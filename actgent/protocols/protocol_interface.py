@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from actgent.errors import AnswerError, ConfigurationError, ParseError, nearest
+from actgent.errors import AnswerError, ConfigurationError, ParseError, did_you_mean_or_list
 from actgent.errors.text_escaping import quoted, shown
 from actgent.llm.model_interface import ModelResponse, ResponseFormat
 from actgent.messages import (
@@ -26,7 +26,7 @@ from actgent.messages import (
     ToolSpec,
 )
 from actgent.structured_output.answer_type_schemas import is_json_schema
-from actgent.structured_output.extract_json import extract, loads, visible
+from actgent.structured_output.extract_json import extract, loads, remove_thinking
 from actgent.structured_output.output_type import output_of
 from actgent.support.attrs_class_repr import FieldRepr
 from actgent.support.fast_attrs_constructors import fast_constructor, fast_init
@@ -124,7 +124,7 @@ def _parse_fields(value: Mapping[str, Any], label: str) -> dict[str, Any]:
         field = _FIELD_BY_KEY.get(key)
         if field is None:
             raise ConfigurationError(
-                f"{label} {value!r:.200} has an unknown key: {nearest(str(key), list(_FIELD_BY_KEY))}"
+                f"{label} {value!r:.200} has an unknown key: {did_you_mean_or_list(str(key), list(_FIELD_BY_KEY))}"
             )
         if field in fields:
             raise ConfigurationError(
@@ -703,7 +703,7 @@ class WithOutput(Protocol):
         self.limit_argument = protocol.limit_argument or f"{type(protocol).__name__}.max_iterations"
         self.roles = protocol.roles
         self.lookback = protocol.lookback
-        self._hint = f"Your final answer must be JSON of this form: {self.output.form}"
+        self._hint = f"Your final answer must be JSON of this form: {self.output.schema_text}"
         self._format = self.output.response_format
 
     def request(self, view: TurnView) -> Request:
@@ -720,7 +720,7 @@ class WithOutput(Protocol):
             # A provider that enforces the schema leaves no room for the inner protocol's own format, and a model
             # that does not may omit the text around the value.
             value = self._extract_value(answer.text)
-            return [SendReply(text=visible(answer.text), data=self.output.convert(value))]
+            return [SendReply(text=remove_thinking(answer.text), data=self.output.convert(value))]
         if any(isinstance(outcome, CallTools | Continue) for outcome in outcomes):
             return outcomes
         return [self._add_output_value(each) if isinstance(each, SendReply) else each for each in outcomes]

@@ -16,7 +16,7 @@ from actgent.errors import ParseError
 from actgent.errors.text_escaping import quoted, shown
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import ToolCall
-from actgent.structured_output.extract_json import extract_only, grown, loads, unfenced
+from actgent.structured_output.extract_json import extract_only, loads, parse_partial_json, strip_code_fence
 
 from .answer_content_parsing import (
     DIRECT_RESPONSE,
@@ -295,7 +295,7 @@ def _read_action(text: str, action: re.Match[str]) -> Outcome:
     written = text[label.end() :].strip()
     if text.lstrip().startswith("```") and not written.startswith("```"):
         written = written.removesuffix("```")
-    call = {"name": action[1].strip("`*\"' \t\r"), "parameters": loads(unfenced(written))}
+    call = {"name": action[1].strip("`*\"' \t\r"), "parameters": loads(strip_code_fence(written))}
     between = _parse_labels(text[action.end() : label.start()])
     if reason := invocation_reason(call, (between, ())):
         raise ParseError(reason, text)
@@ -313,7 +313,7 @@ def _parse_labels(lines: str) -> dict[str, str]:
 
 
 def _partial_description(text: str) -> str | None:
-    value = grown(text[max(text.find("{"), 0) :])
+    value = parse_partial_json(text[max(text.find("{"), 0) :])
     action = value.get("primary_action") if isinstance(value, dict) else None
     if not isinstance(action, dict) or action.get("response_purpose") != DIRECT_RESPONSE:
         return None

@@ -9,7 +9,7 @@ from actgent.errors import ParseError
 from actgent.errors.text_escaping import quoted, shown
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Event, Route, ToolCall
-from actgent.structured_output.extract_json import extract_only, grown, loads, unfenced
+from actgent.structured_output.extract_json import extract_only, loads, parse_partial_json, strip_code_fence
 
 from .answer_content_parsing import (
     answer_text,
@@ -56,7 +56,7 @@ class Router(Protocol):
     def partial(self, text: str) -> str | None:
         if '"response"' not in text:
             return None
-        value = grown(text[max(text.find("{"), 0) :])
+        value = parse_partial_json(text[max(text.find("{"), 0) :])
         if not isinstance(value, dict) or str(value.get("top_level_intent")).upper() != "CONVERSATION":
             return None
         response = value.get("response")
@@ -97,7 +97,7 @@ def _is_prose(text: str) -> bool:
     if _DATA_ONLY.fullmatch(inner) or _DATA_IN.search(text):
         return False
     try:
-        loads(unfenced(text))
+        loads(strip_code_fence(text))
     except ParseError:
         return True
     return False

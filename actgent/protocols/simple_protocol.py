@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from actgent.errors.text_escaping import quoted, shown
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import ToolCall
-from actgent.structured_output.extract_json import extract_only, grown
+from actgent.structured_output.extract_json import extract_only, parse_partial_json
 
 from .answer_content_parsing import (
     DIRECT_RESPONSE,
@@ -60,7 +60,7 @@ class Simple(Protocol):
     def partial(self, text: str) -> str | None:
         if '"content"' not in text:
             return None
-        value = grown(text[max(text.find("{"), 0) :])
+        value = parse_partial_json(text[max(text.find("{"), 0) :])
         if not isinstance(value, dict) or value.get("messageType", TOOL_INVOCATION) == TOOL_INVOCATION:
             return None
         content = value.get("content")

@@ -22,7 +22,7 @@ import attrs
 from actgent.errors import ConfigurationError, ParseError
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import ToolCall
-from actgent.structured_output.extract_json import extract, grown, visible
+from actgent.structured_output.extract_json import extract, parse_partial_json, remove_thinking
 
 from .answer_content_parsing import answer_text, misspelled_key_reason, parse_encoded_calls
 from .partial_answers import PartialAnswer, follow_strings
@@ -341,8 +341,8 @@ def _call(call: Mapping[str, Any]) -> ToolCall:
 
 def grown_step(text: str) -> Step | None:
     """Parse an incomplete answer as a step, only for display. Return None until the answer shows the kind of the step."""
-    shown = visible(text)
-    value = grown(shown[max(shown.find("{"), 0) :])
+    shown = remove_thinking(text)
+    value = parse_partial_json(shown[max(shown.find("{"), 0) :])
     if not isinstance(value, dict):
         return None
     plan, calls, answer = (value.get(name) for name in ("plan", "tool_calls", "final_answer"))

@@ -29,7 +29,7 @@ from actgent.errors import (
     ThreadsStillRunning,
     UsageError,
     WouldDeadlock,
-    meant,
+    did_you_mean,
 )
 from actgent.errors.text_escaping import counted
 from actgent.events import EventReader, EventStream, MessageFailed
@@ -644,7 +644,7 @@ def _check_durability(durability: Durability, *, has_journal: bool) -> None:
         ConfigurationError: The durability is unknown, or the runtime has no journal.
     """
     if durability not in _DURABILITIES:
-        hint = meant(durability, _DURABILITIES)
+        hint = did_you_mean(durability, _DURABILITIES)
         raise ConfigurationError(
             f"durability= must be 'full' or 'relaxed', not {durability!r:.200} {hint}".rstrip()
         )

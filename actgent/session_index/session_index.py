@@ -17,7 +17,7 @@ from actgent.errors import (
     JournalError,
     JournalFailed,
     WireError,
-    nearest,
+    did_you_mean_or_list,
 )
 from actgent.journal.encryption import current_keys
 from actgent.journal.journal_interface import Journal, SessionSummary
@@ -135,7 +135,7 @@ class SessionIndex:
         """
         if by not in GROUPS:
             raise ConfigurationError(
-                f"by={by!r:.200} is not a group of statistics: {nearest(str(by), GROUPS)}"
+                f"by={by!r:.200} is not a group of statistics: {did_you_mean_or_list(str(by), GROUPS)}"
             )
         conditions: dict[str, object] = {}
         if since is not None:

@@ -1,4 +1,4 @@
-"""Schemas of instructions: JSON Schema or template, and their validation.
+"""Validation of answers against an answer type's schema, which is a JSON Schema or a template.
 
 A template is an example of the answer: `{"name": "<the agent's name>", "caps": ["<one capability>"]}`. A value `"<...>"`
 accepts anything but null. A list needs at least one item, and each item must match the template's first item. An object is

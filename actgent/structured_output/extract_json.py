@@ -23,14 +23,14 @@ from actgent.support.strict_json import MAX_DEPTH, decode_all, decode_at, loads
 __all__ = [
     "MAX_DEPTH",
     "Check",
-    "anything",
+    "accept_anything",
     "extract",
     "extract_only",
-    "grown",
-    "is_cut",
+    "is_truncated",
     "loads",
-    "unfenced",
-    "visible",
+    "parse_partial_json",
+    "remove_thinking",
+    "strip_code_fence",
 ]
 
 Check = Callable[[Any], str | None]
@@ -53,15 +53,15 @@ _LANGUAGE = re.compile(r"[\w+-]*")
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 
 
-def anything(_: Any) -> str | None:
-    """Accept every value by returning no error text. Default of `check=`."""
+def accept_anything(_: Any) -> str | None:
+    """Return None, which accepts every value. Default of `check=`."""
     return None
 
 
 # --- public functions ------------------------------------------------------------------------
 
 
-def extract(text: str, check: Check = anything) -> Any:
+def extract(text: str, check: Check = accept_anything) -> Any:
     """Return the first JSON value in a text that passes `check`, a function that returns an error text or None.
 
     Raises:
@@ -77,7 +77,7 @@ def extract(text: str, check: Check = anything) -> Any:
     raise ParseError(reasons[0] if reasons else "no JSON in the answer", text)
 
 
-def extract_only(text: str, check: Check = anything) -> Any:
+def extract_only(text: str, check: Check = accept_anything) -> Any:
     """Return the only value in a text that passes `check`. Several different values are an error, since any choice would be a guess.
 
     Raises:
@@ -99,14 +99,14 @@ def extract_only(text: str, check: Check = anything) -> Any:
     raise ParseError(reasons[0] if reasons else "no JSON in the answer", text)
 
 
-def visible(text: str) -> str:
-    """Remove the `<think>` section that some models write before the answer from a text."""
+def remove_thinking(text: str) -> str:
+    """Return a model's text without the `<think>` section that some models write before the answer."""
     if thought := _THINK.match(text) or (_THOUGHT.match(text) if "</think" in text else None):
         return text[thought.end() :].lstrip()
     return text
 
 
-def unfenced(text: str) -> str:
+def strip_code_fence(text: str) -> str:
     """Return the content of a text that is exactly one fenced code block; other texts are returned unchanged."""
     block = text.strip()
     inside = block[len(_FENCE) : -len(_FENCE)]
@@ -116,7 +116,7 @@ def unfenced(text: str) -> str:
     return inside[_LANGUAGE.match(inside).end() :].strip()  # type: ignore[union-attr] # the pattern also matches empty text, so match() is never None
 
 
-def is_cut(text: str) -> bool:
+def is_truncated(text: str) -> bool:
     """Return True if the first opening bracket of a text is never closed."""
     opener = _OPENER.search(text)
     try:
@@ -125,8 +125,8 @@ def is_cut(text: str) -> bool:
         return error.reason.startswith("truncated")
 
 
-def grown(text: str) -> Any:
-    """Return the value of an incomplete JSON text, as if its open brackets were closed; None if no value has begun.
+def parse_partial_json(text: str) -> Any:
+    """Parse an incomplete JSON text as if all open brackets were closed at its end. Return None if no value has begun.
 
     The value may be wrong, so use it for display only.
     """
@@ -153,7 +153,7 @@ def _read(text: str) -> Iterator[Any]:
     try:
         whole = decode_all(text)
     except json.JSONDecodeError:
-        yield from _search(visible(text))
+        yield from _search(remove_thinking(text))
     else:
         yield whole
 
@@ -162,14 +162,14 @@ def _search(text: str) -> Iterator[Any]:
     if len(text) > MAX_SEARCHED_CHARS:
         raise ParseError(f"the text has more than {MAX_SEARCHED_CHARS} characters and is not one JSON value")
     found = False
-    for value in _outermost(text):
+    for value in _outermost_values(text):
         found = True
         yield value
-    if not found and (value := _parse_leniently(unfenced(text).strip().rstrip(",;"))) is not _NOTHING:
+    if not found and (value := _parse_leniently(strip_code_fence(text).strip().rstrip(",;"))) is not _NOTHING:
         yield value
 
 
-def _outermost(text: str) -> Iterator[Any]:
+def _outermost_values(text: str) -> Iterator[Any]:
     position = parts = 0
     while opener := _OPENER.search(text, position):
         if (parts := parts + 1) > MAX_PARTS:
@@ -181,9 +181,9 @@ def _outermost(text: str) -> Iterator[Any]:
 
 
 def _is_fragment(text: str, start: int, end: int) -> bool:
-    """Return True if the bracketed part between two indexes of a text is only a fragment of a value.
+    """Return True if the bracketed part `text[start:end]` is only a fragment of a value, which must be skipped.
 
-    Fragments are an argument in code, and a part that is followed by another member.
+    Fragments are an argument in code, and a part that another object member follows.
     """
     return bool(_ARGUMENT.search(text[max(0, start - 40) : start]) or _CONTINUED.match(text, end))
 
@@ -224,7 +224,7 @@ def _close(text: str, start: int) -> int:
 
 
 def _mismatch(text: str, start: int, end: int) -> int:
-    """Return the index after a closing bracket that does not match, because the text is prose, like `[0, 1)`.
+    """Return `end`, the index after a wrong closing bracket, if `text[start:end]` is prose like `[0, 1)`.
 
     Raises:
         ParseError: The bracketed text contains a brace or quote, so it is a broken value.
@@ -240,7 +240,7 @@ def _mismatch(text: str, start: int, end: int) -> int:
 
 
 def _literal(span: str) -> Any:
-    """Parse a bracketed text in the lenient notation of `lenient_json`. Return its value, or _NOTHING if it has none."""
+    """Parse a bracketed text with `lenient_json`, without repairs. Return _NOTHING if the text is not a value."""
     from .lenient_json import Unreadable, read  # noqa: PLC0415 - compiles 12 patterns, which valid JSON does not need
 
     try:
@@ -250,7 +250,7 @@ def _literal(span: str) -> Any:
 
 
 def _parse_leniently(text: str) -> Any:
-    """Parse a closed value with small syntax errors. Return _NOTHING if the value is not closed.
+    """Parse a text that is one value with small syntax errors. Return _NOTHING if a bracket of the value is not closed.
 
     Raises:
         ParseError: The errors cannot be repaired.

@@ -67,7 +67,7 @@ class _Reader:
         return Unreadable(f"{reason} at character {self.at}")
 
     def skip(self) -> bool:
-        """Move the position after whitespace and comments. Return True if they contain a line break."""
+        """Skip whitespace and comments at the current position of the text. Return True if they contain a line break."""
         start = self.at
         self.at = _SPACE.match(self._text, start).end()  # type: ignore[union-attr]  # the pattern matches empty text as well
         return "\n" in self._text[start : self.at]
@@ -165,9 +165,10 @@ class _Reader:
                 raise self.unreadable("a JSON value is expected here")
 
     def _ends_item(self, item: Any, closer: str) -> bool:
-        """Move the position after the separator that follows `item`. Return True if another item may follow.
+        """Skip the comma after a parsed list item. Return True if another item may follow.
 
-        It may follow after a comma, or if a missing comma can be repaired unambiguously. `closer` is the closing bracket.
+        Another item may follow a comma, or a missing comma that can be repaired unambiguously. `closer` is the closing
+        bracket.
         """
         broken = self.skip()
         if self._take(","):
@@ -222,5 +223,5 @@ class _Reader:
 
 
 def _join_surrogates(text: str) -> str:
-    """Join surrogate pairs that were escaped separately. A lone surrogate stays, and is rejected later."""
+    """Join the two halves of surrogate pairs that were escaped separately. A lone surrogate stays in the text."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")

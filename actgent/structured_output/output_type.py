@@ -43,14 +43,14 @@ class Output(FieldRepr):
         return ResponseFormat(self.name, self.schema) if is_json_schema(self.schema) else None
 
     @property
-    def form(self) -> str:
+    def schema_text(self) -> str:
         """Schema of the answer as JSON text, for prompts."""
         text: str = json.dumps(self.schema, ensure_ascii=False, default=dict)
         return text
 
 
-def form_output(name: str, schema: Mapping[str, Any]) -> Output:
-    """Return the `Output` of a JSON Schema or template. Its values are plain JSON data."""
+def output_of_schema(name: str, schema: Mapping[str, Any]) -> Output:
+    """Build the `Output` of a JSON Schema or template. Answers stay plain JSON data, without conversion to a class."""
     return Output(name, schema, _form_converter(schema))
 
 
@@ -66,9 +66,9 @@ def output_of(output: Any) -> Output:
     if isinstance(output, Output):
         return output
     if isinstance(output, Mapping):
-        _refuse_types(output)
-        return form_output(_name(output.get("title")), output)
-    _refuse_values(output)
+        _reject_types(output)
+        return output_of_schema(_name(output.get("title")), output)
+    _reject_values(output)
     compiled = schemas.compile_type(output)
     if pair := compiled.ambiguous_pair():
         one, other = pair
@@ -81,7 +81,7 @@ def output_of(output: Any) -> Output:
     return Output(_name(getattr(output, "__name__", None)), compiled.schema, compiled.convert)
 
 
-def _refuse_values(output: object) -> None:
+def _reject_values(output: object) -> None:
     """Check that an `output=` argument is not a text, and not an object instead of its class.
 
     Raises:
@@ -96,7 +96,7 @@ def _refuse_values(output: object) -> None:
     raise ConfigurationError(f"output= must be a type or a JSON Schema (a dict), not {value}")
 
 
-def _refuse_types(form: Mapping[str, Any]) -> None:
+def _reject_types(form: Mapping[str, Any]) -> None:
     """Check that a dict in `output=` is a JSON Schema and does not contain Python types as values.
 
     Raises:

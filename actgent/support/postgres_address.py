@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import psycopg
 
-from actgent.errors import ConfigurationError, meant
+from actgent.errors import ConfigurationError, did_you_mean
 from actgent.errors.text_escaping import quoted
 
 _IS_NOT_AN_ADDRESS = "must have the form postgres://HOST/DATABASE"
@@ -103,5 +103,5 @@ def _parameter_error(query: Mapping[str, str]) -> str:
     unknown = next((name for name in query if name not in known), None)
     if unknown is None:
         return _IS_NOT_AN_ADDRESS
-    hint = meant(unknown, known) or "use schema= or a parameter of libpq"
+    hint = did_you_mean(unknown, known) or "use schema= or a parameter of libpq"
     return f"has an unknown parameter {quoted(unknown)}: {hint}"

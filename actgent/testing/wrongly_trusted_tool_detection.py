@@ -6,7 +6,7 @@ from typing import Any
 from actgent.agents.agent import Agent
 from actgent.agents.session import Session
 from actgent.approvals import Approval, Approve
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, did_you_mean_or_list
 from actgent.llm.scripted_model import ScriptedLLM
 from actgent.messages import ToolCall, ToolResult
 
@@ -39,7 +39,7 @@ async def find_leaks(
     async with agent:
         for call in calls:
             if call.name not in agent.tools:
-                known = nearest(call.name, [each.name for each in agent.tools])
+                known = did_you_mean_or_list(call.name, [each.name for each in agent.tools])
                 raise ConfigurationError(f"agent {agent.name!r} has no tool {call.name!r}: {known}")
             answers = iter([call, *agent.protocol.script("done")])
             results = await _results_of_turn(await agent.create_session("find_leaks"))

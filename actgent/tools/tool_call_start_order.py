@@ -18,7 +18,10 @@ class StartGate:
         self._started: trio.Event | None = None
 
     def open(self) -> None:
-        """Open the gate. The next call can start at the first checkpoint of the current call, or after `release` if it calls `hold`."""
+        """Open the gate, so that the next call can start at the first checkpoint of the current call.
+
+        If the current call calls `hold` before, the next call starts after `release`.
+        """
         self._opened.set()
 
     def hold(self) -> None:

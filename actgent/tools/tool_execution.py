@@ -128,7 +128,7 @@ class ResultIsolation(typing.Protocol):
     """True if the calls are made by another tool call, so that their results are not sent to the model."""
 
     first: int
-    """Number of the last withheld result before the batch."""
+    """Number of the last result that was withheld before this batch of calls."""
 
     @property
     def shown_sources(self) -> str:
@@ -151,7 +151,7 @@ class ResultIsolation(typing.Protocol):
 
 
 class BatchTurn(typing.Protocol):
-    """Interface of a batch to the turn that runs it."""
+    """Interface that a batch of tool calls uses to reach the turn in which the batch runs."""
 
     def store_long_result(self, call: ToolCall, text: str, limit: int) -> str:
         """Store a result text of more than `limit` characters for `read_result`. Return a shortened text for the model."""
@@ -267,9 +267,9 @@ class Batch(FieldRepr):
         return self._with_sources(index, _error_result(self.calls[index], _UNKNOWN, status="outcome_unknown"))
 
     def _with_sources(self, index: int, result: ToolResult) -> ToolResult:
-        """Add the untrusted sources that a stopped call has read to the result of the call.
+        """Return the result of a stopped call with the untrusted sources that the call has read.
 
-        The call, or a call that it made, may have stored text of these sources in the session state.
+        The call, or a nested call, may have stored text of these sources in the session state.
         """
         call = self.calls[index]
         tool, call_context = self._started.get(index, (self.registry.get(call.name), self.context))
@@ -283,11 +283,9 @@ class Batch(FieldRepr):
     def _sources_of_own(
         self, call: ToolCall, tool: Tool, call_context: ToolContext, *, reads_text: bool = True
     ) -> str:
-        """Return the untrusted sources of text that a call has read itself.
+        """Return the untrusted sources of the text that a call has read, without the sources of its nested calls.
 
-        Text that only its nested calls read does not count.
-
-        If `reads_text` is False, the source of an untrusted tool itself is omitted.
+        With `reads_text=False`, the tool itself does not count as a source, even if its results are untrusted.
         """
         via = join_origins(
             (tool.origin or tool.name) if tool.outside and reads_text else call_context.origin,
@@ -313,11 +311,11 @@ class Batch(FieldRepr):
         return sources
 
     def unrecorded_sources(self) -> str:
-        """Return the untrusted sources that calls of this batch have read and the conversation does not contain yet.
+        """Return the untrusted sources that calls of this batch have read, but that the conversation does not contain yet.
 
-        The result is the label of a message that a call or a handler sends now, because the message may repeat this text. With
-        isolation, only the calling call and its nested calls count. A tool with `calls_tools` reads only results of its nested
-        calls, so its own reads do not count.
+        A message that a call or handler sends now may repeat their text, so the message is labelled with these sources.
+        With isolation, only the call of the current task and its nested calls count. A tool with `calls_tools` reads only
+        the results of its nested calls, so the tool itself does not count as a source.
         """
         chain = running_call.get() if self.isolation is not None else None
         sources = ""
@@ -547,7 +545,7 @@ class Batch(FieldRepr):
     def _violation(
         self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any] | str
     ) -> PolicyViolation | None:
-        """Return the policy violation because of which a call needs an approval; None if the policy allows the call.
+        """Check a call against the agent's data policy. Return the violation that an approver must allow; None without one.
 
         Raises:
             _PolicyRefusal: The policy refuses the call.
@@ -574,10 +572,7 @@ class Batch(FieldRepr):
         return ask
 
     def _approval_for(self, call: ToolCall, tool: Tool) -> ApprovalRequest | None:
-        """Return the approval that the rule of the agent, or otherwise the tool, requires for a call; None if neither requires one.
-
-        Return None if neither requires an approval.
-        """
+        """Return the approval request of the agent's rule for a call, else that of the tool; None if neither requires one."""
         ask = None if self.ask is None else self.ask(call, tool)
         ask = ask if ask is not None else _tool_approval(call, tool)
         if ask is not None and ask.form is not None:
@@ -749,9 +744,9 @@ class Batch(FieldRepr):
         return text, ()
 
     def _is_shareable(self, call: ToolCall, call_context: ToolContext) -> bool:
-        """Return True if other sessions may reuse the result of a call.
+        """Return True if the cached result of a call may be returned to other sessions.
 
-        The security label of such a result depends only on the tool, and not on the session or its untrusted text.
+        This requires that the result depends on no untrusted text, and that no part of it is restricted to some readers.
         """
         running = self._isolated.get(call.id)
         return not (
@@ -763,9 +758,9 @@ class Batch(FieldRepr):
         )
 
     def _take_labels(self, call: ToolCall, value: object, call_context: ToolContext) -> object:
-        """Remove `Labelled` wrappers from the value of a tool and return it. Add their labels to the labels of the call.
+        """Return the value of a tool without `Labelled` wrappers, and add the labels of the wrappers to those of the call.
 
-        With isolation, references take the place of untrusted parts, so that the model can read the rest of the value.
+        With isolation, untrusted parts are replaced by references, so that the model can read the rest of the value.
         """
         if isinstance(value, Labelled):
             return self._take_label(call, call_context, value, is_whole=True)
@@ -789,9 +784,10 @@ class Batch(FieldRepr):
         return inner
 
     def _convert_to_text(self, call: ToolCall, value: object) -> tuple[str, bool]:
-        """Convert a tool's value to text. Also return False if the text is `str(value)` because JSON cannot represent the value.
+        """Convert a tool's value to text, and return the text and True.
 
-        The tool did its work, so its result is not an error. A coroutine is an error: its work has not started.
+        If JSON cannot represent the value, return `str(value)` and False: the tool did its work, so this is not an error.
+        A coroutine is an error, because its work has not started.
         """
         try:
             return to_text(value), True
@@ -849,7 +845,7 @@ async def _run_with_retries(
 
 
 def _sources_of_call(host: BatchTurn, call_context: ToolContext) -> str:
-    """Return the untrusted sources that influenced a call other than by its arguments: those of the turn and of nested calls."""
+    """Return the untrusted sources of the turn and of the nested calls of a call, without those of its arguments."""
     nested = call_context.tools
     return host.via if nested is None else join_origins(host.via, nested.sources)
 
@@ -915,9 +911,9 @@ def _note_edited_arguments(content: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _find_approval_request(error: Exception) -> ApprovalRequired | None:
-    """Return the first approval request in an error that consists only of approval requests; None for other errors.
+    """Return `error` if it is an approval request, or the first one of an exception group that has only such requests.
 
-    The error is such a request, or an exception group of them.
+    Return None for all other errors.
     """
     found = list(leaves(error))
     first = found[0]

@@ -200,7 +200,7 @@ class ToolContext(FieldRepr, Generic[DepsT_co]):
                 raise DatabaseFailed(
                     "the tool reads context.database, but its agent has no database: pass Agent(database=...)"
                 )
-            self._database = found.of_call(self.idempotency_key)
+            self._database = found.for_call(self.idempotency_key)
         return self._database
 
     def begin_attempt(self) -> None:
@@ -415,18 +415,19 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
         raise ToolTimeout(self.name, seconds)
 
     def withheld_parts(self, arguments: Mapping[str, Any] | str, tools: Iterable["Tool"]) -> Sequence[str]:
-        """Return the names of the parts of a withheld result (not shown to the model), each of which gets a reference.
+        """Return the names of the parts into which a withheld result is split. The model reads a reference for each part.
 
-        The names must not depend on the result. `tools` are the agent's tools.
+        A result is withheld if the model must not read its untrusted text. The names must not depend on the result.
+        `tools` are the agent's tools.
         """
         return ()
 
     def finite_parts(self, arguments: Mapping[str, Any] | str) -> Mapping[str, Sequence[Any]]:
-        """Return the possible values of those parts of the tool's result that have only few, by the name of the part.
+        """Return the possible values of each part of the result that has only a few, by name of the part.
 
-        If the policy withholds the result from the model, the model may still read these parts. The name "" means the whole
-        result. The model reads the first value in place of an invalid one. The values must not depend on the result, because
-        they would reveal untrusted text.
+        The model may read these parts even if the policy withholds the result. The name "" means the whole result. If the
+        actual value is not in the list, the model reads the first value of the list. The list must not depend on the
+        result, because it would reveal untrusted text.
         """
         return {}
 

@@ -33,7 +33,7 @@ class CallSources(FieldRepr):
         return join_origins(self.argument_sources, join_origins(self.answer_sources, self.own_sources))
 
     def add(self, sources: str) -> None:
-        """Add the untrusted sources of an answer that the call has read. The result of the call gets these sources, too."""
+        """Record the untrusted sources of an answer that the tool call has read. The result of the call also gets them."""
         self.answer_sources = join_origins(self.answer_sources, sources)
 
     def is_inside(self, call: "CallSources | None") -> bool:
@@ -61,7 +61,7 @@ sources_of_text: ContextVar[str] = ContextVar("sources_of_text", default="")
 
 @contextmanager
 def reading_text_of(sources: str) -> Iterator[None]:
-    """During the block, add untrusted sources to all messages that are sent, because the block has read text of these sources."""
+    """Context manager: label the messages that its block sends with `sources`, because the block has read their text."""
     token = sources_of_text.set(join_origins(sources_of_text.get(), sources))
     try:
         yield

@@ -58,7 +58,7 @@ class _Job(FieldRepr):
     """True if the caller was cancelled, so that the result is discarded."""
 
     def open_gate(self, token: trio.lowlevel.TrioToken) -> None:
-        """Release the start gate of the next tool call if the function runs, else try again later. Called in the event loop."""
+        """Let the next tool call start if this job's function runs, else try again later. Called in the event loop."""
         if self.gate is None:
             return
         if self.is_calling:
@@ -170,10 +170,10 @@ class Threads(FieldRepr):
 
     @property
     def _fair_share(self) -> int:
-        """Number of thread slots that an agent may use while only the reserve is free.
+        """Maximum number of slots that an agent may use while only reserved slots are free.
 
-        The reserve consists of slots reserved for agents that run few calls. The share of an agent is the capacity
-        divided by the number of agents, but at least half of the reserve.
+        The number is the capacity divided by the number of agents, but at least half of the reserve. The reserve is for
+        agents that run few calls.
         """
         return max(1, self.capacity // max(1, len(self._shares)), self._reserve // 2)
 
@@ -205,7 +205,7 @@ class Threads(FieldRepr):
         self._waiting_shares.setdefault(share)
 
     def dequeue(self, share: "ThreadShare", waiter: _Waiter) -> None:
-        """Remove a call that gave up waiting from the queue of a share."""
+        """Remove a call from the queue of a share, because the call no longer waits for a slot."""
         share.waiters.remove(waiter)
         if not share.waiters:
             del self._waiting_shares[share]

@@ -10,7 +10,7 @@ from actgent.journal.record_types import AgentMessageRecord
 from actgent.limits_and_schedules.budget import Budget
 from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, check_answer
 from actgent.memory.short_term_memory import SUMMARY
-from actgent.memory.summarizing_memory import Material, SummarizingView
+from actgent.memory.summarizing_memory import SummarizingView, SummaryInput
 from actgent.messages import ChatMessage, Message, Priority, Sender, Text
 from actgent.sessions.session_context import SessionContext, Turn
 from actgent.support.safe_logging import LogVariable, logger_of
@@ -56,17 +56,19 @@ class SummaryMaker:
         calls and after a turn.
         """
         view = context.conversation.current_view()
-        if not isinstance(view, SummarizingView) or view.is_making or view.ready or context.closed:
+        if not isinstance(view, SummarizingView) or view.is_summarizing or view.ready or context.closed:
             return
-        if (material := view.material()) is not None:
-            view.is_making = self.start_soon(self._make, context, view, material)
+        if (summary_input := view.summary_input()) is not None:
+            view.is_summarizing = self.start_soon(self._make, context, view, summary_input)
 
-    async def _make(self, context: SessionContext, view: SummarizingView, material: Material) -> None:
+    async def _make(
+        self, context: SessionContext, view: SummarizingView, summary_input: SummaryInput
+    ) -> None:
         """Write a summary and store it in `view.ready`. If the model call fails, log a warning."""
         try:
-            view.ready = material.covers, await self._write_summary(context, material)
+            view.ready = summary_input.covers, await self._write_summary(context, summary_input)
         except (ModelError, LimitReached, PriceUnknown) as error:
-            view.tried = len(material.text)
+            view.failed_size = len(summary_input.text)
             _log.warning(
                 "agent %s: no summary of session %s is made, so older messages are shown as long as they fit: %r",
                 self.agent,
@@ -74,10 +76,10 @@ class SummaryMaker:
                 error,
             )
         finally:
-            view.is_making = False
+            view.is_summarizing = False
 
-    async def _write_summary(self, context: SessionContext, material: Material) -> str:
-        """Let the model write a summary of the earlier messages in `material`, and return its text.
+    async def _write_summary(self, context: SessionContext, summary_input: SummaryInput) -> str:
+        """Let the model write a summary of the earlier messages in `summary_input`, and return its text.
 
         Raises:
             ModelError: The model failed, timed out, or returned no complete text.
@@ -86,7 +88,7 @@ class SummaryMaker:
         """
         chat = ModelRequest(
             system=PROMPT,
-            messages=(ChatMessage("user", (Text(material.text),)),),
+            messages=(ChatMessage("user", (Text(summary_input.text),)),),
             session=context.id,
             owner=context.owner.name,
             priority=Priority.LOW,

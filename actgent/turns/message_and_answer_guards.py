@@ -16,7 +16,7 @@ import attrs
 import trio
 
 from actgent.approvals import ApprovalRequest, Approve, Expire, Reject, Respond
-from actgent.errors import ConfigurationError, GuardrailTripped, HandlerFailed, nearest
+from actgent.errors import ConfigurationError, GuardrailTripped, HandlerFailed, did_you_mean_or_list
 from actgent.journal.record_types import GuardDecisionRecord
 from actgent.messages import Message, Refuse, Reply, Text
 from actgent.sessions.session_context import SessionContext, Turn
@@ -51,7 +51,7 @@ class Guards(FieldRepr):
         """
         if kind not in get_args(GuardedKind):
             raise ConfigurationError(
-                f"on={kind!r} is not one of the kinds of guards: {nearest(str(kind), get_args(GuardedKind))}"
+                f"on={kind!r} is not one of the kinds of guards: {did_you_mean_or_list(str(kind), get_args(GuardedKind))}"
             )
         added = (guard, takes_session(guard))
         if kind == "message":

@@ -29,7 +29,7 @@ from typing import Any, Literal, get_args
 import attrs
 import trio
 
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, did_you_mean_or_list
 from actgent.limits_and_schedules.id_and_number_validation import check_id
 from actgent.support.files_shared_by_processes import write_whole
 from actgent.support.safe_logging import logger_of
@@ -57,7 +57,7 @@ def _check_scopes(scopes: Iterable[str]) -> frozenset[str]:
     for scope in given:
         if scope not in SCOPES and not (scope.startswith(IMPERSONATE) and len(scope) > len(IMPERSONATE)):
             raise ConfigurationError(
-                f"unknown scope {scope!r}: {nearest(str(scope), (*SCOPES, 'impersonate:*'))}"
+                f"unknown scope {scope!r}: {did_you_mean_or_list(str(scope), (*SCOPES, 'impersonate:*'))}"
             )
     if not given:
         raise ConfigurationError(f"a token needs at least one scope: {', '.join(SCOPES)}")
@@ -312,7 +312,7 @@ def _token_of(row: dict[str, Any], number: int, file: Path) -> AccessToken:
     known = {"name", "owner", "scopes", "digest", "expires"}
     if unknown := sorted(row.keys() - known):
         raise ConfigurationError(
-            f"{file}: token {number} has an unknown key {unknown[0]!r}: {nearest(unknown[0], known)}"
+            f"{file}: token {number} has an unknown key {unknown[0]!r}: {did_you_mean_or_list(unknown[0], known)}"
         )
     if missing := sorted(known - row.keys() - {"expires"}):
         raise ConfigurationError(f"{file}: token {number} must have the key {missing[0]}")

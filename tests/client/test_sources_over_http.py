@@ -29,7 +29,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.record_types import SourceLiftRecord
-from actgent.memory.longterm.memory_records import label_of_memory
+from actgent.memory.longterm.memory_records import memory_label
 from actgent.web.streaming.session_events import EventEncoder
 
 PAY = ToolCall("pay", {"to": "mallory"})
@@ -601,7 +601,7 @@ async def test_a_memory_that_a_turn_changes(serving, tmp_path):
             await clerk.run("go", session=await clerk.create_session("bob"))
         (found,) = (await memories.browse(owner="ada")).memories
     assert (found.text, found.metadata["topic"]) == ("Ada likes coffee.", "tea")
-    assert label_of_memory(found) == Label({"page"}, readers={"bob"})
+    assert memory_label(found) == Label({"page"}, readers={"bob"})
 
 
 async def test_a_client_lifts_a_source(serving):

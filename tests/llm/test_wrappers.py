@@ -28,7 +28,7 @@ class Told(LLM):
     def price_of(self, usage):
         return 0.5
 
-    def waited(self, session):
+    def waiting_seconds(self, session):
         return 3.0 if session == "s" else 0.0
 
     def rate_limiters(self):
@@ -59,4 +59,4 @@ async def test_wrapper_reports_properties_of_its_model(wrap):
 @pytest.mark.parametrize("wrap", [CachedModel, RetryingModel])
 def test_wrapper_reports_waits_of_its_model(wrap):
     """The wait for a provider limit is visible at the outermost model."""
-    assert (wrap(Told()).waited("s"), wrap(Told()).waited("t")) == (3.0, 0.0)
+    assert (wrap(Told()).waiting_seconds("s"), wrap(Told()).waiting_seconds("t")) == (3.0, 0.0)

@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given, strategies as st
 
 from actgent import BareAgent, ScriptedLLM, Text, ToolCall, Truncation, tool
-from actgent.memory.context_size_estimate import tokens
-from actgent.memory.history_processors.truncation import end_of
+from actgent.memory.context_size_estimate import to_tokens
+from actgent.memory.history_processors.truncation import keep_end
 from actgent.messages import Message, ToolResult, count_characters
 
 from .histories import AGENT, TOOLS, said
 
 
 def shown_tokens(messages):
-    return sum(tokens(count_characters(each.parts)) for each in messages)
+    return sum(to_tokens(count_characters(each.parts)) for each in messages)
 
 
 @pytest.mark.parametrize(("text", "count"), [("test", 1), ("test test", 3), ("a" * 100, 25)])
 def test_case_35_four_characters_are_a_token(text, count):
     """Tokens are rounded up; the original rounds `test test` down to 2."""
-    assert tokens(count_characters((Text(text),))) == count
+    assert to_tokens(count_characters((Text(text),))) == count
 
 
 def test_case_36_empty_and_fitting_histories_are_unchanged():
@@ -98,7 +98,7 @@ def test_truncation_respects_its_token_limit(texts, most, keep):
 
 def test_cuts_respect_character_boundaries():
     """Texts of all scripts are measured by their token estimate."""
-    cut = end_of("早上好" * 50, 40)
+    cut = keep_end("早上好" * 50, 40)
     assert cut.startswith("...")
     assert ("早上好" * 50).endswith(cut[3:])
     assert len(cut.encode()) * 4 // 3 <= 44

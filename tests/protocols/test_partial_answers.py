@@ -31,7 +31,7 @@ def naive(protocol, pieces):
     return tokens
 
 
-def grown(protocol, pieces):
+def parse_partial_json(protocol, pieces):
     """Return the shown pieces of an incremental read, with the rest at the end."""
     growth = protocol.partial_answer()
     return [said for said in (*map(growth.add, pieces), growth.finish()) if said]
@@ -119,7 +119,7 @@ def test_incremental_reading_shows_equal_pieces(kind, seed):
     chance, protocol = random.Random(seed), kind()
     for text in answers(chance):
         pieces = split(chance, text, chance.choice([1, 3, 10, 1000]))
-        assert grown(protocol, pieces) == naive(protocol, pieces), pieces
+        assert parse_partial_json(protocol, pieces) == naive(protocol, pieces), pieces
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -131,9 +131,9 @@ def test_incremental_reading_shows_equal_text_of_long_answers(kind, seed):
     *may_be_shown, taken_back = prose(chance, content)
     for text in (*may_be_shown, *(json.dumps(shuffled(chance, v)) for v in objects(chance, content))):
         pieces = split(chance, text, 40)
-        assert "".join(grown(protocol, pieces)) == "".join(naive(protocol, pieces))
+        assert "".join(parse_partial_json(protocol, pieces)) == "".join(naive(protocol, pieces))
     pieces = split(chance, taken_back, 40)
-    assert "".join(naive(protocol, pieces)).startswith("".join(grown(protocol, pieces)))
+    assert "".join(naive(protocol, pieces)).startswith("".join(parse_partial_json(protocol, pieces)))
 
 
 def test_declared_output_does_not_change_the_shown_text():
@@ -141,7 +141,7 @@ def test_declared_output_does_not_change_the_shown_text():
     for kind in PROTOCOLS:
         protocol = kind().with_output({"type": "object"})
         text = json.dumps({"messageType": "greeting", "content": "hello", "final_answer": "hello"})
-        assert grown(protocol, text) == naive(protocol, text)
+        assert parse_partial_json(protocol, text) == naive(protocol, text)
 
 
 # --- costs ---------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def looked_at(kind, text, monkeypatch, size=4):
     read = []
     partial = kind.partial
     monkeypatch.setattr(kind, "partial", lambda self, text: read.append(len(text)) or partial(self, text))
-    shown = grown(kind(), [text[start : start + size] for start in range(0, len(text), size)])
+    shown = parse_partial_json(kind(), [text[start : start + size] for start in range(0, len(text), size)])
     monkeypatch.undo()
     return sum(read), shown
 
@@ -231,8 +231,8 @@ class Both(FirstLine):
 def test_overridden_partial_is_used(kind):
     """The follower of the parent class is not used, so no text bypasses the override."""
     text = json.dumps({"messageType": "greeting", "content": "one\ntwo"})
-    assert grown(kind(), text) == naive(kind(), text) == ["o", "n", "e"]
-    assert grown(kind().with_output({"type": "object"}), text) == ["o", "n", "e"]
+    assert parse_partial_json(kind(), text) == naive(kind(), text) == ["o", "n", "e"]
+    assert parse_partial_json(kind().with_output({"type": "object"}), text) == ["o", "n", "e"]
 
 
 def test_growth_is_used_if_partial_is_overridden_with_it():
@@ -253,6 +253,6 @@ def test_growth_is_used_if_partial_is_overridden_with_it():
         pass
 
     pieces = ['{"messageType": ', '"DIRECT_RESPONSE", "content": "hi"}']
-    assert "".join(grown(Shouting(), pieces)) == "".join(pieces).upper()
-    assert grown(Silent(), pieces) == []
+    assert "".join(parse_partial_json(Shouting(), pieces)) == "".join(pieces).upper()
+    assert parse_partial_json(Silent(), pieces) == []
     assert Plain.partial_answer is Simple.partial_answer

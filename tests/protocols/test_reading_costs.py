@@ -11,7 +11,7 @@ from actgent.protocols.bare_text_protocol import Bare
 from actgent.protocols.plan.plan_answer_parsing import parse_planning_answer, split_thoughts
 from actgent.protocols.react_protocol import ReAct
 from actgent.protocols.steps_protocol import Steps
-from actgent.structured_output.extract_json import unfenced
+from actgent.structured_output.extract_json import strip_code_fence
 from actgent.tools.outputs.untrusted_result_delimiters import replace_special_tokens
 
 from .conftest import read
@@ -19,7 +19,7 @@ from .conftest import read
 MOST_SECONDS = 1.0
 """Limit per text. With backtracking these texts took 5 s and more."""
 REPEATED = {
-    "a fence of nothing": (unfenced, "```" + "\n" * 2_000),
+    "a fence of nothing": (strip_code_fence, "```" + "\n" * 2_000),
     "a fence in an answer": (lambda text: read(Bare(), text), '```json\n"function"' + " " * 20_000 + "x"),
     "thoughts in thoughts": (split_thoughts, "<think>" * 7_000 + "x"),
     "blanks before no title": (lambda text: parse_planning_answer(text, now=0), " " * 20_000 + "x"),

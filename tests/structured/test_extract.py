@@ -12,10 +12,10 @@ from actgent.structured_output.extract_json import (
     MAX_DEPTH,
     extract,
     extract_only,
-    grown,
-    is_cut,
+    is_truncated,
     loads,
-    visible,
+    parse_partial_json,
+    remove_thinking,
 )
 
 VALUE = {"a": [1, {"b": "x"}]}
@@ -213,25 +213,27 @@ def test_loads_is_strict():
 
 def test_thoughts_are_removed():
     """Thinking before the answer is removed. Tags in the answer are kept."""
-    assert visible("<think>a\nb</think>\n\nhello") == "hello"
-    assert visible("<think>never ends {") == ""
+    assert remove_thinking("<think>a\nb</think>\n\nhello") == "hello"
+    assert remove_thinking("<think>never ends {") == ""
     for text in ("a <think> tag", "the <think>x</think> tags", '{"a": "</think>"}'):
-        assert visible(text) == text
+        assert remove_thinking(text) == text
     with pytest.raises(ParseError):
         extract('<think>{"a": 1}')
 
 
 def test_is_cut_detects_unclosed_values():
     """Only a value that opens and does not close is truncated."""
-    assert is_cut('{"a": [')
-    assert not any(map(is_cut, ("{}", "x", "", "[1}")))
+    assert is_truncated('{"a": [')
+    assert not any(map(is_truncated, ("{}", "x", "", "[1}")))
 
 
 def test_partial_text_is_readable_at_every_length():
     """It contains no incomplete escape."""
     text = json.dumps({"a": "é\n😀x"})
     seen = [
-        value.get("a", "") for length in range(len(text)) if isinstance(value := grown(text[:length]), dict)
+        value.get("a", "")
+        for length in range(len(text))
+        if isinstance(value := parse_partial_json(text[:length]), dict)
     ]
     assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(seen))
     assert seen[-1] == "é\n😀x"

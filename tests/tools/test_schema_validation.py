@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from actgent import FunctionTool
 from actgent.errors import ConfigurationError, InvalidArguments
 from actgent.structured_output.answer_type_schemas import schema_check
-from actgent.structured_output.output_type import form_output
+from actgent.structured_output.output_type import output_of_schema
 from actgent.tools.schemas.schema_validation import compile_schema
 
 
@@ -188,7 +188,7 @@ def test_too_deep_schema_is_rejected(word, depth):
         }
     for make in (
         lambda: FunctionTool("t", "d", lambda **_: "", parameters=schema),
-        lambda: form_output("o", schema),
+        lambda: output_of_schema("o", schema),
         lambda: schema_check({"field": schema}),
     ):
         with pytest.raises(ConfigurationError, match="200 levels"):

@@ -206,7 +206,7 @@ def goal_result(
         error=progress.error,
         failure=failure,
         evaluation=progress.evaluation,
-        raw_data=copy_state(state).whole(),
+        raw_data=copy_state(state).load_all(),
         tool_results=results,
         used_tools=tuple(progress.used_tools),
         iterations=progress.iterations,

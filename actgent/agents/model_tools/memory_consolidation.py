@@ -24,11 +24,11 @@ from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.custom_model_adapters import ModelLike
 from actgent.llm.model_interface import ModelResponse
 from actgent.llm.model_settings import LLMSettings
-from actgent.memory.context_size_estimate import tokens
+from actgent.memory.context_size_estimate import to_tokens
 from actgent.memory.longterm.long_term_memory import LongTermMemory
 from actgent.memory.longterm.memory_records import MemoryMatch, metadata_of, readers_of
 from actgent.memory.system_tag_escaping import neutralize
-from actgent.messages import Message, Priority, Reply, Sender, ToolCall, length
+from actgent.messages import Message, Priority, Reply, Sender, ToolCall, text_size
 from actgent.protocols.protocol_interface import TurnView
 from actgent.runtime.agent_actor import AgentActor
 from actgent.runtime.runtime import Runtime
@@ -229,7 +229,7 @@ class Consolidation(Agent[FoundMemories]):
         left = MAX_PART_TOKENS
         while page := (await observed.messages(after=start + len(found) - 1, limit=PAGE_SIZE)).messages:
             for each in page:
-                left -= tokens(length(each.text))
+                left -= to_tokens(text_size(each.text))
                 if left < 0 and found:
                     return found
                 found.append(each)

@@ -20,7 +20,7 @@ from actgent.errors import (
     ToolError,
 )
 from actgent.information_flow_labels import label_of
-from actgent.memory.context_size_estimate import tokens
+from actgent.memory.context_size_estimate import to_tokens
 from actgent.memory.longterm.long_term_memory import LongTermMemory
 from actgent.memory.longterm.memory_records import (
     MAX_TEXT_CHARACTERS,
@@ -31,7 +31,7 @@ from actgent.memory.longterm.memory_records import (
     readers_of,
 )
 from actgent.memory.system_tag_escaping import neutralize
-from actgent.messages import Message, Sender, length
+from actgent.messages import Message, Sender, text_size
 from actgent.runtime.waits_between_sessions import sources_of_caller
 from actgent.support.untrusted_text_delimiters import fence
 from actgent.tools.tool_interface import Effect, Tool, ToolContext
@@ -300,10 +300,10 @@ class RecallBeforeAnswer:
 
         A memory that is too long is skipped.
         """
-        left = self.budget - tokens(length(_HEADING) + length(fence("", ORIGIN)) + 10)
+        left = self.budget - to_tokens(text_size(_HEADING) + text_size(fence("", ORIGIN)) + 10)
         for each in matches:
             line = f"- ({day_of(each.memory)}, {each.memory.kind}, {each.memory.id}) {neutralize(each.memory.text)}"
-            size = tokens(length(line) + 1)
+            size = to_tokens(text_size(line) + 1)
             if size <= left:
                 left -= size
                 yield line

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from actgent.errors import nearest
+from actgent.errors import did_you_mean_or_list
 from actgent.structured_output.output_type import Output
 
 from .step_conditions import When
@@ -100,7 +100,7 @@ class Graph:
         for step in self.steps.values():
             for name in step.after:
                 if name not in self.steps:
-                    yield f"step {step.name!r} comes after {name!r}, which is not a step: {nearest(name, self.steps)}"
+                    yield f"step {step.name!r} comes after {name!r}, which is not a step: {did_you_mean_or_list(name, self.steps)}"
 
     def _invalid_references(self) -> Iterator[str]:
         for step in self.steps.values():
@@ -123,9 +123,9 @@ class Graph:
     def _input_reference_error(self, reference: Reference) -> str:
         name, known = reference.name, (*self.steps, *(self.inputs or ()))
         if self.inputs is None and reference.keys:
-            return f"unknown step {name!r} ({nearest(name, self.steps)}); an input with keys is declared by inputs=[{name!r}]"
+            return f"unknown step {name!r} ({did_you_mean_or_list(name, self.steps)}); an input with keys is declared by inputs=[{name!r}]"
         if self.inputs is not None and name not in self.inputs:
-            return f"unknown step or input {name!r}: {nearest(name, known)}"
+            return f"unknown step or input {name!r}: {did_you_mean_or_list(name, known)}"
         return ""
 
     def _unreachable_step_errors(self, groups: Sequence[Sequence[str]]) -> Iterator[str]:

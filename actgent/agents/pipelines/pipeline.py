@@ -21,7 +21,7 @@ from actgent.errors import (
     LimitReached,
     SessionNotFound,
     WrongOwner,
-    nearest,
+    did_you_mean_or_list,
 )
 from actgent.limits_and_schedules.limits import Limits
 from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText
@@ -109,7 +109,7 @@ class Pipeline(Agent[Any, Any]):
             raise ConfigurationError(f"on_failure= must be 'continue' or 'stop', not {on_failure!r:.100}")
         if answer is not None and answer not in self._graph.steps:
             raise ConfigurationError(
-                f"answer={answer!r} is not a step: {nearest(str(answer), self._graph.steps)}"
+                f"answer={answer!r} is not a step: {did_you_mean_or_list(str(answer), self._graph.steps)}"
             )
         self._answer = answer
         agents = _agents_by_step(name, written, llm, tools)
@@ -226,7 +226,9 @@ class Pipeline(Agent[Any, Any]):
         """
         for name in from_steps:
             if name not in self.steps:
-                raise ConfigurationError(f"the pipeline has no step {name!r}: {nearest(name, self.steps)}")
+                raise ConfigurationError(
+                    f"the pipeline has no step {name!r}: {did_you_mean_or_list(name, self.steps)}"
+                )
         session = await self.open_session(session_id)
         view = await view_session(await self._await_opener(), session)
         if INPUTS not in view.state and view.status == "idle":

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from actgent.agents.agent import Agent
 from actgent.definitions.front_matter import read_yaml
-from actgent.errors import ConfigurationError, InvalidFile, nearest
+from actgent.errors import ConfigurationError, InvalidFile, did_you_mean_or_list
 from actgent.support.strict_json import load_document
 
 from .pipeline_step import PipelineStep
@@ -30,7 +30,7 @@ def step_to_data(step: PipelineStep) -> dict[str, Any]:
         "message": step.message,
         "after": list(step.after),
         "when": None if step.when is None else step.when.to_data(),
-        "output": None if step.output is None else json.loads(step.output.form),
+        "output": None if step.output is None else json.loads(step.output.schema_text),
         "retries": step.retries,
         "timeout": step.timeout,
     }
@@ -46,7 +46,7 @@ def step_from_data(name: str, data: Any, agents: Mapping[str, Agent[Any, Any]]) 
     known = dict(_object(data, f"step {name!r}", _STEP_KEYS))
     wanted = known.pop("agent", None)
     if wanted is not None and wanted not in agents:
-        given = nearest(str(wanted), agents) if agents else "no agents were passed: pass agents="
+        given = did_you_mean_or_list(str(wanted), agents) if agents else "no agents were passed: pass agents="
         raise ConfigurationError(f"step {name!r}: agents= has no agent {wanted!r}: {given}")
     condition = known.pop("when", None)
     try:
@@ -84,7 +84,7 @@ def _object(data: Any, label: str, keys: Sequence[str]) -> Mapping[str, Any]:
         raise ConfigurationError(f"{label} must be an object with keys and values, not {data!r:.100}")
     for key in data:
         if key not in keys:
-            raise ConfigurationError(f"{label} has no {key!r}: {nearest(str(key), keys)}")
+            raise ConfigurationError(f"{label} has no {key!r}: {did_you_mean_or_list(str(key), keys)}")
     return data
 
 

@@ -254,7 +254,7 @@ class _Run:
     async def _ask(self, step: GraphStep, prompt: str, task_id: str) -> TaskOutcomeRecord:
         form = None
         if step.output is not None:
-            form = TurnOptions(output=step.output.form, output_name=step.output.name)
+            form = TurnOptions(output=step.output.schema_text, output_name=step.output.name)
         answered = await self.delegation.ask_once(
             self.delegation.agents.opener(self.agents[step.name]),
             self.caller,

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actgent.errors import ToolError, nearest
+from actgent.errors import ToolError, did_you_mean_or_list
 from actgent.support.strict_json import load_document
 
 from .dependency_graph import Graph
@@ -43,7 +43,9 @@ def input_error(inputs: Mapping[str, Any], graph: Graph) -> str:
     known = {*(graph.inputs or ()), *(each.name for each in read)} - set(graph.steps)
     unknown = next((name for name in inputs if name not in known), None)
     return (
-        "" if unknown is None else f"no step reads the input {unknown!r}: {nearest(unknown, sorted(known))}"
+        ""
+        if unknown is None
+        else f"no step reads the input {unknown!r}: {did_you_mean_or_list(unknown, sorted(known))}"
     )
 
 
@@ -75,7 +77,9 @@ def steps_to_rerun(text: str, graph: Graph, results: Mapping[str, StepResult]) -
         )
     for name in named:
         if name not in graph.steps:
-            raise ToolError(f"the pipeline has no step {name!r:.100}: {nearest(str(name), graph.steps)}")
+            raise ToolError(
+                f"the pipeline has no step {name!r:.100}: {did_you_mean_or_list(str(name), graph.steps)}"
+            )
     return graph.with_dependents(named or [name for name, each in results.items() if not each.is_settled])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, did_you_mean_or_list
 from actgent.support.unknown_name_hints import lists_arguments
 
 from .step_output_references import NoValue, Reference, fill, parse, references_in, sole_reference
@@ -196,7 +196,9 @@ class When:
             return cls(kind, parts=_check_conditions(kind, tuple(map(cls.from_data, given))))
         if kind == "not":
             return ~cls.from_data(given)
-        raise ConfigurationError(f"unknown condition operator {kind!r}: {nearest(str(kind), OPERATORS)}")
+        raise ConfigurationError(
+            f"unknown condition operator {kind!r}: {did_you_mean_or_list(str(kind), OPERATORS)}"
+        )
 
 
 def _check_conditions(name: str, conditions: tuple[When, ...]) -> tuple[When, ...]:

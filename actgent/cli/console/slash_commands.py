@@ -10,7 +10,7 @@ import attrs
 from actgent.agents.agent import Agent
 from actgent.agents.session import Session
 from actgent.cli.terminal_io import Terminal, one_line
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, did_you_mean_or_list
 from actgent.errors.text_escaping import counted
 from actgent.messages import File, Image, Part, Text, Usage
 
@@ -104,7 +104,7 @@ async def run_command(conversation: CommandTarget, word: str, rest: str) -> None
     command = COMMANDS.get(word)
     if command is None:
         conversation.terminal.report_error(
-            f"unknown command {word}: {nearest(word, COMMANDS)} /help lists the commands; to send the line as a message, start "
+            f"unknown command {word}: {did_you_mean_or_list(word, COMMANDS)} /help lists the commands; to send the line as a message, start "
             "it with a space"
         )
         return

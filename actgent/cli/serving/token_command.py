@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from actgent.cli.terminal_io import Terminal
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, did_you_mean_or_list
 from actgent.web.access_tokens import AccessToken, days_from_now, new_token, read_tokens, write_tokens
 
 
@@ -48,7 +48,7 @@ def revoke_token(file: str, name: str, terminal: Terminal) -> int:
     remaining = [token for token in tokens if token.name != name]
     if len(remaining) == len(tokens):
         raise ConfigurationError(
-            f"{file} has no token {name!r}: {nearest(name, sorted(token.name for token in tokens))}"
+            f"{file} has no token {name!r}: {did_you_mean_or_list(name, sorted(token.name for token in tokens))}"
         )
     write_tokens(Path(file), remaining)
     terminal.notice(f"revoked {name}")

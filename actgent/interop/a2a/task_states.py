@@ -23,7 +23,7 @@ from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.record_types import MessageAcceptedRecord
 from actgent.messages import Message, Usage
 from actgent.runtime.subscriptions.session_follower import read_past
-from actgent.structured_output.extract_json import unfenced
+from actgent.structured_output.extract_json import strip_code_fence
 from actgent.web.routes.json_serializers import to_date
 
 from .json_conversion import Wire, decision_parts, from_parts, question_parts
@@ -216,7 +216,7 @@ class TaskState:
 def _encodes(text: str, data: Any) -> bool:
     """Return True if a text is the JSON encoding of `data`, with or without a code fence."""
     try:
-        return bool(orjson.loads(unfenced(text)) == data)
+        return bool(orjson.loads(strip_code_fence(text)) == data)
     except orjson.JSONDecodeError:
         return False
 

@@ -17,15 +17,15 @@ from actgent.llm.http.wire_encoding import (
     INVALID_JSON,
     Body,
     base64_text,
-    count,
     description_field,
+    drop_incomplete_calls,
     provider_call_id,
     provider_tool_name,
     read_arguments,
     read_call,
+    read_count,
     stop_reason,
     to_json,
-    whole_calls,
 )
 from actgent.llm.model_interface import ChatMessage, ModelRequest, ModelResponse, ResponseFormat, StopReason
 from actgent.messages import (
@@ -141,7 +141,7 @@ class Anthropic(Remote):
         if stop == "end" and calls:  # compatible servers end such an answer with end_turn
             stop = "tool_calls"
         return ModelResponse(
-            parts=whole_calls(parts) if stop in ("length", "refusal") else parts,
+            parts=drop_incomplete_calls(parts) if stop in ("length", "refusal") else parts,
             stop=stop,
             usage=self._usage(body),
             model=body.get("model") or "",
@@ -150,14 +150,17 @@ class Anthropic(Remote):
 
     def _usage(self, body: Body) -> Usage:
         raw = body.get("usage") or {}
-        read, written = count(raw, "cache_read_input_tokens"), count(raw, "cache_creation_input_tokens")
+        read, written = (
+            read_count(raw, "cache_read_input_tokens"),
+            read_count(raw, "cache_creation_input_tokens"),
+        )
         usage = Usage(
             # This API reports the three counts separately.
-            input_tokens=count(raw, "input_tokens") + read + written,
-            output_tokens=count(raw, "output_tokens"),
+            input_tokens=read_count(raw, "input_tokens") + read + written,
+            output_tokens=read_count(raw, "output_tokens"),
             cached_tokens=read,
             cache_write_tokens=written,
-            reasoning_tokens=count(raw, "output_tokens_details", "thinking_tokens"),
+            reasoning_tokens=read_count(raw, "output_tokens_details", "thinking_tokens"),
         )
         return self.priced(usage, body.get("model") or "", raw)
 
@@ -330,7 +333,7 @@ def _read_block(block: Body, names: Mapping[str, str], source: str) -> Iterator[
 
 
 def _is_decoded_call(block: Body) -> bool:
-    """Return True if a content block is a tool call with decoded input, so that a truncated input cannot be recognized."""
+    """Return True if a content block is a tool call whose input is already decoded, which hides a truncated input."""
     return block.get("type") == "tool_use" and not isinstance(block.get("input"), str)
 
 

@@ -17,14 +17,14 @@ from actgent.llm.http.wire_encoding import (
     CALL_FIELDS,
     Body,
     base64_text,
-    count,
     data_url,
     description_field,
+    drop_incomplete_calls,
     provider_call_id,
     provider_tool_name,
     read_call,
+    read_count,
     stop_reason,
-    whole_calls,
     write_arguments,
     write_object,
 )
@@ -45,7 +45,7 @@ from actgent.messages import (
 )
 
 from .openai_chat_stream_assembly import CompletionAssembler, delta_text
-from .provider_table import OPENAI, CompatibleProvider, row_at
+from .provider_table import OPENAI, CompatibleProvider, find_provider_row
 
 _DIALECT = "openai"
 _MESSAGE_FIELDS = "actgent.message_fields"
@@ -88,7 +88,7 @@ class OpenAI(Remote):
         """Create a client for the model named `model`. `options` are those of `RemoteOptions`."""
         super().__init__(model, **options)
         if self.row is OPENAI and self._accepts_video:
-            self.row = row_at(self._host)
+            self.row = find_provider_row(self._host)
         self.style = STYLES[self.row.schemas]
 
     def _connect(self, **options: Any) -> Sdk:
@@ -238,7 +238,7 @@ class OpenAI(Remote):
         if stop == "end" and any(isinstance(part, ToolCall) for part in parts):
             stop = "tool_calls"
         return ModelResponse(
-            parts=parts if stop in ("end", "tool_calls") else whole_calls(parts),
+            parts=parts if stop in ("end", "tool_calls") else drop_incomplete_calls(parts),
             stop=stop,
             usage=self._usage(body),
             model=body.get("model") or "",
@@ -406,8 +406,8 @@ _CACHE_WRITE_COUNTS = (("prompt_tokens_details", "cache_write_tokens"), ("cache_
 
 
 def _count_any(usage: Mapping[str, Any], *paths: tuple[str, ...]) -> int:
-    """Return the first number above 0 that a usage object has at one of several paths of keys; 0 if it has no such number."""
-    return next((number for path in paths if (number := count(usage, *path))), 0)
+    """Look up several key paths in a usage object, and return the first number above 0; 0 if no path has one."""
+    return next((number for path in paths if (number := read_count(usage, *path))), 0)
 
 
 def _first_choice(choices: list[Body] | None) -> Body:

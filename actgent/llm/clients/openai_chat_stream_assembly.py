@@ -69,7 +69,7 @@ class CompletionAssembler(StreamAssembler):
             elif value and key == "function_call":
                 self._calls.feed({"index": "function_call", "function": value})
             elif value and key != "role":
-                grow(self._message, key, value)
+                append_piece(self._message, key, value)
 
     def _add_usage(self, usage: object) -> None:
         """Add the counts of an event to the usage. Counts are totals, and some servers send zeros in their last event."""
@@ -78,9 +78,10 @@ class CompletionAssembler(StreamAssembler):
             self._body["usage"] = {**self._body.get("usage", {}), **known}
 
     def _missing_fields(self, message: Body) -> Body:
-        """Return the fields of `message` that the stream has not contained. Some servers send `message` in place of a delta.
+        """Return the fields of `message` that earlier chunks of the stream did not contain.
 
-        A message after deltas repeats the whole answer (MiniMax). Messages without any deltas are pieces of it.
+        `message` is the field that some servers send in place of `delta`. After deltas, it repeats the whole answer
+        (MiniMax). Without deltas, each message is a piece of the answer, and all of its fields are returned.
         """
         if not self._has_deltas:
             return message
@@ -300,7 +301,7 @@ class CallAssembler:
         return self._calls[-1] if self._calls else None
 
     def _find_unfinished_call(self, call_id: str, text: str) -> _Call | None:
-        """Return the last call if a piece has no usable name, index and id but must belong to this call; None otherwise."""
+        """Return the last started call if a piece without a usable name, index and id continues this call; else None."""
         last = self._calls[-1] if self._calls else None
         if last is None or (text and last.is_filled()) or (call_id and not text):
             return None
@@ -351,7 +352,7 @@ class _Pieces(list[str]):
     """Pieces of a streamed text. Appending to a str in a dict would copy the text each time."""
 
 
-def grow(target: Body, key: str, value: Any) -> None:
+def append_piece(target: Body, key: str, value: Any) -> None:
     """Add a streamed piece of a field to `target`: text is appended, objects and lists are extended, other values are replaced."""
     known = target.get(key)
     if isinstance(value, str) and key not in _WHOLE:
@@ -364,7 +365,7 @@ def grow(target: Body, key: str, value: Any) -> None:
             _merge(target.setdefault(key, {}), value)
         else:
             for inner, piece in value.items():
-                grow(target.setdefault(key, {}), inner, piece)
+                append_piece(target.setdefault(key, {}), inner, piece)
     elif isinstance(value, list):
         for item in value:
             _grow_item(target.setdefault(key, []), item)
@@ -379,7 +380,7 @@ def _grow_item(known: list[Any], item: Any) -> None:
     if not known or not isinstance(known[-1], dict) or not _continues(known[-1], item):
         known.append({})
     for inner, piece in item.items():
-        grow(known[-1], inner, piece)
+        append_piece(known[-1], inner, piece)
 
 
 def _continues(last: Body, item: Body) -> bool:

@@ -15,13 +15,13 @@ from actgent.llm.http.provider_sdk_client_and_token_counter import Sdk
 from actgent.llm.http.tool_result_media import PDF, PICTURES, attach_media
 from actgent.llm.http.wire_encoding import (
     Body,
-    count,
     data_url,
     description_field,
+    drop_incomplete_calls,
     provider_call_id,
     provider_tool_name,
     read_call,
-    whole_calls,
+    read_count,
     write_arguments,
 )
 from actgent.llm.model_interface import ChatMessage, ModelRequest, ModelResponse, ResponseFormat, StopReason
@@ -157,7 +157,7 @@ class OpenAIResponses(Remote):
         )
         stop = self._stop(body, parts)
         return ModelResponse(
-            parts=parts if stop in ("end", "tool_calls") else whole_calls(parts),
+            parts=parts if stop in ("end", "tool_calls") else drop_incomplete_calls(parts),
             stop=stop,
             usage=self._usage(body),
             model=body.get("model") or "",
@@ -174,11 +174,11 @@ class OpenAIResponses(Remote):
     def _usage(self, body: Body) -> Usage:
         raw = body.get("usage") or {}
         usage = Usage(
-            input_tokens=count(raw, "input_tokens"),
-            output_tokens=count(raw, "output_tokens"),
-            cached_tokens=count(raw, "input_tokens_details", "cached_tokens"),
-            cache_write_tokens=count(raw, "input_tokens_details", "cache_write_tokens"),
-            reasoning_tokens=count(raw, "output_tokens_details", "reasoning_tokens"),
+            input_tokens=read_count(raw, "input_tokens"),
+            output_tokens=read_count(raw, "output_tokens"),
+            cached_tokens=read_count(raw, "input_tokens_details", "cached_tokens"),
+            cache_write_tokens=read_count(raw, "input_tokens_details", "cache_write_tokens"),
+            reasoning_tokens=read_count(raw, "output_tokens_details", "reasoning_tokens"),
         )
         return self.priced(usage, body.get("model") or "", raw)
 

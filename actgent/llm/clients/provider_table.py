@@ -146,6 +146,6 @@ COMPATIBLE: Mapping[str, CompatibleProvider] = {
 }
 
 
-def row_at(host: str) -> CompatibleProvider:
+def find_provider_row(host: str) -> CompatibleProvider:
     """Return the row of the provider table whose base URL has the host `host`; `UNKNOWN` if no row has this host."""
     return next((row for row in COMPATIBLE.values() if row.address.startswith(f"https://{host}/")), UNKNOWN)

@@ -84,10 +84,7 @@ def _check_argument(name: str, argument: object, instead: str) -> None:
 
 
 def _hint_of_file(variables: Sequence[str]) -> str:
-    """Return a hint that actgent does not read `.env`, if this file sets one of the variables; empty otherwise.
-
-    Return an empty text otherwise.
-    """
+    """Return a hint that actgent does not read `.env`, if this file sets one of the variables; else an empty text."""
     try:
         text = Path(".env").read_text(encoding="utf-8", errors="replace")
     except OSError:

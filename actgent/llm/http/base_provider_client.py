@@ -1,4 +1,4 @@
-"""Base class of the clients of remote providers: the path from a chat to an answer, without any wire format.
+"""Base class of model clients for HTTP APIs: retries, timeouts, streams and errors, without the format of any provider.
 
         complete          one call with its retries
           _attempt        one attempt, admitted by the rate limiter
@@ -35,7 +35,7 @@ from actgent.errors import (
     ParseError,
     ProviderUnavailable,
     StreamInterrupted,
-    nearest,
+    did_you_mean_or_list,
 )
 from actgent.llm.model_call_spans import ModelWork
 from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText, ResponseFormat
@@ -48,7 +48,13 @@ from actgent.support.proxy_environment_validation import reading_environment
 from actgent.support.tracing_interface import active_trace
 
 from .api_keys import find_key, find_url
-from .provider_errors import UnreadableCall, broken, error_object, provider_error, shorten_page
+from .provider_errors import (
+    UnreadableCall,
+    error_object,
+    interrupted_answer_error,
+    page_title_or_text,
+    provider_error,
+)
 from .provider_schemas import OPENAI_STYLE, SchemaStyle, UnsupportedSchema, answer_schema, unwrap_answer
 from .provider_sdk_client_and_token_counter import Sdk, TokenCounter
 from .secret_removal import Secrets, secrets_in, split_login, validate_headers
@@ -183,7 +189,7 @@ class Remote(LLM):
         """
         if unknown := options.keys() - RemoteOptions.__annotations__.keys():
             name, allowed = min(unknown), sorted(RemoteOptions.__annotations__)
-            meant = nearest(name, allowed)
+            meant = did_you_mean_or_list(name, allowed)
             hint = f"{meant} The" if meant.endswith("?") else "the"
             raise ConfigurationError(
                 f"{type(self).__name__} has no option {name!r}: {hint} options are: {', '.join(allowed)}"
@@ -367,7 +373,7 @@ class Remote(LLM):
             if call.chat.watch is not None:
                 call.chat.watch.begin(self.name, attempt)
             if call.work is not None:
-                call.work.note_granted()
+                call.work.record_admission()
             answer = await self._call_with_timeout(call, attempt, permit)
             permit.report_usage(answer.usage)
             return answer
@@ -496,7 +502,9 @@ class Remote(LLM):
                 stream.has_surrogates = True
         if not isinstance(value, dict):
             if data.lstrip()[:1] == b"<":
-                page = self._secrets.redact(shorten_page(data[:_MAX_PAGE_BYTES].decode("utf-8", "replace")))
+                page = self._secrets.redact(
+                    page_title_or_text(data[:_MAX_PAGE_BYTES].decode("utf-8", "replace"))
+                )
                 raise self._interrupted_error(
                     f"the response is not JSON but a {page[:200]}: check {self._url_settings}", response
                 )
@@ -582,7 +590,9 @@ class Remote(LLM):
     def _interrupted_error(
         self, reason: str, response: httpx2.Response, *, code: str | None = None
     ) -> StreamInterrupted:
-        return broken(reason, response.headers, model=self.name, secrets=self._secrets, code=code)
+        return interrupted_answer_error(
+            reason, response.headers, model=self.name, secrets=self._secrets, code=code
+        )
 
     def _failure(self, error: Exception, permit: Permit) -> ModelError:
         """Convert an exception of the SDK or HTTP library to a ModelError. Pass rate limits in its response headers to `permit`."""
@@ -655,8 +665,8 @@ class Remote(LLM):
             self._rate_limiter = shared_rate_limiter(self._rate_limit_key)
         return self._rate_limiter
 
-    def waited(self, session: str) -> float:
-        return self.rate_limiter.waited(session)
+    def waiting_seconds(self, session: str) -> float:
+        return self.rate_limiter.waiting_seconds(session)
 
     def rate_limiters(self) -> Mapping[str, RateLimiterProtocol]:
         """Return the rate limiter of this client.
@@ -834,9 +844,7 @@ def _unwrap_response(answer: ModelResponse) -> ModelResponse:
 
 
 def _check_settings(options: Mapping[str, Any]) -> None:
-    """Validate the options of a client when it is created, not at the first call.
-
-    Error texts contain no header and body values.
+    """Validate the options of a new model client.
 
     Raises:
         ConfigurationError: A setting has the wrong type or is out of range. The text contains no header or body value.

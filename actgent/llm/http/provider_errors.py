@@ -190,10 +190,10 @@ def provider_error(
     return error
 
 
-def broken(
+def interrupted_answer_error(
     reason: str, headers: Headers, *, model: str, secrets: Secrets, code: str | None = None
 ) -> StreamInterrupted:
-    """Make the error for an unusable answer with status 200."""
+    """Build the error for an answer that cannot be used, although its HTTP status is 200. `reason` is its text."""
     return StreamInterrupted(
         reason, model=model, status=200, code=code, request_id=request_id(headers, secrets)
     )
@@ -310,10 +310,7 @@ def _choose_code(codes: list[str]) -> str:
 
 
 def _generation(codes: list[str], fields: Mapping[str, Any]) -> str | None:
-    """Return the model's output in an error object that reports an output which could not be parsed; None for other errors.
-
-    Return None for other errors.
-    """
+    """Return the model's output in an error object that reports unparsable output; None for other errors."""
     text = fields.get("failed_generation")
     return text if isinstance(text, str) and text.strip() and _UNREADABLE_CODES.intersection(codes) else None
 
@@ -363,7 +360,7 @@ def _message_text(message: object) -> str:
             found := decode_leniently(message.encode()), dict
         ):
             return _message_text(found)
-        return shorten_page(message)
+        return page_title_or_text(message)
     if isinstance(message, Mapping):
         if message.get("loc") and message.get("msg"):  # FastAPI
             path = message["loc"] if isinstance(message["loc"], list) else [message["loc"]]
@@ -375,8 +372,8 @@ def _message_text(message: object) -> str:
     return str(message)
 
 
-def shorten_page(text: str) -> str:
-    """Return the title of a web page, such as a proxy's error page. Other texts are returned unchanged."""
+def page_title_or_text(text: str) -> str:
+    """Return the title of a web page, such as a proxy's error page. Return any other text unchanged."""
     if text.lstrip()[:1] != "<":
         return text
     title = _TITLE.search(text)

@@ -43,7 +43,7 @@ def media_in(chat: ModelRequest) -> Iterator[Medium]:
 
 @attrs.define(eq=False)
 class RefusedMedia:
-    """Memory of the last 1,000 images and files that the provider rejected."""
+    """Record of the last 1,000 images and files that the provider rejected, which are left out of later requests."""
 
     _keys: OrderedDict[int, None] = attrs.field(factory=OrderedDict)
     """Hashes of the rejected media. The media themselves would take much memory. After a hash collision, an accepted

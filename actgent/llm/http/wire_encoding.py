@@ -248,8 +248,8 @@ def read_call(name: object, arguments: object, call_id: object, names: Mapping[s
     )
 
 
-def whole_calls(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Return the parts of a truncated answer without tool calls that may be incomplete."""
+def drop_incomplete_calls(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Return the parts of a truncated answer, but omit the tool calls that may be incomplete."""
     last = next((part for part in reversed(parts) if isinstance(part, ToolCall)), None)
     kept: list[Part] = []
     drops_fields = False
@@ -283,7 +283,7 @@ def check_texts(answer: ModelResponse) -> ModelResponse:
     return answer
 
 
-def count(usage: Mapping[str, Any], *path: str) -> int:
+def read_count(usage: Mapping[str, Any], *path: str) -> int:
     """Return the number at a path of keys in a nested usage object; 0 if the number is absent, negative or infinite.
 
     Servers that generate their JSON from protocol buffers send numbers as texts.

@@ -194,11 +194,11 @@ class ModelState:
             self.detected[reading.kind] = Bucket(reading.kind, rate, reading.limit, level, now)
 
     def _bounds(self, call: Call, reading: Reading, filled: float) -> tuple[float, float]:
-        """Return the minimum and maximum remaining units of a limit after one response.
+        """Return the minimum and maximum units that a limit may have left, from the headers of the response to `call`.
 
-        `filled` is the refill since the call was sent. The minimum assumes that all calls arrived later, except those
-        that were certainly counted when this call was sent. The maximum assumes that only the calls sent after its
-        certain arrival did.
+        `filled` is the number of units refilled since the call was sent. The minimum assumes that the headers count none
+        of the calls whose arrival was uncertain when `call` was sent. The maximum assumes that the headers count all calls
+        sent before `call` certainly arrived.
         """
         others = (self.total - call.counted_total - call.cost).of(reading.kind)
         later = (self.total - call.settled).of(reading.kind)

@@ -156,7 +156,7 @@ class CallQueue:
 
         The next calls of its owner and its session then come later in the round robin.
 
-        `seconds` is the time in which the rate limit grants the cost of the call.
+        `seconds` is the time that the rate limit takes to refill the cost of the call.
         """
         queue = self._sessions[call.session_key]
         if queue.entry is not None and queue.entry.item is call:
@@ -164,7 +164,10 @@ class CallQueue:
         self._remove(call, "running", now + self._share(seconds, len(self._sessions)))
 
     def _share(self, seconds: float, sharers: int) -> float:
-        """Return the delay of the next turn of a session or owner: the seconds after which each of `sharers` has had an equal share.
+        """Return the seconds by which an admitted call delays the next turn of its session or owner.
+
+        `seconds` is the time that the rate limit takes to refill the cost of the call. `sharers` is the number of sessions
+        or owners that then each get an equal share.
 
         The delay is at most `age_step`.
         """

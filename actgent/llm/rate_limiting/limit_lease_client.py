@@ -34,7 +34,11 @@ class _Lent(Protocol):
 
 
 class _Lends(Protocol):
-    """Async function that leases units of a shared limit to one process. The limit has a name and a kind, such as `tokens`."""
+    """Async function that leases units of a shared rate limit to one process, the `holder`.
+
+    `name` and `kind` (such as `tokens`) identify the limit. `lasts` is the validity of the lease in seconds. The other
+    arguments are those of `LeaseRequest`.
+    """
 
     async def __call__(
         self,

@@ -159,7 +159,7 @@ class RateLimiter:
             models=tuple(_describe(model, state, now) for model, state in models),
         )
 
-    def waited(self, session: str) -> float:
+    def waiting_seconds(self, session: str) -> float:
         """Return the seconds that the next call of a session has been waiting; 0 if no call of the session waits."""
         arrivals = [state.queue.since(session) for state in self._admissions.models.values()]
         since = min((arrival for arrival in arrivals if arrival is not None), default=math.inf)

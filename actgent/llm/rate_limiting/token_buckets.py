@@ -125,8 +125,8 @@ class Reading:
     def rate(self, default: float) -> float:
         """Estimate the refill rate of the limit in units per second.
 
-        Return `default` if too few units are spent for an estimate. A bucket that is full in `reset` seconds refills at `spent / reset`. This also finds limits per day, and
-        predicts the start of the next fixed window.
+        A limit that is full again in `reset` seconds refills at `spent / reset`. Return `default` if less than a tenth of
+        the limit is spent, which is too little for an estimate. The estimate also fits limits per day and fixed windows.
         """
         spent = self.limit - self.remaining
         if not self.reset or spent < MIN_MEASURED_FRACTION * self.limit:

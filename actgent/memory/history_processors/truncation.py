@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import attrs
 
 from actgent.memory.context_size_estimate import CHARACTERS_PER_TOKEN
-from actgent.messages import Message, Part, Text, ToolResult, count_characters, length
+from actgent.messages import Message, Part, Text, ToolResult, count_characters, text_size
 from actgent.support.number_field_validators import whole_number
 from actgent.support.unknown_name_hints import lists_arguments
 
@@ -68,22 +68,22 @@ def _shorten_parts(parts: Sequence[Part], room: int) -> tuple[Part, ...]:
     left, kept = max(0, room - fixed), list[Part]()
     for part in reversed(parts):
         if isinstance(part, Text):
-            kept.append(attrs.evolve(part, text=end_of(part.text, left)))
+            kept.append(attrs.evolve(part, text=keep_end(part.text, left)))
         elif isinstance(part, ToolResult) and part.error is None:
-            kept.append(attrs.evolve(part, content=end_of(part.content, left)))
+            kept.append(attrs.evolve(part, content=keep_end(part.content, left)))
         else:
             kept.append(part)
         left = max(0, left - count_characters([kept[-1]]))
     return tuple(reversed(kept))
 
 
-def end_of(text: str, room: int) -> str:
-    """Return the end of a text in at most `room` characters, with `...` before it; the complete text if it fits."""
-    if length(text) <= room:
+def keep_end(text: str, room: int) -> str:
+    """Cut the start of a text so that it has at most `room` characters with a leading `...`. Keep a text that fits."""
+    if text_size(text) <= room:
         return text
     count = max(0, room - len(CUT))
     while True:
         cut = CUT + text[len(text) - count :]
-        if not count or length(cut) <= room:
+        if not count or text_size(cut) <= room:
             return cut
-        count = min(count - 1, count * room // length(cut))
+        count = min(count - 1, count * room // text_size(cut))

@@ -61,7 +61,7 @@ class StoreAccess:
     # --- opening and closing -------------------------------------------------------------
 
     async def acquire(self) -> None:
-        """Add a user of the store. The first user opens the connections."""
+        """Count one more user of the memory store. The first user opens the reading and the writing connection."""
         async with self._opening:
             if not self._users:
                 self._writer = await ThreadedStore.open("memories", self._open)
@@ -75,7 +75,7 @@ class StoreAccess:
             self._users += 1
 
     async def release(self) -> None:
-        """Remove a user of the store. After the last user, write the pending recall counts and close the connections."""
+        """Count one user of the memory store less. The last one writes the pending use counts and closes the connections."""
         self._users -= 1
         if self._users:
             return
@@ -116,10 +116,10 @@ class StoreAccess:
             reader.turn.release()
 
     async def write(self, todo: Operation | None) -> object:
-        """Execute an operation in a transaction, and return its result. The change is durable when the method returns.
+        """Execute an operation on the memory store in a transaction, and return its result.
 
-        None as `todo` only writes the pending recall counts. Operations of waiting tasks share one transaction. If the call is
-        cancelled while it waits, the operation is not executed.
+        The change is durable when the method returns. None as `todo` only writes the pending use counts. Operations of
+        waiting tasks share one transaction. If the call is cancelled while it waits, the operation is not executed.
 
         Raises:
             UsageError: The store is not open.
@@ -141,9 +141,9 @@ class StoreAccess:
         return job.result.unwrap()
 
     async def note_uses(self, numbers: Iterable[int], *, at: float) -> None:
-        """Count one recall of each memory at the Unix time `at`. Memories in use then keep their importance.
+        """Count one use of each of the memories `numbers`, at the Unix time `at`. Recent use slows the decay of importance.
 
-        The counts are written with the next operation, or when they are more than `MAX_PENDING_USES`.
+        The counts are written with the next operation, or when more than `MAX_PENDING_USES` memories have one.
         """
         with self._lock:
             for number in numbers:
@@ -169,7 +169,7 @@ class StoreAccess:
 
 
 def _outcome_at(written: outcome.Outcome[list[object]], index: int) -> outcome.Outcome[Any]:
-    """Return the outcome of the operation at an index of a transaction, from the outcome of the transaction."""
+    """Return the result or exception of one operation. `written` is the outcome of its transaction, `index` its position."""
     if not isinstance(written, outcome.Value):
         return written
     result = written.value[index]

@@ -37,12 +37,12 @@ from .memory_records import (
     MemoryPage,
     MemoryRecord,
     check_metadata,
-    checked_id,
-    checked_importance,
-    checked_name,
-    checked_text,
-    checked_time,
-    clean,
+    sanitize_text,
+    validate_id,
+    validate_importance,
+    validate_name,
+    validate_text,
+    validate_time,
 )
 from .memory_store import Found, MemoryStore
 from .memory_store_operations import (
@@ -76,7 +76,7 @@ class Embedder:
 
     embed: EmbedTexts | None
     """Function that computes the vectors of texts; None if recall compares only words."""
-    place: str
+    store_url: str
     """URL of the memory store, for error texts."""
     _threads: DedicatedThreadLimiter = attrs.field(factory=DedicatedThreadLimiter, init=False, repr=False)
 
@@ -98,7 +98,7 @@ class Embedder:
                         span.facts[names.EMBEDDING_DIMENSIONS] = len(vectors[0] or b"") // _FLOAT_BYTES
                     return vectors
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code may raise anything
-                error = convert_user_error(raised, "embed", self.place)
+                error = convert_user_error(raised, "embed", self.store_url)
             if span is not None:
                 span.error = error_type(error)
         _log.warning("no vectors of %s: only words are compared: %s", counted(len(texts), "text"), error)
@@ -149,16 +149,16 @@ REINDEX_BATCH = 100
 
 _log = logger_of(__name__)
 _CHANGES: Mapping[str, Callable[[Any], Any]] = {
-    "text": checked_text,
-    "kind": lambda kind: clean(checked_name("a memory's kind", kind)),
-    "importance": checked_importance,
+    "text": validate_text,
+    "kind": lambda kind: sanitize_text(validate_name("a memory's kind", kind)),
+    "importance": validate_importance,
     "is_kept": bool,
     "is_shared": bool,
-    "agent": clean,
-    "session_id": partial(checked_id, "session_id"),
-    "message_id": clean,
-    "valid_from": lambda at: checked_time("valid_from", at),
-    "valid_until": lambda at: checked_time("valid_until", at),
+    "agent": sanitize_text,
+    "session_id": partial(validate_id, "session_id"),
+    "message_id": sanitize_text,
+    "valid_from": lambda at: validate_time("valid_from", at),
+    "valid_until": lambda at: validate_time("valid_until", at),
 }
 """Validator of each field that a caller can set, by name. `metadata` has a separate validator."""
 
@@ -274,7 +274,7 @@ class LongTermMemory(LongTermMemoryBase):
         unit = MemoryRecord(
             id=_new_id(), owner=owner, created_at=at, last_used=at, **_validate_fields(fields)
         )
-        return Put(unit=unit, key=checked_id("key", key), is_unique=is_unique)
+        return Put(unit=unit, key=validate_id("key", key), is_unique=is_unique)
 
     async def update(
         self, memory_id: str, text: str | None = None, *, owner: Sender | str, key: str = "", **changes: Any
@@ -310,11 +310,11 @@ class LongTermMemory(LongTermMemoryBase):
         scope = Scope(owner, with_shared=False)
         return Replace(
             scope=scope,
-            old=clean(str(memory_id)),
+            old=sanitize_text(str(memory_id)),
             new_id=_new_id(),
             changes=_validate_fields(changes),
             now=self._now(),
-            key=checked_id("key", key),
+            key=validate_id("key", key),
         )
 
     async def forget(self, *ids: str, owner: Sender | str, filters: MemoryFilter | None = None) -> int:
@@ -334,7 +334,7 @@ class LongTermMemory(LongTermMemoryBase):
             )
         scope = Scope(_sender(owner), with_shared=False)
         todo = ForgetMemories(
-            scope=scope, ids=[clean(str(each)) for each in ids], filters=filters or EVERYTHING
+            scope=scope, ids=[sanitize_text(str(each)) for each in ids], filters=filters or EVERYTHING
         )
         with begin_memory_span(names.DELETE_MEMORY) as span:
             deleted = cast(int, await self._store.write(todo))
@@ -343,7 +343,10 @@ class LongTermMemory(LongTermMemoryBase):
             return deleted
 
     async def erase(self, owner: Sender | str) -> int:
-        """Delete all data of an owner (memories, history, indexes, links, keys and marks), and return the number of memories."""
+        """Delete all data of an owner, and return the number of deleted memories.
+
+        The data are memories with their history, index entries, links, idempotency keys and named values.
+        """
         return cast(int, await self._store.write(Erase(owner=_sender(owner))))
 
     async def associate(
@@ -370,8 +373,14 @@ class LongTermMemory(LongTermMemoryBase):
 
     async def _link(self, a: str, b: str, relation: str, owner: Sender | str, *, is_removed: bool) -> bool:
         scope = Scope(_sender(owner), with_shared=False)
-        word = clean(checked_name("a relation", relation))
-        todo = Associate(scope=scope, source=clean(a), target=clean(b), relation=word, is_removed=is_removed)
+        word = sanitize_text(validate_name("a relation", relation))
+        todo = Associate(
+            scope=scope,
+            source=sanitize_text(a),
+            target=sanitize_text(b),
+            relation=word,
+            is_removed=is_removed,
+        )
         return cast(bool, await self._store.write(todo))
 
     # --- recalling -----------------------------------------------------------------------
@@ -435,8 +444,8 @@ class LongTermMemory(LongTermMemoryBase):
     async def _search(
         self, query: str, scope: Scope, filters: MemoryFilter, at: float | None, limit: int
     ) -> Search:
-        words = searched_words(clean(query))
-        vector = (await self._embedder.vectors([clean(query)]))[0] if words else None
+        words = searched_words(sanitize_text(query))
+        vector = (await self._embedder.vectors([sanitize_text(query)]))[0] if words else None
         return Search(
             scope=scope,
             words=words,
@@ -454,7 +463,7 @@ class LongTermMemory(LongTermMemoryBase):
             MemoryNotFound: Neither the owner's nor the shared memories contain this id.
         """
         scope = Scope(_sender(owner))
-        return next(scope.check([await self._store.read(MemoryStore.get, scope, clean(memory_id))]))
+        return next(scope.check([await self._store.read(MemoryStore.get, scope, sanitize_text(memory_id))]))
 
     async def history(self, memory_id: str, *, owner: Sender | str) -> list[MemoryRecord]:
         """Return all versions of a memory, the first version first. `memory_id` is the id of any version.
@@ -463,7 +472,7 @@ class LongTermMemory(LongTermMemoryBase):
             MemoryNotFound: Neither the owner's nor the shared memories contain this id.
         """
         scope = Scope(_sender(owner))
-        return list(scope.check(await self._store.read(MemoryStore.history, scope, clean(memory_id))))
+        return list(scope.check(await self._store.read(MemoryStore.history, scope, sanitize_text(memory_id))))
 
     async def associations(self, memory_id: str, *, owner: Sender | str) -> list[Association]:
         """Return the links between a memory and current memories, in both directions.
@@ -471,7 +480,9 @@ class LongTermMemory(LongTermMemoryBase):
         Raises:
             MemoryNotFound: Neither the owner's nor the shared memories contain this id.
         """
-        return await self._store.read(MemoryStore.associations, Scope(_sender(owner)), clean(memory_id))
+        return await self._store.read(
+            MemoryStore.associations, Scope(_sender(owner)), sanitize_text(memory_id)
+        )
 
     async def page(
         self,
@@ -523,7 +534,7 @@ class LongTermMemory(LongTermMemoryBase):
         if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):  # noqa: PLR2004 - an int64
             raise ConfigurationError(f"after= must be `following` of an earlier page, not {after!r:.80}")
         scope = Scope(_sender(owner), with_shared=False)
-        if searched_words(clean(query)):
+        if searched_words(sanitize_text(query)):
             best = await self._store.read(
                 MemoryStore.search, await self._search(query, scope, filters, None, limit)
             )
@@ -570,7 +581,7 @@ class LongTermMemory(LongTermMemoryBase):
     # --- several changes at once ----------------------------------------------------------
 
     async def mark(self, owner: Sender, name: str, value: str, *, once: bool = False) -> str:
-        """Store a named value for an owner, such as a reading position, and return the stored value.
+        """Store a named text for an owner, such as the position of a background job, and return the stored text.
 
         With `once`, an existing value stays and is returned. `erase` deletes the value.
 
@@ -578,7 +589,7 @@ class LongTermMemory(LongTermMemoryBase):
             ConfigurationError: The owner's name or `name` is too long.
         """
         check_owner(owner)
-        checked_id("a mark's name", name)
+        validate_id("a mark's name", name)
         return cast(str, await self._store.write(SetMark(owner=owner, name=name, value=value, once=once)))
 
     async def marks(self, owner: Sender, prefix: str = "") -> dict[str, str]:
@@ -624,9 +635,9 @@ class LongTermMemory(LongTermMemoryBase):
         others: list[Operation] = []
         if forgotten:
             scope = Scope(owner, with_shared=False)
-            others.append(ForgetMemories(scope=scope, ids=[clean(each) for each in forgotten]))
+            others.append(ForgetMemories(scope=scope, ids=[sanitize_text(each) for each in forgotten]))
         others += [
-            SetMark(owner=owner, name=checked_id("a mark's name", name), value=value)
+            SetMark(owner=owner, name=validate_id("a mark's name", name), value=value)
             for name, value in (marks or {}).items()
         ]
         with begin_memory_span(names.UPSERT_MEMORY) as span:
@@ -729,7 +740,7 @@ def _validate_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _validate_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     check_metadata(metadata)
     return {
-        checked_id("a name of metadata", name): clean(value) if isinstance(value, str) else value
+        validate_id("a name of metadata", name): sanitize_text(value) if isinstance(value, str) else value
         for name, value in metadata.items()
     }
 
@@ -737,7 +748,7 @@ def _validate_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
 def _sender(owner: Sender | str) -> Sender:
     """Return the owner as a `Sender`. A text is the name of a user, as in sessions."""
     found = owner if isinstance(owner, Sender) else Sender.named(owner)
-    return attrs.evolve(found, name=clean(found.name))
+    return attrs.evolve(found, name=sanitize_text(found.name))
 
 
 def _new_id() -> str:
@@ -820,7 +831,7 @@ PROVIDER = "actgent"
 
 
 def begin_memory_span(operation: str, query: str | None = None) -> AbstractContextManager[TracedWork | None]:
-    """Return a block that records a memory operation as a span of the running turn.
+    """Return a context manager that records a memory operation as a tracing span of the running turn.
 
     `query` is the text of a search, for telemetry with contents; None for other operations.
     """

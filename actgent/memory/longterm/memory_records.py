@@ -155,7 +155,7 @@ class MemoryFilter:
 # --- validation -------------------------------------------------------------------------
 
 
-def checked_text(text: object) -> str:
+def validate_text(text: object) -> str:
     """Validate the text of a memory, and return it without characters that databases reject.
 
     Raises:
@@ -167,21 +167,21 @@ def checked_text(text: object) -> str:
         raise ConfigurationError(
             f"the text of the memory has {len(text):,} characters, and at most {MAX_TEXT_CHARACTERS:,} are allowed: store a summary"
         )
-    return clean(text).strip()
+    return sanitize_text(text).strip()
 
 
-def clean(text: str) -> str:
-    """Return a text with NUL and lone surrogates replaced."""
+def sanitize_text(text: str) -> str:
+    """Replace NUL characters and lone surrogates, which databases reject, and return the text."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
-def checked_id(label: str, text: str) -> str:
+def validate_id(label: str, text: str) -> str:
     """Replace the characters of an id or key that databases reject, and return it. `label` names the id in errors.
 
     Raises:
         ConfigurationError: The text is too long for an index of PostgreSQL.
     """
-    cleaned = clean(text)
+    cleaned = sanitize_text(text)
     if (size := len(cleaned.encode())) > MAX_ID_BYTES:
         raise ConfigurationError(
             f"{label} {cleaned[:20]!r}... has {size:,} bytes in UTF-8, and at most {MAX_ID_BYTES:,} are allowed: use a shorter one, such as a digest"
@@ -189,7 +189,7 @@ def checked_id(label: str, text: str) -> str:
     return cleaned
 
 
-def checked_name(label: str, name: object) -> str:
+def validate_name(label: str, name: object) -> str:
     """Validate the name of a kind or relation, and return it. `label` is the argument's name in the error.
 
     Raises:
@@ -202,7 +202,7 @@ def checked_name(label: str, name: object) -> str:
     return name.strip()
 
 
-def checked_importance(importance: object) -> float:
+def validate_importance(importance: object) -> float:
     """Validate an importance, and return it.
 
     Raises:
@@ -214,7 +214,7 @@ def checked_importance(importance: object) -> float:
     return float(importance)  # type: ignore[arg-type]
 
 
-def checked_time(label: str, at: object) -> float | None:
+def validate_time(label: str, at: object) -> float | None:
     """Validate a Unix time in seconds or None, and return it. `label` is the argument's name in the error.
 
     Raises:
@@ -243,13 +243,13 @@ def check_metadata(metadata: Mapping[str, Any]) -> None:
             )
 
 
-def written_value(value: object) -> str:
+def encode_metadata_value(value: object) -> str:
     """Return a metadata value in a canonical encoding: equal values have equal texts."""
     is_whole = isinstance(value, float) and value.is_integer()
     return json.dumps(int(value) if is_whole else value, ensure_ascii=True)  # type: ignore[call-overload]
 
 
-def normal_form(text: str) -> str:
+def normalize_text(text: str) -> str:
     """Return a memory's text in the form in which texts are compared for equality.
 
     The form is in lower case, without final punctuation and repeated spaces.
@@ -267,11 +267,13 @@ _READERS = "actgent.readers"
 
 
 def metadata_of(sources: str, old: MemoryRecord | None = None) -> dict[str, Any]:
-    """Return metadata with the untrusted sources and the permitted readers of a memory's text; empty if nothing must change.
+    """Return the argument `metadata` of `remember` or `update` with the untrusted sources and permitted readers of a text.
+
+    Return an empty dict if `sources` is empty.
 
     Args:
-        sources: Label of the text (its sources and readers), in the format of the journal.
-        old: Memory that is replaced, whose metadata, sources and readers are kept; None for a new memory.
+        sources: Untrusted sources and permitted readers of the text, in the format of the journal.
+        old: Replaced memory, whose metadata, sources and readers are kept; None for a new memory.
     """
     if not sources:
         return {}
@@ -287,7 +289,7 @@ def _label_text(memory: MemoryRecord) -> str:
     return join_origins(str(memory.metadata.get(_SOURCES, "")), readers_of([memory]))
 
 
-def label_of_memory(memory: MemoryRecord) -> Label:
+def memory_label(memory: MemoryRecord) -> Label:
     """Return the untrusted sources on which the text of a memory depends, and the owners that may read it."""
     return label_of(_label_text(memory))
 

@@ -24,9 +24,9 @@ from .memory_records import (
     MemoryMatch,
     MemoryRecord,
     Source,
-    clean,
-    normal_form,
-    written_value,
+    encode_metadata_value,
+    normalize_text,
+    sanitize_text,
 )
 from .memory_store_operations import (
     Associate,
@@ -93,9 +93,7 @@ SESSION_MEMORIES = 30
 MIN_LOADED = 10
 """Minimum number of memories that are loaded with one statement."""
 EVICTION_SHARE = 50
-"""Divisor of the capacity: one more memory is evicted for each this many, so that not every new memory causes an
-eviction.
-"""
+"""An eviction removes 1/50 of the capacity in addition, so that not every new memory causes an eviction."""
 
 TABLES = """
     CREATE TABLE memories (
@@ -159,11 +157,10 @@ class Candidates:
     is_all: bool = True
     """False if the maximum number of candidates was reached, so that a higher maximum would find more."""
 
-    def recalled(self, found: Found, source: Source) -> MemoryMatch:
-        """Convert a loaded memory to a search result with its score and the reasons why the search has found it.
+    def to_match(self, found: Found, source: Source) -> MemoryMatch:
+        """Convert a loaded memory to a search result with its score and the reasons for the match.
 
-        The reason is `words`, `vectors` or both; `source` is the reason of a memory that neither of them
-        found.
+        The reasons are `words`, `vectors` or both. If neither found the memory, the reason is `source`.
         """
         number = found.number
         by_words, by_vectors = number in self.words, number in self.vectors
@@ -219,7 +216,7 @@ class MemoryStore(SQLConnection):
 
     @abc.abstractmethod
     def embed(self, vectors: Mapping[int, bytes]) -> None:
-        """Store vectors by memory number."""
+        """Store the vectors of memories. The keys are memory numbers."""
 
     @abc.abstractmethod
     def cosines(self, scope: Scope, vector: bytes, *, limit: int, numbers: Iterable[int]) -> dict[int, float]:
@@ -281,7 +278,7 @@ class MemoryStore(SQLConnection):
 
     def _find_equal_memory(self, owner: str, unit: MemoryRecord) -> MemoryRecord | None:
         condition = f"m.owner = ? AND m.said = ? AND m.kind = ? AND {_CURRENT}"
-        found = self._read(condition, (owner, normal_form(unit.text), unit.kind))
+        found = self._read(condition, (owner, normalize_text(unit.text), unit.kind))
         return found[0].memory if found else None
 
     def _note_act(self, owner: str, key: str, memory_id: str) -> None:
@@ -289,7 +286,7 @@ class MemoryStore(SQLConnection):
             self.run("INSERT INTO acts VALUES (?, ?, ?)", (owner, key, memory_id))
 
     def _insert(self, unit: MemoryRecord, vector: bytes | None, *, position: int | None = None) -> int:
-        owner, text = owner_key(unit.owner), normal_form(unit.text)
+        owner, text = owner_key(unit.owner), normalize_text(unit.text)
         if position is None:
             position = self._next_position(owner, unit.session_id, text)
         values = [getattr(unit, name) for name in _PLAIN]
@@ -302,7 +299,7 @@ class MemoryStore(SQLConnection):
         number = int(rows[0][0])
         self.words.add(number, owner, unit.text, is_shared=unit.is_shared)
         for name, value in unit.metadata.items():
-            self.run("INSERT INTO details VALUES (?, ?, ?)", (number, name, written_value(value)))
+            self.run("INSERT INTO details VALUES (?, ?, ?)", (number, name, encode_metadata_value(value)))
         if vector is not None:
             self.embed({number: vector})
         return number
@@ -571,7 +568,7 @@ class MemoryStore(SQLConnection):
             for found in self._load_by_score(scores, numbers[start:end], condition, values):
                 if found.normal_text not in texts and len(best) < search.limit:
                     texts.add(found.normal_text)
-                    best.append((found.number, candidates.recalled(found, source)))
+                    best.append((found.number, candidates.to_match(found, source)))
             start = end
         return best
 
@@ -738,7 +735,7 @@ def _filter_conditions(filters: MemoryFilter) -> Iterator[tuple[str, list[object
     lists = (("m.kind", filters.kinds), ("m.agent", filters.agents), ("m.session_id", filters.sessions))
     for column, allowed in lists:
         if allowed:
-            yield f"{column} IN ({_places(allowed)})", [clean(each) for each in allowed]
+            yield f"{column} IN ({_places(allowed)})", [sanitize_text(each) for each in allowed]
     if filters.since is not None:
         yield "m.created_at >= ?", [filters.since]
     if filters.until is not None:
@@ -748,7 +745,7 @@ def _filter_conditions(filters: MemoryFilter) -> Iterator[tuple[str, list[object
     for name, value in filters.metadata.items():
         yield (
             "EXISTS (SELECT 1 FROM details AS d WHERE d.number = m.number AND d.name = ? AND d.value = ?)",
-            [clean(name), written_value(value)],
+            [sanitize_text(name), encode_metadata_value(value)],
         )
 
 

@@ -15,7 +15,7 @@ from actgent.errors import EmptyAnswer, ParseError
 from actgent.messages import ToolCall
 from actgent.protocols.answer_content_parsing import misspelled_key_reason
 from actgent.protocols.text_tool_calls import CallFormat
-from actgent.structured_output.extract_json import extract_only, is_cut, loads, visible
+from actgent.structured_output.extract_json import extract_only, is_truncated, loads, remove_thinking
 from actgent.support.attrs_class_repr import FieldRepr
 
 from .todo_list import STATUSES, Plan, TodoItem
@@ -136,7 +136,7 @@ def split_thoughts(text: str) -> tuple[str | None, str]:
     Raises:
         EmptyAnswer: The text has only reasoning.
     """
-    rest = visible(text)
+    rest = remove_thinking(text)
     found, _ = _split_tags(text[: len(text) - len(rest)])
     if not rest.lstrip().startswith(_JSON_LIKE):
         more, rest = _split_tags(rest)
@@ -215,7 +215,7 @@ def _camel(value: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parse_sections(text: str) -> Plan | None:
     """Parse a plan in lines of `Title:`, `Intent:` and `Plan:`; return None without an intent and a plan."""
-    if "{" in text or is_cut(text):
+    if "{" in text or is_truncated(text):
         return None
     parts = _SECTION.split(text)
     sections = {name.lower(): words.strip() for name, words in zip(parts[1::2], parts[2::2], strict=True)}

@@ -36,7 +36,7 @@ from actgent.protocols.protocol_interface import (
     WithOutput,
 )
 from actgent.protocols.tool_call_summary import status_of_tools
-from actgent.structured_output.extract_json import extract_only, unfenced
+from actgent.structured_output.extract_json import extract_only, strip_code_fence
 from actgent.support.attrs_class_repr import FieldRepr
 
 from .plan_answer_parsing import (
@@ -459,7 +459,7 @@ def _answer_text(text: str) -> str:
     Raises:
         ParseError: The answer is JSON without a text, which is never shown to the user.
     """
-    dense = "".join(unfenced(text).split())
+    dense = "".join(strip_code_fence(text).split())
     if not dense.startswith(("{", "[{")) and START not in text:
         return text.strip()
     return _text_in_object(extract_only(text.replace(START, "").replace(END, ""), _synthesis_reason)) or ""

@@ -5,7 +5,7 @@ from typing import get_args
 
 import trio
 
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, did_you_mean_or_list
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.session_list_queries import Cursor, SessionFilter, State, is_internal
 from actgent.journal.session_tags_and_metadata import check_session_metadata, check_tags
@@ -28,7 +28,7 @@ def filter_of(
     """
     if state is not None and state not in get_args(State):
         raise ConfigurationError(
-            f"state={state!r} is not a state of sessions: {nearest(str(state), get_args(State))}"
+            f"state={state!r} is not a state of sessions: {did_you_mean_or_list(str(state), get_args(State))}"
         )
     name = owner.name if isinstance(owner, Sender) else owner
     return SessionFilter(

@@ -8,7 +8,7 @@ from typing import get_args
 import attrs
 import trio
 
-from actgent.errors import ConfigurationError, InvalidCursor, SessionNotFound, nearest
+from actgent.errors import ConfigurationError, InvalidCursor, SessionNotFound, did_you_mean_or_list
 from actgent.journal.journal_interface import Journal
 from actgent.journal.session_list_queries import SessionKey
 from actgent.limits_and_schedules.id_and_number_validation import at_least_one
@@ -58,7 +58,9 @@ class ObservationFilter(FieldRepr):
                 f"types= must be a list of observation types, not {self.types!r}: write [{self.types!r}]"
             )
         if unknown := next((each for each in self.types or () if each not in known), None):
-            raise ConfigurationError(f"{unknown!r} is not an observation type: {nearest(unknown, known)}")
+            raise ConfigurationError(
+                f"{unknown!r} is not an observation type: {did_you_mean_or_list(unknown, known)}"
+            )
 
     def takes(self, observed: Observed) -> bool:
         is_typed = self.types is None or observed.type in self.types

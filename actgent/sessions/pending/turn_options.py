@@ -7,7 +7,7 @@ import attrs
 from actgent.journal.record_types import TurnOptions
 from actgent.messages import ToolSpec
 from actgent.protocols.protocol_interface import Protocol, WithOutput
-from actgent.structured_output.output_type import Output, form_output
+from actgent.structured_output.output_type import Output, output_of_schema
 
 from .turn_future import CallOptions
 
@@ -36,7 +36,7 @@ def turn_options(
         max_tokens=max_tokens,
         system=system,
         tail=tail,
-        output=None if output is None else output.form,
+        output=None if output is None else output.schema_text,
         output_name="" if output is None else output.name,
         deps=deps,
         tools=tools,
@@ -63,4 +63,4 @@ def restored_options(base: CallOptions, form: TurnOptions) -> CallOptions:
 
 def _restore_output_form(protocol: Protocol, form: TurnOptions) -> Protocol:
     plain = protocol.inner if isinstance(protocol, WithOutput) else protocol
-    return plain.with_output(form_output(form.output_name, json.loads(form.output or "{}")))
+    return plain.with_output(output_of_schema(form.output_name, json.loads(form.output or "{}")))

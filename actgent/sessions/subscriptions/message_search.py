@@ -9,7 +9,7 @@ from typing import get_args
 
 import attrs
 
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, did_you_mean_or_list
 from actgent.limits_and_schedules.id_and_number_validation import at_least_one
 from actgent.messages import INTERMEDIATE, Message, SenderKind, ToolCall, ToolResult
 from actgent.sessions.conversation import MessagePage, SessionConversation
@@ -88,7 +88,9 @@ def _checked_roles(roles: Collection[SenderKind]) -> frozenset[SenderKind]:
         )
     for role in roles:
         if role not in _ROLES:
-            raise ConfigurationError(f"roles= has an unknown role {role!r}: {nearest(str(role), _ROLES)}")
+            raise ConfigurationError(
+                f"roles= has an unknown role {role!r}: {did_you_mean_or_list(str(role), _ROLES)}"
+            )
     return frozenset(roles)
 
 

@@ -118,7 +118,11 @@ def store_text(state: Any, name: str, text: str, *, session_limit: int) -> bool:
 
 
 def move_to_results(state: Any, name: str, text: str, *, session_limit: int) -> bool:
-    """Store a large value of the state, as JSON text, for `read_result` and `moved_text`. Otherwise like `store_text`."""
+    """Store a value that was moved out of the session state, as JSON text, with the id `name`.
+
+    The tool `read_result` and `load_moved_text` read the text. Return False, without storing it, if the stored texts would
+    exceed `session_limit` characters.
+    """
     return _store(state, f"{_MOVED_PREFIX}{name}", text, once=f"{name}/kept", session_limit=session_limit)
 
 
@@ -131,7 +135,7 @@ def _store(state: Any, key: str, text: str, *, once: str, session_limit: int) ->
     return True
 
 
-def moved_text(state: Any, name: str) -> str | None:
+def load_moved_text(state: Any, name: str) -> str | None:
     """Return the text that `move_to_results` stored with the id `name`; None if the id is unknown.
 
     Results of tools are never returned, because a reference in the state could name an untrusted result.

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .oversized_results import move_to_results, moved_text
+from .oversized_results import load_moved_text, move_to_results
 
 MIN_OFFLOADED_CHARACTERS = 1_000
 """Minimum size of a value that is moved out of the state, in characters of JSON."""
@@ -69,7 +69,7 @@ class StateCopy(dict[str, Any]):
         value = super().__getitem__(key)
         if not is_offloaded(value):
             return value
-        text = moved_text(self._store, value[_REFERENCE_KEY])
+        text = load_moved_text(self._store, value[_REFERENCE_KEY])
         if text is None:
             return value
         self[key] = whole = json.loads(text)
@@ -90,6 +90,6 @@ class StateCopy(dict[str, Any]):
     def items(self) -> Any:
         return [(key, self[key]) for key in self]
 
-    def whole(self) -> dict[str, Any]:
+    def load_all(self) -> dict[str, Any]:
         """Return the copied state as a plain dict, with all moved values loaded."""
         return dict(self.items())

@@ -113,7 +113,7 @@ def describe_media(value: object, call: ToolCall, *, state: Any, outside: bool) 
 
     Args:
         value: A picture, a file, or a list of them and other items.
-        call: The tool call; its id makes the accounting idempotent.
+        call: The tool call. A repetition with the same id does not count the bytes twice.
         state: Session store that accounts for the bytes; with None only the limits of one result apply.
         outside: True if the tool is untrusted. Its media that are only URLs are then left out.
     """

@@ -36,7 +36,7 @@ _OPEN_KEYWORDS = frozenset(
 """Schema keywords that may allow arguments in addition to `properties`."""
 
 
-def _close(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+def _forbid_unknown_arguments(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a parameter schema that rejects unknown arguments, unless the schema explicitly allows them.
 
     Models invent arguments, and a tool that ignores them would silently do something else. JSON Schema
@@ -87,7 +87,7 @@ class ArgumentsValidator:
         Raises:
             InvalidToolSchema: The schema is invalid or too costly.
         """
-        parameters = _close(_require_object_schema(tool, parameters))
+        parameters = _forbid_unknown_arguments(_require_object_schema(tool, parameters))
         try:
             checked = compile_schema(parameters, owner=f"tool {tool!r}")
         except ConfigurationError as error:

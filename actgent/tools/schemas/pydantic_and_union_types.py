@@ -226,7 +226,7 @@ def choice_placeholder(members: Sequence[Any]) -> type[Placeholder]:
     class Choice(Placeholder):
         @classmethod
         def schema(cls, definitions: Definitions) -> Mapping[str, Any]:
-            return {"anyOf": [schema_in(member, definitions) for member in members]}
+            return {"anyOf": [annotation_schema(member, definitions) for member in members]}
 
         @classmethod
         def read(cls, value: Any, convert: Convert) -> Any:
@@ -280,13 +280,13 @@ def _read_member(members: Sequence[tuple[Any, bool]], value: Any, convert: Conve
 
 
 def object_schema(member: Any) -> Mapping[str, Any]:
-    """Return the JSON Schema of a union member, with a root reference resolved."""
+    """Return the JSON Schema of a union member. If the schema is only a `$ref`, return the target of the `$ref`."""
     definitions = Definitions()
-    return resolved(schema_in(member, definitions), definitions.schemas)
+    return inline_root_reference(annotation_schema(member, definitions), definitions.schemas)
 
 
-def resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a schema with `definitions` as its `$defs`. If the schema is only a reference, return the target instead."""
+def inline_root_reference(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Replace a schema that is only a `$ref` by its target, and return it with `definitions` as its `$defs`."""
     name = str(schema.get("$ref", "")).rpartition("/")[2]
     return {"$defs": definitions, **definitions.get(name, schema)}
 
@@ -306,8 +306,8 @@ def could_both_fit(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         return False
     return not any(
         _are_disjoint(
-            resolved(one["properties"][key], one.get("$defs", {})),
-            resolved(other["properties"][key], other.get("$defs", {})),
+            inline_root_reference(one["properties"][key], one.get("$defs", {})),
+            inline_root_reference(other["properties"][key], other.get("$defs", {})),
         )
         for key in needed
     )
@@ -316,7 +316,7 @@ def could_both_fit(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def _are_disjoint(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return True if constants or JSON types show that no value can match both schemas; False if this is unclear."""
     if (parts := one.get("anyOf")) is not None:
-        return all(_are_disjoint(resolved(part, one.get("$defs", {})), other) for part in parts)
+        return all(_are_disjoint(inline_root_reference(part, one.get("$defs", {})), other) for part in parts)
     if "anyOf" in other:
         return _are_disjoint(other, one)
     mine, others = _values_of(one), _values_of(other)
@@ -353,8 +353,10 @@ def union_label(member: Any) -> str:
 # --- schemas ---------------------------------------------------------------------------------
 
 
-def schema_in(annotation: Any, definitions: Definitions) -> dict[str, Any]:
-    """Return the JSON Schema of an annotation, with placeholders. Add the schemas to which it refers to `definitions`.
+def annotation_schema(annotation: Any, definitions: Definitions) -> dict[str, Any]:
+    """Return the JSON Schema of a type annotation, which may be a placeholder class or contain such classes.
+
+    The schemas to which the result refers are added to `definitions`.
 
     Raises:
         TypeError: The annotation has no JSON Schema.

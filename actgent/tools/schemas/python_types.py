@@ -28,6 +28,7 @@ from actgent.errors import ConfigurationError
 from .pydantic_and_union_types import (
     Definitions,
     Placeholder,
+    annotation_schema,
     bounded_text,
     choice_placeholder,
     could_both_fit,
@@ -35,7 +36,6 @@ from .pydantic_and_union_types import (
     needs_choice,
     object_schema,
     pydantic_placeholder,
-    schema_in,
     union_label,
 )
 from .schema_validation import copy_schema
@@ -478,7 +478,7 @@ def schema_of(annotation: Any) -> dict[str, Any]:
 def _schema(annotation: Any) -> dict[str, Any]:
     """Return the JSON Schema of a rewritten type, with the root definition inlined."""
     found = Definitions()
-    schema, definitions = schema_in(annotation, found), found.schemas
+    schema, definitions = annotation_schema(annotation, found), found.schemas
     msgspec.json.Decoder(annotation)  # raises for types that have a schema but cannot be read
     name = schema.get("$ref", "").rpartition("/")[2]
     if name not in definitions:

@@ -202,7 +202,7 @@ def _compile_with_cost(schema: dict[str, Any]) -> "CompiledSchema":
     limit = MAX_BACKTRACKS // MAX_TEXT_BACKTRACKS if backtracks else MAX_COST
     is_always_cheap = cost.is_bounded and cost.at_depth(MAX_DEPTH) <= limit
     checked = CompiledSchema(schema, cost, len(patterns), backtracks, is_always_cheap)
-    checked.compiled(MAX_TEXT_BACKTRACKS)
+    checked.validator_for(MAX_TEXT_BACKTRACKS)
     return checked
 
 
@@ -223,7 +223,7 @@ class CompiledSchema:
     _compiled: dict[int, jsonschema_rs.Validator] = attrs.field(factory=dict, repr=False)
     """Compiled validators by their backtracking limit."""
 
-    def compiled(self, backtracks: int) -> jsonschema_rs.Validator:
+    def validator_for(self, backtracks: int) -> jsonschema_rs.Validator:
         """Return the validator whose regular expressions backtrack at most `backtracks` times per text.
 
         Raises:
@@ -239,7 +239,9 @@ class CompiledSchema:
         return self._compiled[backtracks]
 
     def reason(self, value: Any, *, root: str = "") -> str | None:
-        """Return for the model why a value does not match the schema; None if it matches. `root` is the path of the value.
+        """Return an error text for the model if a value does not match the schema; None if it matches.
+
+        `root` is the path of the value, which the text contains.
 
         Raises:
             ValueError: The value is not JSON.
@@ -247,7 +249,7 @@ class CompiledSchema:
         backtracks = MAX_TEXT_BACKTRACKS if self._is_always_cheap else self._backtracks_for_value(value)
         if backtracks is None:
             return _TOO_COSTLY
-        validator = self._compiled.get(backtracks) or self.compiled(backtracks)
+        validator = self._compiled.get(backtracks) or self.validator_for(backtracks)
         if validator.is_valid(value):
             return None
         errors = self._errors(value, backtracks)
@@ -284,14 +286,14 @@ class CompiledSchema:
             len(text) <= _MAX_FULL_REPORT_CHARACTERS and limit * self._longest_quote <= _MAX_ERROR_CHARACTERS
         )
         if is_short and limit <= _MAX_ERRORS and not self._cost.is_circular:
-            return list(self.compiled(backtracks).iter_errors(value))
+            return list(self.validator_for(backtracks).iter_errors(value))
         first = self._brief_error(value, backtracks)
         return [] if first is None else [first]
 
     def _brief_error(self, value: Any, backtracks: int) -> jsonschema_rs.ValidationError | None:
         """Return the first validation error of a value, without details of branches; None if it cannot be determined."""
         try:
-            brief = self._brief.compiled(backtracks)
+            brief = self._brief.validator_for(backtracks)
         except (
             jsonschema_rs.ValidationError,
             ValueError,
@@ -326,7 +328,9 @@ class CompiledSchema:
 def _format_error(
     error: jsonschema_rs.ValidationError, root: str, schema: Any, *, known_path: str = ""
 ) -> str:
-    """Format a validation error as text, after its path unless the path is `known_path`. Errors of branches are merged.
+    """Format a validation error as `path: text`, without the path if it equals `known_path`.
+
+    Errors of the branches of `anyOf` and `oneOf` are merged into one text.
 
     Args:
         error: Error of the library.

@@ -297,9 +297,9 @@ class _StartSchema:
     """For each start schema that applies to all items of an array, the number of paths that lead to it."""
 
     def add(self, inner: Subschema, number: int, paths: int) -> None:
-        """Count `paths` further ways to reach a subschema that applies to members of the value.
+        """Add `paths` to the count of paths that lead to the subschema `inner`, which applies to members of the value.
 
-        `number` identifies the subschema.
+        `number` is the number of the subschema.
         """
         if inner.key == "properties":
             self.named[inner.name][number] += paths
@@ -310,7 +310,7 @@ class _StartSchema:
 
     @property
     def members(self) -> Iterator[Counter[int]]:
-        """For each kind of member of an object or array, the number of paths that lead to each schema entry, by entry index."""
+        """Path counts of the subschemas for members: one counter by schema number for each property, objects and arrays."""
         return iter((*self.named.values(), self.objects, self.arrays))
 
 
@@ -343,7 +343,10 @@ class SchemaCost:
         return self._rows[depth][self._root]
 
     def _cost_with_members(self, entry: _StartSchema, lower: Mapping[int, int]) -> int:
-        """Return the cost of a start schema with its members. `lower` has the costs of the members' schemas by number."""
+        """Return the cost of validating a value and its members, if validation starts at the schema `entry`.
+
+        `lower` has the cost of each schema that applies to members, by schema number.
+        """
         if not lower:
             return min(entry.cost, _COST_CAP)
         members = (paths * lower[number] for members in entry.members for number, paths in members.items())
@@ -378,9 +381,10 @@ class SchemaCost:
     def _sum_counts(
         self, path_counts: PathCounts, members: Callable[[_StartSchema], Counter[int]]
     ) -> dict[int, int]:
-        """Return the path counts of member schemas, summed over the start schemas in `path_counts`.
+        """Count the paths to each schema for a member of the value, by schema number.
 
-        `members` selects the member schemas of a start schema.
+        `path_counts` has the paths to the schemas for the value itself. `members` returns the counter of one such schema
+        for the member.
         """
         summed: dict[int, int] = {}
         for number, paths in path_counts.items():
@@ -427,7 +431,10 @@ def measure_cost(schema: Mapping[str, Any]) -> SchemaCost:
 
 
 def _make_start(graph: _Graph, number: int) -> _StartSchema:
-    """Sum the costs of all schemas that apply to the same value as the schema with this number, and collect the member schemas."""
+    """Compute the `_StartSchema` of a schema: the summed cost of all schemas for the same value, and those for its members.
+
+    `number` is the number of the schema in the graph.
+    """
     entry = _StartSchema()
     for node, paths in _count_paths((SchemaOperation.VALIDATE, number), graph.successors).items():
         entry.cost = min(entry.cost + paths * _own_cost(graph.schemas[node[1]]), _COST_CAP)

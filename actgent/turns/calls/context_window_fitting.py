@@ -11,7 +11,7 @@ from actgent.errors.text_escaping import counted
 from actgent.journal.record_types import Fitting
 from actgent.llm import context_window as window
 from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse
-from actgent.memory.context_size_estimate import largest
+from actgent.memory.context_size_estimate import largest_parts
 from actgent.memory.memory_interface import ModelView
 from actgent.messages import ChatMessage, Part, ToolCall, ToolResult
 from actgent.sessions.conversation import SessionConversation
@@ -247,7 +247,7 @@ def _largest(chat: ModelRequest) -> list[tuple[str, int]]:
         ("the system prompt", int(estimate_tokens(chat.system))),
         (f"the descriptions of {counted(len(chat.tools), 'tool')}", int(window.tool_tokens(chat.tools))),
     ]
-    return largest(chat.messages, others)
+    return largest_parts(chat.messages, others)
 
 
 def _format_token_counts(parts: Sequence[tuple[str, int]]) -> str:

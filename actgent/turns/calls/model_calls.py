@@ -353,7 +353,7 @@ def _usage_to_record(context: SessionContext, answer: ModelResponse) -> Usage:
 def _waited_seconds(llm: LLM, session_id: str) -> float:
     """Return the seconds that a model call waited for rate limits; 0 if the model client does not report it."""
     try:
-        return llm.waited(session_id)
+        return llm.waiting_seconds(session_id)
     except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code, in the task of all timers
         convert_user_error(raised, "model", llm.name)
     return 0.0

@@ -13,7 +13,7 @@ from actgent.memory.longterm.memory_records import (
     MAX_TEXT_CHARACTERS,
     MemoryFilter,
     MemoryRecord,
-    label_of_memory,
+    memory_label,
     metadata_of,
 )
 from actgent.messages import Sender, SenderKind
@@ -188,7 +188,7 @@ def _owner_in(call: HTTPCall) -> Sender:
 
 
 def _of_memory(memory: MemoryRecord) -> json_response_types.MemoryDocument:
-    label = label_of_memory(memory)
+    label = memory_label(memory)
     return {
         "id": memory.id,
         "text": memory.text,

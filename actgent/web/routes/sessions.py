@@ -6,7 +6,7 @@ from typing import Any, cast
 from starlette.responses import Response
 
 from actgent.agents.session import Session, session_of_context
-from actgent.errors import AddressBlocked, NotRunning, SessionClosed, SessionExists, nearest
+from actgent.errors import AddressBlocked, NotRunning, SessionClosed, SessionExists, did_you_mean_or_list
 from actgent.errors.text_escaping import quoted
 from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.session_tags_and_metadata import MAX_VALUE_CHARS, new_annotations
@@ -234,7 +234,7 @@ def _check_mode(opener: Any, mode: str | None) -> None:
     if modes is None:
         raise Problem("invalid", "the agent has no modes: leave out the field mode")
     if mode not in modes:
-        remedy = nearest(mode, [each.name for each in modes])
+        remedy = did_you_mean_or_list(mode, [each.name for each in modes])
         raise Problem("invalid", f"the agent has no mode with the name {quoted(mode, 40)}: {remedy}")
 
 

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import attrs
 import trio
 
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, did_you_mean_or_list
 from actgent.limits_and_schedules.id_and_number_validation import check_seconds
 from actgent.support.unknown_name_hints import lists_arguments
 from actgent.toolsets.http.internal_address_blocking import Guard
@@ -145,7 +145,9 @@ def check_events(events: Iterable[str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys([events] if isinstance(events, str) else events))
     for name in names:
         if name not in EVENTS:
-            raise ConfigurationError(f"unknown webhook event {name!r}: {nearest(str(name), EVENTS)}")
+            raise ConfigurationError(
+                f"unknown webhook event {name!r}: {did_you_mean_or_list(str(name), EVENTS)}"
+            )
     if not names:
         raise ConfigurationError(f"events= of a webhook must have at least one of {', '.join(EVENTS)}")
     return names

@@ -20,7 +20,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.memory.longterm.memory_records import label_of_memory
+from actgent.memory.longterm.memory_records import memory_label
 from actgent.testing import CrashingJournal
 
 IDLE = 100.0
@@ -137,7 +137,7 @@ async def test_memories_have_the_sources_of_the_observed_conversation(memories, 
     Consolidation(clerk, memories, llm=ScriptedLLM(Reader()), idle=IDLE)
 
     async def sources():
-        return {each.text: label_of_memory(each).sources for each in await memories.page(owner="ada")}
+        return {each.text: memory_label(each).sources for each in await memories.page(owner="ada")}
 
     async with clerk:
         first = await clerk.create_session("ada")
