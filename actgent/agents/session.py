@@ -17,7 +17,7 @@ from actgent.errors import ConfigurationError, NotRunning, SessionMoved, UsageEr
 from actgent.information_flow_labels import TRUSTED, Label, check_label, text_of
 from actgent.journal.record_types import TurnOptions
 from actgent.journal.session_list_queries import SessionKey
-from actgent.journal.session_tags_and_metadata import changed_by
+from actgent.journal.session_tags_and_metadata import make_annotation_change
 from actgent.limits_and_schedules.budget import Budget, Funding
 from actgent.limits_and_schedules.clock import Clock
 from actgent.limits_and_schedules.id_and_number_validation import check_id, check_seconds
@@ -1065,7 +1065,7 @@ class Session(Generic[DataT_co]):
             JournalError: The write failed. The journal may retry it later, so the change may be recorded or not.
         """
         self._agent.runner.check_loop("session.annotate()")
-        change = changed_by(add_tags=add_tags, remove_tags=remove_tags, metadata=metadata)
+        change = make_annotation_change(add_tags=add_tags, remove_tags=remove_tags, metadata=metadata)
         known, running = self._services, self._agent
         annotator = Annotator(running.journal, known.delegation.agents, known.remote_sessions)
         context = self._context

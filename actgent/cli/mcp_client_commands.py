@@ -257,7 +257,7 @@ def _lock(path: Path, listed: Sequence[tuple[MCPServer, Listing]], terminal: Ter
     new: dict[str, Mapping[str, str]] = {}
     prompts: dict[str, Mapping[str, str]] = {}
     for server, listing in listed:
-        before = old.of(server.name)
+        before = old.digests_of(server.name)
         if listing.problem:
             terminal.report_error(f"{server.name} keeps its locked digests: {listing.problem}")
         now = before if listing.problem else (listing.digests, listing.prompt_digests)
@@ -393,7 +393,7 @@ def _describe_error(error: Exception, *, call_started: bool = False) -> str:
 def _changes(server: MCPServer, listing: Listing) -> list[str]:
     if server.lock is None or listing.problem:
         return []
-    locked = ToolLock.read(server.lock).of(server.name)
+    locked = ToolLock.read(server.lock).digests_of(server.name)
     return _all_differences(locked, (listing.digests, listing.prompt_digests))
 
 

@@ -105,8 +105,8 @@ def _tools(options: GoalOptions) -> list[Tool | Toolset]:
     named = load_files(options.tools)
     if named.problems:
         raise InvalidFolder(named.problems)
-    files = {place.rpartition(":")[0] or place for place in named.places.values()} | set(
-        named.places.values()
+    files = {place.rpartition(":")[0] or place for place in named.locations.values()} | set(
+        named.locations.values()
     )
     for file in options.tools:
         if str(Path(file)) not in files:

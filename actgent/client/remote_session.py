@@ -12,7 +12,7 @@ import trio
 from actgent.approvals import Approval, Decision, approval_id_of, session_of
 from actgent.errors import ApprovalMismatch, ApprovalNotFound, SessionClosed, SessionNotFound
 from actgent.information_flow_labels import ANY_SOURCE, TRUSTED, Label, check_label, text_of
-from actgent.journal.session_tags_and_metadata import changed_by
+from actgent.journal.session_tags_and_metadata import make_annotation_change
 from actgent.limits_and_schedules.id_and_number_validation import check_id, check_seconds
 from actgent.limits_and_schedules.schedule import Schedule
 from actgent.messages import (
@@ -551,7 +551,7 @@ class RemoteSession(HandlerMethods):
             ConfigurationError: A tag, key or value is invalid, or the session would have too many of them.
             SessionNotFound: The session was erased.
         """
-        change = changed_by(add_tags=add_tags, remove_tags=remove_tags, metadata=metadata)
+        change = make_annotation_change(add_tags=add_tags, remove_tags=remove_tags, metadata=metadata)
         await self.requests.send(self.request("annotate", body=annotation_body(change)))
 
     async def messages(

@@ -14,7 +14,11 @@ from actgent.agents.session_replay import Difference
 from actgent.errors import ConfigurationError, ServerUnreachable, SessionExists
 from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.record_types import RatingRecord
-from actgent.journal.session_tags_and_metadata import AnnotationChange, SessionAnnotations, changed_by
+from actgent.journal.session_tags_and_metadata import (
+    AnnotationChange,
+    SessionAnnotations,
+    make_annotation_change,
+)
 from actgent.messages import Message, Usage, new_secret
 from actgent.runtime.introspection import SetSchedule
 
@@ -164,7 +168,7 @@ class SessionOperations:
             ConfigurationError: A tag, key or value is invalid, or the session would have too many of them.
             SessionNotFound: The session does not exist, or the token may not access it.
         """
-        change = changed_by(add_tags=add_tags, remove_tags=remove_tags, metadata=metadata)
+        change = make_annotation_change(add_tags=add_tags, remove_tags=remove_tags, metadata=metadata)
         await self._change_annotations(session_id, agent, change)
 
     async def _change_annotations(

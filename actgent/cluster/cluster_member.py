@@ -150,7 +150,7 @@ class ClusterMember:
                 now=node.now,
                 is_draining=is_draining,
                 wait_released=wait_released,
-                figures=node.figures,
+                metrics=node.metrics,
             )
             nursery.start_soon(transport.run)
             await nursery.start(serve_relays, server, self._listeners)
@@ -192,7 +192,7 @@ class ClusterMember:
 
     def observe_takeovers(self, on_seconds: OnSeconds | None) -> None:
         """Set the function that is called with the duration of each takeover. None removes the function."""
-        self.node.figures.on_seconds = on_seconds
+        self.node.metrics.on_seconds = on_seconds
 
     async def leave(self, grace: float) -> None:
         """Give all partitions back to the pool; see `Node.leave`."""
@@ -203,7 +203,7 @@ class ClusterMember:
 async def open_cluster_member(
     journal: str, *, pool: str, node: str | None = None, advertise: str | None = None
 ) -> AsyncGenerator[ClusterMember, None]:
-    """Open an `async with` block with a cluster journal and a node, which will own partitions of the journal.
+    """Async context manager: open a cluster journal, and a node that will own partitions of the journal.
 
     Args:
         journal: `postgres://HOST/DATABASE`.

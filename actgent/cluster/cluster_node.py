@@ -24,7 +24,7 @@ from actgent.errors.text_escaping import counted
 from actgent.journal.cluster_interface import LEAVE_GRACE_SECONDS, ClusterStatistics
 from actgent.journal.postgres.node_table import NodeRow
 from actgent.journal.postgres.partitioned_journal import PartitionedJournal
-from actgent.journal.postgres.session_partitioning import Taken
+from actgent.journal.postgres.session_partitioning import AcquiredPartition
 from actgent.runtime.runtime import Runtime
 from actgent.support.batch_queue import Batches
 from actgent.support.plain_nursery import plain_nursery
@@ -70,7 +70,7 @@ class Node:
         self.key = b""
         """Cluster key, which signs requests between nodes; empty until the node runs."""
         self.quarantine = Quarantine(journal, on_released=self._note_released)
-        self.figures = NodeMetrics()
+        self.metrics = NodeMetrics()
         self.nursery: trio.Nursery | None = None
         """Runs the node's background tasks; None while the node does not run."""
         self._membership = NodeMembership(
@@ -78,7 +78,7 @@ class Node:
         )
         self._runs_member = False
         self._grace = MOVE_GRACE_SECONDS
-        self._taken: dict[int, Taken] = {}
+        self._taken: dict[int, AcquiredPartition] = {}
         """Acquired partitions for which no deaths are counted yet, by partition number."""
         self._acquisitions = Batches[PartitionCommand]()
         self._recoveries = Batches[PartitionCommand]()
@@ -116,7 +116,7 @@ class Node:
             fenced=self.journal.fenced,
             connections=self.journal.nodes.connections,
             resumed=self._runtime.agents.resumed,
-            **self.figures.counted(),
+            **self.metrics.as_counters(),
         )
 
     def now(self) -> float:
@@ -214,10 +214,10 @@ class Node:
         self._execute(self.ownership.compare_owners(places, view.partitions, live, now, self._list_busy))
         self._note_serving()
         is_asked = any(each.name == self.name and each.is_leaving for each in view.nodes)
-        if not self.is_leaving and (is_asked or not self._fits(view)):
+        if not self.is_leaving and (is_asked or not self._can_stay(view)):
             self._start(self.leave, LEAVE_GRACE_SECONDS)
 
-    def _fits(self, view: ClusterView) -> bool:
+    def _can_stay(self, view: ClusterView) -> bool:
         """Return True if this process can stay in the pool, because the layout of the pool has not changed."""
         now, reads = view.layout, self.journal.reads
         if now is not None:
@@ -247,7 +247,7 @@ class Node:
         """
         if self.nursery is None:
             return
-        self.figures.lost += len(lost)
+        self.metrics.lost += len(lost)
         for partition, epoch in lost.items():
             self._execute(self.ownership.note_lost(partition, epoch))
         self._note_serving()
@@ -267,7 +267,7 @@ class Node:
         for command in commands:
             match command.verb:
                 case "acquire":
-                    self.figures.begin_takeover(command.partition, self._runtime.stream)
+                    self.metrics.begin_takeover(command.partition, self._runtime.stream)
                     self._acquisitions.put(command)
                 case "recover":
                     self._recoveries.put(command)
@@ -285,7 +285,7 @@ class Node:
         """
         wanted = {command.partition: command.epoch for command in commands}
         try:
-            taken = await self.journal.take(wanted, seen=wanted)
+            taken = await self.journal.acquire_partitions(wanted, seen=wanted)
         except (Fenced, JournalError) as error:
             _log.warning("%s cannot be taken: %s", counted(len(wanted), "partition"), LogVariable(str(error)))
             taken = []
@@ -293,9 +293,9 @@ class Node:
         for each in taken:
             del wanted[each.partition]
             self._taken[each.partition] = each
-            self.figures.note_taken(each)
+            self.metrics.note_taken(each)
             self._execute(self.ownership.note_acquired(each.partition, each.epoch))
-        self.figures.forget_takeovers(wanted)
+        self.metrics.discard_takeovers(wanted)
         for partition in wanted:
             self.ownership.note_not_acquired(partition)
         if wanted:
@@ -312,7 +312,7 @@ class Node:
         for command in current:
             self._execute(self.ownership.note_recovered(command.partition, command.epoch))
         self._note_serving()
-        self.figures.end_takeovers(
+        self.metrics.end_takeovers(
             {command.partition for command in current}, self.name, self._runtime.stream
         )
         serving = {*self.ownership.serving()}
@@ -332,7 +332,7 @@ class Node:
 
     async def _evict(self, command: PartitionCommand) -> None:
         """Evict the sessions of a partition that another node owns."""
-        self.figures.evicted += await self._runtime.evict(self._is_in({command.partition}))
+        self.metrics.evicted += await self._runtime.evict(self._is_in({command.partition}))
         self.ownership.note_turns_ended(command.partition, command.epoch)
         self._membership.wake()
 

@@ -21,7 +21,7 @@ from actgent.errors.text_escaping import counted
 from actgent.journal.journal_interface import Entry
 from actgent.journal.postgres.partitioned_journal import PartitionedJournal
 from actgent.journal.postgres.session_crash_counts import SUSPECT_CRASHES, Suspect
-from actgent.journal.postgres.session_partitioning import Taken, slots_of
+from actgent.journal.postgres.session_partitioning import AcquiredPartition, slots_of
 from actgent.journal.record_types import (
     AgentMessageRecord,
     MessageAcceptedRecord,
@@ -71,7 +71,8 @@ class Group:
     seconds: float
     """Seconds for which the group is watched."""
     deaths: tuple[int, int]
-    """Two numbers of process deaths, each the maximum over the sessions of the group: deaths with this suspect session alone, and all deaths.
+    """Maximum numbers of process deaths of a session in the group: deaths while only this session was open, and all deaths.
+
     Groups with higher numbers are opened first.
     """
 
@@ -100,9 +101,11 @@ class Quarantine:
         self._runtime = runtime
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_groups)
-            nursery.start_soon(self._run_forgetting)
+            nursery.start_soon(self._run_cleanup)
 
-    async def count(self, taken: Sequence[Taken], agents: Iterable[str], *, dead: Iterable[str]) -> None:
+    async def count(
+        self, taken: Sequence[AcquiredPartition], agents: Iterable[str], *, dead: Iterable[str]
+    ) -> None:
         """Count node deaths for the unfinished sessions of acquired partitions, and quarantine the suspects among them.
 
         Args:
@@ -119,7 +122,9 @@ class Quarantine:
         table, of = self._journal.suspects, self._journal.count
         died = [each.partition for each in taken if each.before in names and not each.was_clean]
         if died:
-            await table.clear_all(await self._list_progressed(await table.list_near(died, of, hosted)))
+            await table.clear_all(
+                await self._list_progressed(await table.list_near_suspects(died, of, hosted))
+            )
         trees = _trees_of(await table.count(numbers, of, hosted, died=died, dead=names))
         for tree in trees:
             self._held_back.setdefault(_root(tree[0].key.session_id), trio.Event())
@@ -147,10 +152,10 @@ class Quarantine:
             await released.wait()
 
     async def _list_progressed(self, near: Mapping[SessionKey, int]) -> list[SessionKey]:
-        """Return the sessions that made progress: a model call completed after a record, in the session or a child session.
+        """Return the sessions in which a model call was completed since the given record, also in a child session.
 
         Args:
-            near: Number of the record after which progress counts, by session.
+            near: Number of the record after which completed model calls count, by session.
         """
         found: list[SessionKey] = []
         for key, records in near.items():
@@ -167,10 +172,10 @@ class Quarantine:
             if any(each == key.session_id or each.startswith(f"{key.session_id}/") for each in ids)
         ]
 
-    async def _run_forgetting(self) -> None:
-        await self._counted.run(self._forget_ended, window_seconds=CLEANUP_SECONDS)
+    async def _run_cleanup(self) -> None:
+        await self._counted.run(self._clear_ended, window_seconds=CLEANUP_SECONDS)
 
-    async def _forget_ended(self, _: Sequence[None]) -> None:
+    async def _clear_ended(self, _: Sequence[None]) -> None:
         """Clear the death counts of sessions that have finished.
 
         If other counts remain, or the database fails, try again later.
@@ -178,7 +183,7 @@ class Quarantine:
         is_left = True
         try:
             slots = slots_of(self._journal.owned, self._journal.count)
-            is_left = await self._journal.suspects.forget_ended(slots, list(self._runtime.agents))
+            is_left = await self._journal.suspects.remove_ended(slots, list(self._runtime.agents))
         except JournalError as error:
             _log.debug("the deaths of sessions are not forgotten yet: %s", error)
         if is_left:

@@ -17,7 +17,7 @@ from actgent.errors.text_escaping import quoted
 from actgent.journal.journal_url import open_journal
 from actgent.journal.postgres.cluster_tables_reader import (
     DeadMessage,
-    drop_dead,
+    delete_dead_letter,
     note_retried,
     read_cluster_key,
     read_dead,
@@ -29,7 +29,7 @@ from actgent.messages import Message
 _FIRST_ERROR = 400
 
 
-async def find_dead(journal: str, message_id: str, *, session_id: str | None = None) -> DeadMessage:
+async def find_dead_letter(journal: str, message_id: str, *, session_id: str | None = None) -> DeadMessage:
     """Return the dead-lettered message with this id; `session_id` restricts the search to one session.
 
     Raises:
@@ -51,7 +51,9 @@ async def find_dead(journal: str, message_id: str, *, session_id: str | None = N
     raise ConfigurationError(f"message {quoted(message_id)} is not dead-lettered{place}: {hint}")
 
 
-async def retry_dead(journal: str, pool: str, message_id: str, *, session_id: str | None = None) -> str:
+async def resend_dead_letter(
+    journal: str, pool: str, message_id: str, *, session_id: str | None = None
+) -> str:
     """Send a dead-lettered message to its session again. After the session has accepted it, return the new message id.
 
     The new id is derived from the old one, so repeated and concurrent calls send the message only once. A dead-lettered
@@ -62,7 +64,7 @@ async def retry_dead(journal: str, pool: str, message_id: str, *, session_id: st
         ServerUnreachable: No node answered in time.
         ActgentError: The session rejected the message, as in `RemoteSession.chat`.
     """
-    dead = await find_dead(journal, message_id, session_id=session_id)
+    dead = await find_dead_letter(journal, message_id, session_id=session_id)
     if dead.is_request:
         await _send_again(journal, pool, dead)
         await note_retried(journal, dead, dead.message_id)
@@ -92,7 +94,7 @@ async def drop_message(journal: str, message_id: str, *, session_id: str | None 
         ConfigurationError: No dead-lettered message has this id, or several have.
         JournalFailed: The database cannot be written.
     """
-    await drop_dead(journal, await find_dead(journal, message_id, session_id=session_id))
+    await delete_dead_letter(journal, await find_dead_letter(journal, message_id, session_id=session_id))
 
 
 async def _send_again(journal: str, pool: str, dead: DeadMessage) -> None:

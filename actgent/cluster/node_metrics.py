@@ -9,7 +9,7 @@ import trio
 
 from actgent.errors.text_escaping import counted
 from actgent.events import EventStream, PartitionsTaken
-from actgent.journal.postgres.session_partitioning import Taken
+from actgent.journal.postgres.session_partitioning import AcquiredPartition
 from actgent.support import span_names as names
 from actgent.support.safe_logging import LogVariable, logger_of
 from actgent.support.tracing_interface import Attribute, OpenSpan
@@ -26,7 +26,7 @@ class _Takeover:
 
     since: float
     span: OpenSpan | None
-    taken: Taken | None = None
+    taken: AcquiredPartition | None = None
 
 
 @attrs.define(eq=False)
@@ -34,7 +34,7 @@ class NodeMetrics:
     """Counters of a node since it started."""
 
     takeovers: Counter[str] = attrs.field(factory=Counter)
-    """Number of acquired partitions by reason: `new`, `given_back` or `died`."""
+    """Number of acquired partitions by reason: never owned (`new`), released by the owner (`given_back`), or owner `died`."""
     takeover_seconds: float = 0.0
     """Total duration of all takeovers in seconds."""
     evicted: int = 0
@@ -47,7 +47,7 @@ class NodeMetrics:
     """Function that is called with the duration of each takeover in seconds; None for no call."""
     _under_way: dict[int, _Takeover] = attrs.field(factory=dict)
 
-    def counted(self) -> dict[str, Any]:
+    def as_counters(self) -> dict[str, Any]:
         """Return all counters by name, for `ClusterStatistics`."""
         fields = attrs.fields(type(self))
         counted = {each.name: getattr(self, each.name) for each in fields if each.name not in _HOW}
@@ -63,7 +63,7 @@ class NodeMetrics:
         span = None if stream.tracing is None else stream.tracing.begin(names.TAKE_OVER, facts)
         self._under_way[partition] = _Takeover(trio.current_time(), span)
 
-    def note_taken(self, taken: Taken) -> None:
+    def note_taken(self, taken: AcquiredPartition) -> None:
         """Record that this node has acquired the partition.
 
         The takeover ends when the partition is served.
@@ -71,7 +71,7 @@ class NodeMetrics:
         if (known := self._under_way.get(taken.partition)) is not None:
             known.taken = taken
 
-    def forget_takeovers(self, partitions: Iterable[int]) -> None:
+    def discard_takeovers(self, partitions: Iterable[int]) -> None:
         """Discard takeovers that did not happen, because another node was first or the database did not answer."""
         for partition in partitions:
             known = self._under_way.pop(partition, None)
@@ -115,7 +115,7 @@ class NodeMetrics:
         return seconds
 
 
-def reason_of(taken: Taken) -> str:
+def reason_of(taken: AcquiredPartition) -> str:
     """Return a word for the reason why this node has acquired the partition, such as `died`.
 
     `new`: no node ever owned the partition. `given_back`: its owner gave it back. `died`: its owner died or

@@ -59,7 +59,7 @@ class _Partition:
     """Epoch in which this node last acquired the partition; 0 if it never did."""
     is_recovered: bool = False
     """True once the deaths of the previous owner are counted. Then requests are served."""
-    cut_epoch: int = 0
+    lost_epoch: int = 0
     """Ownership epoch that this node has lost and whose turns it is still stopping; 0 if there is none."""
     misplaced_since: float | None = None
     """Monotonic time in seconds since which the partition is assigned to another node; None if it is not."""
@@ -122,7 +122,7 @@ class Ownership:
         busy: Collection[int] | None = None
         for number, known in enumerate(self._partitions):
             is_meant = bool(assigned) and assigned[number] == self.node and not self.is_leaving
-            if known.state is PartitionState.UNOWNED and is_meant and not known.cut_epoch:
+            if known.state is PartitionState.UNOWNED and is_meant and not known.lost_epoch:
                 owner = owners.get(number)
                 if (
                     owner is None
@@ -144,10 +144,10 @@ class Ownership:
                     MISPLACED_BUSY_SECONDS if number in (busy or ()) else MISPLACED_SECONDS
                 ):
                     going.append(number)
-        return [*todo, *map(self._start_drain, going[: self._room()])]
+        return [*todo, *map(self._start_drain, going[: self._drain_capacity()])]
 
-    def _room(self) -> int:
-        """Return how many more partitions this node may start to drain (release) now."""
+    def _drain_capacity(self) -> int:
+        """Return the number of further partitions that this node may start to drain (release) now."""
         states = [each.state for each in self._partitions]
         if self.is_leaving:
             return len(states)
@@ -180,7 +180,7 @@ class Ownership:
         if not self.owns(partition, epoch):
             return []
         known = self._partitions[partition]
-        known.state, known.cut_epoch = PartitionState.UNOWNED, epoch
+        known.state, known.lost_epoch = PartitionState.UNOWNED, epoch
         return [PartitionCommand("evict", partition, epoch)]
 
     def note_returned(self, partition: int, epoch: int) -> None:
@@ -210,8 +210,8 @@ class Ownership:
         Return True if the partition is drained now, so that the caller must release it in the database.
         """
         known = self._partitions[partition]
-        if epoch == known.cut_epoch:
-            known.cut_epoch = 0
+        if epoch == known.lost_epoch:
+            known.lost_epoch = 0
             return False
         return known.state is PartitionState.DRAINING and epoch == known.epoch
 

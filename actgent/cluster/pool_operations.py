@@ -139,7 +139,7 @@ async def release(journal: str, pool: str, agent: str) -> None:
         raise ConfigurationError(
             f"agent {quoted(agent)} is hosted by {', '.join(hosting)}: first drain and stop these nodes, or restart them without the agent"
         )
-    if not await layouts.forget_host(journal, pool, agent):
+    if not await layouts.release_agent(journal, pool, agent):
         raise ConfigurationError(f"the pool {quoted(pool)} of this database hosts no agent {quoted(agent)}")
 
 
@@ -156,9 +156,9 @@ async def repartition(journal: str, pool: str, partitions: int) -> int:
         raise ConfigurationError(
             f"the number of partitions can only change while no node runs, but {', '.join(nodes)} run: drain and end them first"
         )
-    before, after = await layouts.begin_move(journal, pool, partitions)
+    before, after = await layouts.begin_repartitioning(journal, pool, partitions)
     if before.generation != after.generation:
-        await layouts.end_move(journal, pool, after.generation)
+        await layouts.end_repartitioning(journal, pool, after.generation)
     return before.partitions
 
 

@@ -38,7 +38,7 @@ from .relay_server import MISDIRECTED
 from .unowned_partition_messages import PendingMessages
 
 ANSWER_SECONDS = 15.0
-"""Seconds for which an answer is awaited, in addition to the seconds that the node was requested_owner to wait."""
+"""Seconds for which an answer is awaited, in addition to the seconds that the request makes the node wait."""
 CONNECT_SECONDS = 2.0
 LOCATE_SECONDS = 1.0
 """Seconds for which a request waits for a reachable owner before `NoOwner` is raised."""
@@ -155,7 +155,7 @@ class _Exchange:
 
     @contextmanager
     def _limit_wait(self, seconds: float) -> Iterator[None]:
-        """Limit the duration of a block to `seconds`. Also end the block when the node loses the partition.
+        """Context manager: end its block after `seconds`, or when the node loses the partition of the request.
 
         Raises:
             ConnectionLost: The connection failed or the time ran out. The request may have had its effect.
@@ -220,7 +220,7 @@ class NodeTransport(Transport):
             while True:
                 for exchange in list(self._open):
                     self._check_owner(exchange)
-                self._forget_ended_nodes()
+                self._close_idle_connections()
                 await self.directory.wait_changed()
         finally:
             self._close()
@@ -236,7 +236,7 @@ class NodeTransport(Transport):
                     and requested_owner.node.name in self.directory.nodes
                 )
 
-    def _forget_ended_nodes(self) -> None:
+    def _close_idle_connections(self) -> None:
         """Close the idle connections to nodes that have ended, because no request is sent to these nodes any more."""
         nodes = self.directory.nodes
         live = {each.address for each in nodes.values()}
@@ -248,7 +248,7 @@ class NodeTransport(Transport):
     # --- requests of this process --------------------------------------------------------
 
     async def call(self, request: RemoteRequest) -> Any:
-        request, over = _adapt(request), trio.current_time() + _inbox_timeout_of(request)
+        request, over = _to_node_request(request), trio.current_time() + _inbox_timeout_of(request)
         while True:
             try:
                 return await self._call(_shorten(request, over - trio.current_time()))
@@ -285,7 +285,7 @@ class NodeTransport(Transport):
     async def _ask(
         self, request: RemoteRequest, http_request: HTTPRequest, seconds: float
     ) -> AsyncGenerator[_Exchange, None]:
-        """Send a request that this process makes itself, with the scope `admin`.
+        """Async context manager: send a request of this process, with the scope `admin`, and give the block the exchange.
 
         `seconds` limits the wait for the response head.
         """
@@ -302,7 +302,7 @@ class NodeTransport(Transport):
 
     @asynccontextmanager
     async def relay(self, request: RelayedRequest, *, seconds: float) -> AsyncGenerator[RelayedAnswer, None]:
-        """Relay a gateway's request once, in an `async with` block with its answer; see `actgent.web.server.request_relay`.
+        """Async context manager: relay a gateway's request once, and give the block the answer.
 
         Raises:
             NoOwner: No live node owns the session.
@@ -314,7 +314,7 @@ class NodeTransport(Transport):
                 yield RelayedAnswer(status=exchange.status, headers=headers, pieces=pieces)
 
     async def has_died(self, node: str) -> bool:
-        """Return True if a node dies within `DEATH_SECONDS`. A planned end is not a death."""
+        """Wait up to `DEATH_SECONDS` until a node has left the pool. Return True if it died, not after a planned end."""
         with trio.move_on_after(DEATH_SECONDS):
             while node in self.directory.nodes:
                 await self.directory.wait_changed()
@@ -343,7 +343,7 @@ class NodeTransport(Transport):
 
     @asynccontextmanager
     async def _exchange(self, request: RelayedRequest, seconds: float) -> AsyncGenerator[_Exchange, None]:
-        """Send a request to the owner node of a session, and yield after the response head.
+        """Async context manager: send a request to a session's owner node, and run the block after the response head.
 
         An empty session id allows any node.
 
@@ -492,7 +492,7 @@ class NodeTransport(Transport):
 async def open_pool_transport(
     journal: str, pool: str, *, key: bytes, now: Callable[[], float], owner: str
 ) -> AsyncGenerator[NodeTransport, None]:
-    """Open an `async with` block with a transport to the nodes of a pool, for a process that is not a node of this pool.
+    """Async context manager: open a transport to the nodes of a pool, for a process that is no node of this pool.
 
     The arguments are those of `follow_pool` and `NodeTransport`, and so are the errors.
     """
@@ -511,11 +511,11 @@ def _name_of(owner: Owner) -> str:
     return "" if owner.node is None else owner.node.name
 
 
-def _adapt(request: RemoteRequest) -> RemoteRequest:
-    """Change a client's request to the format of requests between nodes.
+def _to_node_request(request: RemoteRequest) -> RemoteRequest:
+    """Convert a client's request to the request that is sent to a node.
 
-    A new session gets its id here, because the id determines the node that creates it. Sending a message does not wait for
-    the outcome, which is awaited by further requests.
+    A request for a new session gets a session id here, because the id determines the node. A request with a message does
+    not wait for the outcome: further requests wait for it.
     """
     if request.operation == "post_session":
         return attrs.evolve(request, operation="put_session", session_id=request.key or new_secret(), key="")
@@ -558,7 +558,7 @@ _log = logger_of(__name__)
 
 @asynccontextmanager
 async def follow_pool(journal: str, pool: str) -> AsyncGenerator[PoolDirectory, None]:
-    """Open an `async with` block with the directory of a pool, and keep it current, without joining the pool.
+    """Async context manager: keep a directory of a pool's nodes and partition owners, without joining the pool.
 
     Args:
         journal: Address of the database, `postgresql://...`.

@@ -54,7 +54,7 @@ class RelayServer:
     is_draining: Callable[[str], bool]
     """Function that returns True for the id of a session whose partition this node is draining."""
     wait_released: WaitReleased
-    figures: NodeMetrics
+    metrics: NodeMetrics
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Answer the requests of one connection, one after another, until the connection ends."""
@@ -96,8 +96,8 @@ class RelayServer:
         `gone` is set when the sender has disconnected.
         """
         session_id, http_request = request.session_id, request.http_request
-        is_freeing = self.application.is_served_while_draining(http_request.verb, http_request.path)
-        if session_id and not await self._wait_served(session_id, is_freeing):
+        frees_waiters = self.application.is_served_while_draining(http_request.verb, http_request.path)
+        if session_id and not await self._wait_served(session_id, frees_waiters):
             await response.misdirect(self.directory.owner_of(session_id).epoch)
             return
         response.epoch = self.directory.owner_of(session_id).epoch if session_id else 0
@@ -106,7 +106,7 @@ class RelayServer:
         except Problem as held:
             await response(held.status, orjson.dumps(held.document("")), True, held.headers)  # noqa: FBT003 - as `SendChunk`
             return
-        self.figures.relayed += 1
+        self.metrics.relayed += 1
         try:
             await self.application.answer(request, response, gone)
         except* (trio.BrokenResourceError, trio.ClosedResourceError):  # the sender has gone
@@ -116,15 +116,15 @@ class RelayServer:
         if response.is_open:
             raise trio.BrokenResourceError  # an incomplete stream: close the connection, so that its reader reconnects
 
-    async def _wait_served(self, session_id: str, is_freeing: bool) -> bool:  # noqa: FBT001 - as below
+    async def _wait_served(self, session_id: str, frees_waiters: bool) -> bool:  # noqa: FBT001 - as below
         """Wait while this node is acquiring the session's partition.
 
         Return True if it serves the session. While the partition is drained, only requests that end or continue turns
-        (`is_freeing`) are served.
+        (`frees_waiters`) are served.
         """
         directory = self.directory
         if self.is_draining(session_id):
-            return is_freeing
+            return frees_waiters
         with trio.move_on_after(ACQUIRING_SECONDS):
             while not directory.is_ours(session_id):
                 owner = directory.owner_of(session_id).node
@@ -182,7 +182,7 @@ def _last_chunks(data: bytes) -> bytes:
 async def open_relay_listeners(
     advertise: str | None,
 ) -> AsyncGenerator[tuple[str, list[trio.SocketListener]], None]:
-    """Open an `async with` block with the URL at which other nodes reach this node, and the listening sockets of its port.
+    """Async context manager: listen for other nodes, and give the block this node's URL and listening sockets.
 
     Args:
         advertise: Base URL, `http://HOST:PORT`; port 0 chooses a free one. None listens on a free port of 127.0.0.1.

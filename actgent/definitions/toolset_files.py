@@ -11,7 +11,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from actgent.errors import ConfigurationError, InvalidFile
 from actgent.support.strict_json import load_document
-from actgent.toolsets.mcp import listed_servers, make_server
+from actgent.toolsets.mcp import make_server, read_server_entries
 from actgent.toolsets.openapi import MAX_DOCUMENT_BYTES, OpenAPI
 from actgent.toolsets.toolset import Toolset
 
@@ -87,7 +87,7 @@ def read_servers(folder: Folder, problems: list[InvalidFile], documents: Mapping
         if text is None:
             return {}
         name = folder.name_of(SERVERS)
-        servers = listed_servers(json_object(text, name, 1, label="it"), location=name)
+        servers = read_server_entries(json_object(text, name, 1, label="it"), location=name)
     except InvalidFile as error:
         problems.append(error)
         return {}

@@ -186,7 +186,9 @@ async def register_hosted_agents(membership: Membership | None, agents: Collecti
 def open_membership(
     journal: object, cluster: str | None, *, advertise: str | None, node: str | None
 ) -> AbstractAsyncContextManager[Membership | None]:
-    """Return a block in which this process is a member of a cluster. The block receives the membership; None without a cluster.
+    """Return a context manager that makes this process a member of a cluster while its block runs.
+
+    The block receives the membership; None if `cluster` is None.
 
     Raises:
         ConfigurationError: Several processes cannot share the journal, a name or URL has another form, or the extra is

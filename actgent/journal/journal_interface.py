@@ -481,7 +481,7 @@ class Journal(abc.ABC):
         """
 
 
-def one_of(agents: Sequence[str], session_id: str) -> SessionKey | None:
+def only_session_key(agents: Sequence[str], session_id: str) -> SessionKey | None:
     """Return the key of the session with this id. `agents` are the names of the agents that have a session with this id.
 
     None if `agents` is empty.
@@ -502,8 +502,8 @@ def process_name() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def already_owned(journal: str, owner: str) -> Fenced:
-    """Return the error for a journal that another runtime has opened, with the remedy.
+def already_owned_error(journal: str, owner: str) -> Fenced:
+    """Build the error for a journal that another runtime has opened, with the remedy.
 
     `owner` is the `process_name` of its process, which may be this one.
     """

@@ -25,7 +25,7 @@ class ReadOnlyJournal(GroupedJournal):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self, None]:
-        """Open the journal for reading while the block runs.
+        """Async context manager: open the journal for reading until the block exits.
 
         Raises:
             ConfigurationError: The journal does not exist, an earlier actgent wrote it, or this process owns

@@ -256,8 +256,11 @@ class AgentMessageRecord(FieldRepr):
 make_agent_message_record = fast_constructor(AgentMessageRecord)
 
 
-def refer(record: AgentMessageRecord) -> AgentMessageRecord:
-    """Replace the tool results in a record by references to earlier `CallFinishedRecord` records, so that each result is stored once."""
+def reference_results(record: AgentMessageRecord) -> AgentMessageRecord:
+    """Return a copy of a record whose tool results are replaced by references to earlier `CallFinishedRecord` records.
+
+    So each tool result is stored once.
+    """
     ids = tuple(result.call_id for result in record.message.tool_results)
     return attrs.evolve(record, message=attrs.evolve(record.message, parts=()), results=ids)
 

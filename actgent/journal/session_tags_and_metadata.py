@@ -71,7 +71,7 @@ NO_ANNOTATIONS = SessionAnnotations()
 
 @attrs.frozen(kw_only=True, repr=False)
 class AnnotationChange(FieldRepr):
-    """A change of a session's tags and metadata. `changed_by` creates it from arguments of a program."""
+    """A change of a session's tags and metadata. `make_annotation_change` creates it from arguments of a program."""
 
     add_tags: tuple[str, ...] = ()
     """Tags to add to the session."""
@@ -81,7 +81,7 @@ class AnnotationChange(FieldRepr):
     """New values by key. None removes the key. Other keys keep their values."""
 
 
-def changed_by(
+def make_annotation_change(
     *, add_tags: Iterable[str] = (), remove_tags: Iterable[str] = (), metadata: object = None
 ) -> AnnotationChange:
     """Validate a change of a session's tags and metadata.

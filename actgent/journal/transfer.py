@@ -272,7 +272,7 @@ def copy_with_new_id(
     def record_of(record: Record) -> Record:
         record = attrs.evolve(record, **_task_names(record, tasks))
         if isinstance(record, SessionCreatedRecord | MessageAcceptedRecord | ScheduleRecord):
-            record = attrs.evolve(record, within=_payers(record.within, ids))
+            record = attrs.evolve(record, within=_copy_account_keys(record.within, ids))
         if isinstance(record, SessionCreatedRecord) and record.notify:
             record = attrs.evolve(record, notify=())  # the webhook subscribed to the original only
         match record:
@@ -302,12 +302,14 @@ def _task_names(record: object, tasks: Mapping[str, str]) -> dict[str, Any]:
     return {name: new for name, new in named.items() if new is not None}
 
 
-def _payers(accounts: tuple[AccountKey, ...], ids: Mapping[SessionKey, str]) -> tuple[AccountKey, ...]:
-    """Return a copied session's budget accounts, with old session ids in their keys replaced by the new ids in `ids`."""
-    return tuple(_payer(key, ids) for key in accounts)
+def _copy_account_keys(
+    accounts: tuple[AccountKey, ...], ids: Mapping[SessionKey, str]
+) -> tuple[AccountKey, ...]:
+    """Return the keys of budget accounts, with old session ids replaced by the new ids in `ids`."""
+    return tuple(_copy_account_key(key, ids) for key in accounts)
 
 
-def _payer(key: AccountKey, ids: Mapping[SessionKey, str]) -> AccountKey:
+def _copy_account_key(key: AccountKey, ids: Mapping[SessionKey, str]) -> AccountKey:
     new = ids.get(SessionKey(key.agent, key.session_id))
     if new is None:
         return key

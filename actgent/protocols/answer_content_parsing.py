@@ -366,7 +366,7 @@ def infer_type(content: Any, kinds: Sequence[ClassificationType]) -> Classificat
 def missing_type_error(kinds: Sequence[ClassificationType]) -> ParseError:
     """Return the error for an answer that does not name its type, although it must."""
     return ParseError(
-        f'the answer does not name its type: write "{MESSAGE_TYPE}" with one of {known_names(kinds)}'
+        f'the answer does not name its type: write "{MESSAGE_TYPE}" with one of {join_type_names(kinds)}'
     )
 
 
@@ -382,7 +382,7 @@ def _may_be(kind: ClassificationType, content: Any) -> bool:
     return names is None or not names.isdisjoint(content) or schema_mismatch_reason(kind, content) is None
 
 
-def known_names(kinds: Sequence[ClassificationType]) -> str:
+def join_type_names(kinds: Sequence[ClassificationType]) -> str:
     """Join the names of answer types by commas, for error texts."""
     return ", ".join(kind.name for kind in kinds)
 
@@ -399,6 +399,6 @@ def text_in(content: Any) -> str | None:
     return None
 
 
-def type_named(kinds: Sequence[ClassificationType], name: str) -> ClassificationType | None:
+def find_type(kinds: Sequence[ClassificationType], name: str) -> ClassificationType | None:
     """Return the answer type with this name; None if no answer type has the name."""
     return next((kind for kind in kinds if kind.name == name), None)

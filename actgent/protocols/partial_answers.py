@@ -60,7 +60,7 @@ class StreamingText(FieldRepr):
 
     @property
     def whole(self) -> str:
-        """Text received so far. Unlike `read`, it does not change the time of the next read."""
+        """Text received so far. In contrast to `read`, the use of this property does not count as a read."""
         return "".join(self._chunks)
 
     def read(self) -> str:
@@ -171,10 +171,10 @@ class JSONStringFollower:
 
 
 def follow_strings(partial: Partial) -> Follow:
-    """Return a `Follow` that shows chunks as long as the shown part is one JSON string at the end of the answer.
+    """Return a `Follow` function for protocols that show one JSON string of the answer.
 
-    An escape sequence is appended to the text as a probe: if `partial` shows it decoded, the text ends inside
-    the shown string.
+    The function returns a follower if the received text ends inside this string. To find out, it appends an escape
+    sequence to the text: inside the string, `partial` decodes the sequence.
     """
     return lambda text, visible: (
         JSONStringFollower() if partial(text + _PROBE) == visible + _DECODED_PROBE else None

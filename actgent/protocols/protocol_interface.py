@@ -298,7 +298,7 @@ class TurnView(FieldRepr):
 
 @attrs.frozen(kw_only=True, repr=False)
 class Request(FieldRepr):
-    """What a protocol adds to the conversation for one model call."""
+    """Additions of a protocol to the conversation for one model call, and the model to call."""
 
     tail: str = ""
     """Text at the end of the prompt, for this call only."""
@@ -572,7 +572,7 @@ class Protocol(PromptTemplate, Classifier):
     def halves(self) -> tuple[object, object]:
         """The template, which writes prompts, and the classifier, which parses answers.
 
-        If the protocol is one class, both are it.
+        If one class implements both, both values are the protocol itself.
         """
         return self, self
 
@@ -683,10 +683,10 @@ class _Pair(Protocol):
 
 
 class WithOutput(Protocol):
-    """A protocol whose turns end with a value of one type, in `SendReply.data`.
+    """A protocol whose turns end with a value of the type `output`, which the reply contains as `SendReply.data`.
 
-    The model gets the schema, through the provider's structured output if it has it. The value may be the
-    inner protocol's data, its text, or the whole answer.
+    The model gets the schema as structured output if the provider supports it, else in the prompt. The value is
+    searched in the data and the text of the inner protocol's reply, and in the whole answer.
     """
 
     def __init__(self, protocol: Protocol, output: Any) -> None:

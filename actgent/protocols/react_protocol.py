@@ -22,9 +22,10 @@ from .answer_content_parsing import (
     DIRECT_RESPONSE,
     TOOL_INVOCATION,
     answer_text,
+    find_type,
     infer_type,
     invocation_reason,
-    known_names,
+    join_type_names,
     matching_data,
     missing_type_error,
     outcomes_of_type,
@@ -33,7 +34,6 @@ from .answer_content_parsing import (
     text_in,
     to_call_tools,
     type_mismatch_reason,
-    type_named,
 )
 from .direct_or_react_choice import KeywordStrategy, Mode, Strategy
 from .partial_answers import PartialAnswer, follow_strings
@@ -165,10 +165,10 @@ def _act(value: dict[str, Any], kinds: Sequence[ClassificationType]) -> list[Out
     if action["response_purpose"] == TOOL_INVOCATION:
         return [to_call_tools(content)]
     name = _type_name(action)
-    if name is not None and kinds and not (name == DIRECT_RESPONSE and type_named(kinds, name) is None):
-        kind = type_named(kinds, name)
+    if name is not None and kinds and not (name == DIRECT_RESPONSE and find_type(kinds, name) is None):
+        kind = find_type(kinds, name)
         if kind is None:
-            raise ParseError(f"Unknown messageType: {shown(name)} (known: {known_names(kinds)})")
+            raise ParseError(f"Unknown messageType: {shown(name)} (known: {join_type_names(kinds)})")
         return _typed_outcomes(kind, _wrap_typed_answer(name, content), value)
     if name is None and (kind := infer_type(content, kinds)):
         if (

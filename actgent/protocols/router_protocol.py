@@ -13,12 +13,12 @@ from actgent.structured_output.extract_json import extract_only, loads, parse_pa
 
 from .answer_content_parsing import (
     answer_text,
+    find_type,
     matching_data,
     outcomes_of_type,
     parse_encoded_calls,
     text_in,
     type_mismatch_reason,
-    type_named,
 )
 from .partial_answers import PartialAnswer, follow_strings
 from .prompt_rendering import TYPES, WHO
@@ -126,7 +126,7 @@ def _duplicate_type_reason(value: dict[str, Any], kinds: Kinds) -> str | None:
     name = value.get(MESSAGE_TYPE)
     if (
         not isinstance(name, str)
-        or type_named(kinds, name) is None
+        or find_type(kinds, name) is None
         or name == value.get("second_level_intent")
     ):
         return None
@@ -137,7 +137,7 @@ def _typed_reason(value: dict[str, Any], kinds: Kinds) -> str | None:
     name = value.get("messageType")
     if not isinstance(name, str) or not name.strip():
         return "missing top_level_intent"
-    kind = type_named(kinds, name)
+    kind = find_type(kinds, name)
     return type_mismatch_reason(value, kind) if kind is not None and kind.tool is not None else None
 
 
@@ -165,7 +165,7 @@ def _event(value: dict[str, Any], kinds: Kinds) -> list[Outcome]:
     """Convert an answer `{"messageType", "content"}` to outcomes: an event, or the call of the type's tool."""
     name = value["messageType"]
     content = value.get("content", {key: member for key, member in value.items() if key != "messageType"})
-    kind = type_named(kinds, name)
+    kind = find_type(kinds, name)
     if kind is None or kind.tool is None:
         return [Event(name=name, data=content)]
     data = matching_data(value, kind)

@@ -13,6 +13,7 @@ from .answer_content_parsing import (
     DIRECT_RESPONSE,
     TOOL_INVOCATION,
     answer_text,
+    find_type,
     invocation_reason,
     is_media_only,
     matching_data,
@@ -21,7 +22,6 @@ from .answer_content_parsing import (
     text_in,
     to_call_tools,
     type_mismatch_reason,
-    type_named,
 )
 from .partial_answers import PartialAnswer, follow_strings
 from .prompt_rendering import NAMED_TYPES, WHO
@@ -84,7 +84,7 @@ def _reason(value: Any, kinds: Sequence[ClassificationType]) -> str | None:
         return f"missing content of messageType {quoted(name)}"
     if name == TOOL_INVOCATION:
         return invocation_reason(value["content"], (value, _KEYS))
-    kind = type_named(kinds, name)
+    kind = find_type(kinds, name)
     if name == DIRECT_RESPONSE and kind is None:
         return None if text_in(value["content"]) else "the content of DIRECT_RESPONSE must be text"
     return type_mismatch_reason(value, kind) if kind else _unknown(name, kinds)
@@ -100,7 +100,7 @@ def _outcomes(value: dict[str, Any], kinds: Sequence[ClassificationType]) -> lis
     if name == TOOL_INVOCATION:
         return [to_call_tools(content)]
     text = text_in(content)
-    if kind := type_named(kinds, name):
+    if kind := find_type(kinds, name):
         data = matching_data(value, kind)
         return outcomes_of_type(kind, content if data is None else data, text)
     return [

@@ -163,7 +163,7 @@ class Steps(Protocol):
     def partial(self, text: str) -> str | None:
         if "final_answer" not in text:
             return None
-        step = grown_step(text)
+        step = parse_partial_step(text)
         return step.answer if step and step.kind == "final" and isinstance(step.answer, str) else None
 
     def partial_answer(self) -> PartialAnswer:
@@ -339,7 +339,7 @@ def _call(call: Mapping[str, Any]) -> ToolCall:
 # --- partial answers --------------------------------------------------------------
 
 
-def grown_step(text: str) -> Step | None:
+def parse_partial_step(text: str) -> Step | None:
     """Parse an incomplete answer as a step, only for display. Return None until the answer shows the kind of the step."""
     shown = remove_thinking(text)
     value = parse_partial_json(shown[max(shown.find("{"), 0) :])

@@ -40,7 +40,7 @@ from actgent.journal.cluster_interface import (
     open_membership,
     register_hosted_agents,
 )
-from actgent.journal.journal_interface import Backup, Journal, SessionSummary, one_of
+from actgent.journal.journal_interface import Backup, Journal, SessionSummary, only_session_key
 from actgent.journal.journal_wrappers import AsyncCommitJournal, Redact, RedactedJournal, check_redact
 from actgent.journal.record_types import Record
 from actgent.journal.session_list_queries import Cursor, SessionKey, State
@@ -549,7 +549,7 @@ class Runtime(Introspection, Ratings, Annotations, SessionMigration):
         agents = {name for name in names if self._find_session(SessionKey(name, session_id)) is not None}
         if self.journal is not None:
             agents.update(await self.journal.agents_with_session(session_id))
-        return one_of([*agents], session_id)
+        return only_session_key([*agents], session_id)
 
     def _find_session(self, key: SessionKey) -> SessionContext | None:
         """Return the context of a session in memory, or of an unloaded session whose `Session` object the program holds.

@@ -26,7 +26,7 @@ from actgent.journal.record_types import (
     TurnOptions,
     make_message_accepted_record,
     make_message_end_record,
-    refer,
+    reference_results,
 )
 from actgent.limits_and_schedules.budget import Funding
 from actgent.messages import Message, ToolResult
@@ -220,7 +220,7 @@ class SessionLog(FieldRepr):
         """Add the record of the message with all tool results of an answer. The record omits results that are already recorded."""
         if self._finished:
             self.add_results(record.message.tool_results)
-            record = refer(record)
+            record = reference_results(record)
             self._finished.clear()
         self.add(record)
 

@@ -41,7 +41,7 @@ class StoredFirst:
 
 
 @attrs.define
-class Notes:
+class CallerObservations:
     """Observations of simulated callers and handlers. They survive simulated crashes."""
 
     sent: dict[str, str] = attrs.field(factory=dict)
@@ -50,53 +50,53 @@ class Notes:
     """Number of events before the first call that sent a message, by message id."""
     accepted: dict[str, str] = attrs.field(factory=dict)
     """Session id of each message whose call returned, by message id."""
-    order: list[tuple[int, int, str, str]] = attrs.field(factory=list)
+    chat_calls: list[tuple[int, int, str, str]] = attrs.field(factory=list)
     """Calls of `chat()` that returned: number of events before the call, number after it, message id, session id."""
-    results: dict[tuple[str, str], set[tuple[str, str]]] = attrs.field(factory=dict)
+    received_statuses: dict[tuple[str, str], set[tuple[str, str]]] = attrs.field(factory=dict)
     """Delivery ids and statuses of the tool results that handlers received, by session and call id."""
     replies: dict[str, str] = attrs.field(factory=dict)
     """Session id of each reply that handlers received, by reply id."""
-    final: dict[tuple[str, str], str] = attrs.field(factory=dict)
+    final_failures: dict[tuple[str, str], str] = attrs.field(factory=dict)
     """Kind of the final failure that handlers received for a message, by session and message id."""
-    stopped: dict[str, float] = attrs.field(factory=dict)
+    interrupted_at: dict[str, float] = attrs.field(factory=dict)
     """Time at which `interrupt()` of a message returned, by message id."""
     stopped_turns: set[tuple[str, int]] = attrs.field(factory=set)
     """Pairs of session id and process number: stopping that process ended a turn of the session or of its child sessions."""
     interrupting: set[str] = attrs.field(factory=set)
     """Ids of messages that a caller tried to interrupt."""
-    dropped: dict[str, float] = attrs.field(factory=dict)
+    dropped_at: dict[str, float] = attrs.field(factory=dict)
     """Time at which `interrupt(drop_queued=True)` returned, by id of each message of the session that was accepted before."""
     closing: set[str] = attrs.field(factory=set)
     """Ids of sessions that a caller tried to close or delete."""
     closed: set[str] = attrs.field(factory=set)
     """Ids of sessions whose `aclose()` returned."""
-    close_begun: dict[str, int] = attrs.field(factory=dict)
+    close_processes: dict[str, int] = attrs.field(factory=dict)
     """Number of the simulated process in which `aclose()` of a session began and was not refused, by session id."""
-    removal_ended: dict[str, tuple[float, int]] = attrs.field(factory=dict)
+    removal_ends: dict[str, tuple[float, int]] = attrs.field(factory=dict)
     """End of the last removal of a schedule or task: time and number of the simulated process.
     The key is the text of the schedule, or the id of the task. The call of the removal returned, failed or was cancelled.
     """
-    whole_lives: dict[int, tuple[float, float]] = attrs.field(factory=dict)
-    """Simulated processes that ended normally, some time after the last fault of the journal, by process number.
+    settled_processes: dict[int, tuple[float, float]] = attrs.field(factory=dict)
+    """Simulated processes that ended normally and after a period without journal faults, by process number.
     The values are two times: when all background work was complete, and the end.
     """
-    repaired_lives: set[int] = attrs.field(factory=set)
+    repaired_processes: set[int] = attrs.field(factory=set)
     """Numbers of the simulated processes that ended or died some time after the last fault of the journal.
     No write has an unknown outcome then.
     """
-    due: dict[str, tuple[float, float]] = attrs.field(factory=dict)
+    schedule_times: dict[str, tuple[float, float]] = attrs.field(factory=dict)
     """Time at which a schedule is due and time at which it was set, by text of the schedule."""
     closed_in_journal: set[str] = attrs.field(factory=set)
     """Ids of sessions that are closed in the journal at the end."""
     parents: dict[tuple[str, str], tuple[str, ...] | None] = attrs.field(factory=dict)
     """Agent and id of the parent of each session in the journal at the end, by agent and id; None without a parent."""
-    left_open: set[tuple[str, str]] = attrs.field(factory=set)
+    children_left_open: set[tuple[str, str]] = attrs.field(factory=set)
     """Agents and ids of the child sessions that a close has left open, because their agents were not running."""
     open_in_journal: set[tuple[str, str]] = attrs.field(factory=set)
     """Agents and ids of the sessions that are open in the journal at the end."""
-    decided: dict[str, list[tuple[str, str, str]]] = attrs.field(factory=dict)
+    decisions: dict[str, list[tuple[str, str, str]]] = attrs.field(factory=dict)
     """Session id, call id and kind of each decision whose `answer()` returned, by approval id."""
-    timed: dict[str, tuple[str, str]] = attrs.field(factory=dict)
+    timed_states: dict[str, tuple[str, str]] = attrs.field(factory=dict)
     """Session id and state of each schedule and task, by its text or id.
 
     The state is that of the last call. It is "setting" or "removing" if the outcome is unknown, and "failed" or "kept" if the
@@ -108,22 +108,22 @@ class Notes:
     """Limit of model calls of a session, by session id."""
     requests: dict[str, int] = attrs.field(factory=dict)
     """Number of model requests of a session, by session id."""
-    gone: set[str] = attrs.field(factory=set)
+    deleted_sessions: set[str] = attrs.field(factory=set)
     """Ids of the sessions whose deletion returned and that no caller has created again."""
-    erased: set[str] = attrs.field(factory=set)
+    erased_messages: set[str] = attrs.field(factory=set)
     """Ids of the messages that were accepted before a deletion of their session, which returned. Callers never send them again."""
-    annotated: dict[tuple[str, str], set[str]] = attrs.field(factory=dict)
+    annotated_keys: dict[tuple[str, str], set[str]] = attrs.field(factory=dict)
     """Keys of the metadata that calls of `annotate()` have added, by agent and session id."""
-    opened: dict[str, int] = attrs.field(factory=dict)
+    open_counts: dict[str, int] = attrs.field(factory=dict)
     """Number of calls that have opened a session, by session id."""
-    given_up: dict[str, tuple[float, int, bool]] = attrs.field(factory=dict)
+    abandoned_messages: dict[str, tuple[float, int, bool]] = attrs.field(factory=dict)
     """Messages that callers never send again, by message id: their last call was refused or cancelled.
     The values are the time, the number of the simulated process, and False if a crash of this process may bring the
     message back.
     """
-    told_results: dict[str, tuple[str, str]] = attrs.field(factory=dict)
+    last_statuses: dict[str, tuple[str, str]] = attrs.field(factory=dict)
     """Session id and status of the last tool result that handlers received for a call, by call id."""
-    ended_lives: set[int] = attrs.field(factory=set)
+    undisturbed_processes: set[int] = attrs.field(factory=set)
     """Numbers of the simulated processes that were not killed and had no fault of the journal."""
     schedule_ids: dict[str, str] = attrs.field(factory=dict)
     """Id of each schedule whose call has returned, by text of the schedule."""
@@ -154,12 +154,12 @@ class Notes:
     def is_valid(self, session_id: str, era: int) -> bool:
         """Return True if no deletion of the session overlaps a call that began in the era `era` and ends now.
 
-        Only then may the result of the call be recorded.
+        The result of a call that overlaps a deletion must not be recorded.
         """
         return era % 2 == 0 and era == self.era(session_id)
 
     def begin_erasure(self, session_id: str) -> None:
-        """Forget what callers observed of a session, because its deletion begins.
+        """Remove the observations of a session, because its deletion begins.
 
         Until the deletion ends, calls to the session are not recorded.
         """
@@ -169,37 +169,46 @@ class Notes:
         self._erasing[session_id] = accepted - self.in_flight.keys()
         for message_id in [each for each, known in self.sent.items() if known == session_id]:
             self.accepted.pop(message_id, None)
-        self.final = {
-            key: kind for key, kind in self.final.items() if root_of(key[0]) not in ("", session_id)
+        self.final_failures = {
+            key: kind for key, kind in self.final_failures.items() if root_of(key[0]) not in ("", session_id)
         }
-        self.stopped = {key: at for key, at in self.stopped.items() if not key.startswith(f"{session_id}-")}
-        self.dropped = {key: at for key, at in self.dropped.items() if not key.startswith(f"{session_id}-")}
+        self.interrupted_at = {
+            key: at for key, at in self.interrupted_at.items() if not key.startswith(f"{session_id}-")
+        }
+        self.dropped_at = {
+            key: at for key, at in self.dropped_at.items() if not key.startswith(f"{session_id}-")
+        }
         self.replies = {
             key: known for key, known in self.replies.items() if root_of(known) not in ("", session_id)
         }
-        self.told_results = {
-            key: each for key, each in self.told_results.items() if root_of(each[0]) not in ("", session_id)
+        self.last_statuses = {
+            key: each for key, each in self.last_statuses.items() if root_of(each[0]) not in ("", session_id)
         }
-        self.given_up = {
-            key: each for key, each in self.given_up.items() if not key.startswith(f"{session_id}-")
+        self.abandoned_messages = {
+            key: each for key, each in self.abandoned_messages.items() if not key.startswith(f"{session_id}-")
         }
-        self.order = [each for each in self.order if each[3] != session_id]
+        self.chat_calls = [each for each in self.chat_calls if each[3] != session_id]
         self.closed.discard(session_id)
-        self.close_begun.pop(session_id, None)
+        self.close_processes.pop(session_id, None)
         self.requests.pop(session_id, None)
-        self.annotated = {key: found for key, found in self.annotated.items() if key[1] != session_id}
-        self.limits.pop(session_id, None)
-        self.decided = {
-            key: [each for each in found if root_of(each[0]) not in ("", session_id)]
-            for key, found in self.decided.items()
+        self.annotated_keys = {
+            key: found for key, found in self.annotated_keys.items() if key[1] != session_id
         }
-        self.timed = {
+        self.limits.pop(session_id, None)
+        self.decisions = {
+            key: [each for each in found if root_of(each[0]) not in ("", session_id)]
+            for key, found in self.decisions.items()
+        }
+        self.timed_states = {
             key: (known, "unknown" if known == session_id else state)
-            for key, (known, state) in self.timed.items()
+            for key, (known, state) in self.timed_states.items()
         }
 
     def note_sending(self, message_id: str) -> None:
-        """Record that a caller is sending a message. A session that is created during a deletion may have this message."""
+        """Record that a caller is sending a message now, so that a running deletion may not have erased the message.
+
+        The message may have created the session again.
+        """
         for accepted in self._erasing.values():
             accepted.discard(message_id)
 
@@ -209,4 +218,4 @@ class Notes:
         Messages that were accepted before the deletion are never sent again.
         """
         self._eras[session_id] = self.era(session_id) + 1
-        self.erased.update(self._erasing.pop(session_id, ()))
+        self.erased_messages.update(self._erasing.pop(session_id, ()))

@@ -36,7 +36,7 @@ from actgent.testing.session_history_consistency import (
     message_marks,
 )
 
-from .caller_observations import COPY_PREFIX, Notes, ObservationKind
+from .caller_observations import COPY_PREFIX, CallerObservations, ObservationKind
 from .run_report import SessionStory, Story
 from .simulated_world import START
 
@@ -46,7 +46,9 @@ CLOCK_SLACK_SECONDS = 0.001
 """Maximum difference between the simulated time and the time in a record: two readings of the clock are never equal."""
 
 
-def check_run(story: Story, notes: Notes, effects: Mapping[tuple[str, str], str]) -> Iterator[str]:
+def check_run(
+    story: Story, notes: CallerObservations, effects: Mapping[tuple[str, str], str]
+) -> Iterator[str]:
     """Yield a description of each violated guarantee of a simulated run.
 
     Args:
@@ -58,7 +60,7 @@ def check_run(story: Story, notes: Notes, effects: Mapping[tuple[str, str], str]
         if _is_unsupervised((session.agent, session.id), notes):
             yield from (f"{session.id}: {problem}" for problem in find_contradictions(session.records))
             if COPY_PREFIX in session.id and any(
-                isinstance(each, ScheduleRecord) and each.description in notes.timed
+                isinstance(each, ScheduleRecord) and each.description in notes.timed_states
                 for each in session.records
             ):  # a tool may set other schedules in a copy
                 yield f"{session.id} is a copy, but it has schedules"
@@ -89,18 +91,18 @@ def check_run(story: Story, notes: Notes, effects: Mapping[tuple[str, str], str]
             yield f"{message_id} was accepted, but the journal does not have it"
 
 
-def _is_unsupervised(key: tuple[str, ...], notes: Notes) -> bool:
-    """Return True if a session or one of its parents is a copy, or stayed open when its parent was closed.
+def _is_unsupervised(key: tuple[str, ...], notes: CallerObservations) -> bool:
+    """Return True if the last simulated process does not wait for the work of a session.
 
-    The last simulated process does not wait for the work of these sessions.
+    Such a session, or one of its ancestors, is a copy, or stayed open when its parent was closed.
     """
     above: tuple[str, ...] | None = key
-    while above is not None and COPY_PREFIX not in above[1] and above not in notes.left_open:
+    while above is not None and COPY_PREFIX not in above[1] and above not in notes.children_left_open:
         above = notes.parents.get((above[0], above[1]))
     return above is not None
 
 
-def _check_messages(session: SessionStory, notes: Notes) -> Iterator[str]:
+def _check_messages(session: SessionStory, notes: CallerObservations) -> Iterator[str]:
     """Check that each accepted message ends exactly once. Yield a description of each violation.
 
     A message may be accepted again only after an end that allows it.
@@ -117,12 +119,12 @@ def _check_messages(session: SessionStory, notes: Notes) -> Iterator[str]:
             (session.agent, session.id), notes.sent[message_id], notes
         ):
             yield f"message {message_id} of {notes.sent[message_id]} is in {session.id}"
-        final = notes.final.get((session.id, message_id))
+        final = notes.final_failures.get((session.id, message_id))
         if final is not None and not (found[-1] == final or (final in REPEATABLE_ENDS and final in found)):
             yield f"{message_id} was reported as failed ({final}), but the journal has {found[-1]}"
 
 
-def _is_below(key: tuple[str, ...], session_id: str, notes: Notes) -> bool:
+def _is_below(key: tuple[str, ...], session_id: str, notes: CallerObservations) -> bool:
     """Return True if the session `key` is the session `session_id`, or a child session to which a handoff forwards its messages."""
     above: tuple[str, ...] | None = key
     while above is not None and above[1] != session_id:
@@ -134,7 +136,7 @@ def _is_not_close(record: Record) -> bool:
     return not isinstance(record, SessionClosedRecord)
 
 
-def _check_acceptance_order(session: SessionStory, notes: Notes) -> Iterator[str]:
+def _check_acceptance_order(session: SessionStory, notes: CallerObservations) -> Iterator[str]:
     """Check that a message whose `chat()` returned before another call began comes first in the journal."""
     accepted = [each.message.id for each in session.records if isinstance(each, MessageAcceptedRecord)]
     counts = Counter(accepted)  # a message that was accepted twice has no single place
@@ -142,19 +144,19 @@ def _check_acceptance_order(session: SessionStory, notes: Notes) -> Iterator[str
     yield from check_order(_calls_to(session, notes), places)
 
 
-def _calls_to(session: SessionStory, notes: Notes) -> Iterator[ClientCall]:
+def _calls_to(session: SessionStory, notes: CallerObservations) -> Iterator[ClientCall]:
     """Yield the calls of `chat()` to a session that have returned."""
-    for began, returned, message_id, session_id in notes.order:
+    for began, returned, message_id, session_id in notes.chat_calls:
         if session_id == session.id:
             yield ClientCall(session_id=session.id, message_id=message_id, began=began, ended=returned)
 
 
-def _check_stopped(session: SessionStory, notes: Notes) -> Iterator[str]:
+def _check_stopped(session: SessionStory, notes: CallerObservations) -> Iterator[str]:
     """Check that no model answers a message whose turn begins after its `interrupt()` has returned."""
     counts = Counter(
         each.message.id for each in session.records if isinstance(each, MessageAcceptedRecord)
     )  # a dropped message that was accepted twice may have ended before, so that it may be answered
-    stops = {each: at for each, at in notes.dropped.items() if counts[each] == 1} | notes.stopped
+    stops = {each: at for each, at in notes.dropped_at.items() if counts[each] == 1} | notes.interrupted_at
     current = ""
     for record in session.records:
         if isinstance(record, MessageAppendedRecord):
@@ -206,7 +208,7 @@ def _check_result(
         yield f"{name} is reported as cancelled, but began"
 
 
-def _check_stored_first(session: SessionStory, notes: Notes) -> Iterator[str]:
+def _check_stored_first(session: SessionStory, notes: CallerObservations) -> Iterator[str]:
     """Check that the journal stored each record before a caller observed its content, so that no crash can undo it."""
     series = notes.series.get((session.agent, session.id))
     for each in notes.stored_first:
@@ -255,14 +257,14 @@ def _is_stored(kind: ObservationKind, name: str, records: Sequence[Record]) -> b
             return counted >= int(name)
 
 
-def _check_delivery(notes: Notes) -> Iterator[str]:
+def _check_delivery(notes: CallerObservations) -> Iterator[str]:
     """Check that handlers never receive two different outcomes of one tool call."""
-    for (session_id, call_id), outcomes in notes.results.items():
+    for (session_id, call_id), outcomes in notes.received_statuses.items():
         if len(outcomes) > 1:
             yield f"handlers of {session_id} received {len(outcomes)} outcomes of call {call_id}: {sorted(outcomes)}"
 
 
-def _check_closed(notes: Notes) -> Iterator[str]:
+def _check_closed(notes: CallerObservations) -> Iterator[str]:
     """Check that each session that a caller closed or deleted is closed or deleted in the journal.
 
     A close whose caller was cancelled, or whose write failed, must be complete at the end of the process if there was no other
@@ -271,33 +273,33 @@ def _check_closed(notes: Notes) -> Iterator[str]:
     is_open = {session_id for _, session_id in notes.open_in_journal}
     for session_id in sorted(notes.closed - notes.closed_in_journal):
         yield f"aclose() of {session_id} returned, but the session is open in the journal"
-    for session_id, life in notes.close_begun.items():
-        if life in notes.whole_lives and session_id in is_open - notes.closed:
+    for session_id, life in notes.close_processes.items():
+        if life in notes.settled_processes and session_id in is_open - notes.closed:
             yield f"aclose() of {session_id} began in life {life}, but the session is open in the journal"
-    for session_id in sorted(notes.gone):
+    for session_id in sorted(notes.deleted_sessions):
         if any(known == session_id for _, known in notes.parents):
             yield f"delete_session() of {session_id} returned, but the session is in the journal"
 
 
-def _check_trees(notes: Notes) -> Iterator[str]:
+def _check_trees(notes: CallerObservations) -> Iterator[str]:
     """Check that each open session has an open parent, and that the journal has the parent of each session."""
     for key, parent in notes.parents.items():
         if parent is None:
             continue
         if parent not in notes.parents:
             yield f"{key[1]} is in the journal, but its parent {parent[1]} was deleted"
-        elif key in notes.open_in_journal - notes.left_open and parent not in notes.open_in_journal:
+        elif key in notes.open_in_journal - notes.children_left_open and parent not in notes.open_in_journal:
             yield f"{key[1]} is open in the journal, but its parent {parent[1]} is closed"
 
 
-def _check_limits(notes: Notes) -> Iterator[str]:
+def _check_limits(notes: CallerObservations) -> Iterator[str]:
     """Check that no session has exceeded its limit of model calls over all simulated processes."""
     for session_id, limit in notes.limits.items():
         if (count := notes.requests.get(session_id, 0)) > limit:
             yield f"{session_id} has a limit of {limit} model calls, but made {count}"
 
 
-def _check_replies(session: SessionStory, notes: Notes) -> Iterator[str]:
+def _check_replies(session: SessionStory, notes: CallerObservations) -> Iterator[str]:
     """Check that the journal has each reply that handlers received."""
     recorded = set[str]()
     for record in session.records:
@@ -310,7 +312,7 @@ def _check_replies(session: SessionStory, notes: Notes) -> Iterator[str]:
             yield f"handlers of {session_id} received the reply {reply_id}, but the journal does not have it"
 
 
-def _check_decisions(session: SessionStory, notes: Notes) -> Iterator[str]:
+def _check_decisions(session: SessionStory, notes: CallerObservations) -> Iterator[str]:
     """Check that each approval has exactly one decision: the decision of the `answer()` call that returned."""
     recorded = dict[str, set[str]]()
     for record in session.records:
@@ -320,7 +322,7 @@ def _check_decisions(session: SessionStory, notes: Notes) -> Iterator[str]:
         if len(names) > 1:
             yield f"the approval {approval_id} has the decisions {' and '.join(sorted(names))} in the journal"
     began = {run.call_id for run in session.began}
-    for approval_id, decisions in notes.decided.items():
+    for approval_id, decisions in notes.decisions.items():
         own = [(call_id, name) for session_id, call_id, name in decisions if session_id == session.id]
         if len(own) > 1:
             yield f"{len(own)} decisions of the approval {approval_id} returned"
@@ -331,18 +333,18 @@ def _check_decisions(session: SessionStory, notes: Notes) -> Iterator[str]:
                 yield f"the call {call_id} of {session.id} was rejected, but it began"
 
 
-def _check_given_up(session: SessionStory, notes: Notes) -> Iterator[str]:
+def _check_given_up(session: SessionStory, notes: CallerObservations) -> Iterator[str]:
     """Check that no turn answers a message whose call was refused or cancelled, unless the caller has repeated the call."""
     for record in session.records:
-        if not isinstance(record, MessageAppendedRecord) or record.message_id not in notes.given_up:
+        if not isinstance(record, MessageAppendedRecord) or record.message_id not in notes.abandoned_messages:
             continue
-        at, life, is_certain = notes.given_up[record.message_id]
+        at, life, is_certain = notes.abandoned_messages[record.message_id]
         is_late = record.at > START + at + CLOCK_SLACK_SECONDS
-        if is_late and (is_certain or life in notes.ended_lives):
+        if is_late and (is_certain or life in notes.undisturbed_processes):
             yield f"{record.message_id} was refused or cancelled at {at:.3f}, but its turn began later"
 
 
-def _check_turn_order(session: SessionStory, notes: Notes) -> Iterator[str]:
+def _check_turn_order(session: SessionStory, notes: CallerObservations) -> Iterator[str]:
     """Check that turns begin in the order of the calls that sent the messages, even after a restart."""
     found = [each.message for each in session.records if isinstance(each, MessageAcceptedRecord)]
     counts = Counter(message.id for message in found)
@@ -357,10 +359,10 @@ def _check_turn_order(session: SessionStory, notes: Notes) -> Iterator[str]:
         yield f"{problem}, by the beginnings of the turns"
 
 
-def _check_told_results(session: SessionStory, notes: Notes) -> Iterator[str]:
+def _check_told_results(session: SessionStory, notes: CallerObservations) -> Iterator[str]:
     """Check that the journal has each tool result that handlers received."""
     recorded = {each.call_id: each.status for each in calls_and_results(session.records)[1]}
-    for call_id, (session_id, status) in notes.told_results.items():
+    for call_id, (session_id, status) in notes.last_statuses.items():
         if session_id == session.id and recorded.get(call_id) != status:
             yield (
                 f"handlers of {session_id} received a result of {call_id} with the status {status}, "
@@ -368,31 +370,31 @@ def _check_told_results(session: SessionStory, notes: Notes) -> Iterator[str]:
             )
 
 
-def _check_timed(session: SessionStory, notes: Notes) -> Iterator[str]:
+def _check_timed(session: SessionStory, notes: CallerObservations) -> Iterator[str]:
     """Check that each schedule has sent one message and each task one report, unless a caller has removed it."""
     marks = message_marks(session.records)
     accepted = [each.message for each in session.records if isinstance(each, MessageAcceptedRecord)]
     found = [message for message in accepted if marks[message.id][-1] != REFUSED]
-    for key, (session_id, state) in notes.timed.items():
+    for key, (session_id, state) in notes.timed_states.items():
         if session_id != session.id:
             continue
         count = len({message.id for message in found if _is_from(message, key)})
-        is_repaired = notes.removal_ended.get(key, (0.0, 0))[1] in notes.repaired_lives
+        is_repaired = notes.removal_ends.get(key, (0.0, 0))[1] in notes.repaired_processes
         is_kept = state == "kept" and is_repaired
         yield from _check_removal([each for each in found if _is_from(each, key)], key, notes)
-        if count and key in notes.due and session.id not in notes.closing:
+        if count and key in notes.schedule_times and session.id not in notes.closing:
             yield from _check_punctual(session, notes, key)
         if count > 1:
             yield f"{key} has {count} messages in {session.id}"
         elif count and (state == "removed" or (state == "failed" and is_repaired)):
             yield f"{key} was {'removed' if state == 'removed' else 'not set'}, but sent a message to {session.id}"
-        elif count and state == "cancelled" and notes.removal_ended[key][1] in notes.ended_lives:
+        elif count and state == "cancelled" and notes.removal_ends[key][1] in notes.undisturbed_processes:
             yield f"the call that set {key} was cancelled, but it sent a message to {session.id}"
         elif not count and (state in ("set", "sent") or is_kept) and session.id not in notes.closing:
             yield f"{key} was set, but sent no message to {session.id}"
 
 
-def _check_removal(sent: Sequence[Message], key: str, notes: Notes) -> Iterator[str]:
+def _check_removal(sent: Sequence[Message], key: str, notes: CallerObservations) -> Iterator[str]:
     """Check that a schedule or task whose removal returned False had already sent its message.
 
     The message must not be a report of the removal itself.
@@ -402,11 +404,11 @@ def _check_removal(sent: Sequence[Message], key: str, notes: Notes) -> Iterator[
         key: Text of the schedule, or id of the task.
         notes: Observations of callers.
     """
-    session_id, state = notes.timed[key]
+    session_id, state = notes.timed_states[key]
     if not sent or state != "sent":
         return
-    at, life = notes.removal_ended[key]
-    if life in notes.ended_lives and sent[0].created_at > START + at + CLOCK_SLACK_SECONDS:
+    at, life = notes.removal_ends[key]
+    if life in notes.undisturbed_processes and sent[0].created_at > START + at + CLOCK_SLACK_SECONDS:
         yield f"the removal of {key} found nothing at {at:.3f}, but its message was sent later"
     is_cancellation = any(isinstance(part, Text) and CLOSED_REASON in part.text for part in sent[0].parts)
     # A crash may interrupt the close of the session after the close of its task, which then reports this close.
@@ -414,12 +416,12 @@ def _check_removal(sent: Sequence[Message], key: str, notes: Notes) -> Iterator[
         yield f"{key} was cancelled, and its report says so"
 
 
-def _check_punctual(session: SessionStory, notes: Notes, key: str) -> Iterator[str]:
+def _check_punctual(session: SessionStory, notes: CallerObservations, key: str) -> Iterator[str]:
     """Check that a schedule has fired in the first simulated process that was able to fire it."""
-    due, set_at = notes.due[key]
+    due, set_at = notes.schedule_times[key]
     sent = [each.message for each in session.records if isinstance(each, MessageAcceptedRecord)]
     fired_at = min(each.created_at for each in sent if _is_from(each, key)) - START
-    for number, (ready, end) in notes.whole_lives.items():
+    for number, (ready, end) in notes.settled_processes.items():
         if max(due, set_at, ready) + PUNCTUAL_SECONDS < min(end, fired_at):
             yield f"{key} was due at {due:.3f}, but life {number} did not send its message to {session.id}"
             return

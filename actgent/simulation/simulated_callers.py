@@ -34,7 +34,7 @@ from actgent.limits_and_schedules.limits import Limits
 from actgent.runtime.runtime import Runtime
 from actgent.sessions.session_context import host_of
 
-from .caller_observations import COPY_PREFIX, TASK_PREFIX, Notes, ObservationKind
+from .caller_observations import COPY_PREFIX, TASK_PREFIX, CallerObservations, ObservationKind
 from .fault_and_workload_plan import FaultKind, SeedPlan, call_kinds
 from .random_model import SLOW_SECONDS
 from .run_report import Story
@@ -98,7 +98,7 @@ class Callers:
         world: World,
         plan: SeedPlan,
         story: Story,
-        notes: Notes,
+        notes: CallerObservations,
         *,
         program: Program,
         runtime: Runtime,
@@ -108,8 +108,9 @@ class Callers:
         on_return: Callable[[], None],
         last_failure: Callable[[], float],
     ) -> None:
-        """Args: `report` receives a description of each broken rule; `is_last` is True if nothing may fail.
+        """Create the callers of one simulated process. `is_last` is True for the last process, in which nothing may fail.
 
+        `report` receives a description of each broken rule.
         `note_stored` gets the kind, the name, the agent and the session of each observation whose record must be stored.
         `on_return` is called after each call that has returned. It may kill the simulated process. `last_failure` returns the
         time of the last failure of the journal.
@@ -144,7 +145,7 @@ class Callers:
 
     @contextmanager
     def _ignoring_errors(self, call: str, *others: type[ActgentError]) -> Iterator[None]:
-        """Ignore the errors that a call in the block may raise under faults. Report other errors of actgent."""
+        """Context manager: ignore the errors that faults may cause in its block. Report other errors of actgent."""
         try:
             yield
         except ActgentError as error:
@@ -155,7 +156,10 @@ class Callers:
     async def _patience(
         self, kind: str, name: str, options: tuple[float, ...] = _SHORT_SECONDS, *, is_long: bool = False
     ) -> AsyncIterator[trio.CancelScope]:
-        """Run a block with a caller's call. In seeds with cancelled calls, cancel the block after some time or at a write."""
+        """Async context manager for a caller's call. In seeds with cancelled calls, it cancels its block at a drawn moment.
+
+        The moment is some time after the begin, or before or after a write to the journal.
+        """
         choices = self.world.choices
         limit = SLOW_SECONDS * 10 if is_long else MAX_CALL_SECONDS
         seconds, moment, countdown = limit, "", 0
@@ -181,7 +185,7 @@ class Callers:
 
     @contextmanager
     def _note_running(self, name: str) -> Iterator[None]:
-        """Record a call as running during the block."""
+        """Context manager: list a call in `running_calls` while its block runs."""
         call = RunningCall(name)
         self.running_calls[call] = None
         try:
@@ -191,7 +195,10 @@ class Callers:
 
     @contextmanager
     def _at_moment(self, moment: str, countdown: int, fn: Callable[[], object]) -> Iterator[None]:
-        """During the block, call `fn` when the moment `moment` occurs for the `countdown`-th time; never if `moment` is empty."""
+        """Context manager: call `fn` when `moment` occurs for the `countdown`-th time in its block.
+
+        An empty moment never occurs.
+        """
         left = countdown
 
         def watch(name: str) -> None:
@@ -208,7 +215,7 @@ class Callers:
             yield
 
     async def _pause(self, name: str, options: tuple[float, ...]) -> None:
-        """Wait for one of these times in seconds, for a write to the journal, or for the begin of another caller's call."""
+        """Wait for a drawn time of `options` in seconds, a write to the journal, or the start of another caller's call."""
         choices = self.world.choices
         seconds = choices.pick(name, options)
         moment = choices.pick(f"{name}: until", ("", "", "begin", *_MOMENTS))
@@ -269,7 +276,7 @@ class Callers:
         notes = self.notes
         limit = notes.limits.get(session_id)
         while True:  # noqa: ASYNC913 - each path waits
-            notes.opened[session_id] = notes.opened.get(session_id, 0) + 1
+            notes.open_counts[session_id] = notes.open_counts.get(session_id, 0) + 1
             self._opening[session_id] = self._opening.get(session_id, 0) + 1
             try:
                 session = await agent.ensure_session(
@@ -285,7 +292,7 @@ class Callers:
             except JournalError:
                 await trio.sleep(1)
             else:
-                notes.gone.discard(session_id)
+                notes.deleted_sessions.discard(session_id)
                 return session
             finally:
                 self._opening[session_id] -= 1
@@ -335,8 +342,8 @@ class Callers:
         for message_id in self.plan.messages:
             if (
                 not message_id.startswith(prefix)
-                or message_id in notes.erased
-                or message_id in notes.given_up
+                or message_id in notes.erased_messages
+                or message_id in notes.abandoned_messages
             ):
                 continue
             copies = 1
@@ -352,12 +359,17 @@ class Callers:
 
     async def _send_until_accepted(self, agent: Agent, session_id: str, message_id: str, copy: int) -> None:
         name = f"retry of {message_id.rpartition('-')[0]}" if not copy else f"copy of {message_id}"
-        while message_id not in self.notes.erased:
+        while message_id not in self.notes.erased_messages:
             era = self.notes.era(session_id)
             session = await self._open(agent, session_id)
-            if session is None or message_id in self.notes.erased:  # it may have been deleted in the meantime
+            if (
+                session is None or message_id in self.notes.erased_messages
+            ):  # it may have been deleted in the meantime
                 return
-            if await self._send(agent, session, message_id, era) or message_id in self.notes.given_up:
+            if (
+                await self._send(agent, session, message_id, era)
+                or message_id in self.notes.abandoned_messages
+            ):
                 return
             await trio.sleep(self.world.choices.pick(name, (0.1, 2)))
 
@@ -376,7 +388,7 @@ class Callers:
         world.record("call", f"ada {'runs' if waits else 'says'} {text!r} in {session.id}{shown}")
         is_new = message_id not in notes.first_sent
         begun = notes.first_sent.setdefault(message_id, len(world.events))
-        notes.given_up.pop(message_id, None)
+        notes.abandoned_messages.pop(message_id, None)
         started = world.now
         notes.note_sending(message_id)
         if self._chance["slow"] and not waits:
@@ -415,7 +427,7 @@ class Callers:
             notes.accepted[message_id] = session.id
             self._note_stored("acceptance", message_id, agent.name, session.id)
             if not waits and not options:
-                notes.order.append((begun, len(world.events), message_id, session.id))
+                notes.chat_calls.append((begun, len(world.events), message_id, session.id))
         return True
 
     async def _check_superseded(self, session: Session, message_id: str, open_before: set[str]) -> None:
@@ -438,7 +450,7 @@ class Callers:
                 self._report(f"an urgent message did not end the suspended turn of {session.id}")
 
     def _give_up(self, message_id: str, session_id: str, era: int, *, is_certain: bool) -> None:
-        """In some seeds, make a client whose call was refused or cancelled never send its message again.
+        """In some seeds, record that a client never sends a message again, because its call was refused or cancelled.
 
         `is_certain` is False if a crash may restore the message.
         """
@@ -451,7 +463,7 @@ class Callers:
             and self._happens(f"{message_id} is given up", "cancel")
         ):
             self.world.record("call", f"ada gives {message_id} up")
-            notes.given_up[message_id] = (self.world.now, self._life.number, is_certain)
+            notes.abandoned_messages[message_id] = (self.world.now, self._life.number, is_certain)
 
     def _draw_options(self, message_id: str, session: Session) -> tuple[dict[str, Any], bool]:
         """Draw the options of `chat()`. Also return True if the caller waits for the answer.
@@ -543,10 +555,10 @@ class Callers:
                     await session.interrupt(drop_queued=True)
                 if self._is_alive and notes.is_valid(session.id, era):
                     if message_id:
-                        notes.stopped.setdefault(message_id, world.now)
+                        notes.interrupted_at.setdefault(message_id, world.now)
                         self._note_stored("interrupt", message_id, session.agent_name, session.id)
                     for each in () if message_id else dropped:
-                        notes.dropped.setdefault(each, world.now)
+                        notes.dropped_at.setdefault(each, world.now)
 
     async def _close(self, session: Session, era: int) -> None:
         notes = self.notes
@@ -568,7 +580,7 @@ class Callers:
             if isinstance(error, NotRunning) and self._is_alive and is_running:
                 self._report(f"aclose() of {session.id} raised {error!r}, but its agent is running")
         if is_known and self._is_alive and notes.is_valid(session.id, era):
-            notes.close_begun.setdefault(session.id, self._life.number)
+            notes.close_processes.setdefault(session.id, self._life.number)
         if continues and self._is_alive:
             self.world.note_moment(CLOSE_CONTINUES)
 
@@ -603,7 +615,7 @@ class Callers:
         backoff = 1
         while not all(event.is_set() for event in finished.values()):
             await self._pause("approver delay", tuple(factor * backoff * each for each in (0.5, 5, 60, 900)))
-            decided = set(self.notes.decided)
+            decided = set(self.notes.decisions)
             found: tuple[Approval, ...] = ()
             with self._ignoring_errors("approvals()"):
                 found = await agent.approvals()
@@ -651,7 +663,7 @@ class Callers:
         finally:
             begun.pop()
         if self._is_alive and not scope.cancelled_caught and notes.is_valid(approval.session_id, era):
-            notes.decided.setdefault(approval.id, []).append((approval.session_id, approval.call_id, name))
+            notes.decisions.setdefault(approval.id, []).append((approval.session_id, approval.call_id, name))
             self._note_stored("decision", approval.id, agent.name, approval.session_id)
 
     # --- schedules and tasks ----------------------------------------------------------------------
@@ -676,7 +688,7 @@ class Callers:
             if set_up is not None:
                 self.notes.schedule_ids[text] = set_up.id
                 if not self.plan.inbox:  # a full inbox delays the message
-                    self.notes.due[text] = (set_up.at - START, self.world.now)
+                    self.notes.schedule_times[text] = (set_up.at - START, self.world.now)
             if set_up is not None and self._happens(f"{name}: removal", "schedule"):
                 await self._pause(f"{name}: removal after", (0, 0.01, 1))
                 self.world.record("schedule", f"ada removes {text}")
@@ -685,13 +697,13 @@ class Callers:
     async def _repeat_or_remove_schedule(self, agent: Agent, session_id: str, name: str) -> None:
         """Set a schedule of an earlier simulated process again, which has no effect, or remove it."""
         notes, choices = self.notes, self.world.choices
-        known = [text for text in notes.schedule_ids if notes.timed[text] == (session_id, "set")]
+        known = [text for text in notes.schedule_ids if notes.timed_states[text] == (session_id, "set")]
         if not known or not self._happens(f"{name}: earlier one", "schedule"):
             return
         if (session := await self._open(agent, session_id)) is None:
             return
         text = choices.pick(f"{name}: which", known)
-        if notes.timed[text] != (session_id, "set"):  # it was removed in the meantime
+        if notes.timed_states[text] != (session_id, "set"):  # it was removed in the meantime
             return
         if choices.pick(f"{name}: repeat", (True, False)):
             self.world.record("schedule", f"ada sets {text} again")
@@ -713,7 +725,7 @@ class Callers:
             await self._pause(f"{name}: pause", (0, 0.05, 2))
             earlier = [
                 each
-                for each, (known, state) in self.notes.timed.items()
+                for each, (known, state) in self.notes.timed_states.items()
                 if known == session_id and state == "set" and each.startswith(TASK_PREFIX)
             ]
             if earlier and self._happens(f"{name}: earlier one", "task"):
@@ -732,7 +744,7 @@ class Callers:
 
     async def _cancel_task(self, agent: Agent, session_id: str, task: str) -> None:
         session = await self._open(agent, session_id)
-        if session is None or self.notes.timed[task] != (session_id, "set"):
+        if session is None or self.notes.timed_states[task] != (session_id, "set"):
             return
         self.world.record("task", f"ada cancels {task}")
         await self._note(task, session_id, partial(session.cancel_task, task), begins="removing")
@@ -746,7 +758,7 @@ class Callers:
         task, and `begins` the recorded state during the call.
         """
         notes, era = self.notes, self.notes.era(session_id)
-        notes.timed[key] = (session_id, begins)
+        notes.timed_states[key] = (session_id, begins)
         state, result = begins, None
         try:
             async with self._patience("task" if key.startswith(TASK_PREFIX) else "schedule", key) as scope:
@@ -765,9 +777,9 @@ class Callers:
                 state = "set" if begins == "setting" else "removed" if result else "sent"
         if not self._is_alive:
             return None
-        notes.timed[key] = (session_id, state if notes.is_valid(session_id, era) else "unknown")
+        notes.timed_states[key] = (session_id, state if notes.is_valid(session_id, era) else "unknown")
         if begins == "removing" or state in ("failed", "cancelled"):
-            notes.removal_ended[key] = (self.world.now, self._life.number)
+            notes.removal_ends[key] = (self.world.now, self._life.number)
         return result
 
     # --- copies and erasure -----------------------------------------------------------------------
@@ -802,7 +814,7 @@ class Callers:
             return
         self.world.record("erase", f"ada deletes {session_id}")
         notes.begin_erasure(session_id)
-        opened = None if self._opening.get(session_id) else notes.opened.get(session_id, 0)
+        opened = None if self._opening.get(session_id) else notes.open_counts.get(session_id, 0)
         try:
             async with self._patience("erase", name) as scope:
                 await self._runtime.delete_session(session_id, agent=agent.name)
@@ -810,8 +822,8 @@ class Callers:
             return
         if self._is_alive and not scope.cancelled_caught:
             notes.end_erasure(session_id)
-            if opened == notes.opened.get(session_id, 0):
-                notes.gone.add(session_id)
+            if opened == notes.open_counts.get(session_id, 0):
+                notes.deleted_sessions.add(session_id)
 
     async def _annotate(self, agent: Agent, session_id: str) -> None:
         """Add metadata to a session, which may be in the journal only."""
@@ -827,7 +839,7 @@ class Callers:
                 async with self._patience("annotate", name):
                     await self._runtime.annotate(session_id, agent=agent.name, metadata={key: "x"})
                     if self._is_alive and notes.is_valid(session_id, era):
-                        notes.annotated.setdefault((agent.name, session_id), set()).add(key)
+                        notes.annotated_keys.setdefault((agent.name, session_id), set()).add(key)
 
     # --- agents -----------------------------------------------------------------------------------
 

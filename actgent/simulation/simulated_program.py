@@ -76,7 +76,7 @@ class Program:
 
 @contextmanager
 def own_modules(path: Path) -> Iterator[Callable[[], None]]:
-    """Yield a block in which a program can import the modules of its folder.
+    """Context manager: let a program import the modules of its folder while the block runs.
 
     The yielded function ends a process of the program. It restores `sys.path`, and removes the imported modules of the folder,
     because their state would survive the process. Functions of these modules cannot be called afterwards. The end of the block

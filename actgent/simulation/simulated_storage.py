@@ -70,7 +70,7 @@ class Storage:
 
     @contextlib.contextmanager
     def prepared(self) -> Iterator[None]:
-        """Create the folder and the disk of a SQLite journal, and remove them at the end of the block."""
+        """Context manager: create the folder and disk of a SQLite journal, and remove both when the block exits."""
         if self.kind == "memory":
             yield
             return
@@ -92,7 +92,7 @@ class Storage:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Journal]:
-        """Open the journal with the records of earlier processes for the running simulated process."""
+        """Async context manager: open the journal for the running simulated process, with the records of earlier processes."""
         journal: MemoryJournal | SQLiteJournal
         if self._folder is None:
             journal = self._stored = _MemoryJournal(self, self._stored)
@@ -106,9 +106,9 @@ class Storage:
             self.has_failed |= not journal._queue.is_empty
 
     def end_life(self, verdict: str) -> None:
-        """Release what the operating system releases when a process ends, such as file locks.
+        """Release the resources of the ended simulated process, such as file locks, as an operating system does.
 
-        `verdict` says how the process ended; after a power failure, unsynced writes are lost.
+        `verdict` is the way in which the process ended. After a power failure, unsynced writes are lost.
         """
         journal, self._open = self._open, None
         if journal is None or verdict == "ended":
@@ -186,9 +186,10 @@ class Storage:
                 yield key, parent.session_id
 
     def fault(self, operation: str = "journal") -> Exception | None:
-        """Decide at random if an operation of the journal fails. Return its error; None if the operation succeeds.
+        """Decide at random if an operation of the journal fails. Return the error to raise; None if it succeeds.
 
-        Some failures begin an outage, in which most operations fail. `operation` is the name of the decision.
+        Some failures begin an outage, in which most operations fail. `operation` names the operation and its random
+        choice.
         """
         choices, is_broken = self.world.choices, self.world.now < self._broken_until
         if is_broken and self._is_full and operation == "erasure":
@@ -222,7 +223,7 @@ class _MemoryJournal(MemoryJournal):
 
     @contextlib.contextmanager
     def _operation(self) -> Iterator[None]:
-        """Count a running operation of the disk in the block."""
+        """Context manager: count an operation of the disk as running while its block runs."""
         self.running_operations += 1
         try:
             yield

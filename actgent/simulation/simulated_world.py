@@ -139,7 +139,7 @@ class World:
 
     @contextlib.contextmanager
     def watching(self, watcher: Callable[[str], object]) -> Iterator[None]:
-        """During the block, call `watcher` at each moment at which a crash may uncover a fault, such as a write to the journal.
+        """Context manager: call `watcher` at each recorded moment in its block, such as a write to the journal.
 
         The argument is the name of the moment.
         """
@@ -150,19 +150,19 @@ class World:
             self._watchers.remove(watcher)
 
     def note_moment(self, name: str) -> None:
-        """Notify the watchers of a moment at which a crash or a cancellation may uncover a wrong order."""
+        """Call the watchers with the name of a moment at which a crash or cancellation may uncover a wrong order."""
         for watcher in tuple(self._watchers):
             watcher(name)
 
     def note_write(self, moment: str) -> None:
-        """Note a write to the journal as a moment, and as the moment `during KIND` of each kind of running calls."""
+        """Call the watchers for a write to the journal: with `moment`, and with `during KIND` for each kind of running call."""
         self.note_moment(moment)
         for kind in [each for each, count in self._running.items() if count]:
             self.note_moment(f"during {kind}")
 
     @contextlib.contextmanager
     def running_call(self, kind: str) -> Iterator[None]:
-        """Count a call of a caller as running during the block. The start of the block is the moment `begin KIND`."""
+        """Context manager: count a caller's call as running while its block runs, and record the moment `begin KIND`."""
         self.note_moment(f"begin {kind}")
         self._running[kind] = self._running.get(kind, 0) + 1
         try:
@@ -178,7 +178,7 @@ class World:
             self._reads = reads
 
     def kill(self, text: str) -> None:
-        """Kill the running simulated process.
+        """Kill the running simulated process, and record `text` as the reason.
 
         The caller must not return into its code; see `wait_for_death`.
         """
@@ -248,7 +248,7 @@ class World:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """During the block, replace time, random numbers, threads and ids by values that the seed determines.
+        """Context manager: replace time, random numbers, threads and ids by values that the seed determines.
 
         The standard library, trio and a few modules of actgent are patched, so only one world can be installed at a time.
         """

@@ -32,7 +32,7 @@ from actgent.sessions.session_context import SessionContext
 from actgent.testing.transcript_validation import check_transcript
 from actgent.tools import FunctionTool, Tool, ToolContext
 
-from .caller_observations import COPY_PREFIX, Notes, ObservationKind, StoredFirst, root_of
+from .caller_observations import COPY_PREFIX, CallerObservations, ObservationKind, StoredFirst, root_of
 from .fault_and_workload_plan import Settings, call_kinds, draw_plan
 from .invariant_checks import check_run
 from .journal_snapshot_checks import (
@@ -142,7 +142,7 @@ class _Run:
         self.storage = Storage(world, settings.journal, 0.0)
         self.story = Story(seed=world.choices.seed)
         self.problems: list[str] = []
-        self.notes = Notes(limits=dict(self.plan.limits))
+        self.notes = CallerObservations(limits=dict(self.plan.limits))
         self.is_last = False
         self._program: Program | None = None
         self._open_runtime: Runtime | None = None
@@ -217,21 +217,24 @@ class _Run:
             return self._outcome()
 
     def _note_end(self, number: int, verdict: Verdict, began_at: float) -> None:
-        """Record which guarantees the ended simulated process `number` must meet, because no fault or stop prevented them."""
+        """Record whether the simulated process `number`, which has ended now, ran without faults and stops.
+
+        The checks at the end of the run demand more of such processes. Some checks are made at once.
+        """
         has_ended, notes = verdict == "ended", self.notes
         repaired_at = max(began_at, self.storage.failed_at + REPAIR_SECONDS)
         is_repaired = repaired_at < min(self.world.now, self._stopped_at) and not self._is_slow
         if has_ended and not self.storage.has_failed:
-            notes.ended_lives.add(number)
+            notes.undisturbed_processes.add(number)
         if is_repaired:
-            notes.repaired_lives.add(number)
+            notes.repaired_processes.add(number)
         if is_repaired and has_ended and not self._has_stopped:
-            notes.whole_lives[number] = (repaired_at, self.world.now)
-        if number in notes.whole_lives or number in notes.ended_lives:
+            notes.settled_processes[number] = (repaired_at, self.world.now)
+        if number in notes.settled_processes or number in notes.undisturbed_processes:
             self._check_closes(number)
-        if number in notes.whole_lives:
+        if number in notes.settled_processes:
             for key, parent_id in self.storage.find_orphans():
-                if key not in notes.left_open:
+                if key not in notes.children_left_open:
                     self._report(
                         f"{key.session_id} is open at the end of life {number}, below its closed parent {parent_id}"
                     )
@@ -284,7 +287,7 @@ class _Run:
         if self._is_slow:
             return
         stopped = self.notes.stopped_turns
-        for session_id, life in self.notes.close_begun.items():
+        for session_id, life in self.notes.close_processes.items():
             may_end = stopped.isdisjoint([(session_id, life), ("", life)])
             if life == number and may_end and self.storage.find_open(session_id):
                 self._report(f"aclose() of {session_id} began in life {number}, but did not complete in it")
@@ -303,10 +306,10 @@ class _Run:
                 and runtime is not None
                 and head.agent not in runtime.agents
             ):
-                self.notes.left_open.add(head.key)
+                self.notes.children_left_open.add(head.key)
         # The close of a session may be written before the failed close of its child. The next start ends such a child.
         repeated = {key for key in heads if self.storage.has_failed_steps(key)}
-        for problem in check_stored_trees(heads, self.notes.left_open | repeated):
+        for problem in check_stored_trees(heads, self.notes.children_left_open | repeated):
             self.wrong(problem)
 
     def _note_write(self, moment: str) -> None:
@@ -363,7 +366,7 @@ class _Run:
             outside.cancel_scope.cancel()
 
     def _note_stop(self) -> None:
-        """Record that the runtime was stopped now. From now on, background work of this simulated process cannot be repeated."""
+        """Record the time of a stop of the runtime. After a stop, the process does not repeat its background work."""
         self._has_stopped, self._stopped_at = True, self.world.now
 
     def _make_callers(self, program: Program, runtime: Runtime) -> Callers:
@@ -503,7 +506,7 @@ class _Run:
 
     @asynccontextmanager
     async def _runtime(self) -> AsyncIterator[tuple[Program, Journal, Runtime]]:
-        """Run a simulated process during a block: load the program, open the journal and start the agents."""
+        """Async context manager: load the program, open the journal and start the agents of a simulated process."""
         program = self._program = load_program(self.settings.program)
         wrapped = dict[int, None]()
         for agent in program.all_agents:
@@ -646,9 +649,9 @@ class _Run:
             for owner, session_id in self.story.found:
                 if session_id == chat.session:
                     self._note_stored("request", "", owner, session_id)
-        if notes.erased and not self.settings.messages:
+        if notes.erased_messages and not self.settings.messages:
             said = {part.text for each in chat.messages for part in each.parts if isinstance(part, Text)}
-            for message_id in sorted(notes.erased):
+            for message_id in sorted(notes.erased_messages):
                 if notes.sent[message_id] == chat.session and self.plan.messages[message_id] in said:
                     self.wrong(f"a model of {chat.session} was shown {message_id}, which was deleted")
         for problem in check_transcript(chat):
@@ -680,14 +683,16 @@ class _Run:
                     f"{result.tool_name} in {session.id}: {result.status}",
                     is_shown=result.status != "success",
                 )
-                notes.results.setdefault((session.id, result.call_id), set()).add((result.id, result.status))
+                notes.received_statuses.setdefault((session.id, result.call_id), set()).add(
+                    (result.id, result.status)
+                )
                 self._check_open(session.id, "its handlers received a result")
                 if CALLER_GONE in (result.error or ""):
                     self.wrong(f"a result of {session.id} says that the caller of its task is gone")
-                known, _ = notes.told_results.get(result.call_id, ("", ""))
+                known, _ = notes.last_statuses.get(result.call_id, ("", ""))
                 is_relayed = known.startswith(f"{session.id}/")  # by a handoff, from a child session
                 if notes.is_valid(session.id, era) and not is_relayed:
-                    notes.told_results[result.call_id] = (session.id, result.status)
+                    notes.last_statuses[result.call_id] = (session.id, result.status)
                     self._note_stored("result", result.call_id, session.agent_name, session.id)
                 self._kill_point("handled")
 
@@ -717,7 +722,7 @@ class _Run:
                 self.wrong(f"internal failure in {session.id}: {_innermost(failure.error)}")
             is_final = not failure.may_continue and failure.kind != "handler"
             if is_final and not session.id.startswith(COPY_PREFIX) and notes.is_valid(session.id, era):
-                notes.final[session.id, failure.message_id] = failure.kind
+                notes.final_failures[session.id, failure.message_id] = failure.kind
                 self._note_stored("failure", failure.message_id, session.agent_name, session.id)
             self._kill_point("handled")
 
@@ -786,7 +791,7 @@ class _Run:
                     *await check_snapshot(journal, summary.key, records),
                 ]
                 self._differences += [f"{summary.session_id}: {each}" for each in found]
-                lost = self.notes.annotated.get(key, set()) - summary.annotations.metadata.keys()
+                lost = self.notes.annotated_keys.get(key, set()) - summary.annotations.metadata.keys()
                 self._differences += [
                     f"annotate() of {summary.session_id} returned, but the journal lost {each!r}"
                     for each in lost

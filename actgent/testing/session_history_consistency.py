@@ -176,7 +176,9 @@ def _check_client_calls(records: Sequence[Record], calls: Sequence[ClientCall]) 
 
 
 def check_order(calls: Iterable[ClientCall], places: Mapping[str, int]) -> Iterator[str]:
-    """Yield a description of each message whose call ended before another call began, but that comes later in the journal.
+    """Yield a description of each pair of messages that are in the wrong order in the journal.
+
+    If a call ended before another call began, its message must come first.
 
     Args:
         calls: Calls of clients to one session.

@@ -156,7 +156,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
 
     @contextmanager
     def _schema_errors(self) -> Iterator[None]:
-        """Convert a `ConfigurationError` that the block raises to an `InvalidToolSchema` that names this tool."""
+        """Context manager: convert a `ConfigurationError` of its block to an `InvalidToolSchema` that names this tool."""
         try:
             yield
         except ConfigurationError as error:

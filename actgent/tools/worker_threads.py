@@ -394,7 +394,7 @@ class ThreadShare(FieldRepr):
 
 @contextlib.contextmanager
 def _paused_time_limits() -> Iterator[None]:
-    """Pause the time limits of the current tool call during a block that waits for a thread."""
+    """Context manager: pause the time limits of the current tool call while its block waits for a thread."""
     limits = time_limits.get()
     for limit in limits:
         limit.hold()

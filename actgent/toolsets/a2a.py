@@ -112,7 +112,7 @@ class A2AAgent(Tool):
         return f"<A2AAgent {self.name!r}: {self.url}>"
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
-        async with self._connections.opened():
+        async with self._connections.keep_open():
             result = await self._call("SendMessage", _request(arguments, context))
             task = result.get("task")
             if not isinstance(task, dict):

@@ -47,7 +47,7 @@ class Discovery:
 
     tools: tuple[Tool | Toolset, ...] = ()
     """Usable tools and toolsets that `discover` found in the files, modules and entry points."""
-    places: Mapping[str, str] = attrs.field(factory=dict)
+    locations: Mapping[str, str] = attrs.field(factory=dict)
     """Origin of each tool, by tool name: `file:line`, a module, or an entry point."""
     problems: tuple[InvalidFile, ...] = ()
     """Files, modules and entry points that could not be loaded: `file:line: reason`."""
@@ -149,12 +149,14 @@ class _Collector:
     """Collects the tools, origins and problems of one discovery."""
 
     tools: dict[str, Tool | Toolset] = attrs.field(factory=dict)
-    places: dict[str, str] = attrs.field(factory=dict)
+    locations: dict[str, str] = attrs.field(factory=dict)
     problems: list[InvalidFile] = attrs.field(factory=list)
     skipped: list[InvalidFile] = attrs.field(factory=list)
 
     def done(self) -> Discovery:
-        return Discovery(tuple(self.tools.values()), self.places, tuple(self.problems), tuple(self.skipped))
+        return Discovery(
+            tuple(self.tools.values()), self.locations, tuple(self.problems), tuple(self.skipped)
+        )
 
     def load_files(self, paths: Iterable[Path]) -> None:
         for path in paths:
@@ -188,9 +190,9 @@ class _Collector:
         """Add a tool or toolset to the result. If its name is already used, record the new tool as skipped."""
         file, line = definition_of(tool) or (label, 1)
         if self.tools.setdefault(tool.name, tool) is tool:
-            self.places[tool.name] = label if file == label and line == 1 else f"{file}:{line}"
+            self.locations[tool.name] = label if file == label and line == 1 else f"{file}:{line}"
         else:
-            self._skip(file, line, f"the name {tool.name!r} is taken: {self.places[tool.name]}")
+            self._skip(file, line, f"the name {tool.name!r} is taken: {self.locations[tool.name]}")
 
     def _skip(self, file: str, line: int, reason: str) -> None:
         """Record and log an object that looks like a tool but is not usable."""

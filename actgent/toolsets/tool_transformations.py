@@ -32,7 +32,7 @@ def filter_tools(keep: Callable[[Tool], bool] | Iterable[str], *, owner: str) ->
 
 
 def _check_first_tools(derive: Derive, names: Iterable[str], subject: str) -> Derive:
-    """Wrap `derive` in a function that checks at its first call that the tools include all `names`.
+    """Return a function that calls `derive`, but first checks at its first call that the tools include all `names`.
 
     Later calls are not checked, because a server may remove a tool, and its other tools must stay available.
     `subject` is the subject of the error.

@@ -223,7 +223,7 @@ class Toolset(abc.ABC):
 
 
 class DerivedToolset(Toolset):
-    """A toolset whose tools are derived from another toolset, whose source runs once for all derived toolsets."""
+    """A toolset whose tools are derived from those of another toolset. The source runs once for all derived toolsets."""
 
     def __init__(self, inner: Toolset, derive: Callable[[Sequence[Tool]], Sequence[Tool]]) -> None:
         """Derive a toolset from `inner` with a sync function, which must not change the tools that it receives."""
@@ -324,7 +324,7 @@ def check_toolset(toolset: Toolset) -> None:
 
 @asynccontextmanager
 async def open_toolset(toolset: Toolset) -> AsyncGenerator[Callable[[], Sequence[Tool]]]:
-    """Run a toolset without an agent for the duration of a block. The block gets a function that returns the current tools.
+    """Async context manager: run a toolset without an agent. The block gets a function that returns the current tools.
 
     Raises:
         ToolsetUnavailable: The toolset published nothing within its `connect_timeout`, or its connection failed

@@ -23,7 +23,7 @@ from actgent.cluster.crashing_session_quarantine import (
 from actgent.errors import Fenced, JournalDamaged, JournalFailed, JournalFull
 from actgent.journal.postgres.partitioned_journal import PartitionedJournal
 from actgent.journal.postgres.session_crash_counts import Suspect
-from actgent.journal.postgres.session_partitioning import Taken
+from actgent.journal.postgres.session_partitioning import AcquiredPartition
 from actgent.journal.record_types import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Message, Sender
@@ -31,7 +31,7 @@ from actgent.support.safe_logging import summarise
 
 KEY = SessionKey("clerk", "s1")
 TRIES = 3
-TAKEN = [Taken(partition=0, epoch=2, before="web-0", was_clean=False)]
+TAKEN = [AcquiredPartition(partition=0, epoch=2, before="web-0", was_clean=False)]
 
 
 @pytest.fixture(autouse=True)
@@ -65,10 +65,10 @@ class World:
 
     @property
     def suspects(self):
-        fake = types.SimpleNamespace(forget_ended=self.forget_ended)
+        fake = types.SimpleNamespace(forget_ended=self.remove_ended)
         for name in ("mark_watched", "mark_open", "note_survived", "clear", "clear_all", "dead_letter"):
             setattr(fake, name, self.step(name))
-        fake.list_near = self.list_near
+        fake.list_near_suspects = self.list_near_suspects
         fake.count = self.count_all
         return fake
 
@@ -76,11 +76,11 @@ class World:
         await trio.lowlevel.checkpoint()
         return [Suspect(key=KEY, crashes=self.crashes, alone=self.alone)]
 
-    async def list_near(self, *_):
+    async def list_near_suspects(self, *_):
         await trio.lowlevel.checkpoint()
         return {}
 
-    async def forget_ended(self, *_):
+    async def remove_ended(self, *_):
         await trio.lowlevel.checkpoint()
         self.looks_at_ended += 1
         return self.looks_at_ended < TRIES
@@ -372,7 +372,7 @@ async def test_parent_is_notified_of_a_dead_lettered_task(postgres_url, waits, i
             digger = BareAgent("digger", llm=ScriptedLLM(dig))
             clerk = BareAgent("clerk", llm=ScriptedLLM(ask), tools=[digger.as_tool()])
             await runtime.start(clerk)
-            await opened.take([0])
+            await opened.acquire_partitions([0])
             yield runtime, opened, clerk, digger
 
     with trio.CancelScope() as scope:

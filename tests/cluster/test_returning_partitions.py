@@ -12,7 +12,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 from actgent.cluster.cluster_node import Node
 from actgent.cluster.partition_ownership import PartitionCommand, PartitionState
 from actgent.errors import JournalFailed
-from actgent.journal.postgres.session_partitioning import Taken
+from actgent.journal.postgres.session_partitioning import AcquiredPartition
 
 
 @attrs.define(slots=False)
@@ -125,7 +125,7 @@ async def test_deaths_are_counted_before_a_partition_is_served_or_released(autoj
     todo = []
     node.ownership.compare_owners(["one"] * 2, {}, {"one"}, 0.0)
     for number, was_clean in enumerate((False, True)):
-        node._taken[number] = Taken(partition=number, epoch=1, before="dead", was_clean=was_clean)
+        node._taken[number] = AcquiredPartition(partition=number, epoch=1, before="dead", was_clean=was_clean)
         todo += node.ownership.note_acquired(number, 1)
     async with trio.open_nursery() as node.nursery:
         node.nursery.start_soon(node._recover, todo)

@@ -48,7 +48,7 @@ def changed(number):
 async def main(url, node):
     async with PartitionedJournal(url, node=node, partitions=8).running() as journal:
         await journal.acquire()
-        await journal.take(range(8))
+        await journal.acquire_partitions(range(8))
         async with trio.open_nursery() as nursery:
             for session_id in SESSIONS:
                 nursery.start_soon(write, journal, session_id)

@@ -10,7 +10,7 @@ import pytest
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import JournalVersion
 from actgent.journal.group_commit import row_format
-from actgent.journal.group_commit.row_format import COMPRESSED, SHORTEST_BYTES, compress, expand
+from actgent.journal.group_commit.row_format import COMPRESSED, SHORTEST_BYTES, compress, decompress
 
 CRC = 3007475635
 LONG = ["one, please " * 100, "two, please " * 100]
@@ -40,8 +40,8 @@ def test_bodies_are_restored_after_compression(size):
     noise = b"\x01" + os.urandom(size)
     assert len(compress(text)) < len(text)
     assert compress(text)[0] == COMPRESSED
-    assert expand(compress(text)) == text
-    assert expand(compress(noise)) == noise
+    assert decompress(compress(text)) == text
+    assert decompress(compress(noise)) == noise
     assert len(compress(noise)) <= len(noise)
 
 
@@ -49,7 +49,7 @@ def test_short_body_is_not_compressed():
     """The few bytes saved are not worth the CPU."""
     short = b"\x01\xaasession_id\xa4talk\xaacreated_at"
     assert len(short) < SHORTEST_BYTES
-    assert compress(short) == short == expand(short)
+    assert compress(short) == short == decompress(short)
 
 
 def test_compression_dictionary_never_changes():
@@ -57,7 +57,7 @@ def test_compression_dictionary_never_changes():
     assert zlib.crc32(row_format._NAMES) == CRC
     stored = bytes.fromhex(STORED)
     assert (
-        expand(stored)
+        decompress(stored)
         == b"\x01\x92\x92\xa9delivered\x81\xa3ids\x91\xabt0c0/result\x92\xa5spent\x82\xa4turn\xa2m0"
     )
 
@@ -68,7 +68,7 @@ async def test_rows_of_a_journal_are_compressed(tmp_path):
     before = await converse(path, *LONG)
     stored = bodies(path)
     assert {body[0] for body in stored} == {COMPRESSED, 1}
-    assert 2 * sum(map(len, stored)) < sum(len(expand(body)) for body in stored)
+    assert 2 * sum(map(len, stored)) < sum(len(decompress(body)) for body in stored)
     assert (await converse(path))[: len(before)] == before
 
 

@@ -133,7 +133,7 @@ async def test_owner_of_partitions_rejects_a_second_creation(postgres_url):
 
     async with PartitionedJournal(postgres_url, node="a", partitions=4).running() as journal:
         await journal.acquire()
-        await journal.take(range(4))
+        await journal.acquire_partitions(range(4))
         commit = partial(journal.commit, epoch=journal.epoch_of("s"))
         assert len(await refusals(*(partial(commit, step(first(name))) for name in ("ada", "bob")))) == 1
         assert len(await journal.load("s")) == 1

@@ -78,7 +78,7 @@ async def open_node(url, name, *, take=(), partitions=8, **options):
     """Open a journal as one of several processes."""
     async with PartitionedJournal(url, node=name, partitions=partitions, **options).running() as journal:
         await journal.acquire()
-        await journal.take(take)
+        await journal.acquire_partitions(take)
         yield journal
 
 
@@ -145,7 +145,7 @@ async def test_acquiring_a_partition_fences_the_former_owner(postgres_url, write
         lost, kept = writer_in(a, 0), writer_in(a, 1)
         await lost.turn()
         await kept.turn()
-        (taken,) = await b.take([0])
+        (taken,) = await b.acquire_partitions([0])
         assert (taken.before, taken.was_clean, taken.is_kept) == ("a", False, False)
         failed = []
 
@@ -174,10 +174,10 @@ async def test_reacquired_partition_continues_after_the_other_owner(postgres_url
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         first = writer_in(a, 0)
         await first.turn()
-        await b.take([0])
+        await b.acquire_partitions([0])
         second = writer_in(b, 0)
         await second.turn()
-        await a.take([0])
+        await a.acquire_partitions([0])
         third = writer_in(a, 0)
         await third.turn()
         assert await a.load(first.session_id, agent="a") == (
@@ -192,8 +192,8 @@ async def test_acquiring_an_owned_partition_keeps_the_epoch(postgres_url, writer
     async with open_node(postgres_url, "a", take=[0, 1]) as a, open_node(postgres_url, "b") as b:
         writer = writer_in(a, 0)
         await writer.turn()
-        await b.take([1])
-        kept, new = await a.take([0, 1])
+        await b.acquire_partitions([1])
+        kept, new = await a.acquire_partitions([0, 1])
         assert (kept.is_kept, new.is_kept) == (True, False)
         await writer.turn()
         assert await a.load(writer.session_id, agent="a") == writer.confirmed
@@ -208,7 +208,7 @@ async def test_a_released_partition_is_clean(postgres_url, writer_in):
         await a.give_back([0, 5])
         with pytest.raises(PartitionsLost):
             writer.enqueue_write(StateChangeRecord(changes={"n": 2}))
-        (taken,) = await b.take([0])
+        (taken,) = await b.acquire_partitions([0])
         assert (taken.before, taken.was_clean) == ("a", True)
         assert await b.load(writer.session_id, agent="a") == writer.confirmed[:2]
 
@@ -233,17 +233,17 @@ async def test_release_skips_a_partition_acquired_again(postgres_url):
         open_node(postgres_url, "c") as c,
     ):
         await a.acquire()
-        await a.take([0])
+        await a.acquire_partitions([0])
 
         async def lose_and_take():
-            await b.take([0])
+            await b.acquire_partitions([0])
             await a.detect_lost()
-            await a.take([0])
+            await a.acquire_partitions([0])
 
         a.meanwhile = lose_and_take
         await a.give_back([0])
         assert a.owned == {0: 3}
-        (taken,) = await c.take([0])
+        (taken,) = await c.acquire_partitions([0])
         assert (taken.before, taken.was_clean) == ("a", False)
 
 
@@ -263,7 +263,7 @@ async def test_a_partition_that_could_not_be_released_is_still_owned(postgres_ur
         assert a.owned == {0: 1}
         await a.give_back([0])
         assert a.owned == {}
-        (taken,) = await b.take([0])
+        (taken,) = await b.acquire_partitions([0])
         assert taken.was_clean
 
 
@@ -301,7 +301,7 @@ async def test_equal_epoch_has_one_owner(postgres_url, writer_in, is_new, is_loo
             assert len(await b.sessions()) == (0 if is_new else 1)
             if is_new:
                 with pytest.raises(Fenced, match="cannot acquire partitions of the pool"):
-                    await a.take([0])
+                    await a.acquire_partitions([0])
             assert await b.detect_lost() == []
 
 
@@ -320,11 +320,11 @@ async def test_a_step_is_not_written_under_a_later_epoch(postgres_url, writer_in
         async def lose_meanwhile(*args):
             await read_parents(*args)
             monkeypatch.undo()
-            await b.take([0])
+            await b.acquire_partitions([0])
             if has_written:
                 await writer_in(b, 0).commit(StateChangeRecord(changes={"of": "b"}))
             assert await a.detect_lost() == [0]
-            await a.take([0])
+            await a.acquire_partitions([0])
 
         monkeypatch.setattr(a, "_read_parents", lose_meanwhile)
         a._heads.by_key.clear()
@@ -363,7 +363,7 @@ async def test_work_lists_contain_owned_sessions_only(postgres_url, writer_in):
             assert {each.session_id for each in await journal.page()} == {mine, other}
             assert (await journal.counts())["working"] == 2
             assert {each.session_id for each in await journal.sessions("a")} == {mine, other}
-        await b.take([0])
+        await b.acquire_partitions([0])
         assert sorted(await b.unfinished("a")) == sorted([mine, other])
 
 
@@ -374,7 +374,7 @@ async def test_uncertain_steps_of_a_lost_partition_are_not_rolled_back(postgres_
         await ours.open()
         key = SessionKey(ours.agent, ours.session_id)
         here._heads.uncertain[key] = None
-        await there.take([1])
+        await there.acquire_partitions([1])
         theirs = writer_in(there, 1)
         await theirs.commit(StateChangeRecord(changes={"n": 1}))
         assert [each.records for each in await here.sessions()] == [2]
@@ -444,7 +444,7 @@ async def test_snapshots_and_erasing_are_fenced_as_well(postgres_url, writer_in)
         session_id, old = writer.session_id, writer.epoch
         snapshot = Snapshot(records=2, version=1, body=b"x")
         assert await a.keep_snapshot(session_id, snapshot, agent="a", epoch=old)
-        await b.take([0])
+        await b.acquire_partitions([0])
         for _ in range(2):  # it does not know at first
             for call in (
                 lambda: a.keep_snapshot(session_id, snapshot, agent="a", epoch=old),
@@ -526,7 +526,7 @@ async def test_owner_of_all_and_owners_of_partitions_exclude_each_other(postgres
             async with open_node(postgres_url, "a"):
                 pass
     async with open_node(postgres_url, "a") as a:
-        (taken,) = await a.take([0])
+        (taken,) = await a.acquire_partitions([0])
         assert taken.epoch > writer.epoch + 1
         again = writer_in(a, 0)
         await again.turn()
@@ -611,7 +611,7 @@ async def test_another_process_takes_over_from_a_killed_one(postgres_url, start_
     os.kill(life.process.pid, signal.SIGKILL)
     life.read_rest()
     async with open_node(postgres_url, "b") as b:
-        taken = await b.take(range(8))
+        taken = await b.acquire_partitions(range(8))
         assert {(each.before, each.was_clean) for each in taken} == {("a", False)}
         assert sorted(await b.unfinished("a")) == sorted(life.wrote)
         for session_id, count in life.wrote.items():
@@ -626,7 +626,7 @@ async def test_resumed_process_writes_nothing(postgres_url, start_life):
     await life.read(until=lambda: len(life.wrote) == 12 and min(life.wrote.values()) > 4)
     os.kill(life.process.pid, signal.SIGSTOP)
     async with open_node(postgres_url, "b") as b:
-        await b.take(range(8))
+        await b.acquire_partitions(range(8))
         before = {}
         for session_id in life.wrote:
             writer = Entry(session_id=session_id, agent="a", records=(SessionClosedRecord(),))
@@ -659,7 +659,7 @@ async def test_ownership_queries_are_retried_while_the_server_starts(link, nurse
     with trio.fail_after(60):
         async with journal.running():
             await journal.acquire()
-            for ask in (lambda: journal.hosts.claim(["clerk"]), lambda: journal.take([1])):
+            for ask in (lambda: journal.hosts.claim(["clerk"]), lambda: journal.acquire_partitions([1])):
                 await nursery.start(link.start_up)
                 link.cut()
                 await ask()
@@ -699,13 +699,13 @@ async def test_a_death_is_counted_once(link, postgres_url, writer_in):
             psycopg.connect(server, autocommit=True) as watch,
         ):
             for _ in range(2):
-                await a.take([0])
-                await b.take([0])
+                await a.acquire_partitions([0])
+                await b.acquire_partitions([0])
                 for _ in range(2):
                     assert await left() == []
                 await b.suspects.mark_open(opened)
-            await a.take([0])
-            await b.take([0])
+            await a.acquire_partitions([0])
+            await b.acquire_partitions([0])
             blocker.execute(f"SELECT 1 FROM {schema}.suspects FOR UPDATE")
 
             async def count():
@@ -729,9 +729,9 @@ async def begin_message(writer):
 
 async def die(a, b, *opened, dead=("a",)):
     """Let the first node own a partition, open sessions and die together with the nodes in `dead`. Return the counts of the second node by session key."""
-    await a.take([0])
+    await a.acquire_partitions([0])
     await a.suspects.mark_open(opened)
-    await b.take([0])
+    await b.acquire_partitions([0])
     found = await b.suspects.count([0], 8, ["a"], died=[0], dead=dead)
     return {each.key: (each.crashes, each.alone) for each in found}
 
@@ -755,7 +755,7 @@ async def test_death_with_a_single_suspect_counts_for_that_session(postgres_url,
             await die(a, b, *keys)
         assert await die(a, b, *keys) == {keys[0]: (3, 0), keys[1]: (3, 0)}
         for alone in (1, 2):
-            await a.take([0])
+            await a.acquire_partitions([0])
             await a.suspects.mark_watched(keys[0], is_alone=True)
             assert await die(a, b, keys[1]) == {keys[0]: (3 + alone, alone), keys[1]: (3, 0)}
         await b.suspects.note_survived(keys[0])
@@ -783,7 +783,7 @@ async def test_deaths_of_several_nodes_need_more_evidence(
         for _ in range(3):
             await die(a, b, key)
         for death in deaths:
-            await a.take([0])
+            await a.acquire_partitions([0])
             await a.suspects.mark_watched(key, is_alone=True)
             await die(a, b, dead=["a", "c"] if death == "s" else ["a"])
         (found,) = await b.suspects.count([0], 8, ["a"])
@@ -800,7 +800,7 @@ async def test_death_counts_for_watched_and_new_sessions(postgres_url, writer_in
         keys = [await begin_message(writer_in(a, 0, nth=number)) for number in range(3)]
         for _ in range(3):
             await die(a, b, *keys)
-        await a.take([0])
+        await a.acquire_partitions([0])
         new = await begin_message(writer_in(a, 0, nth=3))
         for key in keys[:2]:
             await a.suspects.mark_watched(key, is_alone=False)
@@ -815,7 +815,7 @@ async def test_dead_lettered_message_lowers_the_counts_of_other_suspects(postgre
         for _ in range(5):
             await die(a, b, *keys)
         for alone in (1, 2):
-            await a.take([0])
+            await a.acquire_partitions([0])
             await a.suspects.mark_watched(keys[0], is_alone=True)
             counted = await die(a, b)
             assert counted == {keys[0]: (5 + alone, alone), keys[1]: (5 if alone == 1 else 3, 0)}
@@ -828,11 +828,11 @@ async def test_the_sessions_near_the_limit_are_named_with_their_records(postgres
         keys = [await begin_message(writer_in(a, 0, nth=number)) for number in range(2)]
         await die(a, b, *keys)
         await die(a, b, *keys)
-        await a.take([0])
+        await a.acquire_partitions([0])
         await a.suspects.mark_open(keys[:1])
-        assert await b.suspects.list_near([0], 8, ["a"]) == {keys[0]: 2}
+        assert await b.suspects.list_near_suspects([0], 8, ["a"]) == {keys[0]: 2}
         await b.suspects.clear_all(keys[:1])
-        assert await b.suspects.list_near([0], 8, ["a"]) == {}
+        assert await b.suspects.list_near_suspects([0], 8, ["a"]) == {}
 
 
 async def test_a_late_count_does_not_change_the_counts_of_the_next_owner(postgres_url, writer_in):

@@ -146,7 +146,7 @@ async def test_partitioned_journal_rejects_a_pooler_in_transaction_mode(postgres
         journal = PartitionedJournal(address, node="n", on_lost=lambda *_: None)
         with pytest.raises(ConfigurationError, match="pool_mode = session"):
             async with journal.running():
-                await journal.take([0])
+                await journal.acquire_partitions([0])
 
 
 async def test_direct_connection_opens_no_second_connection(postgres_url, monkeypatch):

@@ -41,7 +41,7 @@ async def test_reconnect_waits_for_a_server_that_keeps_the_lost_connection(
     still_there = "SELECT false WHERE (%s::int, %s::int, %s::timestamptz) IS NOT NULL"
     async with PartitionedJournal(postgres_url, node="n").running() as journal:
         await journal.acquire()
-        ((taken),) = await journal.take([journal.partition_of("s")])
+        ((taken),) = await journal.acquire_partitions([journal.partition_of("s")])
         writer = make_writer(journal, taken.epoch)
         await writer.open()
         monkeypatch.setattr(sql_statements, "END_BACKEND", still_there)
@@ -62,7 +62,7 @@ async def test_a_reconnected_owner_does_not_write_to_a_replaced_journal(
     async with journal.running():
         epoch = await journal.acquire()
         if kind is PartitionedJournal:
-            ((taken),) = await journal.take([journal.partition_of("s")])
+            ((taken),) = await journal.acquire_partitions([journal.partition_of("s")])
             epoch = taken.epoch
         writer = make_writer(journal, epoch)
         await writer.open()

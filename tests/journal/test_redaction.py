@@ -10,7 +10,7 @@ import trio.testing
 from actgent import BareAgent, ReActAgent, ScriptedLLM, SimpleAgent, ToolCall, open_runtime, tool
 from actgent.approvals import Approve, Edit, Reject
 from actgent.errors import ConfigurationError
-from actgent.journal.group_commit.row_format import expand
+from actgent.journal.group_commit.row_format import decompress
 from actgent.journal.in_memory_journal import MemoryJournal
 
 SECRET = "ada@example.org"
@@ -44,7 +44,7 @@ def writing(wrote, *, hang=None, **options):
 
 def stored(journal):
     """Return all bodies of a journal in memory, before compression."""
-    return b"".join(expand(row.body) for rows in journal._stored_rows.values() for row in rows)
+    return b"".join(decompress(row.body) for rows in journal._stored_rows.values() for row in rows)
 
 
 async def until(journal, agent, event, content="go"):

@@ -50,7 +50,7 @@ async def test_settings_of_the_database_are_overridden(database_with, make_write
         await writer.turn()
     async with PartitionedJournal(url, node="n").running() as journal:
         await journal.acquire()
-        ((taken),) = await journal.take([journal.partition_of("s")])
+        ((taken),) = await journal.acquire_partitions([journal.partition_of("s")])
         writer.journal, writer.epoch = journal, taken.epoch
         assert await writer.load() == writer.confirmed
         await writer.turn()

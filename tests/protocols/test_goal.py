@@ -12,7 +12,7 @@ from actgent.protocols.goal.goal_decision_parsing import CustomAction
 from actgent.protocols.goal.goal_progress import (
     MAX_STALLED,
     Progress,
-    absorb,
+    apply_messages,
     detect_action_loop,
     progress_in,
     progress_of,
@@ -320,7 +320,7 @@ def test_new_call_or_result_is_progress():
         progress.add_call(ToolCall("ok", {"n": n}))
     assert progress.stalled == 5
     record = [said(TOOL, ToolResult(call_id="c1", tool_name="ok", content="something else"))]
-    absorb(progress, record, end=1)
+    apply_messages(progress, record, end=1)
     assert progress.stalled == 0
 
 
@@ -466,7 +466,7 @@ def test_native_calls_count_like_protocol_calls():
     assert progress.has_failed
     assert progress.actions == ('execute ok {"n":1}', "execute no {}")
     again = attrs.evolve(progress)
-    absorb(again, seen.record, end=len(seen.record))
+    apply_messages(again, seen.record, end=len(seen.record))
     assert again == progress
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from actgent.errors import ConfigurationError, EmptyAnswer, ParseError
 from actgent.messages import Message, Sender, Text, ToolCall
 from actgent.protocols.protocol_interface import CallTools, Continue, SendReply, UpdateState
-from actgent.protocols.steps_protocol import PLAN_KEY, STEP, Steps, grown_step
+from actgent.protocols.steps_protocol import PLAN_KEY, STEP, Steps, parse_partial_step
 
 from .conftest import read, view
 
@@ -424,5 +424,5 @@ def test_thoughts_are_not_shown():
 @pytest.mark.parametrize("text", [*CUT, *ODD])
 def test_growing_text_never_raises(text):
     """31: for each partial text, the result is a step or None."""
-    step = grown_step(text)
+    step = parse_partial_step(text)
     assert step is None or step.kind in {"plan", "step", "final"}

@@ -10,11 +10,11 @@ from actgent.protocols.plan.todo_list import (
     TodoItem,
     cancel_blocked,
     change_text,
-    clipped,
     diff_todo,
     next_item,
     refine,
     run_status,
+    shorten_to_line,
     status_mark,
     todo_text,
 )
@@ -111,8 +111,8 @@ def test_plain_text_has_one_line_per_item():
 
 def test_long_texts_are_shortened():
     """A text is shortened to one line of the maximum length."""
-    assert clipped("a  b\nc", 10) == "a b c"
-    assert clipped("x" * 20, 10) == "xxxxxxx..."
+    assert shorten_to_line("a  b\nc", 10) == "a b c"
+    assert shorten_to_line("x" * 20, 10) == "xxxxxxx..."
 
 
 def test_refined_item_keeps_its_creation_time():

@@ -31,7 +31,7 @@ from actgent.runtime.sessions import session_table
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.sessions.tag_and_metadata_changes import Annotator
 from actgent.simulation import Settings, Story, play
-from actgent.simulation.caller_observations import Notes
+from actgent.simulation.caller_observations import CallerObservations
 from actgent.simulation.failing_run_shrinking import problem_kinds, shrink
 from actgent.simulation.fault_and_workload_plan import FAULTS, draw_plan
 from actgent.simulation.invariant_checks import check_run
@@ -487,7 +487,7 @@ def test_work_after_a_close_is_found():
         MessageAcceptedRecord(message=message),
         MessageEndRecord(message_id=message.id),
     ]
-    assert [*check_run(story, Notes(), {})] == ["s0 has a MessageAcceptedRecord after its close"]
+    assert [*check_run(story, CallerObservations(), {})] == ["s0 has a MessageAcceptedRecord after its close"]
 
 
 @pytest.mark.parametrize("is_open", [True, False])

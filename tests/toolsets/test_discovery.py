@@ -83,9 +83,9 @@ def test_tools_of_all_kinds_are_discovered(write, caplog):
     with caplog.at_level(logging.WARNING, "actgent"):
         found = discover(folder)
     assert [each.name for each in found.tools] == ["double", "upper", "maths", "remember"]
-    assert found.places["double"] == f"{folder}/actgent_tools.py:10"
-    assert found.places["upper"] == f"{folder}/actgent_tools.py"
-    assert found.places["remember"] == f"{folder}/sub/tagent.tools.py:4"
+    assert found.locations["double"] == f"{folder}/actgent_tools.py:10"
+    assert found.locations["upper"] == f"{folder}/actgent_tools.py"
+    assert found.locations["remember"] == f"{folder}/sub/tagent.tools.py:4"
     assert not found.problems
     assert [(p.file.rpartition("/")[2], p.line) for p in found.skipped] == [
         ("actgent_tools.py", 15),
@@ -107,7 +107,7 @@ def test_discovery_can_skip_subfolders(write):
     folder = write(actgent_tools_py=GOOD, sub__tagent_tools_py=STATE, other_py="raise SystemExit(3)")
     (folder / ".git").mkdir()
     (folder / ".git" / "actgent_tools.py").write_text("raise SystemExit(3)", encoding="utf-8")
-    assert "remember" not in discover(folder, recursive=False).places
+    assert "remember" not in discover(folder, recursive=False).locations
     assert not discover(folder).problems
 
 
@@ -126,7 +126,7 @@ def test_broken_file_is_reported_with_its_line(write, caplog, code, line, reason
     """The problem has the file and line. Files before and after it are loaded."""
     folder = write(a__actgent_tools_py=GOOD, b__actgent_tools_py=code, c__tagent_tools_py=STATE)
     found = discover(folder)
-    assert {"double", "remember"} <= found.places.keys()
+    assert {"double", "remember"} <= found.locations.keys()
     (problem,) = found.problems
     assert (problem.file, problem.line) == (f"{folder}/b/actgent_tools.py", line)
     assert reason in problem.reason

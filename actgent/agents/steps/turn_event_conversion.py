@@ -9,7 +9,7 @@ from actgent.errors import AnswerError
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Delivery, Reply, ToolCall, ToolResult
 from actgent.protocols.partial_answers import StreamingText
-from actgent.protocols.steps_protocol import Kind, Step, grown_step, read_step
+from actgent.protocols.steps_protocol import Kind, Step, parse_partial_step, read_step
 from actgent.sessions.pending.turn_future import CallOptions
 from actgent.sessions.pending.turn_output_stream import TurnReader, TurnStream
 
@@ -50,7 +50,7 @@ class PartialStep:
         if attempt != self.attempt:
             self.text, self.attempt, self._kind, self._last = StreamingText(), attempt, None, None
         self.text.add(piece)
-        step = grown_step(self.text.read()) if self.text.is_due else None
+        step = parse_partial_step(self.text.read()) if self.text.is_due else None
         if step is None or (self._kind is not None and step.kind != self._kind):
             return None
         self._kind = step.kind if step.is_decided else None

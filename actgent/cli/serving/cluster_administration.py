@@ -6,7 +6,7 @@ import attrs
 import orjson
 
 from actgent.cli.terminal_io import Terminal, one_line
-from actgent.cluster.dead_letters import drop_message, retry_dead
+from actgent.cluster.dead_letters import drop_message, resend_dead_letter
 from actgent.cluster.pool_operations import drain, finish_upgrade, read_cluster_status, release, repartition
 from actgent.errors.text_escaping import counted
 from actgent.journal.cluster_interface import ClusterStatus, PartitionStatus
@@ -129,7 +129,7 @@ async def redeliver_dead_letter(
     cluster: ClusterOptions, message_id: str, terminal: Terminal, *, session: str | None
 ) -> int:
     """Send a dead-lettered message to its session again, and print its new id on standard output."""
-    again = await retry_dead(cluster.journal_url(), cluster.cluster, message_id, session_id=session)
+    again = await resend_dead_letter(cluster.journal_url(), cluster.cluster, message_id, session_id=session)
     terminal.notice(f"{one_line(message_id, 100)} was redelivered with the id")
     terminal.line(again)
     return 0

@@ -12,7 +12,7 @@ from actgent.cli.journals.journal_commands import open_read_only, session_not_fo
 from actgent.cli.signal_handling import Shutdown
 from actgent.cli.terminal_io import Terminal, one_line
 from actgent.errors import ConfigurationError, SessionNotFound, UsageError
-from actgent.journal.journal_interface import Journal, one_of
+from actgent.journal.journal_interface import Journal, only_session_key
 from actgent.journal.session_list_queries import SessionKey
 from actgent.web.streaming.session_events import encoder_at
 
@@ -123,7 +123,7 @@ async def _stored_events(
 async def _journal_events(journal: Journal, options: WatchOptions) -> AsyncGenerator[ServerEvent, None]:
     """Yield the events of a session from its journal records, which another process may be writing."""
     agents = await journal.agents_with_session(options.session)
-    key = one_of(agents if options.agent is None else [options.agent], options.session)
+    key = only_session_key(agents if options.agent is None else [options.agent], options.session)
     if key is None or await journal.head(*key) is None:
         raise session_not_found(options.session)
     encoder, number = await encoder_at(journal, key, options.after), options.after

@@ -37,7 +37,7 @@ from actgent.journal.journal_interface import (
     SessionSummary,
     SessionTail,
     Snapshot,
-    one_of,
+    only_session_key,
 )
 from actgent.journal.record_feed_readers import FeedReader, Written
 from actgent.journal.record_types import Record
@@ -124,7 +124,7 @@ class GroupedJournal(StoredJournal):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self, None]:
-        """Run the writer task of the journal while the block runs.
+        """Async context manager: run the writer task of the journal until the block exits.
 
         At the end, write the queued steps and release the storage, even if the block is cancelled.
         """
@@ -211,7 +211,9 @@ class GroupedJournal(StoredJournal):
             self._heads.begin_epoch()
             if self._epoch != former + 1:  # another owner may have written in between
                 self._heads.uncertain.clear()
-                self._queue.drop(Fenced(f"epoch {former} of the journal is over: the step was not written"))
+                self._queue.fail_all(
+                    Fenced(f"epoch {former} of the journal is over: the step was not written")
+                )
             self._retry_failed_steps()
         return self._epoch
 
@@ -325,7 +327,7 @@ class GroupedJournal(StoredJournal):
 
     @asynccontextmanager
     async def _all_written(self) -> AsyncGenerator[None, None]:
-        """Write the queued steps of all sessions, then lock the storage for the block.
+        """Async context manager: write all queued steps, then lock the storage while the block runs.
 
         Sessions that do not fit on the disk are skipped.
         """
@@ -341,7 +343,7 @@ class GroupedJournal(StoredJournal):
     async def _key_of(self, session_id: str, agent: str | None) -> SessionKey | None:
         if agent is not None:
             return SessionKey(agent, session_id).searchable()
-        return one_of(await self.agents_with_session(session_id), session_id)
+        return only_session_key(await self.agents_with_session(session_id), session_id)
 
     async def _flush_session(self, key: SessionKey) -> None:
         if self._queue.has_unwritten(key):
@@ -441,11 +443,11 @@ class GroupedJournal(StoredJournal):
             return
         async with self._erasing():
             await self._erase(key, self._epoch)
-            self._forget_erased([key])
+            self._drop_erased_sessions([key])
 
     @asynccontextmanager
     async def _erasing(self) -> AsyncGenerator[None, None]:
-        """Prepare a block that erases sessions: write queued steps, lock the storage and shield the block from cancellation.
+        """Async context manager for a block that erases sessions: write queued steps, lock the storage, and shield the block.
 
         If the block fails, its sessions count as possibly erased.
         """
@@ -454,21 +456,21 @@ class GroupedJournal(StoredJournal):
                 with trio.CancelScope(shield=True):
                     yield
             except JournalFailed:
-                self._doubt_all()
+                self._mark_all_possibly_erased()
                 raise
 
-    def _doubt_all(self) -> None:
-        """Treat all cached sessions as possibly erased, and clear the caches.
+    def _mark_all_possibly_erased(self) -> None:
+        """Clear the summary cache, and mark all sessions with failed steps as possibly erased.
 
-        Failed steps are checked before they are written again.
+        The storage is checked for these sessions before their steps are written again.
         """
         self._heads.clear()
         self._queue.note_possibly_erased()
 
-    def _forget_erased(self, gone: Sequence[SessionKey]) -> None:
-        """Remove the erased sessions `gone` from the caches.
+    def _drop_erased_sessions(self, gone: Sequence[SessionKey]) -> None:
+        """Remove the erased sessions `gone` from the cache, drop their failed steps, and notify feed readers.
 
-        Drop their failed steps, which would create the sessions again without their first record.
+        A failed step would create its session again, but without the first record.
         """
         self._heads.erase(gone)
         self._queue.drop_failed(gone)
@@ -483,7 +485,7 @@ class GroupedJournal(StoredJournal):
     ) -> list[SessionKey]:
         async with self._erasing():
             gone = await self._erase_trees(roots, unchanged_since, self._epoch)
-            self._forget_erased(gone)
+            self._drop_erased_sessions(gone)
             self.statistics.erased += len(gone)
         return gone
 
@@ -601,7 +603,7 @@ class GroupedJournal(StoredJournal):
                 self._on_timer(trio.current_time())
 
     def _on_timer(self, now: float) -> None:
-        self._give_up(now)
+        self._raise_timeouts(now)
         queue = self._queue
         if queue.failed and self._epoch and now >= self._retry_at:
             self._retry_at = now + RETRY_SECONDS
@@ -615,7 +617,7 @@ class GroupedJournal(StoredJournal):
         for key in self._queue.failed:
             self._queue.put(make_queued(JournalStep(key, 0, b""), self._epoch))
 
-    def _give_up(self, now: float) -> None:
+    def _raise_timeouts(self, now: float) -> None:
         """Raise `JournalSlow` in callers whose timeout has expired at `now`. Their steps are still written."""
         started = self._started
         if (
@@ -626,7 +628,7 @@ class GroupedJournal(StoredJournal):
         ):
             started.leader.error = JournalSlow(started.leader.timeout_seconds)
             self._stop_waiting(started.work)
-        self._queue.give_up(now)
+        self._queue.raise_timeouts(now)
 
     @trio.lowlevel.enable_ki_protection
     async def _write_groups(self, scope: trio.CancelScope) -> None:
@@ -659,7 +661,7 @@ class GroupedJournal(StoredJournal):
 
     @trio.lowlevel.enable_ki_protection  # Ctrl-C here would leave a task registered that no longer waits
     async def _wait_called(self) -> None:
-        """Wait until `_call` is called or a prepared write is complete. This may return early."""
+        """Suspend the writer task until `_call` is called or a prepared write is complete. May return early."""
 
         def leave(_: object) -> trio.lowlevel.Abort:
             self._writer = None

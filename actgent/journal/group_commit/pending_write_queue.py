@@ -141,9 +141,10 @@ class StepQueue:
     # --- a group --------------------------------------------------------------------------
 
     def sessions_beginning(self, known: Mapping[SessionKey, Head]) -> Sequence[SessionKey] | None:
-        """Return the keys of the new sessions in the queue. `known` has the cached session summaries.
+        """Return the keys of the sessions that queued steps create. `known` has the cached session summaries.
 
-        Return None if summaries of other sessions must be read from the storage before the queue can be written.
+        Return None if a queued step belongs to an existing session whose summary is not in `known`. That summary must be
+        read from the storage before the queue can be written.
         """
         for queued in self.steps:
             step = queued.step
@@ -286,14 +287,14 @@ class StepQueue:
         """Mark the sessions with failed steps as possibly erased."""
         self.possibly_erased = {key for key, steps in self.failed.items() if not steps[0].begins}
 
-    def drop_erased(self, there: Container[SessionKey]) -> None:
-        """Remove the failed steps of sessions that were marked as possibly erased, unless `there` contains the session."""
+    def drop_erased(self, existing: Container[SessionKey]) -> None:
+        """Remove the failed steps of the possibly erased sessions that are not in `existing`. Clear the mark of all."""
         for key in self.possibly_erased:
-            if key not in there:
+            if key not in existing:
                 self.failed.pop(key, None)
         self.possibly_erased.clear()
 
-    def drop(self, error: Fenced) -> None:
+    def fail_all(self, error: Fenced) -> None:
         """Fail all queued steps with `error`, and discard the failed steps that were kept for a retry."""
         waiting = [*self.steps]
         self.steps.clear()
@@ -301,7 +302,7 @@ class StepQueue:
         self._bytes = 0
         self.fail(waiting, error)
 
-    def give_up(self, now: float) -> None:
+    def raise_timeouts(self, now: float) -> None:
         """Raise `JournalSlow` in tasks whose timeout has expired. Their steps are still written."""
         for queued in self.unfinished():
             if queued.until <= now and queued.task is not None:
@@ -323,9 +324,9 @@ class StepQueue:
 
 
 def _admit(steps: Iterable[JournalStep], *, is_there: bool) -> list[JournalStep]:
-    """Return the steps of one session that may be written. `is_there` is True if the storage contains the session.
+    """Return the steps of one session that may be written. `is_there` is True if the storage already has the session.
 
-    Steps of a second creation of the same id are left out, and that creation is marked as rejected.
+    If a step creates a session whose id is taken, mark this creation as rejected, and omit all of its steps.
     """
     admitted = []
     for step in steps:

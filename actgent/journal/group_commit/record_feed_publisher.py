@@ -89,9 +89,10 @@ class _Stored:
         return tuple(resolve(records)) if any(map(refers, records)) else records
 
     def _with_original_values(self, records: tuple[Record, ...]) -> tuple[Record, ...]:
-        """Return the decoded records, with whole values from the original records instead of state differences.
+        """Return the decoded records with the whole values of state changes, taken from the original records.
 
-        Readers must not change these values. In return, they need not read the journal to apply a difference.
+        The stored records have only differences to earlier values. Readers share the whole values and must not change
+        them.
         """
         if len(self.original_records) != len(records):
             return records
@@ -169,7 +170,7 @@ class FeedPublisher:
     async def open(
         self, session: SessionKey | None, *, capacity: int, with_records: bool
     ) -> AsyncGenerator[FeedReader, None]:
-        """Yield a reader of the new records of one session or, if `session` is None, of all sessions; see `Journal.feed`."""
+        """Async context manager: give the block a reader of the new records of one session; None means all sessions."""
         if capacity < 1:
             raise ConfigurationError(f"the capacity of a feed reader must be at least 1, not {capacity}")
         backlog = self._backlogs.setdefault(session, Backlog())

@@ -23,7 +23,9 @@ from actgent.journal.session_state_patches import with_values
 
 
 def resolve(records: Iterable[Record], *, is_partial: bool = False) -> list[Record]:
-    """Return all records of a session, with references to earlier records replaced by the values (tool results, answer texts and state values).
+    """Return all records of a session, with references to earlier records replaced by the referenced values.
+
+    References stand for tool results, answer texts and state values.
 
     With `is_partial`, earlier records may be missing. A state difference whose earlier value is missing then stays a
     difference.

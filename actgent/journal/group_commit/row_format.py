@@ -330,7 +330,7 @@ def unseal(row: Row, identity: bytes) -> Row:
         JournalKeyError: The keys of the environment do not decrypt the body.
     """
     if not is_sealed(row.body):
-        body = expand(row.body)
+        body = decompress(row.body)
         return row if body is row.body else attrs.evolve(row, body=body)
     return attrs.evolve(row, body=open_sealed(row.body, _place(row.series, row.first, row.count, identity)))
 
@@ -655,7 +655,7 @@ def compress(body: bytes) -> bytes:
     return made if len(made) < len(body) else body
 
 
-def expand(body: bytes) -> bytes:
+def decompress(body: bytes) -> bytes:
     """Decompress a body that `compress` returned. An uncompressed body is returned unchanged."""
     if body[0] != COMPRESSED:
         return body

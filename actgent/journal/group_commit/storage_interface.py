@@ -165,7 +165,7 @@ class StoredJournal(Journal):
 
     @abc.abstractmethod
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
-        """Return sessions with an outdated list order; see `session_list_pages.SessionListStorage`, also for the next methods."""
+        """Return up to `limit` sessions whose stored list position is outdated; see `SessionListStorage.list_changed`."""
 
     @abc.abstractmethod
     async def update_list_order(self, keys: Sequence[SessionKey]) -> None: ...

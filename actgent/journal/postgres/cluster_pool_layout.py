@@ -78,7 +78,7 @@ async def read_layout(url: str, pool: str) -> PoolLayout:
     return (await _run(url, _read, pool))[0]
 
 
-async def begin_move(url: str, pool: str, partitions: int) -> tuple[PoolLayout, PoolLayout]:
+async def begin_repartitioning(url: str, pool: str, partitions: int) -> tuple[PoolLayout, PoolLayout]:
     """Start or resume a change of the number of partitions. Return the previous and the new layout.
 
     Both are equal if the number is unchanged. From then on no node acquires partitions, and late writes are rejected.
@@ -87,13 +87,13 @@ async def begin_move(url: str, pool: str, partitions: int) -> tuple[PoolLayout, 
         ConfigurationError: The number is invalid, another change is in progress, or as `read_layout`.
         JournalFailed: The database cannot be written.
     """
-    return await _run(url, _begin_move, pool, check_partitions(partitions))
+    return await _run(url, _begin_repartitioning, pool, check_partitions(partitions))
 
 
-async def end_move(url: str, pool: str, generation: int) -> None:
+async def end_repartitioning(url: str, pool: str, generation: int) -> None:
     """Activate a new generation of the partition layout, so that nodes may serve it.
 
-    Raises like `begin_move`.
+    Raises like `begin_repartitioning`.
     """
     await _run(url, _set_state, pool, generation, ACTIVE)
 
@@ -103,7 +103,7 @@ async def raise_record_format(url: str, pool: str, record_format: int) -> None:
     await _run(url, _raise_record_format, pool, record_format)
 
 
-async def forget_host(url: str, pool: str, agent: str) -> bool:
+async def release_agent(url: str, pool: str, agent: str) -> bool:
     """Release an agent from its pool. The next pool that starts an agent of this name then hosts the agent.
 
     Return False if this pool did not host the agent.
@@ -114,7 +114,7 @@ async def forget_host(url: str, pool: str, agent: str) -> bool:
         ConfigurationError: As `read_layout`.
         JournalFailed: Nothing has changed.
     """
-    return await _run(url, _forget_host, pool, agent)
+    return await _run(url, _release_agent, pool, agent)
 
 
 async def _run(url: str, fn: Callable[..., T], *args: object) -> T:
@@ -133,7 +133,9 @@ def _read(connection: Connection, pool: str, *, lock: str = "") -> list[PoolLayo
     return [layout_of(columns) for columns in rows]
 
 
-def _begin_move(connection: Connection, pool: str, partitions: int) -> tuple[PoolLayout, PoolLayout]:
+def _begin_repartitioning(
+    connection: Connection, pool: str, partitions: int
+) -> tuple[PoolLayout, PoolLayout]:
     newest, *older = _read(connection, pool, lock=" FOR UPDATE")
     if newest.state == MOVING and newest.partitions == partitions:
         return older[0], newest
@@ -146,19 +148,19 @@ def _begin_move(connection: Connection, pool: str, partitions: int) -> tuple[Poo
         "INSERT INTO cluster (pool, generation, partitions, writes, state) VALUES (%s, %s, %s, %s, %s)",
         (pool, made.generation, made.partitions, made.writes, made.state),
     )
-    _renumber(connection, pool, newest.partitions, partitions)
+    _advance_epochs(connection, pool, newest.partitions, partitions)
     return newest, made
 
 
-def _forget_host(connection: Connection, pool: str, agent: str) -> bool:
+def _release_agent(connection: Connection, pool: str, agent: str) -> bool:
     newest = _read(connection, pool, lock=" FOR UPDATE")[0]
     if not connection.execute("DELETE FROM hosts WHERE agent = %s AND pool = %s", (agent, pool)).rowcount:
         return False
-    _renumber(connection, pool, newest.partitions, newest.partitions)
+    _advance_epochs(connection, pool, newest.partitions, newest.partitions)
     return True
 
 
-def _renumber(connection: Connection, pool: str, before: int, count: int) -> None:
+def _advance_epochs(connection: Connection, pool: str, before: int, count: int) -> None:
     """Give all partitions of a pool a new epoch, so that earlier owners cannot write to them.
 
     `before` and `count` are the old and the new number of partitions.

@@ -15,7 +15,14 @@ from actgent.errors import ConfigurationError
 from actgent.journal.cluster_interface import NodeStatus
 from actgent.support.postgres_address import split_schema
 
-from .connections import Connection, connection_to, errors_translated, is_not_yet, one_row, retry_while_lost
+from .connections import (
+    Connection,
+    connection_to,
+    is_server_not_ready,
+    one_row,
+    retry_while_lost,
+    translate_errors,
+)
 from .node_liveness_locks import IS_UNLOCKED, NODE_TIMEOUT_SECONDS
 from .sql_statements import IS_UNFINISHED
 
@@ -179,7 +186,7 @@ async def note_retried(url: str, message: DeadMessage, retried_as: str) -> None:
     await _run(url, _NOTE_RETRIED, retried_as, message.session_id, message.agent, message.message_id)
 
 
-async def drop_dead(url: str, message: DeadMessage) -> None:
+async def delete_dead_letter(url: str, message: DeadMessage) -> None:
     """Delete a dead-lettered message from the table. The records of its session stay."""
     await _run(url, _DROP, message.session_id, message.agent, message.message_id)
 
@@ -206,12 +213,12 @@ async def run_connected(url: str, fn: Callable[..., T], *args: object) -> T:
         with _connect(address, schema) as connection:
             return fn(connection, *args)
 
-    return await retry_while_lost(partial(trio.to_thread.run_sync, run), is_not_yet)
+    return await retry_while_lost(partial(trio.to_thread.run_sync, run), is_server_not_ready)
 
 
 @contextmanager
 def _connect(address: str, schema: str) -> Iterator[Connection]:
-    with errors_translated(), connection_to(address) as connection:
+    with translate_errors(), connection_to(address) as connection:
         connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(psycopg.sql.Identifier(schema)))
         try:
             yield connection

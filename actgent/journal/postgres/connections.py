@@ -43,14 +43,16 @@ def is_pooled(connection: Connection) -> bool:
 
 
 def check_session(
-    connection: Connection, open_other: Callable[[], Connection], break_off: Callable[[Connection], object]
+    connection: Connection,
+    open_other: Callable[[], Connection],
+    abort_connection: Callable[[Connection], object],
 ) -> None:
     """Raise if a connection goes through a pooler that does not keep the same PostgreSQL server session for it.
 
     Args:
         connection: The connection of the journal.
         open_other: Opens another connection to the same address.
-        break_off: Ends a connection from another thread.
+        abort_connection: Ends a connection from another thread.
 
     Raises:
         ConfigurationError: The pooler is in transaction or statement mode.
@@ -61,7 +63,7 @@ def check_session(
             other = open_other()
         except psycopg.errors.ConnectionTimeout:  # all sessions are taken, so this connection has its own
             return
-        timer = threading.Timer(SECOND_CLIENT_TIMEOUT_SECONDS, break_off, [other])
+        timer = threading.Timer(SECOND_CLIENT_TIMEOUT_SECONDS, abort_connection, [other])
         timer.start()
         try:
             other.execute("BEGIN")
@@ -132,7 +134,7 @@ _HELLO = b"\0\0\0\x16\0\3\0\0user\0actgent\0\0"
 _IDLE = psycopg.pq.TransactionStatus.IDLE
 
 
-class NotYet(psycopg.OperationalError):
+class ServerNotReady(psycopg.OperationalError):
     """Raised if the server runs but accepts no connections now, because it is starting, recovering or stopping."""
 
 
@@ -147,7 +149,7 @@ def connection_to(address: str, options: Mapping[str, str] = OPTIONS) -> Connect
     connection = _connect(address, options)
     try:
         if is_pooled(connection):
-            check_session(connection, partial(_connect, address, options, seconds=2), break_off)
+            check_session(connection, partial(_connect, address, options, seconds=2), abort_connection)
             apply_settings(connection, options)
     except BaseException:
         connection.close()
@@ -167,7 +169,7 @@ def _connect(address: str, options: Mapping[str, str], *, seconds: int | None = 
             return psycopg.connect(address, **{**settings, "options": ""})
         reason = None if error.pgconn is None else _rejection_code(error.pgconn)
         if reason == _CANNOT_CONNECT_NOW:
-            raise NotYet(str(error)) from error
+            raise ServerNotReady(str(error)) from error
         if reason is None:
             raise
     return psycopg.connect(address, **settings)  # the server rejected this user, or is available by now
@@ -220,9 +222,9 @@ async def retry_while_lost(
     raise AssertionError("this line is never reached, because the pauses between attempts never end")
 
 
-def is_not_yet(error: JournalFailed) -> bool:
+def is_server_not_ready(error: JournalFailed) -> bool:
     """Return True if the server rejects connections only temporarily, e.g. during its start."""
-    return isinstance(error.__cause__, NotYet)
+    return isinstance(error.__cause__, ServerNotReady)
 
 
 def one_row(connection: Connection, sql: Any, *values: Any) -> tuple[Any, ...]:
@@ -238,8 +240,8 @@ def one_row(connection: Connection, sql: Any, *values: Any) -> tuple[Any, ...]:
 
 
 @contextmanager
-def errors_translated() -> Iterator[None]:
-    """Convert PostgreSQL errors of the block to journal errors.
+def translate_errors() -> Iterator[None]:
+    """Context manager: convert PostgreSQL errors of its block to journal errors.
 
     The address is never quoted, because it may contain a password.
     """
@@ -275,7 +277,7 @@ def roll_back_open(connection: Connection) -> None:
         connection.rollback()
 
 
-def break_off(connection: Connection | None) -> None:
+def abort_connection(connection: Connection | None) -> None:
     """Shut down a connection from another thread. The thread that waits for the connection then gets an error.
 
     None and closed connections are ignored.

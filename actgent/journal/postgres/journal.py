@@ -31,7 +31,7 @@ from actgent.journal.group_commit.row_format import (
     is_good_head,
 )
 from actgent.journal.group_commit.snapshot_rows import SnapshotRow, place_snapshot, read_snapshot
-from actgent.journal.journal_interface import Snapshot, already_owned, process_name
+from actgent.journal.journal_interface import Snapshot, already_owned_error, process_name
 from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey, State
 from actgent.support.files_shared_by_processes import plain_name
 from actgent.support.postgres_address import split_schema
@@ -42,15 +42,15 @@ from .array_encoding import Array, encode_array, encode_columns
 from .connections import (
     OPTIONS,
     Connection,
-    break_off,
+    abort_connection,
     connection_to,
-    errors_translated,
     has_ended_session,
     in_transaction,
-    is_not_yet,
+    is_server_not_ready,
     one_row,
     retry_while_lost,
     roll_back_open,
+    translate_errors,
 )
 from .schema import migrate_schema
 from .session_list_pages import session_page_query
@@ -266,7 +266,7 @@ class PostgresJournal(GroupedJournal):
         connection = self._connection
         gone = await self._run(self._delete_trees, roots, unchanged_since, epoch)
         if self._connection is not connection:  # an earlier attempt may have erased more
-            self._doubt_all()
+            self._mark_all_possibly_erased()
         return gone
 
     async def _erase(self, key: SessionKey, epoch: int) -> None:
@@ -298,7 +298,7 @@ class PostgresJournal(GroupedJournal):
         cause = error.__cause__
         is_gone = isinstance(cause, _GONE) or has_ended_session(cause)
         was_there = self._is_owner and is_gone and not isinstance(cause, _REFUSED)
-        return was_there or is_not_yet(error)
+        return was_there or is_server_not_ready(error)
 
     async def _run_once(self, fn: Callable[..., T], *args: Any, timeout_seconds: float) -> T:
         """Run `fn(connection, ...)` in the database thread, with a timeout.
@@ -322,7 +322,7 @@ class PostgresJournal(GroupedJournal):
         ) from psycopg.OperationalError("no answer")
 
     def _drop(self) -> None:
-        break_off(self._connection)
+        abort_connection(self._connection)
 
     # --- in the thread --------------------------------------------------------------------
 
@@ -339,7 +339,7 @@ class PostgresJournal(GroupedJournal):
             self._connection = None
 
     def _connected(self, fn: Callable[..., T], *args: Any) -> T:
-        with errors_translated():
+        with translate_errors():
             if self._connection is None or self._connection.closed:
                 self._connect()
             assert self._connection is not None  # noqa: S101 - just made
@@ -364,7 +364,7 @@ class PostgresJournal(GroupedJournal):
         return connection
 
     def _reacquire_ownership(self, connection: Connection) -> None:
-        self._check_place(connection)
+        self._check_journal_exists(connection)
         with connection.transaction():
             try:
                 self._own(connection)
@@ -377,7 +377,7 @@ class PostgresJournal(GroupedJournal):
                 raise
             self._check_epoch_there(connection, self._epoch)
 
-    def _check_place(self, connection: Connection) -> None:
+    def _check_journal_exists(self, connection: Connection) -> None:
         """Raise if the journal's tables were removed or replaced after this process opened the journal.
 
         Otherwise a write would create a new journal.
@@ -420,7 +420,7 @@ class PostgresJournal(GroupedJournal):
             0
         ]
         if not is_ours:
-            raise already_owned("the journal", self._owner(connection, exists))
+            raise already_owned_error("the journal", self._owner(connection, exists))
         if not exists:
             connection.execute(psycopg.sql.SQL("CREATE SCHEMA {}").format(schema))
         connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))

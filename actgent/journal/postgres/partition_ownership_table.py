@@ -13,9 +13,16 @@ from actgent.journal.cluster_interface import PoolLayout
 from actgent.support.storage_thread import StorageThread
 
 from .cluster_pool_layout import IS_TAKEN_FROM, layout_of
-from .connections import Connection, break_off, connection_to, errors_translated, is_not_yet, retry_while_lost
+from .connections import (
+    Connection,
+    abort_connection,
+    connection_to,
+    is_server_not_ready,
+    retry_while_lost,
+    translate_errors,
+)
 from .node_liveness_locks import LOCK_OF_NODE
-from .session_partitioning import Taken
+from .session_partitioning import AcquiredPartition
 
 CHANNEL_BYTES = 63
 """Maximum bytes of a channel name in PostgreSQL."""
@@ -74,7 +81,7 @@ class OwnershipTable:
         self._thread: StorageThread | None = None
         self._turn = trio.Lock()
 
-    async def take(
+    async def acquire_partitions(
         self,
         epochs: Mapping[int, int],
         *,
@@ -82,7 +89,7 @@ class OwnershipTable:
         reads: int,
         identity: bytes,
         seen: Mapping[int, int] | None = None,
-    ) -> list[Taken] | None:
+    ) -> list[AcquiredPartition] | None:
         """Make this node the owner of partitions, with one SQL statement.
 
         Writes of the previous owner that have begun end first. Its later writes are rejected because of the new epoch.
@@ -106,12 +113,14 @@ class OwnershipTable:
         found = [self._taken(columns) for columns in rows]
         return [each for each in found if each is not None] if rows or not epochs else None
 
-    def _taken(self, columns: tuple[Any, ...]) -> Taken | None:
+    def _taken(self, columns: tuple[Any, ...]) -> AcquiredPartition | None:
         number, known, new, before, clean, old_epoch, _ = columns
         if new is not None:
-            return Taken(partition=number, epoch=new, before=before or "", was_clean=clean is not False)
+            return AcquiredPartition(
+                partition=number, epoch=new, before=before or "", was_clean=clean is not False
+            )
         if before == self._who["node"] and old_epoch == known:
-            return Taken(partition=number, epoch=known, before=before, is_kept=True)
+            return AcquiredPartition(partition=number, epoch=known, before=before, is_kept=True)
         return None
 
     async def give_back(self, epochs: Mapping[int, int]) -> None:
@@ -152,7 +161,7 @@ class OwnershipTable:
     def close(self) -> None:
         """Close the connection at once, even while a statement runs."""
         if self._thread is not None:
-            break_off(self._connection)
+            abort_connection(self._connection)
             self._thread.end(self._disconnect)
             self._thread = None
 
@@ -173,7 +182,7 @@ class OwnershipTable:
                     found = await self._run_in_thread(fn, sql, values)
             return found
 
-        return await retry_while_lost(run, is_not_yet)
+        return await retry_while_lost(run, is_server_not_ready)
 
     async def _run_in_thread(self, fn: Callable[..., T], *args: Any) -> T:
         if self._thread is None:
@@ -184,7 +193,7 @@ class OwnershipTable:
                 return await thread.run(self._connected, fn, *args)
             except trio.ClosedResourceError as error:
                 raise JournalFailed("the journal was closed during the call") from error
-        break_off(self._connection)
+        abort_connection(self._connection)
         raise JournalFailed(
             f"the journal's database did not return the partition owners within {ANSWER_TIMEOUT_SECONDS:g} s"
         )
@@ -197,7 +206,7 @@ class OwnershipTable:
         Repeat it once if the connection was lost since the previous statement. So a process that stops at any point
         holds no row lock.
         """
-        with errors_translated():
+        with translate_errors():
             try:
                 return fn(self._open(), *args)
             except psycopg.OperationalError:

@@ -33,10 +33,17 @@ from .connections import OPTIONS, Connection, in_transaction, one_row
 from .journal import WRITE_TIMEOUT_SECONDS, PostgresJournal
 from .node_table import NodeTable, PartitionOwner
 from .partition_ownership_table import HostTable, OwnershipTable
-from .rate_limit_leases import AllowanceTable
+from .rate_limit_leases import RateLimitLeaseTable
 from .schema import migrate_schema
 from .session_crash_counts import SuspectTable
-from .session_partitioning import SLOTS, PartitionsLost, Taken, check_partitions, slot_of, slots_of
+from .session_partitioning import (
+    SLOTS,
+    AcquiredPartition,
+    PartitionsLost,
+    check_partitions,
+    slot_of,
+    slots_of,
+)
 from .unowned_partition_messages import PendingMessageTable
 
 MAX_ID_ATTEMPTS = 32
@@ -89,7 +96,7 @@ class PartitionedJournal(PostgresJournal):
         self._table = OwnershipTable(self._address, self._schema, pool=pool, node=node)
         self.nodes = NodeTable(self._address, self._schema, pool=pool, node=node)
         self.suspects = SuspectTable(self._table, self.partition_of)
-        self.allowances = AllowanceTable(self._table)
+        self.allowances = RateLimitLeaseTable(self._table)
         self.hosts = HostTable(self._table, pool)
         self.pending_messages = PendingMessageTable(self._table)
         self._backend: tuple[Any, ...] | None = None
@@ -132,7 +139,9 @@ class PartitionedJournal(PostgresJournal):
                 return session_id
         raise PartitionsLost(range(self.count))
 
-    async def take(self, partitions: Iterable[int], *, seen: Mapping[int, int] | None = None) -> list[Taken]:
+    async def acquire_partitions(
+        self, partitions: Iterable[int], *, seen: Mapping[int, int] | None = None
+    ) -> list[AcquiredPartition]:
         """Acquire the ownership of partitions for this process, discard cached data of their sessions, and return the acquired partitions.
 
         Args:
@@ -149,7 +158,7 @@ class PartitionedJournal(PostgresJournal):
         """
         wanted = {each: self.owned.get(each, -1) for each in sorted(set(partitions))}
         generation = self.layout.generation
-        taken = await self._table.take(
+        taken = await self._table.acquire_partitions(
             wanted, generation=generation, reads=self.reads, identity=self.identity, seen=seen
         )
         if taken is None:
@@ -266,7 +275,7 @@ class PartitionedJournal(PostgresJournal):
         try:
             migrate_schema(connection)
         except JournalVersion:
-            if not self._is_for_us(connection):
+            if not self._can_use_newer_schema(connection):
                 raise
         self._read_layout(connection)
         self._fill_slots(connection)
@@ -290,8 +299,8 @@ class PartitionedJournal(PostgresJournal):
                 f"the pool {self._pool!r} was repartitioned while this process was disconnected: restart this process"
             )
 
-    def _is_for_us(self, connection: Connection) -> bool:
-        """Return True if this process may use a database schema that a newer release of actgent has migrated.
+    def _can_use_newer_schema(self, connection: Connection) -> bool:
+        """Return True if this process may use its database schema although a newer release of actgent has migrated it.
 
         It must be able to read the record format of the pool.
         """
@@ -311,7 +320,7 @@ class PartitionedJournal(PostgresJournal):
 
         First end the PostgreSQL backend of the old connection, so that it runs no further statement.
         """
-        self._check_place(connection)
+        self._check_journal_exists(connection)
         if self._backend is not None:
             gone = connection.execute(
                 sql_statements.END_BACKEND, (END_BACKEND_TIMEOUT_MS, *self._backend)

@@ -67,7 +67,7 @@ class Loan:
 
 
 @attrs.frozen
-class AllowanceTable:
+class RateLimitLeaseTable:
     """Shared rate limits of a cluster in the database, and the leases of their units."""
 
     _table: OwnershipTable

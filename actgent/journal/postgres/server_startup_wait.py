@@ -8,7 +8,7 @@ import trio
 from actgent.errors import JournalFailed
 from actgent.support.postgres_address import split_schema
 
-from .connections import OPTIONS, connection_to, errors_translated, is_not_yet
+from .connections import OPTIONS, connection_to, is_server_not_ready, translate_errors
 
 PAUSE_SECONDS = 2.0
 """Pause between two attempts to connect."""
@@ -60,7 +60,7 @@ async def wait_until_reachable(url: str, *, seconds: float, report: Callable[[st
 
 
 def _connect_once(address: str) -> None:
-    with errors_translated():
+    with translate_errors():
         connection_to(address, OPTIONS).close()
 
 
@@ -70,7 +70,7 @@ def _is_unreachable(error: JournalFailed) -> bool:
     The server is then down, starting or out of connections.
     """
     cause = error.__cause__
-    if is_not_yet(error):
+    if is_server_not_ready(error):
         return True
     text = str(cause).lower()
     return isinstance(cause, psycopg.OperationalError) and any(each in text for each in _UNREACHABLE)

@@ -90,7 +90,7 @@ class Suspect:
     alone: int
     """Number of consecutive deaths of processes in which this session was the only suspect that was open."""
     shared: int = 0
-    """Number of those deaths (counted in `alone`) at which other nodes died at about the same time."""
+    """Number of the deaths counted in `alone` at which other nodes died at about the same time."""
 
     @property
     def must_be_dead_lettered(self) -> bool:
@@ -106,12 +106,13 @@ class SuspectTable:
     _partition_of: Callable[[str], int]
     """Function that returns the partition of a session id."""
 
-    async def list_near(
+    async def list_near_suspects(
         self, partitions: Iterable[int], of: int, agents: Collection[str]
     ) -> Mapping[SessionKey, int]:
-        """List the sessions that become suspects if one more process dies while it runs their turns.
+        """Return the sessions that become suspects if one more process dies during their turns.
 
-        The values are the sessions' numbers of records at the first death. `of` is the number of all partitions.
+        The values are the numbers of records that the sessions had at the first death. `of` is the number of all
+        partitions.
 
         Raises:
             JournalFailed: The database does not answer.
@@ -167,7 +168,7 @@ class SuspectTable:
             for each in found
         ]
 
-    async def forget_ended(self, slots: Sequence[int], agents: Collection[str]) -> bool:
+    async def remove_ended(self, slots: Sequence[int], agents: Collection[str]) -> bool:
         """Remove the suspects in `slots` whose turn has ended. Return True if other suspects remain."""
         values = {"slots": list(slots), "agents": list(agents)}
         await self._table.execute(_FORGET, values)

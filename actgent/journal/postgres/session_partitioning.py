@@ -65,7 +65,7 @@ class PartitionsLost(Fenced):
 
 
 @attrs.frozen(kw_only=True)
-class Taken:
+class AcquiredPartition:
     """A partition that this process owns now."""
 
     partition: int

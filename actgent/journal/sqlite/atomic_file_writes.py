@@ -8,14 +8,14 @@ from pathlib import Path
 
 from actgent.errors import ConfigurationError, JournalFull
 
-from .disk_errors import translated
+from .disk_errors import translate_errors
 from .lock_file import lock_path
 from .wal_inspection import log_path
 
 
 @contextmanager
 def temporary_file_for(target: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file, in which the block writes the content of `target`.
+    """Context manager: give the block the path of a temporary file, to which it writes the content of `target`.
 
     The temporary file is locked during the block, and deleted at its end unless `rename_draft` renamed it.
 
@@ -28,7 +28,7 @@ def temporary_file_for(target: Path) -> Iterator[Path]:
     try:
         with _hold_draft(draft, target):
             _check_free(target)  # again, now that no other process can create the target
-            with translated():
+            with translate_errors():
                 _remove(draft)
                 draft.touch(mode=0o600)
             yield draft
@@ -45,14 +45,14 @@ def _check_free(target: Path) -> None:
 
 @contextmanager
 def _hold_draft(draft: Path, target: Path) -> Iterator[None]:
-    """Hold the lock of a temporary file during the block. At the end, delete the file and its log."""
-    with translated():
+    """Context manager: hold the lock of a temporary file, and delete the file and its log when the block exits."""
+    with translate_errors():
         fd = _lock(lock_path(draft), target)
     try:
         yield
     finally:
         try:
-            with translated():
+            with translate_errors():
                 _remove(draft)
                 lock_path(draft).unlink(missing_ok=True)
         finally:

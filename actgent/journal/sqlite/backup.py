@@ -22,7 +22,7 @@ from actgent.journal.journal_interface import Backup
 
 from .atomic_file_writes import rename_draft, temporary_file_for
 from .damage_checks_on_open import check_kind, examine, prepare
-from .disk_errors import translated
+from .disk_errors import translate_errors
 from .lock_file import holding_reader_lock, is_held_here, read_note
 from .recovery import problems_in
 from .wal_inspection import log_path
@@ -49,7 +49,7 @@ def back_up(path: Path, target: Path, *, say: Callable[[str], object] = lambda _
         JournalFailed: The journal cannot be read, the target cannot be written, or the journal changes too
             fast to be copied from outside.
     """
-    with translated():
+    with translate_errors():
         check_kind(path)
     if not path.is_file():
         raise ConfigurationError(f"no such file: {path}; pass the path of a journal file")
@@ -67,7 +67,7 @@ def _copy(path: Path, draft: Path, say: Callable[[str], object]) -> tuple[bytes,
     Return the journal's identity and number of commits, as the lock file notes them.
     """
     for number in range(1, TRIES + 1):
-        with translated(), holding_reader_lock(path):
+        with translate_errors(), holding_reader_lock(path):
             lock_note, before = read_note(path), _round_of(path)
             shutil.copyfile(path, draft)
             _copy_log(path, draft)
@@ -127,7 +127,7 @@ def seal(draft: Path, target: Path, lock_note: tuple[bytes, int]) -> Backup:
         JournalDamaged: The copy is damaged.
         JournalFailed: The copy could not be written.
     """
-    with translated():
+    with translate_errors():
         sessions = _resolve(draft, lock_note)
         size = draft.stat().st_size
         rename_draft(draft, target)
@@ -174,7 +174,7 @@ class PageCopy:
         self._target.close()
 
 
-def forget_log(draft: Path) -> None:
+def mark_without_log(draft: Path) -> None:
     """Mark a copied file as having no write-ahead log, because SQLite made the copy without a log."""
-    with translated(), closing(apsw.Connection(str(draft))) as db:
+    with translate_errors(), closing(apsw.Connection(str(draft))) as db:
         db.execute("UPDATE meta SET value = 0 WHERE key = 'open'")

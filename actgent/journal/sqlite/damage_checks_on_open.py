@@ -8,7 +8,7 @@ import attrs
 from actgent.errors import ConfigurationError, JournalDamaged, JournalFailed
 
 from .lock_file import Lock, ReaderLock
-from .replaced_file_checks import check_alone
+from .replaced_file_checks import check_no_orphaned_log
 from .schema import migrate, pragma, read_fact, version_of
 from .sql_statements import SqliteFile
 from .wal_inspection import Log, log_path, may_be_journal, read_identity, read_log
@@ -50,7 +50,7 @@ def examine(path: Path, lock_note: tuple[bytes, int]) -> JournalFileState:
     The file must not be open in this process, because closing it here would drop SQLite's locks.
     """
     if not path.exists() or not path.stat().st_size:
-        check_alone(path, lock_note[1])
+        check_no_orphaned_log(path, lock_note[1])
         return JournalFileState()
     has_log = log_path(path).exists() and log_path(path).stat().st_size > 0
     return JournalFileState(read_identity(path, lock_note[0]), has_log, lock_note, read_log(path))

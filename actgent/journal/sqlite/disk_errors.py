@@ -26,7 +26,7 @@ def disk_failure(error: OSError) -> JournalFull | JournalFailed:
     return JournalFailed(f"the journal's file failed: {error}")
 
 
-class translated:  # noqa: N801 - used like a function; a generator would be several times slower
+class translate_errors:  # noqa: N801 - used like a function; a generator would be several times slower
     """Context manager that translates errors of SQLite and of the operating system to journal errors."""
 
     __slots__ = ()

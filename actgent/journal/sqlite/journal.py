@@ -25,9 +25,9 @@ from actgent.support.files_shared_by_processes import plain_name
 from actgent.support.storage_thread import Job, StorageThread
 
 from .atomic_file_writes import temporary_file_for
-from .backup import PageCopy, forget_log, seal
+from .backup import PageCopy, mark_without_log, seal
 from .damage_checks_on_open import check_kind, examine, prepare
-from .disk_errors import translated
+from .disk_errors import translate_errors
 from .lock_file import Lock, ReaderLock
 from .replaced_file_checks import JournalFileIdentity
 from .sql_statements import SqliteFile
@@ -283,15 +283,15 @@ def advice(path: Path) -> str:
 
 def read_whole(file: SqliteFile, keys: Sequence[SessionKey]) -> list[Found]:
     """Read sessions with all their records, in the storage thread."""
-    return read_each(keys, translating(file.read))
+    return read_each(keys, with_translated_errors(file.read))
 
 
 def read_tails(file: SqliteFile, keys: Sequence[SessionKey]) -> list[Found]:
     """Read sessions from their newest snapshots, in the storage thread."""
-    return read_each(keys, translating(file.read_tail))
+    return read_each(keys, with_translated_errors(file.read_tail))
 
 
-def translating(fn: Callable[..., T]) -> Callable[..., T]:
+def with_translated_errors(fn: Callable[..., T]) -> Callable[..., T]:
     """Return a function that converts SQLite errors of `fn` to journal errors."""
     return partial(_call, fn)
 
@@ -303,7 +303,7 @@ def _write(file: SqliteFile, rows: Sequence[Row], heads: Sequence[Head], new: Se
 
 
 def _call(fn: Callable[..., T], *args: Any) -> T:
-    with translated():
+    with translate_errors():
         return fn(*args)
 
 
@@ -320,5 +320,5 @@ def _end_copy(copy: PageCopy, _: SqliteFile) -> None:
 
 
 def _finish_backup(draft: Path, target: Path) -> Backup:
-    forget_log(draft)
+    mark_without_log(draft)
     return seal(draft, target, (b"", 0))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from actgent.errors import JournalFailed
-from actgent.journal.journal_interface import already_owned, process_name
+from actgent.journal.journal_interface import already_owned_error, process_name
 
 from .disk_errors import disk_failure, is_full
 
@@ -47,7 +47,7 @@ class Lock:
         except BlockingIOError:
             owner = os.pread(self._fd, _NOTE_AT, 0).decode(errors="replace").strip() or "another process"
             os.close(self._fd)
-            raise already_owned(f"the journal {path.name}", owner) from None
+            raise already_owned_error(f"the journal {path.name}", owner) from None
         try:
             os.pwrite(self._fd, process_name().encode()[:_NOTE_AT].ljust(_NOTE_AT), 0)
         except OSError as error:
@@ -115,7 +115,7 @@ class ReaderLock:
 
     @contextlib.contextmanager
     def exclude_readers(self) -> Iterator[bool]:
-        """Keep readers of other processes out during the block.
+        """Context manager: keep readers in other processes out while its block runs.
 
         Yield False if a reader is active; the block then has no lock.
         """
@@ -133,7 +133,7 @@ class ReaderLock:
 
 @contextlib.contextmanager
 def holding_reader_lock(path: Path) -> Iterator[None]:
-    """Hold the shared reader lock of a journal file during the block, so that the owner of the file does not restart the log.
+    """Context manager: hold the shared reader lock of a journal file, so that its owner does not restart the log.
 
     This is best effort: the reader waits at most `READER_WAIT_SECONDS` for the owner, and an owner with a very long log
     restarts it anyway.

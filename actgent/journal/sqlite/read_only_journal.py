@@ -31,7 +31,7 @@ from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionK
 from actgent.support.storage_thread import StorageThread
 
 from .damage_checks_on_open import check_identity, check_kind, check_log, examine
-from .disk_errors import translated
+from .disk_errors import translate_errors
 from .journal import SQLiteJournal, advice, read_tails, read_whole
 from .lock_file import holding_reader_lock, is_held_here, lock_path, read_note
 from .schema import MIGRATIONS, pragma
@@ -133,7 +133,7 @@ class FileReader:
         Raises:
             JournalFailed: The file changes faster than it is read.
         """
-        with translated(), holding_reader_lock(self._path):
+        with translate_errors(), holding_reader_lock(self._path):
             for _ in range(TRIES):
                 before = _read_stamp(self._path)
                 found = self._try_read(fn, before)
@@ -155,7 +155,7 @@ class FileReader:
     def _try_read(self, fn: Callable[[SqliteFile], T], stamp: _Stamp) -> outcome.Outcome[T]:
         """Return the result or error of `fn`. If the file changed during the call, the error is ignored."""
         try:
-            with translated():
+            with translate_errors():
                 return outcome.Value(fn(self._open_file(stamp)))
         except (JournalError, ConfigurationError) as error:
             return outcome.Error(error)
@@ -243,7 +243,7 @@ class SQLiteReader(ReadOnlyJournal, SQLiteJournal):
         self._reader = FileReader(path)
 
     async def _acquire_storage(self) -> int:
-        with translated():
+        with translate_errors():
             check_kind(self._path)
         if not self._path.is_file():
             raise ConfigurationError(f"no such file: {self._path}; pass the path of a journal file")

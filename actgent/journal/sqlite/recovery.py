@@ -29,7 +29,7 @@ from actgent.journal.session_list_queries import SessionKey
 
 from .atomic_file_writes import rename_draft, temporary_file_for
 from .damage_checks_on_open import JournalFileState, check_kind, examine, prepare
-from .disk_errors import translated
+from .disk_errors import translate_errors
 from .lock_file import Lock
 from .sql_statements import SqliteFile
 from .wal_inspection import log_path, read_identity
@@ -55,9 +55,13 @@ def find_problems(path: Path) -> list[JournalError]:
         Fenced: A process uses the file.
         JournalFailed: The file cannot be read.
     """
-    with _copy_locked(path) as (copy, lock_note), translated(), closing(apsw.Connection(str(copy))) as db:
+    with (
+        _copy_locked(path) as (copy, lock_note),
+        translate_errors(),
+        closing(apsw.Connection(str(copy))) as db,
+    ):
         try:
-            with translated():
+            with translate_errors():
                 file = prepare(db, examine(copy, lock_note))
         except JournalError as problem:
             return [problem]
@@ -93,7 +97,7 @@ def recover_file(path: Path, new_path: Path) -> RecoveryResult:
         JournalFull: The disk of the new file is full.
         JournalFailed: The old file cannot be read, or the new file cannot be written.
     """
-    with _copy_locked(path) as (copy, lock_note), temporary_file_for(new_path) as draft, translated():
+    with _copy_locked(path) as (copy, lock_note), temporary_file_for(new_path) as draft, translate_errors():
         rows, heads = _read_good(copy, read_identity(copy, lock_note[0]))
         with closing(apsw.Connection(str(draft))) as db:
             saved = _write_recovered(prepare(db, JournalFileState()), rows, heads)
@@ -103,10 +107,10 @@ def recover_file(path: Path, new_path: Path) -> RecoveryResult:
 
 @contextmanager
 def _copy_locked(path: Path) -> Iterator[tuple[Path, tuple[bytes, int]]]:
-    """Yield a copy of a file and its log, and lock the original. SQLite would change the original."""
-    with translated():
+    """Context manager: lock a journal file, and give the block a copy of the file and its log, which SQLite may change."""
+    with translate_errors():
         check_kind(path)
-    with translated(), closing(Lock(path)) as lock, tempfile.TemporaryDirectory() as folder:
+    with translate_errors(), closing(Lock(path)) as lock, tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "journal.db"
         shutil.copy(path, copy)
         if log_path(path).exists():

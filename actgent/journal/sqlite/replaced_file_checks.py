@@ -13,7 +13,7 @@ from .wal_inspection import log_path
 _log = logger_of(__name__)
 
 
-def check_alone(path: Path, commits: int) -> None:
+def check_no_orphaned_log(path: Path, commits: int) -> None:
     """Raise if a new journal file would destroy the log of a missing or emptied file.
 
     `commits` is the number of commits in the lock file's note.

@@ -150,10 +150,7 @@ class SqliteFile:
         return read_fact(self._db, "epoch"), self.identity
 
     def set_open(self, is_open: bool) -> None:  # noqa: FBT001 - sets a state
-        """Store in the file whether a write-ahead log belongs to it.
-
-        So the next start detects a missing log.
-        """
+        """Store in the journal file whether a write-ahead log belongs to the file, so that the next start detects a missing log."""
         self._db.execute("UPDATE meta SET value = ? WHERE key = 'open'", (int(is_open),))
         self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)
 
@@ -322,7 +319,7 @@ class SqliteFile:
         return self._read(key, is_tail=True)
 
     def _read(self, key: SessionKey, *, is_tail: bool) -> Stored:
-        with _naming(key.session_id):
+        with _report_damaged_session(key.session_id):
             head = self._find(key)
             if head is None:
                 self._check_found(key.session_id)
@@ -335,7 +332,7 @@ class SqliteFile:
 
     def read_page(self, key: SessionKey, after: int, limit: int) -> Page:
         """Return a page of a session's records after record number `after`; see `Journal.read`."""
-        with _naming(key.session_id):
+        with _report_damaged_session(key.session_id):
             head = self._find(key)
             if head is None:
                 self._check_found(key.session_id)
@@ -411,7 +408,7 @@ class SqliteFile:
         return [self._agents_with(each) for each in session_ids]
 
     def _agents_with(self, session_id: str) -> list[str]:
-        with _naming(session_id):
+        with _report_damaged_session(session_id):
             found = [agent for (agent,) in self._db.execute(_SELECT_AGENTS, (session_id,))]
         if not found:
             self._check_found(session_id)
@@ -543,8 +540,8 @@ class SqliteFile:
 
 
 @contextlib.contextmanager
-def _naming(session_id: str) -> Iterator[None]:
-    """Add the session id to errors of the block that report damaged data."""
+def _report_damaged_session(session_id: str) -> Iterator[None]:
+    """Context manager: convert errors about damaged data in its block to `JournalDamaged` with the session's id."""
     try:
         yield
     except (apsw.CorruptError, UnicodeDecodeError) as error:

@@ -66,7 +66,7 @@ class LimitLeaseClient(LimitLeaser):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None, None]:
-        """Lease units of shared limits on demand during the block.
+        """Context manager: lease units of the shared rate limits on demand while the block runs.
 
         After the block, each rate limiter applies its limits locally.
         """

@@ -171,7 +171,7 @@ class RateLimiter:
     async def admit(
         self, chat: ModelRequest, *, model: str, size: int = 0, arrived: float | None = None
     ) -> AsyncGenerator["Permit"]:
-        """Wait until an attempt of a call may be sent, and run the block. The attempt counts as running until the block exits.
+        """Context manager: wait until an attempt of a call may be sent, then count it as running until the block exits.
 
         Args:
             chat: The request. Its session and priority set the position, `max_tokens` the reservation, and its deadline the

@@ -1,6 +1,6 @@
 """Progress of a goal: plain data in the session's state, updated from the messages.
 
-The protocol stores its own decisions immediately. The core handles native tool calls. At the next pass, `absorb` reads the
+The protocol stores its own decisions immediately. The core handles native tool calls. At the next pass, `apply_messages` reads the
 results of these calls from the messages after the last message that it has read.
 """
 
@@ -160,7 +160,7 @@ def progress_of(view: TurnView) -> Progress:
     progress = _from_data(stored) if stored is not None and is_current else _new_progress(view.record, turn)
     record = view.record
     # The answer that is being read now is not absorbed: the protocol interprets it after this call.
-    absorb(progress, record, end=len(record) - (record[-1].sender.kind == "assistant"))
+    apply_messages(progress, record, end=len(record) - (record[-1].sender.kind == "assistant"))
     return progress
 
 
@@ -191,7 +191,7 @@ def progress_at_end(
     if progress is None or not (any_turn or progress.turn == turn):
         start = next((index for index, message in enumerate(record) if message.id == turn), len(record))
         progress = Progress(turn=turn, goal=goal, start=start, mark=min(start + 1, len(record)))
-    absorb(progress, record, end=len(record))
+    apply_messages(progress, record, end=len(record))
     return progress
 
 
@@ -204,8 +204,8 @@ def _new_progress(record: Sequence[Message], turn: str) -> Progress:
 # --- progress from messages -------------------------------------------------------------------
 
 
-def absorb(progress: Progress, record: Sequence[Message], *, end: int) -> None:
-    """Read `record[progress.mark:end]` and update the progress with its answers and tool results."""
+def apply_messages(progress: Progress, record: Sequence[Message], *, end: int) -> None:
+    """Update the goal progress with the answers and tool results in `record[progress.mark:end]`."""
     for message in record[progress.mark : end]:
         if message.sender.kind == "tool":
             _apply_tool_results(progress, message.tool_results)
@@ -253,7 +253,7 @@ def goal_view(state: Mapping[str, Any], record: Sequence[Message]) -> dict[str, 
     progress = progress_in(state)
     if progress is None or progress.turn != turn:  # native calls run before the protocol stores a progress
         progress = _new_progress(record, turn)
-    absorb(progress, record, end=len(record))
+    apply_messages(progress, record, end=len(record))
     good = [result for result in results_of(progress, record) if result.error is None]
     results = [each for result in good for each in _result_data(result)]
     return {"goal": progress.goal, "results": results, "used_tools": list(progress.used_tools)}

@@ -196,7 +196,10 @@ def _unwrap(text: str) -> str:
 
 
 def _normalize(value: Any) -> Any:
-    """Convert the JSON value of an answer to an object with camel-case keys. A list of tool calls becomes a member of it."""
+    """Convert the JSON value of an answer to an object with camel-case keys.
+
+    A list of tool calls becomes an object with the list as `toolCalls`. Other values are returned unchanged.
+    """
     if isinstance(value, list):
         value = {"toolCalls": value} if value and all(map(_is_call_like, value)) else value
     return _camel(value) if isinstance(value, dict) else value

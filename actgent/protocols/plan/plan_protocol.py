@@ -53,11 +53,11 @@ from .todo_list import (
     TodoDiff,
     TodoItem,
     cancel_blocked,
-    clipped,
     diff_todo,
     next_item,
     refine,
     run_status,
+    shorten_to_line,
     todo_text,
     update,
 )
@@ -425,7 +425,7 @@ def _refinement(plan: Plan | None) -> str:
 def _outputs(plan: Plan) -> str:
     outputs = plan.outputs
     limit = min(MAX_OUTPUT_CHARS, MAX_TOTAL_OUTPUT_CHARS // max(len(outputs), 1))
-    lines = [f"- {item_id}: {clipped(output, limit)}" for item_id, output in outputs.items()]
+    lines = [f"- {item_id}: {shorten_to_line(output, limit)}" for item_id, output in outputs.items()]
     return "\n".join(("What the finished items came to:", *lines)) if lines else ""
 
 

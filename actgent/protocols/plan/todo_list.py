@@ -350,7 +350,7 @@ def todo_text(plan: Plan) -> str:
     for item in plan.items:
         lines.append(f"{status_mark(item)} {item.id}: {item.description}{_dependency_text(item)}")
         if item.result:
-            lines.append(f"      {clipped(item.result)}")
+            lines.append(f"      {shorten_to_line(item.result)}")
     lines += [f"({warning})" for warning in plan.warnings]
     return "\n".join(lines)
 
@@ -367,7 +367,7 @@ def status_mark(item: TodoItem) -> str:
     return _MARKS[item.status]
 
 
-def clipped(text: str, limit: int = _MAX_RESULT_CHARS) -> str:
+def shorten_to_line(text: str, limit: int = _MAX_RESULT_CHARS) -> str:
     """Convert a text to one line, and truncate it to `limit` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
@@ -378,4 +378,4 @@ def _dependency_text(item: TodoItem) -> str:
 
 
 def _field_text(value: Any) -> str:
-    return clipped(", ".join(value) if isinstance(value, tuple) else str(value))
+    return shorten_to_line(", ".join(value) if isinstance(value, tuple) else str(value))

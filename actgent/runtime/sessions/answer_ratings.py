@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import attrs
 
 from actgent.errors import ConfigurationError, Fenced, SessionNotFound, UsageError
-from actgent.journal.journal_interface import Entry, Journal, one_of
+from actgent.journal.journal_interface import Entry, Journal, only_session_key
 from actgent.journal.record_types import (
     MessageAcceptedRecord,
     MessageEndRecord,
@@ -113,7 +113,7 @@ class Ratings:
                 "ratings are stored in the journal, and this runtime has no journal: pass journal= to open_runtime()"
             )
         agents = await self.journal.agents_with_session(session_id)
-        key = one_of(agents if agent is None else [agent], session_id)
+        key = only_session_key(agents if agent is None else [agent], session_id)
         if key is None:
             raise SessionNotFound(agent or "", session_id)
         now = self.clock.now()

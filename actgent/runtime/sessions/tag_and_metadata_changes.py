@@ -6,10 +6,14 @@ import attrs
 import trio
 
 from actgent.errors import Fenced, SessionClosed, SessionNotFound
-from actgent.journal.journal_interface import Journal, one_of
+from actgent.journal.journal_interface import Journal, only_session_key
 from actgent.journal.record_types import SessionAnnotatedRecord
 from actgent.journal.session_list_queries import SessionKey
-from actgent.journal.session_tags_and_metadata import AnnotationChange, SessionAnnotations, changed_by
+from actgent.journal.session_tags_and_metadata import (
+    AnnotationChange,
+    SessionAnnotations,
+    make_annotation_change,
+)
 from actgent.runtime.agent_directory import Directory
 from actgent.sessions.session_context import SessionContext, host_of
 from actgent.support.attrs_class_repr import FieldRepr
@@ -145,13 +149,13 @@ class Annotations:
             ServerUnreachable: In a cluster, the node that owns the session did not answer; the change may be recorded or
                 not.
         """
-        change = changed_by(add_tags=add_tags, remove_tags=remove_tags, metadata=metadata)
+        change = make_annotation_change(add_tags=add_tags, remove_tags=remove_tags, metadata=metadata)
         if agent is not None:
             key: SessionKey | None = SessionKey(agent, session_id)
         elif self.journal is not None:
-            key = one_of(await self.journal.agents_with_session(session_id), session_id)
+            key = only_session_key(await self.journal.agents_with_session(session_id), session_id)
         else:
-            key = one_of(self.agents.agents_with_session(session_id), session_id)
+            key = only_session_key(self.agents.agents_with_session(session_id), session_id)
         if key is None:
             raise SessionNotFound("", session_id)
         await Annotator(self.journal, self.agents, self.remote_sessions).annotate(key, change)

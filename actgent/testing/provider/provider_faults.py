@@ -200,7 +200,7 @@ class Hangup(Fault):
 
 @contextmanager
 def refused_url() -> Iterator[str]:
-    """Yield a URL on 127.0.0.1 that refuses connections during the block."""
+    """Context manager: give the block a URL on 127.0.0.1 that refuses all connections."""
     with (
         socket.socket() as bound
     ):  # bound, so that no other process takes the port; not listening, so that connections are refused

@@ -340,7 +340,7 @@ async def open_provider(
     limits: RateLimits | None = None,
     count: Callable[[ProviderRequest], int] = tokens_of,
 ) -> AsyncIterator[Provider]:
-    """Run a scripted provider on a free port of 127.0.0.1 during a block.
+    """Async context manager: run a scripted provider on a free port of 127.0.0.1 until the block exits.
 
     ```python
     async with open_provider([ToolCall("add", {"a": 2, "b": 3}), "It is 5."]) as provider:

@@ -91,7 +91,10 @@ class Meter:
         self.refused = 0
 
     def enter(self, request: ProviderRequest, now: float) -> ReplyPlan | None:
-        """Admit a request, and return None. If it exceeds a rate limit, return the plan of the reply with status 429 instead."""
+        """Count a request against the rate limits, and return None if it is admitted.
+
+        If the request exceeds a limit, return the plan of the reply with status 429.
+        """
         most = self._limits.concurrency
         if most is not None and len(self._running) >= most:
             return self._refuse(request, f"too many requests at once, {most} are allowed", None, now)

@@ -602,7 +602,7 @@ def _annotate(rewriter: _TypeRewriter, field: _Field, label: str, texts: Mapping
 
 @contextmanager
 def _parameter_errors(field: _Field, label: str) -> Iterator[None]:
-    """Convert each error of the block to a ConfigurationError that names a parameter."""
+    """Context manager: convert an error of its block to a `ConfigurationError` that names the parameter."""
     try:
         yield
     except (TypeError, NameError, RecursionError) as error:

@@ -90,7 +90,7 @@ class QueryBounds:
 def open_postgres_query(
     address: str, sql: str, parameters: Mapping[str, Any], *, bounds: QueryBounds
 ) -> Iterator[tuple[list[str], Iterator[Sequence[Any]]]]:
-    """Run one SELECT for the duration of a block, which gets the column names and an iterator over the rows.
+    """Context manager: run one SELECT, and give the block the column names and an iterator over the rows.
 
     A truncated value has one character more than the limit, and `bytea` is shown as its size. After the block, the statement is cancelled and the connection closed.
 
@@ -166,7 +166,7 @@ def _reject_functions(connection: "psycopg.Connection[Any]", sql: str) -> None:
     Raises:
         ToolError: The statement calls such a function.
     """
-    names = sorted(called_names(sql) - _HARMLESS)
+    names = sorted(find_called_names(sql) - _HARMLESS)
     if not names:
         return
     found = connection.execute(
@@ -178,7 +178,7 @@ def _reject_functions(connection: "psycopg.Connection[Any]", sql: str) -> None:
         )
 
 
-def called_names(sql: str) -> frozenset[str]:
+def find_called_names(sql: str) -> frozenset[str]:
     """Return all names before an opening parenthesis in an SQL statement. They include every function that it calls by name.
 
     Raises:

@@ -182,7 +182,7 @@ def _arguments(
 
 @asynccontextmanager
 async def _open_worker(bounds: _Limits, start_time: float, *, seed: str) -> AsyncGenerator["_Worker"]:
-    """Start an interpreter in a separate process for the duration of a block.
+    """Async context manager: run an interpreter in a separate process until the block exits.
 
     `start_time` is the time that the code sees, as Unix time in seconds. `seed` is the seed of its random numbers.
     """

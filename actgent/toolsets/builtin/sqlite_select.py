@@ -45,7 +45,7 @@ _numbers = itertools.count()
 def open_sqlite_query(
     path: str, sql: str, parameters: Mapping[str, Any], *, timeout: float
 ) -> Iterator[tuple[list[str], Iterator[Sequence[Any]]]]:
-    """Run one SELECT for the duration of a block, which gets the column names and an iterator over the rows.
+    """Context manager: run one SELECT, and give the block the column names and an iterator over the rows.
 
     Args:
         path: Path of the database file.

@@ -98,7 +98,7 @@ class APIResponse:
 
 
 class Connections:
-    """Pool of HTTP connections shared by some tools. Outside of an `opened` block, each request opens its own connection."""
+    """Pool of HTTP connections that several tools share. Outside of a `keep_open` block, each request opens a connection."""
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
@@ -106,8 +106,8 @@ class Connections:
         """HTTP client and number of open blocks, by the trio run that they belong to."""
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[httpx2.AsyncClient]:
-        """Keep connections open for the duration of a block, so that requests of this trio run reuse them.
+    async def keep_open(self) -> AsyncIterator[httpx2.AsyncClient]:
+        """Async context manager: keep connections open until the block exits, so that requests reuse them.
 
         The block gets the HTTP client.
         """
@@ -134,7 +134,7 @@ class Connections:
         kept = self._open.get(trio.lowlevel.current_trio_token())
         if kept is not None:
             return await _send(kept[0], request)
-        async with self.opened() as client:
+        async with self.keep_open() as client:
             return await _send(client, request)
 
 
@@ -241,7 +241,7 @@ def _exclude_names(
 
 @asynccontextmanager
 async def _answer(client: httpx2.AsyncClient, request: httpx2.Request) -> AsyncIterator[httpx2.Response]:
-    """Send a request. During the block, the response is open and its body can be read."""
+    """Async context manager: send a request, and keep the response open for reading until the block exits."""
     response = await client.send(request, stream=True)
     try:
         yield response

@@ -158,7 +158,7 @@ class HTTPTool(Tool, Toolset):
 
         If `target` is the `publish` function, run as a toolset, like `Toolset.run`.
         """
-        async with self._connections.opened():
+        async with self._connections.keep_open():
             if not callable(target):
                 return await Tool.run(self, target, context)
             publish: Publish = target

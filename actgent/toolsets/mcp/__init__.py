@@ -1,6 +1,6 @@
 """Tools of Model Context Protocol (MCP) servers."""
 
-from .server_config_file import AllowedEnvironment, listed_servers, make_server, mcp_servers
+from .server_config_file import AllowedEnvironment, make_server, mcp_servers, read_server_entries
 from .server_toolset import MCPServer
 from .tool_lock_file import LOCK, ToolLock, prompt_digest, tool_digest
 
@@ -9,9 +9,9 @@ __all__ = [
     "AllowedEnvironment",
     "MCPServer",
     "ToolLock",
-    "listed_servers",
     "make_server",
     "mcp_servers",
     "prompt_digest",
+    "read_server_entries",
     "tool_digest",
 ]

@@ -68,7 +68,7 @@ class StoredTokens:
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
-        """Lock the token file for a block, so that no other process refreshes or changes tokens."""
+        """Async context manager: lock the token file, so that no other process changes tokens while the block runs."""
         async with file_change(self.file.path):
             self._is_locked = True
             try:
@@ -81,12 +81,12 @@ class StoredTokens:
         """True if the settings contain a client id, so that the client is not registered dynamically."""
         return bool(self._settings.client_id)
 
-    def stored(self) -> dict[str, Any]:
+    def read_authorization(self) -> dict[str, Any]:
         """Return the stored authorization of this server; empty if no authorization is stored."""
         return self.file.read(self.url)
 
     async def get_tokens(self) -> OAuthToken | None:
-        tokens = self.stored().get("tokens")
+        tokens = self.read_authorization().get("tokens")
         return None if tokens is None else OAuthToken.model_validate(tokens)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
@@ -100,7 +100,7 @@ class StoredTokens:
                 else _NO_SECRET,
                 redirect_uris=[AnyUrl(PLACEHOLDER_REDIRECT)],
             )
-        client = self.stored().get("client")
+        client = self.read_authorization().get("client")
         return None if client is None else OAuthClientInformationFull.model_validate(client)
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
@@ -120,10 +120,10 @@ class StoredTokens:
 
     async def _put(self, more: dict[str, Any]) -> None:
         if self._is_locked:
-            self.file.write(self.url, {**self.stored(), **more})
+            self.file.write(self.url, {**self.read_authorization(), **more})
             return
         async with self.locked():
-            self.file.write(self.url, {**self.stored(), **more})
+            self.file.write(self.url, {**self.read_authorization(), **more})
 
 
 class StoredOAuth(OAuthClientProvider):
@@ -169,7 +169,7 @@ class StoredOAuth(OAuthClientProvider):
     async def _initialize(self) -> None:
         """Load the stored state, including the expiry time and the refresh endpoint, which the SDK does not restore."""
         await super()._initialize()
-        stored, context = self.storage.stored(), self.context
+        stored, context = self.storage.read_authorization(), self.context
         context.token_expiry_time = (
             None if stored.get("expires_at") is None else stored["expires_at"] - EXPIRY_MARGIN_SECONDS
         )

@@ -29,7 +29,7 @@ async def open_login(
     lines: Callable[[], Awaitable[str | None]] | None = None,
     again: bool = False,
 ) -> AsyncGenerator[LoginPrompt]:
-    """Listen for the redirect of a browser during a block that authorizes a server by `server.connected(login)`.
+    """Async context manager: receive a browser's redirect while the block calls `server.connected(login)`.
 
     A client that is already registered reuses its port. If the port is taken, the client registers again.
 
@@ -118,7 +118,7 @@ async def open_redirect(
     show: Callable[[str], Awaitable[None]],
     lines: Callable[[], Awaitable[str | None]] | None = None,
 ) -> AsyncGenerator[LoginPrompt]:
-    """Receive the redirect of a browser on listening sockets, during a block that authorizes a server.
+    """Async context manager: receive a browser's redirect on listening sockets while the block authorizes a server.
 
     Args:
         listeners: Sockets that the browser is redirected to.

@@ -44,7 +44,7 @@ class SampledCall:
     """A tool call during which the server may send sampling requests."""
 
     def __init__(self, answer: Sampling, read: Read, source: str) -> None:
-        """Args: `source` is the name of the server, from which the messages to `answer` come."""
+        """Store the function `answer`, which answers sampling requests. `source` is the server's name, the source of its texts."""
         self._answer = answer
         self._read = read
         self._source = source
@@ -77,8 +77,8 @@ class SampledCall:
         """
         self._asked += 1
         if self._asked > MAX_SAMPLES:
-            return rejected(f"a call may send at most {MAX_SAMPLES} sampling requests")
-        request = _Request(params, rejected("the call has ended"))
+            return sampling_rejection(f"a call may send at most {MAX_SAMPLES} sampling requests")
+        request = _Request(params, sampling_rejection("the call has ended"))
         try:
             await self._send.send(request)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -98,11 +98,11 @@ class SampledCall:
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code may raise anything
             error = convert_user_error(raised, "function", "sampling")
             _log.warning("the sampling request of an MCP server failed: %s", shown(str(error)))
-            request.reply = rejected(f"sampling failed: {type(error).__name__}")
+            request.reply = sampling_rejection(f"sampling failed: {type(error).__name__}")
         finally:
             request.is_answered.set()
 
 
-def rejected(reason: str) -> mcp_types.ErrorData:
+def sampling_rejection(reason: str) -> mcp_types.ErrorData:
     """Return the error that rejects a sampling request. `reason` is the text for the server."""
     return mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message=reason)

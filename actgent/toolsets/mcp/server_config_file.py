@@ -36,7 +36,7 @@ class AllowedEnvironment(dict[str, str]):
         """Copy the environment variables named in `allowed` that are set in this process."""
         super().__init__({name: os.environ[name] for name in allowed if name in os.environ})
 
-    def rejected(self, entry: object) -> list[str]:
+    def find_forbidden(self, entry: object) -> list[str]:
         """Return the environment variables that a server entry uses and that are set in this process but not allowed."""
         used = {found[1] for found in _VARIABLE.finditer(json.dumps(entry))}
         return sorted(name for name in used if name in os.environ and name not in self)
@@ -64,11 +64,11 @@ def mcp_servers(
     known = os.environ if environment is None else environment
     return [
         make_server(name, entry, environment=known, folder=where.parent, location=f"{where}, server {name!r}")
-        for name, entry in listed_servers(data, location=str(where)).items()
+        for name, entry in read_server_entries(data, location=str(where)).items()
     ]
 
 
-def listed_servers(data: object, *, location: str) -> Mapping[str, Any]:
+def read_server_entries(data: object, *, location: str) -> Mapping[str, Any]:
     """Return the entries of the servers in the data of a file, by server name, without disabled servers.
 
     Raises:
@@ -111,7 +111,7 @@ def make_server(
         raise ConfigurationError(f"{location}: the entry must be an object with `command` or `url`")
     if unknown := sorted(entry.keys() - _KEYS - _IGNORED):
         raise ConfigurationError(f"{location}: unknown key {unknown[0]!r} (keys: {', '.join(sorted(_KEYS))})")
-    if isinstance(environment, AllowedEnvironment) and (refused := environment.rejected(entry)):
+    if isinstance(environment, AllowedEnvironment) and (refused := environment.find_forbidden(entry)):
         to = entry.get("url") or shlex.join([str(entry.get("command")), *map(str, entry.get("args") or ())])
         raise ConfigurationError(
             f"{location}: the file passes the environment variables {', '.join(refused)} to {shown(to)}: "

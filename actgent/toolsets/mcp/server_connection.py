@@ -36,7 +36,7 @@ from .bounded_result_validation import BoundedSession
 from .expired_session_error import SessionExpired
 from .http_transport import LOST, RepairingTransport
 from .multi_round_requests import Round, RoundRequest, run_rounds
-from .sampling import SampledCall, Sampling, rejected
+from .sampling import SampledCall, Sampling, sampling_rejection
 from .server_command import MAX_MESSAGE_BYTES, ServerCommand
 from .stdio_transport import open_process
 
@@ -294,7 +294,7 @@ class MCPConnection:
         await trio.lowlevel.checkpoint()
         call = self.calls[0] if len(self.calls) == 1 else None  # the request does not name its call
         if call is None or call.sampled is None:
-            return rejected("sampling is only available while exactly one call runs")
+            return sampling_rejection("sampling is only available while exactly one call runs")
         return await call.sampled.ask(params)
 
     @property
@@ -367,7 +367,7 @@ async def open_connection(
     sampling: Sampling | None = None,
     answers: Answers | None = None,
 ) -> AsyncGenerator[MCPConnection]:
-    """Connect to a server by a process or by streamable HTTP, for the duration of a block.
+    """Async context manager: connect to an MCP server, which is a new process or a URL, until the block exits.
 
     Uses revision 2026-07-28 if the server supports it, else the newest revision that both sides support.
     """
@@ -472,7 +472,7 @@ async def _list_items(request: Callable[..., Awaitable[Any]], member: str, maxim
 
 @contextmanager
 def _failures(label: str) -> Iterator[None]:
-    """Convert errors of a request to `ToolError`, with `label` in front.
+    """Context manager: convert errors of the request in its block to `ToolError`, with `label` in front.
 
     Raises:
         ToolError: The block raised an error of the MCP SDK, or the server's response is invalid.

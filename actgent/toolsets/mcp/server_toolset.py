@@ -250,7 +250,7 @@ class MCPServer(Toolset):
 
     @contextmanager
     def _set_current_connection(self, link: Any) -> Iterator[None]:
-        """During the block, use the connection `link` for the calls of this toolset, because it is the newest connection."""
+        """Context manager: send the calls of this toolset over `link`, its newest connection, while the block runs."""
         run = trio.lowlevel.current_trio_token()
         links = self._connections.setdefault(run, [])
         links.append(link)
@@ -263,7 +263,7 @@ class MCPServer(Toolset):
 
     @asynccontextmanager
     async def connected(self, login: Any = None) -> AsyncGenerator[Any]:
-        """Connect to the server for the duration of a block, which gets the connection.
+        """Async context manager: connect to the server, and give the block the connection.
 
         Args:
             login: A `LoginPrompt` for a browser login if authorization is needed; None fails instead.

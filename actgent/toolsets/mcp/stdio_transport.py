@@ -91,7 +91,7 @@ class _OpenRequests:
 
 @asynccontextmanager
 async def open_process(command: ServerCommand) -> AsyncGenerator[tuple[Incoming, Outgoing]]:
-    """Start a server process for the duration of a block, which gets its incoming and outgoing message streams.
+    """Async context manager: run a server process, and give the block its incoming and outgoing messages.
 
     When the process ends, the block is cancelled and `ServerEnded` is raised.
 
@@ -265,9 +265,9 @@ async def _deliver(to_us: MemoryObjectSendStream[Any], line: bytes, open_request
 
 
 async def _keep_errors(process: trio.Process, stderr_tail: _StderrTail) -> None:
-    """Read and log the standard error of the server. Keep the last lines for the texts of errors.
+    """Read and log the standard error of the server, so that the server cannot block on a full pipe.
 
-    Otherwise the server could block on the full pipe.
+    The last lines are kept for the texts of errors.
     """
     assert process.stderr is not None  # noqa: S101 - opened with a pipe
     async for piece in process.stderr:

@@ -63,7 +63,7 @@ class ToolLock:
         }
         write_whole(path, json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
-    def of(self, server: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    def digests_of(self, server: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """Return the locked digests of a server: the digests of tools by tool name, and of prompts by prompt name."""
         return self.servers.get(server, {}), self.prompts.get(server, {})
 

@@ -137,7 +137,7 @@ class OpenAPI(Toolset):
         return self._tools or ()
 
     async def run(self, publish: Publish) -> None:
-        async with self._connections.opened():
+        async with self._connections.keep_open():
             if self._tools is None:
                 body = await self._fetch()
                 self._tools = await trio.to_thread.run_sync(self._read, body)

@@ -43,13 +43,13 @@ def until():
 
 @pytest.fixture
 def open_node(postgres_url):
-    """Return a context manager with a runtime in a named process that acquires the partitions in `take`."""
+    """Return a context manager with a runtime in a named process that acquires the partitions in `acquire_partitions`."""
 
     @asynccontextmanager
     async def opened(name, *, take=(), kind=PartitionedJournal, **options):
         partitioned = kind(postgres_url, node=name, partitions=DEFAULT_PARTITIONS)
         async with partitioned.running() as journal, open_runtime(journal=journal, **options) as runtime:
-            await journal.take(take)
+            await journal.acquire_partitions(take)
             yield runtime
 
     return opened

@@ -36,7 +36,7 @@ async def test_a_suspended_turn_moves(open_node, id_in, until):
         await until(lambda: session.status == "suspended")
         (approval,) = session.approvals
         await session.chat("more")
-        await two.journal.take([0])
+        await two.journal.acquire_partitions([0])
         assert await one.evict(of(one, 0)) == 0
         with pytest.raises(SessionMoved):
             await session.answer(approval, Approve())
@@ -58,7 +58,7 @@ async def test_a_schedule_fires_once_in_the_process_that_owns_it(open_node, id_i
         ]
         session = await agents[0].create_session("ada", session_id=id_in(0))
         await session.schedule("call ada", after=0.6)
-        await two.journal.take([0])
+        await two.journal.acquire_partitions([0])
         await one.evict(of(one, 0))
         assert not len(agents[0]._opener.running.timer_service.index)
         assert await two.resume_acquired() == 0
@@ -111,7 +111,7 @@ async def test_resumed_sessions_are_counted_once(open_node, id_in, until):
         await until(lambda: [each.status for each in sessions[2:]] == ["suspended", "idle"])
         while len(await one.journal.unfinished("clerk")) > 2:  # noqa: ASYNC110 - ends are written without an event
             await trio.sleep(0.01)
-        await two.journal.take([0])
+        await two.journal.acquire_partitions([0])
         await one.evict(of(one, 0))
         for each in (ids[0], ids[2], ids[3]):
             await other.open_session(each)
@@ -146,7 +146,7 @@ async def test_crashes_are_counted_before_a_session_is_opened(open_node, id_in):
         agent, other = await one.start(clerk(is_stuck=True)), await two.start(clerk(is_stuck=False))
         for each in ids:
             await agent.create_session("ada", "go", session_id=each)
-        await two.journal.take([0])
+        await two.journal.acquire_partitions([0])
         assert await one.evict(of(one, 0)) == 3
         opened.clear()
         assert await two.resume_acquired(choose=choose) == 2
@@ -176,7 +176,7 @@ async def test_failed_open_does_not_block_other_sessions(open_node, id_in, caplo
         await two.start(other)
         for each in ids:
             await agent.create_session("ada", "go", session_id=each)
-        await two.journal.take([0])
+        await two.journal.acquire_partitions([0])
         await one.evict(of(one, 0))
         assert await two.resume_acquired() == 2
         assert ids[0] in caplog.text
@@ -213,7 +213,7 @@ async def test_a_task_resumes_while_its_parent_is_opening(open_node, id_in, unti
             await runtime.start(boss)
         session = await first[0].create_session("ada", "go", session_id=id_in(0))
         await until(lambda: requests)
-        await two.journal.take([0])
+        await two.journal.acquire_partitions([0])
         await one.evict(of(one, 0))
         nursery.start_soon(two.resume_acquired)
         await until(lambda: opened)

@@ -60,7 +60,7 @@ async def test_a_running_turn_ends_and_queued_messages_move(open_node, id_in, un
         await until(given.is_set)
         assert not one.journal.owns(session.id)
         assert session.id not in agent._opener.running.sessions
-        (taken,) = await two.journal.take([0])
+        (taken,) = await two.journal.acquire_partitions([0])
         assert taken.was_clean
         assert await two.resume_acquired() == 1
         moved = await other.open_session(session.id)
@@ -92,7 +92,7 @@ async def test_drain_interrupts_the_running_turn_and_hands_over_queued_messages(
             await session.interrupt(message_id="m1")
             with pytest.raises(SessionMoved):
                 await session.interrupt(drop_queued=True)
-        await two.journal.take([0])
+        await two.journal.acquire_partitions([0])
         assert await two.resume_acquired() == 1
         moved = await other.open_session(session.id)
         await moved.wait_idle()
@@ -141,7 +141,7 @@ async def test_a_message_being_written_does_not_overtake_queued_messages(open_no
             one.journal.gate.set()
             await accepted.wait()
             slow.gate.set()
-        await two.journal.take([0])
+        await two.journal.acquire_partitions([0])
         assert await two.resume_acquired() == 1
         moved = await other.open_session(session.id)
         await moved.wait_idle()
@@ -166,7 +166,7 @@ async def test_message_that_is_being_written_is_answered_by_the_next_owner(open_
             slow.gate.set()
         requests = []
         other.on_session(requests.append)
-        await two.journal.take([0])
+        await two.journal.acquire_partitions([0])
         assert await two.resume_acquired() == 1
         await requests[0].wait_idle()
         assert [each.text for each in requests[0].history] == ["third", "ok"]
@@ -202,7 +202,7 @@ async def test_a_stop_during_the_write_applies_before_the_handover(open_node, id
             one.journal.gate.set()
             await accepted.wait()
             slow.gate.set()
-        await two.journal.take([0])
+        await two.journal.acquire_partitions([0])
         await two.resume_acquired()
         moved = await other.open_session(session.id)
         await moved.wait_idle()
@@ -252,7 +252,7 @@ async def test_turn_is_evicted_after_its_grace_period(open_node, id_in, until):
         with trio.fail_after(60):
             async with one.drain(of(one, 0), grace=0.1):
                 await one.journal.give_back([0])
-        await two.journal.take([0])
+        await two.journal.acquire_partitions([0])
         assert await two.resume_acquired() == 1
         moved = await other.open_session(session.id)
         await moved.wait_idle()
@@ -387,7 +387,7 @@ async def test_a_drain_does_not_wait_for_approvals_of_child_sessions(open_node, 
         with trio.fail_after(60):
             async with one.drain(of(one, 0), grace=3600):
                 await one.journal.give_back([0])
-        await two.journal.take([0])
+        await two.journal.acquire_partitions([0])
         await two.resume_acquired()
         moved = await there.boss.open_session(session.id)
         await until(lambda: moved.approvals)
@@ -508,7 +508,7 @@ async def test_session_with_forwarded_messages_is_closed_by_the_next_owner(open_
             await trio.testing.wait_all_tasks_blocked()  # "second" has left the inbox
             with pytest.raises(SessionMoved):
                 await session.aclose()
-        await two.journal.take([0])
+        await two.journal.acquire_partitions([0])
         assert await two.resume_acquired() == 1
         moved = await other.open_session(session.id)
         await moved.wait_idle()

@@ -39,8 +39,8 @@ async def test_session_with_stale_state_is_fenced(open_node, id_in):
         agent = await one.start(_clerk("hello"))
         session = await agent.create_session("ada", "hi", session_id=id_in(0))
         await session.wait_idle()
-        await two.journal.take([0])
-        await one.journal.take([0])
+        await two.journal.acquire_partitions([0])
+        await one.journal.acquire_partitions([0])
         before = await one.journal.load(session.id)
         with pytest.raises(Fenced):
             await session.chat("again")

@@ -67,7 +67,7 @@ async def test_turn_evicted_at_any_step_resumes_in_another_process(
             await until(lambda: len(clerk._opener.running.inbox) == 2)
         waiting.call("idle", session.wait_idle)
         await trio.testing.wait_all_tasks_blocked(0.02)
-        await two.journal.take([0])
+        await two.journal.acquire_partitions([0])
         with trio.fail_after(60):
             stopped = await one.evict(in_partition_zero(one))
         assert stopped == {"accepting": 0, "child": 2}.get(stage, 1)

@@ -61,7 +61,7 @@ async def test_evict_during_other_operations(open_node, id_in, how):
         session = await agent.create_session("ada", "one", session_id=id_in(0))
         await session.chat("two")
         await trio.testing.wait_all_tasks_blocked(0.02)
-        await two.journal.take([0])
+        await two.journal.acquire_partitions([0])
         with trio.CancelScope() as scope:
             calls = {
                 "aclose": (session.aclose,),
@@ -103,7 +103,7 @@ async def test_eviction_releases_waiting_senders(open_node, id_in, until):
         stays = Caller(nursery, lambda: busy.chat("waits", message_id="waits"))
         inbox = agent._opener.running.inbox
         await until(lambda: inbox.statistics().senders == 2)
-        await two.journal.take([0])
+        await two.journal.acquire_partitions([0])
         assert await one.evict(of(one, 0)) == 0
         with trio.fail_after(60):
             for each in callers:
@@ -142,7 +142,7 @@ async def test_turn_with_a_fenced_write_evicts_its_tree(open_node, id_in, until)
         ]
         await until(lambda: len(gates) == 3)
         await session.chat("two")
-        await two.journal.take([0])
+        await two.journal.acquire_partitions([0])
         gate.set()
         with trio.fail_after(60):
             for each in runs:
@@ -193,14 +193,14 @@ async def test_eviction_cancels_a_running_session_handler(open_node, id_in, kind
             await two.evict(of(two, 0))
         agent.on_session(attach)
         await one.start(agent)
-        await one.journal.take([0])
+        await one.journal.acquire_partitions([0])
         opened = {
             "new": lambda: agent.create_session("ada", "hi", session_id=session_id),
             "known": lambda: agent.open_session(session_id),
         }
         caller = Caller(nursery, opened[kind])
         await reached.wait()
-        await two.journal.take([0])
+        await two.journal.acquire_partitions([0])
         with trio.fail_after(60):
             await one.evict(of(one, 0))
             await caller.ended.wait()
@@ -230,10 +230,10 @@ async def test_a_returning_session_waits_for_the_end_of_its_eviction(open_node, 
         agent = await one.start(BareAgent("clerk", llm=ScriptedLLM(slow, keep=0)))
         session = await agent.create_session("ada", "hi", session_id=id_in(0))
         await started.wait()
-        await two.journal.take([0])
+        await two.journal.acquire_partitions([0])
         evicted = Caller(nursery, one.evict, of(one, 0))
         await trio.testing.wait_all_tasks_blocked(0.02)
-        await one.journal.take([0])
+        await one.journal.acquire_partitions([0])
         taken, opened = Caller(nursery, one.resume_acquired), Caller(nursery, agent.open_session, session.id)
         await trio.testing.wait_all_tasks_blocked(0.02)
         assert not any(each.ended.is_set() for each in (evicted, taken, opened))

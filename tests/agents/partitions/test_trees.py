@@ -69,7 +69,7 @@ async def family_of(journal):
     family = Family()
     async with open_runtime(journal=journal) as runtime:
         if hasattr(journal, "take"):
-            await journal.take([3])
+            await journal.acquire_partitions([3])
         await runtime.start(family.boss)
         session = await family.boss.create_session("ada")
         child = await family.deep.create_session("ada", parent=session)

@@ -15,7 +15,7 @@ async def take_all(cluster, count):
     other = PartitionedJournal(cluster.journal, node="other", pool=cluster.pool, partitions=count)
     async with other.running():
         await other.acquire()
-        assert len(await other.take(range(count))) == count
+        assert len(await other.acquire_partitions(range(count))) == count
 
 
 async def until(is_so):

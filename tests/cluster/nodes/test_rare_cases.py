@@ -10,7 +10,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 import psycopg
 
 from actgent import LLM, BareAgent, ModelResponse, Text
-from actgent.cluster.dead_letters import retry_dead
+from actgent.cluster.dead_letters import resend_dead_letter
 from actgent.errors import JournalError
 from actgent.journal.encryption import VARIABLE
 from actgent.journal.session_list_queries import SessionKey
@@ -74,7 +74,7 @@ async def test_concurrent_redeliveries_send_one_message(open_cluster):
             ids = []
 
             async def retry():
-                ids.append(await retry_dead(cluster.journal, cluster.pool, "m1"))
+                ids.append(await resend_dead_letter(cluster.journal, cluster.pool, "m1"))
 
             async with trio.open_nursery() as nursery:
                 for _ in range(4):
@@ -106,12 +106,12 @@ async def test_records_are_encrypted_in_a_cluster(open_cluster, monkeypatch):
                 place = (cluster.journal, cluster.pool, "m1")
                 monkeypatch.delenv(VARIABLE)
                 with pytest.raises(JournalError, match=VARIABLE):
-                    await retry_dead(*place)
+                    await resend_dead_letter(*place)
                 with pytest.raises((JournalError, ExceptionGroup), match=VARIABLE):
                     async with cluster.node(BareAgent("clerk", llm=free())):
                         pass
                 monkeypatch.setenv(VARIABLE, f"k1:{key}")
-                await retry_dead(*place)
+                await resend_dead_letter(*place)
                 await session.wait_idle()
                 assert await answers_of(session) == [
                     "you said: 2 + 2?",

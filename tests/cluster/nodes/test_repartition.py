@@ -71,11 +71,11 @@ async def test_interrupted_change_of_partitions_can_be_repeated(open_cluster, mo
             async with cluster.node(BareAgent("clerk", llm=Echo())):
                 pass
 
-            async def break_off(*_):
+            async def abort_connection(*_):
                 raise Broken
 
             with monkeypatch.context() as patched:
-                patched.setattr(layouts, "end_move", break_off)
+                patched.setattr(layouts, "end_move", abort_connection)
                 with pytest.raises(Broken):
                     await repartition(*place, 16)
             with pytest.raises(ConfigurationError, match="being changed to 16 partitions"):

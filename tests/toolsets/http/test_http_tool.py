@@ -521,7 +521,7 @@ async def test_a_cancelled_call_does_not_cancel_other_calls(server):
 
     server.answer = lambda request: never if request["path"] == "/slow" else (200, {}, b"fine")
     tool = HTTPTool("x", f"{server.url}/{{what}}", allow=HERE, retries=0)
-    async with tool._connections.opened():
+    async with tool._connections.keep_open():
         for _ in range(5):
             with trio.move_on_after(0.05):
                 await tool.execute({"what": "slow"}, ToolContext())

@@ -450,7 +450,7 @@ async def test_real_documents_become_tools(name, server):
     assert len(api.tools) >= least
     assert len(api.skipped) <= operations * 0.02, api.skipped
     sent, wrong = 0, []
-    async with api._connections.opened():
+    async with api._connections.keep_open():
         for tool in api.tools:
             arguments = sample(tool.parameters, tool.parameters)
             try:
