@@ -15,7 +15,7 @@ from actgent.errors import ConfigurationError, Fenced, UsageError
 from actgent.messages import new_secret
 from actgent.support.attrs_class_repr import FieldRepr
 
-from .record_feed_readers import FeedReader, Written
+from .record_feed_readers import FeedReader, WrittenBatch
 from .record_types import Record
 from .session_list_queries import ALL, Cursor, SessionFilter, SessionKey, State, state_of
 from .session_tags_and_metadata import NO_ANNOTATIONS, SessionAnnotations
@@ -27,8 +27,8 @@ class JournalStatistics(FieldRepr):
 
     commits: int = 0
     """Number of transactions that wrote records."""
-    steps: int = 0
-    """Number of written steps (groups of records of one session); a transaction writes several steps."""
+    batches: int = 0
+    """Number of written batches (groups of records of one session); a transaction writes several batches."""
     bytes: int = 0
     """Total size of the written records in bytes, as stored."""
     erased: int = 0
@@ -43,17 +43,17 @@ class JournalStatistics(FieldRepr):
 
 @attrs.define(eq=False, repr=False)
 class Creation(FieldRepr):
-    """Outcome of creating a session. All its steps share this object until the first step is written or rejected."""
+    """Outcome of creating a session. All its batches share this object until the first batch is written or rejected."""
 
     is_written: bool = False
     """True if the journal has stored the session."""
     is_refused: bool = False
-    """True if the id is taken by another session. The journal rejects all steps of this creation."""
+    """True if the id is taken by another session. The journal rejects all batches of this creation."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class Entry(FieldRepr):
-    """One step of a session: records that are written atomically."""
+    """One batch of a session: records that are written atomically."""
 
     session_id: str
     """Id of the session that gets the records."""
@@ -64,18 +64,18 @@ class Entry(FieldRepr):
     timeout_seconds: float | None = None
     """Timeout of `commit` in seconds; None waits without limit."""
     is_retried: bool = False
-    """True if the journal keeps the step after `commit` failed with `JournalFull` or `JournalFailed`.
-    The journal then writes the step before the next step of its session.
+    """True if the journal keeps the batch after `commit` failed with `JournalFull` or `JournalFailed`.
+    The journal then writes the batch before the next batch of its session.
     """
     is_urgent: bool = False
     """True if `enqueue_write` starts the write at once, because readers wait for the records."""
     follows: bool = False
-    """True if the session already has steps.
-    If the session was erased in the meantime, the step is rejected with `SessionNotFound`.
+    """True if the session already has batches.
+    If the session was erased in the meantime, the batch is rejected with `SessionNotFound`.
     """
     creation: Creation | None = None
-    """Creation of a new session. All steps of the session share this object until the first of them is written.
-    None for an existing session, and for a session that consists of this step only.
+    """Creation of a new session. All batches of the session share this object until the first of them is written.
+    None for an existing session, and for a session that consists of this batch only.
     """
 
 
@@ -193,7 +193,7 @@ class Journal(abc.ABC):
     A session is identified by its agent and its id. Methods that get only an id look up the agent.
 
     A journal is usable inside the `async with` block of `open_journal`. Call `acquire` before any write. A cancelled
-    call returns at once. Its step is then written completely or not at all, before all later steps of its session. If
+    call returns at once. Its batch is then written completely or not at all, before all later batches of its session. If
     the disk, the space or the ownership is lost, the current call raises an error. Confirmed records stay.
     """
 
@@ -252,29 +252,29 @@ class Journal(abc.ABC):
 
     @abc.abstractmethod
     async def commit(self, entry: Entry, *, epoch: int, durable: bool = True) -> None:
-        """Write a step after all earlier steps of its session. The step is durable when the call returns.
+        """Write a batch after all earlier batches of its session. The batch is durable when the call returns.
 
-        An entry without records waits for the earlier steps only. With `durable=False` the call returns when the step
-        is queued, as `enqueue_write` does, unless earlier steps of the session failed or the queue is full.
+        An entry without records waits for the earlier batches only. With `durable=False` the call returns when the batch
+        is queued, as `enqueue_write` does, unless earlier batches of the session failed or the queue is full.
 
         Raises:
             Fenced: The epoch is over.
             NotSerializable: The entry contains a value that is not plain data.
-            SessionExists: The step creates a session, or belongs to the creation of a session, whose id is
+            SessionExists: The batch creates a session, or belongs to the creation of a session, whose id is
                 taken.
-            JournalFull: The disk is full. The caller may commit the step again, unless `is_retried` is set.
-            JournalFailed: The storage failed, or did not answer within the timeout of the entry. The step is
-                written completely or not at all, before all later steps.
+            JournalFull: The disk is full. The caller may commit the batch again, unless `is_retried` is set.
+            JournalFailed: The storage failed, or did not answer within the timeout of the entry. The batch is
+                written completely or not at all, before all later batches.
             JournalDamaged: The stored records of this session are damaged.
         """
 
     @abc.abstractmethod
     def enqueue_write(self, entry: Entry, *, epoch: int) -> None:
-        """Queue a step without waiting.
+        """Queue a batch without waiting.
 
         It becomes durable with the next commit of its session, and within about 50 ms.
 
-        A step with `is_urgent` is written at once. A step that cannot be written is retried before the next step of
+        A batch with `is_urgent` is written at once. A batch that cannot be written is retried before the next batch of
         its session. The next commit raises the error.
 
         Raises:
@@ -295,17 +295,17 @@ class Journal(abc.ABC):
     async def read(
         self, session_id: str, *, agent: str | None = None, after: int = 0, limit: int = 1000
     ) -> tuple[Record, ...]:
-        """Return the records of a session after record number `after`: `limit` records, plus the rest of the last step.
+        """Return the records of a session after record number `after`: `limit` records, plus the rest of the last batch.
 
         Raises:
             ConfigurationError, JournalDamaged, WireError: See `load`.
         """
         return (await self.load(session_id, agent=agent))[after : after + limit]
 
-    async def read_steps(
+    async def read_batches(
         self, session_id: str, *, agent: str | None = None, after: int = 0, limit: int = 1000
-    ) -> tuple[Written, ...]:
-        """Return a session's steps after record number `after`, each with its time and record numbers, as `feed` does.
+    ) -> tuple[WrittenBatch, ...]:
+        """Return a session's batches after record number `after`, each with its time and record numbers, as `feed` does.
 
         Raises:
             ConfigurationError, JournalDamaged, WireError: See `load`.
@@ -315,13 +315,13 @@ class Journal(abc.ABC):
     def feed(
         self, session: SessionKey | None = None, *, capacity: int = 1000, records: bool = True
     ) -> AbstractAsyncContextManager[FeedReader]:
-        """Subscribe to the future steps of one session, or of all sessions if `session` is None.
+        """Subscribe to the future batches of one session, or of all sessions if `session` is None.
 
         Use the receive channel in an `async with` block.
 
-        The reader gets each step once it is on the disk, with its record numbers, in the order of the writes. A step
+        The reader gets each batch once it is on the disk, with its record numbers, in the order of the writes. A batch
         that was rolled back is never delivered. To miss nothing, open the feed first and then read the journal after
-        a known record number. At most `capacity` steps wait for the reader. If more arrive, the reader gets
+        a known record number. At most `capacity` batches wait for the reader. If more arrive, the reader gets
         `FeedLagged` and has to read the journal. Without `records` the items contain only record numbers, and nothing
         is decoded.
 

@@ -19,7 +19,7 @@ import attrs
 from actgent.approvals import Approval, Decision, Edit, Reject, Respond, Withdraw
 from actgent.errors import ConfigurationError
 from actgent.journal.journal_interface import Backup, Entry, Journal, SessionSummary, SessionTail, Snapshot
-from actgent.journal.record_feed_readers import FeedReader, Written
+from actgent.journal.record_feed_readers import FeedReader, WrittenBatch
 from actgent.journal.record_types import (
     AgentMessageRecord,
     ApprovalDecisionRecord,
@@ -86,10 +86,10 @@ class WrappedJournal(Journal):
     ) -> tuple[Record, ...]:
         return await self.inner.read(session_id, agent=agent, after=after, limit=limit)
 
-    async def read_steps(
+    async def read_batches(
         self, session_id: str, *, agent: str | None = None, after: int = 0, limit: int = 1000
-    ) -> tuple[Written, ...]:
-        return await self.inner.read_steps(session_id, agent=agent, after=after, limit=limit)
+    ) -> tuple[WrittenBatch, ...]:
+        return await self.inner.read_batches(session_id, agent=agent, after=after, limit=limit)
 
     def feed(
         self, session: SessionKey | None = None, *, capacity: int = 1000, records: bool = True
@@ -167,9 +167,9 @@ class WrappedJournal(Journal):
 
 
 class AsyncCommitJournal(WrappedJournal):
-    """Journal wrapper for `durability="relaxed"`: confirms steps when they are queued. They are written in order within about 50 ms.
+    """Journal wrapper for `durability="relaxed"`: confirms batches when they are queued. They are written in order within about 50 ms.
 
-    A crash loses all steps that were confirmed after one moment, in all sessions. Before a tool call may have an
+    A crash loses all batches that were confirmed after one moment, in all sessions. Before a tool call may have an
     effect, its `CallsStartedRecord` record and everything before it are on the disk.
     """
 

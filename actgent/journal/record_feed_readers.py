@@ -23,8 +23,8 @@ FEED_BYTES = 16_000_000
 
 @fast_init
 @attrs.frozen(kw_only=True, repr=False)
-class Written(FieldRepr):
-    """A step that is in the journal. Its records are numbered from `first`."""
+class WrittenBatch(FieldRepr):
+    """A batch that is in the journal. Its records are numbered from `first`."""
 
     session_id: str
     """Id of the session to which the records belong."""
@@ -35,7 +35,7 @@ class Written(FieldRepr):
     count: int
     """Number of records that the write added."""
     at: float | None
-    """Time of the write: Unix time in seconds; None if an earlier actgent wrote the step."""
+    """Time of the write: Unix time in seconds; None if an earlier actgent wrote the batch."""
     records: tuple[Record, ...] = ()
     """The written records, as `Journal.read` returns them.
     Empty for a subscriber that asked only for the numbers of the records.
@@ -47,7 +47,7 @@ class Written(FieldRepr):
 
     @property
     def last(self) -> int:
-        """Number of the last record of the step. A reader that has processed the step has this cursor."""
+        """Number of the last record of the batch. A reader that has processed the batch has this cursor."""
         return self.first + self.count - 1
 
 
@@ -67,12 +67,12 @@ class Erased(FieldRepr):
         return SessionKey(self.agent, self.session_id)
 
 
-class UnreadStep(Protocol):
-    """A step in the backlog, decoded on demand."""
+class UnreadBatch(Protocol):
+    """A batch in the backlog, decoded on demand."""
 
     @property
     def size(self) -> int:
-        """Size of the encoded step in bytes."""
+        """Size of the encoded batch in bytes."""
 
     @property
     def original_records(self) -> Sequence[Record]:
@@ -81,8 +81,8 @@ class UnreadStep(Protocol):
         Use them only to check record types.
         """
 
-    async def decode(self, *, with_records: bool) -> Written: ...
-    def decode_now(self, *, with_records: bool) -> Written | None: ...
+    async def decode(self, *, with_records: bool) -> WrittenBatch: ...
+    def decode_now(self, *, with_records: bool) -> WrittenBatch | None: ...
 
 
 class Backlog:
@@ -97,14 +97,14 @@ class Backlog:
         """Maximum number of items: the largest capacity of the readers."""
         self.begin = self.end = 0
         """Position of the oldest item in the list, counted from the first item ever put."""
-        self._items: deque[UnreadStep | Erased] = deque()
+        self._items: deque[UnreadBatch | Erased] = deque()
         self._size = 0
 
-    def at(self, index: int) -> UnreadStep | Erased:
+    def at(self, index: int) -> UnreadBatch | Erased:
         """Return the item at an index. The index counts from the first item that was ever added, including dropped items."""
         return self._items[index - self.begin]
 
-    def put(self, item: UnreadStep | Erased) -> None:
+    def put(self, item: UnreadBatch | Erased) -> None:
         """Append an item and wake the waiting readers. If the list is full, drop the oldest item, read or not."""
         self._items.append(item)
         self.end += 1
@@ -136,16 +136,16 @@ class Backlog:
 
 
 _READ = 32
-"""Number of steps between two removals of items that all readers have read. Checking the readers at each step costs
+"""Number of batches between two removals of items that all readers have read. Checking the readers at each batch costs
 more.
 """
 
 
 _MUCH = 64
-"""Number of waiting steps above which any new step wakes a reader, even if its `woken_by` filter rejects the step."""
+"""Number of waiting batches above which any new batch wakes a reader, even if its `woken_by` filter rejects the batch."""
 
 
-class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
+class FeedReader(trio.abc.ReceiveChannel[WrittenBatch | Erased]):
     """Receive channel of one reader of a feed.
 
     A reader that is too slow gets `FeedLagged` and continues with the oldest item.
@@ -153,27 +153,27 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
 
     def __init__(self, backlog: Backlog, capacity: int, *, with_records: bool) -> None:
         self.capacity = capacity
-        """Maximum number of steps that wait for this reader. If there are more, the oldest are lost."""
+        """Maximum number of batches that wait for this reader. If there are more, the oldest are lost."""
         self.place = backlog.end
         """Position of the next item to read."""
         self.woken_by: Callable[[Sequence[Record]], bool] | None = None
-        """Predicate on the records of a new step: True ends a `wait`.
+        """Predicate on the records of a new batch: True ends a `wait`.
 
-        None: every step ends it. The filter does not drop items.
+        None: every batch ends it. The filter does not drop items.
         """
         self._backlog = backlog
         self._with_records = with_records
         self._is_closed = False
         self._parked = trio.lowlevel.ParkingLot()
 
-    async def receive(self) -> Written | Erased:
-        """Return the next step, or the erasure of a session. Wait if there is none.
+    async def receive(self) -> WrittenBatch | Erased:
+        """Return the next batch, or the erasure of a session. Wait if there is none.
 
         Raises:
-            FeedLagged: More steps waited than `capacity`, and the oldest were dropped. The journal has them.
-            JournalError: A result that the step refers to cannot be read from the journal.
-            Fenced: Another process writes the session now. All steps that were written here have been read.
-            trio.EndOfChannel: The journal is closing, and all steps have been read.
+            FeedLagged: More batches waited than `capacity`, and the oldest were dropped. The journal has them.
+            JournalError: A result that the batch refers to cannot be read from the journal.
+            Fenced: Another process writes the session now. All batches that were written here have been read.
+            trio.EndOfChannel: The journal is closing, and all batches have been read.
             trio.ClosedResourceError: The reader was closed.
         """
         await trio.lowlevel.checkpoint()
@@ -186,8 +186,8 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
         self.place += 1  # only now, so that a cancelled call loses no item
         return decoded
 
-    def receive_nowait(self) -> Written | Erased:
-        """Return the next step or erasure if it is available without waiting.
+    def receive_nowait(self) -> WrittenBatch | Erased:
+        """Return the next batch or erasure if it is available without waiting.
 
         Raises:
             trio.WouldBlock: No item is available, or the item needs a read from the journal: call `receive`.
@@ -234,12 +234,12 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
         else:
             await self._parked.park()
 
-    def notify(self, item: UnreadStep | Erased) -> None:
+    def notify(self, item: UnreadBatch | Erased) -> None:
         """Wake the waiting tasks if the new item passes the `woken_by` filter."""
         if self._parked and self._is_woken_by(item):
             self._parked.unpark_all()
 
-    def _is_woken_by(self, item: UnreadStep | Erased) -> bool:
+    def _is_woken_by(self, item: UnreadBatch | Erased) -> bool:
         if self.woken_by is None or isinstance(item, Erased) or self._backlog.end - self.place >= _MUCH:
             return True
         original_records = item.original_records

@@ -79,7 +79,7 @@ async def read_sessions(
 
 
 async def write_sessions(journal: Journal, sessions: Sequence[ExportedSession]) -> None:
-    """Write sessions to a journal, each in one atomic step.
+    """Write sessions to a journal, each in one atomic batch.
 
     Raises:
         SessionExists: The journal already has one of the sessions; none was added. If another process creates

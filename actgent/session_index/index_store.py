@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import attrs
 
-from actgent.journal.record_feed_readers import Written
+from actgent.journal.record_feed_readers import WrittenBatch
 from actgent.journal.session_list_queries import SessionKey
 from actgent.journal.session_tags_and_metadata import Condition, encode_annotations
 from actgent.support.sql_connection_interface import Row, SQLConnection
@@ -175,7 +175,7 @@ class IndexStore(SQLConnection):
 
     # --- writing -----------------------------------------------------------------------------
 
-    def add(self, batch: Sequence[tuple[SessionFacts, Sequence[Written]]]) -> list[SessionKey]:
+    def add(self, batch: Sequence[tuple[SessionFacts, Sequence[WrittenBatch]]]) -> list[SessionKey]:
         """Add steps of sessions in one transaction. Return the sessions whose steps do not follow the indexed records."""
         gaps: list[SessionKey] = []
         tallies: list[Tally] = []
@@ -421,16 +421,16 @@ def _name_of(group: Group, value: Any) -> str:
     return dt.datetime.fromtimestamp(int(value) * DAY_SECONDS, dt.UTC).date().isoformat()
 
 
-def _steps_after(records: int, steps: Sequence[Written]) -> list[Written]:
+def _steps_after(records: int, steps: Sequence[WrittenBatch]) -> list[WrittenBatch]:
     """Return the steps (groups of records) with records after number `records`. Earlier records are removed from them."""
-    found: list[Written] = []
+    found: list[WrittenBatch] = []
     for step in steps:
         if step.first > records:
             found.append(step)
         elif step.last > records:
             cut = records - step.first + 1
             found.append(
-                Written(
+                WrittenBatch(
                     session_id=step.session_id,
                     agent=step.agent,
                     first=records + 1,

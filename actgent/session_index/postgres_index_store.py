@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import psycopg
 
 from actgent.errors import JournalFailed
-from actgent.journal.record_feed_readers import Written
+from actgent.journal.record_feed_readers import WrittenBatch
 from actgent.journal.session_list_queries import SessionKey
 from actgent.journal.session_tags_and_metadata import Condition, postgres_condition
 from actgent.support.postgres_address import connection_failure
@@ -74,7 +74,7 @@ class PostgresIndexStore(PostgresConnection, IndexStore):
         self.script(TABLES.format(**DIALECT) + _MESSAGES)
         self.run("INSERT INTO versions VALUES (?)", (VERSION,))
 
-    def add(self, batch: Sequence[tuple[SessionFacts, Sequence[Written]]]) -> list[SessionKey]:
+    def add(self, batch: Sequence[tuple[SessionFacts, Sequence[WrittenBatch]]]) -> list[SessionKey]:
         gaps = super().add(batch)
         if self._added >= self._analyze_at:
             self._added, self._analyze_at = 0, 2 * self._analyze_at

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from actgent.journal.record_feed_readers import Written
+from actgent.journal.record_feed_readers import WrittenBatch
 from actgent.journal.record_types import (
     NOT_KEPT,
     REFUSED,
@@ -108,7 +108,7 @@ class Tally:
     _number: int = 0
     """Number of the record that is being added."""
 
-    def add(self, steps: Iterable[Written]) -> None:
+    def add(self, steps: Iterable[WrittenBatch]) -> None:
         """Add the next steps of the session. Their first record follows the records in the index."""
         for step in steps:
             at = step.at or self.facts.updated_at

@@ -22,7 +22,7 @@ from actgent.errors import (
 from actgent.journal.encryption import current_keys
 from actgent.journal.journal_interface import Journal, SessionSummary
 from actgent.journal.journal_wrappers import WrappedJournal
-from actgent.journal.record_feed_readers import Erased, FeedReader, Written
+from actgent.journal.record_feed_readers import Erased, FeedReader, WrittenBatch
 from actgent.journal.session_list_queries import SessionFilter, SessionKey, is_internal, is_storable
 from actgent.limits_and_schedules.id_and_number_validation import at_least_one
 from actgent.support.safe_logging import logger_of
@@ -82,7 +82,7 @@ class SessionIndex:
         self._writer, self._reader = writer, reader
         self._filling = trio.Lock()
         """Held while steps are read and added, so that an erasure is not undone by steps that were read before it."""
-        self._waiting: dict[SessionKey, list[Written]] = {}
+        self._waiting: dict[SessionKey, list[WrittenBatch]] = {}
         """Sessions whose steps are to be added; without steps, the journal has them."""
         self._is_compared = False
         """True once the index was compared with the journal."""
@@ -249,11 +249,11 @@ class SessionIndex:
 
     async def _add_some(self) -> None:
         """Add the steps of some queued sessions to the index, in one transaction."""
-        batch: list[tuple[SessionFacts, Sequence[Written]]] = []
+        batch: list[tuple[SessionFacts, Sequence[WrittenBatch]]] = []
         unfinished: list[SessionKey] = []
         size = 0
         for key in [*self._waiting][:BATCH_SESSIONS]:
-            steps: Sequence[Written] = self._waiting.pop(key)
+            steps: Sequence[WrittenBatch] = self._waiting.pop(key)
             head = self._journal.cached_head(*key) or await self._journal.head(*key)
             if head is None:  # erased
                 continue
@@ -269,11 +269,11 @@ class SessionIndex:
         for key in (*gaps, *unfinished):
             self._waiting[key] = []
 
-    async def _read(self, key: SessionKey) -> Sequence[Written]:
+    async def _read(self, key: SessionKey) -> Sequence[WrittenBatch]:
         """Read the next steps of a session from the journal. A damaged session is left out."""
         done = await self._writer.run(self._writer.store.records_of, key)
         try:
-            return await self._journal.read_steps(
+            return await self._journal.read_batches(
                 key.session_id, agent=key.agent, after=done, limit=READ_RECORDS
             )
         except (JournalError, WireError) as error:

@@ -176,9 +176,9 @@ def _check_client_calls(records: Sequence[Record], calls: Sequence[ClientCall]) 
 
 
 def check_order(calls: Iterable[ClientCall], places: Mapping[str, int]) -> Iterator[str]:
-    """Yield a description of each pair of messages that are in the wrong order in the journal.
+    """Yield a description for each call whose message precedes, in the journal, the message of an earlier call.
 
-    If a call ended before another call began, its message must come first.
+    A call is earlier if it ended before the other call began.
 
     Args:
         calls: Calls of clients to one session.

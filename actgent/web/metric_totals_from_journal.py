@@ -87,7 +87,7 @@ class JournalTotals:
         """Read the records of a session and add them to the totals. Reading stops at the first damaged record."""
         tally, number = _SessionTally(self, key), 0
         try:
-            while steps := await self.journal.read_steps(
+            while steps := await self.journal.read_batches(
                 key.session_id, agent=key.agent, after=number, limit=_RECORDS
             ):
                 for step in steps:

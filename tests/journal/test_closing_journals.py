@@ -83,7 +83,7 @@ async def test_an_unresponsive_storage_does_not_block_the_close(autojump_clock, 
             writer.enqueue_write(changed(1))
     assert trio.current_time() - started <= CLOSE_TIMEOUT_SECONDS + 1
     log_lines = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
-    assert any("1 step of 1 session unwritten" in each and "adas" in each for each in log_lines) is (
+    assert any("1 batch of 1 session unwritten" in each and "adas" in each for each in log_lines) is (
         what == "writing"
     )
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from actgent.errors import ConfigurationError, Fenced, JournalFailed, NotSerializable, UsageError
-from actgent.journal.group_commit.pending_write_queue import GROUP_STEPS
+from actgent.journal.group_commit.pending_write_queue import GROUP_BATCHES
 from actgent.journal.journal_interface import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.journal_wrappers import AsyncCommitJournal
@@ -64,10 +64,10 @@ async def test_load_includes_enqueued_steps(writer):
 async def test_enqueued_steps_are_written_soon(writer):
     """Enqueued steps are written within about 50 ms, without a further call."""
     await writer.open()
-    before = writer.journal.statistics.steps
+    before = writer.journal.statistics.batches
     writer.enqueue_write(StateChangeRecord(changes={"n": 1}))
     await trio.sleep(0.5)
-    assert writer.journal.statistics.steps == before + 1
+    assert writer.journal.statistics.batches == before + 1
     assert await writer.load() == writer.confirmed
 
 
@@ -85,7 +85,7 @@ async def test_entry_without_records_waits_for_earlier_entries(writer):
     """The entry itself writes nothing."""
     writer.enqueue_write(SessionClosedRecord())
     await writer.commit()
-    assert writer.journal.statistics.steps == 1
+    assert writer.journal.statistics.batches == 1
     assert await writer.load() == (SessionClosedRecord(),)
 
 
@@ -525,7 +525,7 @@ async def test_non_durable_step_is_written_soon(journal, make_writer, mock_clock
 async def test_a_non_durable_step_waits_if_the_queue_is_full(journal, make_writer, mock_clock):
     """When the queue has reached its bound, a non-durable step is written before it is confirmed."""
     writer = make_writer(journal, await journal.acquire())
-    for number in range(GROUP_STEPS):
+    for number in range(GROUP_BATCHES):
         await _confirm(writer, StateChangeRecord(changes={"n": number}))
     assert journal.statistics.commits == 0
     await _confirm(writer, SessionClosedRecord())

@@ -80,12 +80,12 @@ async def test_read_steps_equals_the_feed(journal, make_writer):
         await writer.commit(CallFinishedRecord(result=result), changed(1))
         await writer.commit(refer(record), changed(2), changed(3))
         steps = tuple(await first_steps(reader, 9))
-    assert await journal.read_steps("s", agent="a") == await journal.read_steps("s") == steps
-    (last,) = await journal.read_steps("s", agent="a", after=7)
+    assert await journal.read_batches("s", agent="a") == await journal.read_batches("s") == steps
+    (last,) = await journal.read_batches("s", agent="a", after=7)
     assert (last.first, last.count, last.records) == (8, 2, (changed(2), changed(3)))
     assert last.at == steps[-1].at
-    assert [step.last for step in await journal.read_steps("s", agent="a", after=4, limit=1)] == [6]
-    assert await journal.read_steps("s", agent="a", after=9) == await journal.read_steps("nobody") == ()
+    assert [step.last for step in await journal.read_batches("s", agent="a", after=4, limit=1)] == [6]
+    assert await journal.read_batches("s", agent="a", after=9) == await journal.read_batches("nobody") == ()
 
 
 async def test_opening_the_feed_before_reading_the_journal_misses_no_step(journal, make_writer):

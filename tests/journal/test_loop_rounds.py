@@ -119,7 +119,7 @@ async def test_second_creation_of_a_stored_session_is_rejected(tmp_path, make_wr
         await after.turn("again")
         assert await after.load() == before.confirmed + after.confirmed
         assert await other.load() == other.confirmed
-        assert journal.statistics.steps == 3
+        assert journal.statistics.batches == 3
 
 
 @pytest.mark.parametrize("error", [JournalFull("no room"), Fenced("no room")], ids=["full", "fenced"])

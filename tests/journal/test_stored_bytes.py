@@ -118,7 +118,7 @@ async def test_old_records_keep_their_numbers_and_have_no_time(old_url):
     async with open_journal(old_url) as journal:
         epoch = await journal.acquire()
         records = await journal.load("talk", agent="lead")
-        steps = await journal.read_steps("talk", agent="lead", after=2)
+        steps = await journal.read_batches("talk", agent="lead", after=2)
         assert [step.at for step in steps] == [None] * len(steps)
         assert (steps[0].first, steps[-1].last) == (3, len(records))
         assert tuple(record for step in steps for record in step.records) == records[2:]
@@ -129,7 +129,7 @@ async def test_old_records_keep_their_numbers_and_have_no_time(old_url):
             received = await reader.receive()
     async with open_journal(old_url) as journal:
         await journal.acquire()
-        assert await journal.read_steps("talk", agent="lead", after=len(records)) == (received,)
+        assert await journal.read_batches("talk", agent="lead", after=len(records)) == (received,)
     assert received.first == len(records) + 1
     assert received.at > 1.7e9
 

@@ -153,8 +153,8 @@ PLANTED_FAULTS: dict[str, Fault] = {
     "records of an erased session begin it again": _fault(
         "erase",
         _QUEUE,
-        "        gone = [key for key, steps in by_session.items()",
-        "        gone = [key for key, steps in ()",
+        "        gone = [key for key, batches in by_session.items()",
+        "        gone = [key for key, batches in ()",
     ),
     "failed records after an erasure in doubt begin a session": _fault(
         "erase",
@@ -163,8 +163,8 @@ PLANTED_FAULTS: dict[str, Fault] = {
         "        pass\n",
         Edit(
             _QUEUE,
-            "        gone = [key for key, steps in by_session.items()",
-            "        gone = [key for key, steps in ()",
+            "        gone = [key for key, batches in by_session.items()",
+            "        gone = [key for key, batches in ()",
         ),
     ),
     # --- interrupting ---
@@ -431,14 +431,14 @@ PLANTED_FAULTS: dict[str, Fault] = {
     "records without a waiting caller are lost if a write fails": _fault(
         "journal",
         _QUEUE,
-        "            is_lost = (queued.is_retried or queued.task is None) and queued.step.count\n",
+        "            is_lost = (queued.is_retried or queued.task is None) and queued.batch.count\n",
         "            is_lost = False\n",
     ),
     "records that failed are written after later ones": _fault(
         "journal",
         _QUEUE,
-        "steps = by_session[step.key] = [*kept[step.key]] if step.key in kept else []",
-        "steps = by_session[step.key] = []",
+        "batches = by_session[batch.key] = [*kept[batch.key]] if batch.key in kept else []",
+        "batches = by_session[batch.key] = []",
     ),
     "a write whose confirmation was lost is written again": _fault(
         "journal", _GROUP, "return await self._read_heads(sorted(heads)) == heads", "return False"
@@ -653,7 +653,7 @@ EQUIVALENT: dict[str, str] = {
     "a removal that failed is durable": "the journal rolls back a failed write before the next write of the session",
     "a removed schedule is forgotten as its session leaves memory": "each removal is written before the session may leave memory",
     "collected records are dropped if their write fails": "only the time of a removed timer waits for a batch that may fail, and an outdated time is harmless",
-    "records overtake the first record of their session": "the queue of the journal keeps the order of the steps, and drops the steps of a session whose creation failed",
+    "records overtake the first record of their session": "the queue of the journal keeps the order of the batches, and drops the batches of a session whose creation failed",
     "two copies get one id": "the journal rejects the second creation of an id, so the second copy fails in any case",
 }
 """Faults that no run can show, because other code has the same effect today: the reason. No table counts them as found."""

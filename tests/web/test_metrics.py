@@ -271,6 +271,6 @@ async def test_counting_does_not_change_journal_writes(serving):
     async with serving() as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         await ada.post("/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=20"})
-        steps = await served.runtime.journal.read_steps("s1", agent="clerk")
+        steps = await served.runtime.journal.read_batches("s1", agent="clerk")
         assert not served.runtime.stream.watched
     assert len(steps) == 3

@@ -128,7 +128,7 @@ async def _journal_events(journal: Journal, options: WatchOptions) -> AsyncGener
         raise session_not_found(options.session)
     encoder, number = await encoder_at(journal, key, options.after), options.after
     while True:
-        steps = await journal.read_steps(key.session_id, agent=key.agent, after=number, limit=_PAGE_SIZE)
+        steps = await journal.read_batches(key.session_id, agent=key.agent, after=number, limit=_PAGE_SIZE)
         for step in steps:
             for number, record in enumerate(step.records, step.first):
                 for each in encoder.encode(number, record, step.at or 0.0):

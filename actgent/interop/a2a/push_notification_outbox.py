@@ -17,7 +17,7 @@ import trio
 
 from actgent.errors import AddressBlocked, ConfigurationError, Fenced, JournalError
 from actgent.journal.journal_interface import Journal, SessionSummary
-from actgent.journal.record_feed_readers import Written
+from actgent.journal.record_feed_readers import WrittenBatch
 from actgent.journal.record_types import MessageEndRecord, Record, SessionClosedRecord, SuspensionRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.support.safe_logging import logger_of
@@ -72,7 +72,7 @@ class PushOutbox(Outbox):
         super().__init__(webhook, journal, cursors, clients)
         self.configs = configs
 
-    def _may_notify(self, step: Written) -> bool:
+    def _may_notify(self, step: WrittenBatch) -> bool:
         return bool(self.configs.of_session(step.key)) and any(
             isinstance(each, _NOTIFIED) for each in step.records
         )
@@ -107,7 +107,7 @@ class PushOutbox(Outbox):
     async def _read_page(
         self, head: SessionSummary, after: int, _events: Sequence[str]
     ) -> tuple[Sequence[Notification], int]:
-        steps = await self._journal.read_steps(
+        steps = await self._journal.read_batches(
             head.session_id, agent=head.agent, after=after, limit=PAGE_SIZE
         )
         found: list[Notification] = []

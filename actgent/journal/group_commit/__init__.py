@@ -1,1 +1,1 @@
-"""Group commit: write the steps of many sessions in one transaction, for all storages."""
+"""Group commit: write the batches of many sessions in one transaction, for all storages."""

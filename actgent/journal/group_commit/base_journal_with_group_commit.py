@@ -1,9 +1,9 @@
 """Group commit: the part of all journals that does not depend on the storage.
 
-One task writes and is never interrupted. A caller may leave or time out while its step is being written. Steps of all
+One task writes and is never interrupted. A caller may leave or time out while its batch is being written. Batches of all
 sessions are collected during the commit and go together into the next transaction. If the storage is idle, the caller starts the
-write at once and waits for the storage itself. This caller is the leader. Waking the writer task would cost as much as the step.
-If the leading caller is cancelled or times out, the writer task completes the transaction. Steps without a waiting
+write at once and waits for the storage itself. This caller is the leader. Waking the writer task would cost as much as the batch.
+If the leading caller is cancelled or times out, the writer task completes the transaction. Batches without a waiting
 caller start no transaction for `FLUSH_DELAY_SECONDS`.
 """
 
@@ -39,15 +39,15 @@ from actgent.journal.journal_interface import (
     Snapshot,
     only_session_key,
 )
-from actgent.journal.record_feed_readers import FeedReader, Written
+from actgent.journal.record_feed_readers import FeedReader, WrittenBatch
 from actgent.journal.record_types import Record
 from actgent.journal.session_list_queries import ALL, Cursor, SessionFilter, SessionKey, State, to_searchable
 from actgent.support.safe_logging import logger_of
 
-from .pending_write_queue import QueuedStep, StepQueue, Steps, make_queued
+from .pending_write_queue import Batches, BatchQueue, QueuedBatch, make_queued
 from .read_batching import Found, PageRequest, ReadBatcher
-from .record_feed_publisher import FeedPublisher, written_steps
-from .row_format import Head, JournalStep, Page, Row, encode_entry, find_parent, join_steps, place_step
+from .record_feed_publisher import FeedPublisher, written_batches
+from .row_format import EncodedBatch, Head, Page, Row, encode_entry, find_parent, join_batches, place_batch
 from .session_list_pages import Pages
 from .session_summary_cache import HeadCache
 from .storage_interface import HeadFound, StoredJournal, Work
@@ -55,13 +55,13 @@ from .storage_interface import HeadFound, StoredJournal, Work
 logger = logger_of(__name__)
 
 FLUSH_DELAY_SECONDS = 0.05
-"""Maximum seconds that a step without a waiting caller is delayed to be written with others."""
+"""Maximum seconds that a batch without a waiting caller is delayed to be written with others."""
 ALL_SESSIONS = SessionKey("", "")
-"""Key of a step without records. The step is complete after the steps of all sessions."""
+"""Key of a batch without records. The batch is complete after the batches of all sessions."""
 ACQUIRE_TIMEOUT_SECONDS = 0.5
 """Seconds for which `acquire` waits for a terminating owner to release the journal."""
 RETRY_SECONDS = 1.0
-"""Seconds between retries of failed steps without a waiting caller."""
+"""Seconds between retries of failed batches without a waiting caller."""
 CLOSE_TIMEOUT_SECONDS = 10.0
 """Maximum seconds that closing the journal waits for the storage."""
 MAX_LOGGED_SESSIONS = 10
@@ -70,7 +70,7 @@ MAX_LOGGED_SESSIONS = 10
 
 @attrs.define(eq=False)
 class _Transaction:
-    """Rows and new session summaries of a group of steps, which are written in one transaction."""
+    """Rows and new session summaries of a group of batches, which are written in one transaction."""
 
     heads: dict[SessionKey, Head]
     before: Mapping[SessionKey, Head]
@@ -84,13 +84,13 @@ class _Transaction:
 
 @attrs.define(eq=False)
 class _StartedGroup:
-    """A group of steps whose transaction the storage has started and maybe completed."""
+    """A group of batches whose transaction the storage has started and maybe completed."""
 
-    group: list[QueuedStep]
+    group: list[QueuedBatch]
     transaction: _Transaction
     work: Work
-    leader: QueuedStep | None
-    """Queued step whose caller waits for the storage in place of the writer task; None if the writer task itself waits."""
+    leader: QueuedBatch | None
+    """Queued batch whose caller waits for the storage in place of the writer task; None if the writer task itself waits."""
     is_left: bool = False
     """True if the caller of `leader` has stopped waiting, so the writer task must wait for the storage."""
 
@@ -104,12 +104,12 @@ class GroupedJournal(StoredJournal):
         self._epoch = 0
         self._has_stopped = False
         """True if the writer task has ended, so nothing more can be written."""
-        self._queue = StepQueue()
+        self._queue = BatchQueue()
         self._started: _StartedGroup | None = None
         self._retry_at = 0.0
         self._arrived = trio.Event()
         self._needs_write = False
-        """True if a caller waits for a queued step, or the flush delay has passed."""
+        """True if a caller waits for a queued batch, or the flush delay has passed."""
         self._is_idle = False
         """True if the writer task has nothing to do, or waits for a started write."""
         self._writer: trio.lowlevel.Task | None = None
@@ -119,14 +119,14 @@ class GroupedJournal(StoredJournal):
         """Lock of the storage. A task may acquire it and another task release it."""
         self._read_batcher = ReadBatcher(self._storage)
         self._pages = Pages(self._storage, self, self._heads)
-        self._feed = FeedPublisher(self._read_step)
+        self._feed = FeedPublisher(self._read_batch)
         self._is_open = False
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self, None]:
         """Async context manager: run the writer task of the journal until the block exits.
 
-        At the end, write the queued steps and release the storage, even if the block is cancelled.
+        At the end, write the queued batches and release the storage, even if the block is cancelled.
         """
         error: BaseException | None = None
         async with trio.open_nursery() as nursery:
@@ -163,20 +163,20 @@ class GroupedJournal(StoredJournal):
             raise
 
     async def _write_and_release(self) -> None:
-        """Write the queued steps, then release the storage.
+        """Write the queued batches, then release the storage.
 
         A failed write is logged and does not prevent the release.
         """
         if self._epoch:
-            self._retry_failed_steps()
+            self._retry_failed_batches()
             try:
                 await self._flush(ALL_SESSIONS)
-                while self._queue.steps:  # of callers that were cancelled together with the block
+                while self._queue.batches:  # of callers that were cancelled together with the block
                     await self._flush(ALL_SESSIONS)
             except ActgentError as error:
-                logger.error("the queued steps could not be written when the journal was closed: %s", error)  # noqa: TRY400 - expected errors
+                logger.error("the queued records could not be written when the journal was closed: %s", error)  # noqa: TRY400 - expected errors
         await self._lock_storage()
-        self._epoch, self._has_stopped = 0, True  # from now on, a step is rejected instead of lost
+        self._epoch, self._has_stopped = 0, True  # from now on, a batch is rejected instead of lost
         try:
             await self._release()
         finally:
@@ -184,7 +184,7 @@ class GroupedJournal(StoredJournal):
 
     @trio.lowlevel.enable_ki_protection
     def _mark_closed(self) -> None:
-        """Close the journal in any state: end the feed and log the sessions with unwritten steps."""
+        """Close the journal in any state: end the feed and log the sessions with unwritten batches."""
         left = self._queue.count_unwritten()
         self._is_open = False
         self._epoch, self._has_stopped = 0, True
@@ -194,7 +194,9 @@ class GroupedJournal(StoredJournal):
             names = ", ".join(repr("/".join(key)) for key in itertools.islice(left, MAX_LOGGED_SESSIONS))
             more = "" if len(left) <= MAX_LOGGED_SESSIONS else ", ..."
             text = "the journal was closed with %s of %s unwritten: %s%s"
-            logger.error(text, counted(left.total(), "step"), counted(len(left), "session"), names, more)
+            logger.error(
+                text, counted(left.total(), "batch", "batches"), counted(len(left), "session"), names, more
+            )
 
     # --- the journal ----------------------------------------------------------------------
 
@@ -212,9 +214,9 @@ class GroupedJournal(StoredJournal):
             if self._epoch != former + 1:  # another owner may have written in between
                 self._heads.uncertain.clear()
                 self._queue.fail_all(
-                    Fenced(f"epoch {former} of the journal is over: the step was not written")
+                    Fenced(f"epoch {former} of the journal is over: the records were not written")
                 )
-            self._retry_failed_steps()
+            self._retry_failed_batches()
         return self._epoch
 
     def epoch_of(self, session_id: str) -> int:
@@ -231,20 +233,20 @@ class GroupedJournal(StoredJournal):
             await trio.sleep(ACQUIRE_TIMEOUT_SECONDS / 10)
 
     async def commit(self, entry: Entry, *, epoch: int, durable: bool = True) -> None:
-        step = encode_entry(entry)
-        if durable or self._queue.must_wait(step.key) or self._may_id_exist(step):
-            await self._wait_written(step, epoch, entry.timeout_seconds, is_retried=entry.is_retried)
+        batch = encode_entry(entry)
+        if durable or self._queue.must_wait(batch.key) or self._may_id_exist(batch):
+            await self._wait_written(batch, epoch, entry.timeout_seconds, is_retried=entry.is_retried)
         else:
-            self._enqueue(make_queued(step, epoch))
+            self._enqueue(make_queued(batch, epoch))
             await trio.lowlevel.checkpoint()
 
-    def _may_id_exist(self, step: JournalStep) -> bool:
-        """Return True if another session may already have the id of the new session in `step`.
+    def _may_id_exist(self, batch: EncodedBatch) -> bool:
+        """Return True if another session may already have the id of the new session in `batch`.
 
-        The caller must then wait until the step is written or rejected.
+        The caller must then wait until the batch is written or rejected.
         """
-        is_there = self._queue.has_unwritten(step.key) or step.key in self._heads.by_key
-        return step.creation is not None and (step.is_refused or (is_there and step.begins))
+        is_there = self._queue.has_unwritten(batch.key) or batch.key in self._heads.by_key
+        return batch.creation is not None and (batch.is_refused or (is_there and batch.begins))
 
     def enqueue_write(self, entry: Entry, *, epoch: int) -> None:
         self._enqueue(make_queued(encode_entry(entry), epoch))
@@ -272,11 +274,11 @@ class GroupedJournal(StoredJournal):
             return ()
         return (await self._page_of(key, after, limit)).records
 
-    async def read_steps(
+    async def read_batches(
         self, session_id: str, *, agent: str | None = None, after: int = 0, limit: int = 1000
-    ) -> tuple[Written, ...]:
+    ) -> tuple[WrittenBatch, ...]:
         key = await self._key_of(session_id, agent)
-        return () if key is None else written_steps(key, await self._page_of(key, after, limit))
+        return () if key is None else written_batches(key, await self._page_of(key, after, limit))
 
     async def _page_of(self, key: SessionKey, after: int, limit: int) -> Page:
         await self._resolve(key)
@@ -291,7 +293,7 @@ class GroupedJournal(StoredJournal):
     ) -> AbstractAsyncContextManager[FeedReader]:
         return self._feed.open(session, capacity=capacity, with_records=records)
 
-    async def _read_step(self, key: SessionKey, after: int, count: int) -> tuple[Record, ...]:
+    async def _read_batch(self, key: SessionKey, after: int, count: int) -> tuple[Record, ...]:
         return (await self.read(key.session_id, agent=key.agent, after=after, limit=count))[:count]
 
     def read_blocking(
@@ -316,9 +318,9 @@ class GroupedJournal(StoredJournal):
             await self._drop_snapshots(SessionKey(agent, session_id), epoch)
 
     async def _resolve(self, key: SessionKey) -> None:
-        """Write the queued steps of a session, so that the storage contains its current state.
+        """Write the queued batches of a session, so that the storage contains its current state.
 
-        If an earlier step failed and may nevertheless be stored, roll it back.
+        If an earlier batch failed and may nevertheless be stored, roll it back.
         """
         await self._flush_session(key)
         if key in self._heads.uncertain:
@@ -327,7 +329,7 @@ class GroupedJournal(StoredJournal):
 
     @asynccontextmanager
     async def _all_written(self) -> AsyncGenerator[None, None]:
-        """Async context manager: write all queued steps, then lock the storage while the block runs.
+        """Async context manager: write all queued batches, then lock the storage while the block runs.
 
         Sessions that do not fit on the disk are skipped.
         """
@@ -447,7 +449,7 @@ class GroupedJournal(StoredJournal):
 
     @asynccontextmanager
     async def _erasing(self) -> AsyncGenerator[None, None]:
-        """Async context manager for a block that erases sessions: write queued steps, lock the storage, and shield the block.
+        """Async context manager for a block that erases sessions: write queued batches, lock the storage, and shield the block.
 
         If the block fails, its sessions count as possibly erased.
         """
@@ -460,17 +462,17 @@ class GroupedJournal(StoredJournal):
                 raise
 
     def _mark_all_possibly_erased(self) -> None:
-        """Clear the summary cache, and mark all sessions with failed steps as possibly erased.
+        """Clear the summary cache, and mark all sessions with failed batches as possibly erased.
 
-        The storage is checked for these sessions before their steps are written again.
+        The storage is checked for these sessions before their batches are written again.
         """
         self._heads.clear()
         self._queue.note_possibly_erased()
 
     def _drop_erased_sessions(self, gone: Sequence[SessionKey]) -> None:
-        """Remove the erased sessions `gone` from the cache, drop their failed steps, and notify feed readers.
+        """Remove the erased sessions `gone` from the cache, drop their failed batches, and notify feed readers.
 
-        A failed step would create its session again, but without the first record.
+        A failed batch would create its session again, but without the first record.
         """
         self._heads.erase(gone)
         self._queue.drop_failed(gone)
@@ -505,16 +507,16 @@ class GroupedJournal(StoredJournal):
     # --- the queue ------------------------------------------------------------------------
 
     @trio.lowlevel.enable_ki_protection
-    def _enqueue(self, queued: QueuedStep) -> None:
-        """Queue a step that no caller waits for. Raise `Fenced` if this process no longer owns the session."""
+    def _enqueue(self, queued: QueuedBatch) -> None:
+        """Queue a batch that no caller waits for. Raise `Fenced` if this process no longer owns the session."""
         if queued.epoch != self._epoch or not self._epoch:
-            self._check_step(queued.step, queued.epoch)
+            self._check_batch(queued.batch, queued.epoch)
         self._queue.put(queued)
         self._arrived.set()
 
-    def _check_step(self, step: JournalStep, epoch: int) -> None:
-        """Raise `Fenced` if this process has lost the ownership (`epoch`) that it had when the step was made."""
-        self._check_session(step.key, epoch)
+    def _check_batch(self, batch: EncodedBatch, epoch: int) -> None:
+        """Raise `Fenced` if this process has lost the ownership (`epoch`) that it had when the batch was made."""
+        self._check_session(batch.key, epoch)
 
     def _check_session(self, key: SessionKey, epoch: int) -> None:
         """Raise `Fenced` if this process has lost the ownership (`epoch`) that permits writes to a session."""
@@ -537,11 +539,16 @@ class GroupedJournal(StoredJournal):
 
     @trio.lowlevel.enable_ki_protection
     async def _wait_written(
-        self, step: JournalStep, epoch: int, timeout_seconds: float | None = None, *, is_retried: bool = False
+        self,
+        batch: EncodedBatch,
+        epoch: int,
+        timeout_seconds: float | None = None,
+        *,
+        is_retried: bool = False,
     ) -> None:
-        waiting = make_queued(step, epoch, is_retried=is_retried)
+        waiting = make_queued(batch, epoch, is_retried=is_retried)
         if epoch != self._epoch or not epoch:
-            self._check_step(step, epoch)
+            self._check_batch(batch, epoch)
         self._queue.put(waiting)
         if timeout_seconds is not None:
             waiting.timeout_seconds, waiting.until = timeout_seconds, trio.current_time() + timeout_seconds
@@ -582,18 +589,18 @@ class GroupedJournal(StoredJournal):
         return not self._needs_write or self._start_next()
 
     async def _flush(self, key: SessionKey) -> None:
-        """Wait until all queued steps are complete. Raise the errors of the steps of session `key`."""
+        """Wait until all queued batches are complete. Raise the errors of the batches of session `key`."""
         if key == ALL_SESSIONS and self._queue.is_empty:
             self._check_epoch(self._epoch)
             await trio.lowlevel.checkpoint()
             return
-        await self._wait_written(JournalStep(key, 0, b""), self._epoch)
+        await self._wait_written(EncodedBatch(key, 0, b""), self._epoch)
 
     @trio.lowlevel.enable_ki_protection
     async def _run_timer(self, scope: trio.CancelScope) -> None:
-        """Start writes of steps for which no caller waits, and raise timeouts in waiting callers, until cancelled.
+        """Start writes of batches for which no caller waits, and raise timeouts in waiting callers, until cancelled.
 
-        One timer is cheaper than a deadline per step.
+        One timer is cheaper than a deadline per batch.
         """
         with scope:
             while True:
@@ -607,18 +614,18 @@ class GroupedJournal(StoredJournal):
         queue = self._queue
         if queue.failed and self._epoch and now >= self._retry_at:
             self._retry_at = now + RETRY_SECONDS
-            self._retry_failed_steps()
-        if queue.steps:
+            self._retry_failed_batches()
+        if queue.batches:
             self._request_write()
-        if queue.failed or queue.writing or queue.steps:
+        if queue.failed or queue.writing or queue.batches:
             self._arrived.set()
 
-    def _retry_failed_steps(self) -> None:
+    def _retry_failed_batches(self) -> None:
         for key in self._queue.failed:
-            self._queue.put(make_queued(JournalStep(key, 0, b""), self._epoch))
+            self._queue.put(make_queued(EncodedBatch(key, 0, b""), self._epoch))
 
     def _raise_timeouts(self, now: float) -> None:
-        """Raise `JournalSlow` in callers whose timeout has expired at `now`. Their steps are still written."""
+        """Raise `JournalSlow` in callers whose timeout has expired at `now`. Their batches are still written."""
         started = self._started
         if (
             started is not None
@@ -644,7 +651,7 @@ class GroupedJournal(StoredJournal):
             self._fail_unfinished(self._queue.unfinished())
 
     async def _wait_idle(self) -> None:
-        """Wait until a step must be written. Complete a write whose starting caller no longer waits for it."""
+        """Wait until a batch must be written. Complete a write whose starting caller no longer waits for it."""
         self._is_idle = True
         try:
             await self._wait_called()
@@ -676,10 +683,10 @@ class GroupedJournal(StoredJournal):
             trio.lowlevel.reschedule(self._writer)
             self._writer = None
 
-    def _request_write(self, leader: QueuedStep | None = None) -> _StartedGroup | None:
-        """Let the writer task or the calling task write the queued steps.
+    def _request_write(self, leader: QueuedBatch | None = None) -> _StartedGroup | None:
+        """Let the writer task or the calling task write the queued batches.
 
-        Return the started group if the caller of the step `leader` must wait for the storage itself; None otherwise.
+        Return the started group if the caller of the batch `leader` must wait for the storage itself; None otherwise.
         """
         self._needs_write = True
         if not self._is_idle or self._started is not None:
@@ -689,8 +696,8 @@ class GroupedJournal(StoredJournal):
         return self._started if leader is not None else None
 
     @trio.lowlevel.enable_ki_protection
-    def _start_next(self, leader: QueuedStep | None = None) -> bool:
-        """Start to write the queued steps. Return False if the write cannot start without waiting."""
+    def _start_next(self, leader: QueuedBatch | None = None) -> bool:
+        """Start to write the queued batches. Return False if the write cannot start without waiting."""
         queue, known = self._queue, self._heads.by_key
         if not self._may_start or not self._storage.value or self._heads.uncertain or queue.failed:
             return False
@@ -699,7 +706,7 @@ class GroupedJournal(StoredJournal):
             return False
         self._storage.acquire_nowait()
         group = queue.take_group()
-        if not queue.steps:
+        if not queue.batches:
             self._needs_write = False
         try:
             by_session = queue.by_session(group)
@@ -720,7 +727,7 @@ class GroupedJournal(StoredJournal):
     async def _write_next(self) -> None:
         await self._lock_storage()
         group = self._queue.take_group()
-        if not self._queue.steps:
+        if not self._queue.batches:
             self._needs_write = False
         await self._finish_group(group)
 
@@ -730,8 +737,8 @@ class GroupedJournal(StoredJournal):
         except trio.WouldBlock:
             await self._storage.acquire()
 
-    async def _finish_group(self, group: list[QueuedStep], started: _StartedGroup | None = None) -> None:
-        """Write a group of steps, or complete its write `started`. Then wake the callers that wait for the steps.
+    async def _finish_group(self, group: list[QueuedBatch], started: _StartedGroup | None = None) -> None:
+        """Write a group of batches, or complete its write `started`. Then wake the callers that wait for the batches.
 
         The callers are woken even if this call fails.
         """
@@ -740,20 +747,20 @@ class GroupedJournal(StoredJournal):
         finally:
             self._release_group(group)
 
-    def _release_group(self, group: list[QueuedStep]) -> None:
+    def _release_group(self, group: list[QueuedBatch]) -> None:
         self._storage.release()
         if sys.exc_info()[1] is not None:
             self._fail_unfinished(group)
         self._queue.writing = ()
 
-    def _fail_unfinished(self, steps: Iterable[QueuedStep]) -> None:
-        """Fail the steps still queued when the writer stops on an unexpected error, so that no caller hangs."""
+    def _fail_unfinished(self, batches: Iterable[QueuedBatch]) -> None:
+        """Fail the batches still queued when the writer stops on an unexpected error, so that no caller hangs."""
         error = sys.exc_info()[1]
-        rest = [waiting for waiting in steps if not waiting.is_over]
+        rest = [waiting for waiting in batches if not waiting.is_over]
         if rest:
             self._fail(rest, JournalFailed(f"the journal stopped during a write: {error!r}"))
 
-    async def _write_group(self, group: list[QueuedStep], started: _StartedGroup | None = None) -> None:
+    async def _write_group(self, group: list[QueuedBatch], started: _StartedGroup | None = None) -> None:
         try:
             if started is None or not await self._is_group_written(started):
                 await self._try_group(group)
@@ -775,18 +782,18 @@ class GroupedJournal(StoredJournal):
             return False
         return True
 
-    async def _write_alone(self, group: list[QueuedStep], damage: JournalDamaged) -> None:
+    async def _write_alone(self, group: list[QueuedBatch], damage: JournalDamaged) -> None:
         """After `JournalDamaged`, write each session of a group separately, so that only the damaged sessions fail."""
-        by_session: dict[SessionKey, list[QueuedStep]] = {}
+        by_session: dict[SessionKey, list[QueuedBatch]] = {}
         for waiting in group:
-            by_session.setdefault(waiting.step.key, []).append(waiting)
+            by_session.setdefault(waiting.batch.key, []).append(waiting)
         if len(by_session) == 1:
             self._fail(group, damage)
             return
-        for steps in by_session.values():
-            await self._write_group(steps)
+        for batches in by_session.values():
+            await self._write_group(batches)
 
-    async def _try_group(self, group: list[QueuedStep]) -> None:
+    async def _try_group(self, group: list[QueuedBatch]) -> None:
         by_session, before = await self._admit(group)
         if not by_session:
             return
@@ -800,10 +807,10 @@ class GroupedJournal(StoredJournal):
             written = outcome.Value(None)
         await self._note_result(transaction, written)
 
-    async def _admit(self, group: list[QueuedStep]) -> tuple[Steps, Mapping[SessionKey, Head]]:
-        """Return the steps of a group that may be written, by session, and the session summaries before them.
+    async def _admit(self, group: list[QueuedBatch]) -> tuple[Batches, Mapping[SessionKey, Head]]:
+        """Return the batches of a group that may be written, by session, and the session summaries before them.
 
-        Fail the steps of duplicate and erased sessions.
+        Fail the batches of duplicate and erased sessions.
         """
         if self._queue.possibly_erased:
             self._queue.drop_erased(await self._find_existing(sorted(self._queue.possibly_erased)))
@@ -825,7 +832,7 @@ class GroupedJournal(StoredJournal):
         return {there for key in keys for there in await self._find_existing([key])}
 
     async def _read_parents(
-        self, by_session: Mapping[SessionKey, Sequence[JournalStep]], before: Mapping[SessionKey, Head]
+        self, by_session: Mapping[SessionKey, Sequence[EncodedBatch]], before: Mapping[SessionKey, Head]
     ) -> None:
         """Read the summaries of the parents of new sessions into the cache.
 
@@ -833,26 +840,30 @@ class GroupedJournal(StoredJournal):
         """
         if before.keys() >= by_session.keys():  # no session is new
             return
-        above = {find_parent(join_steps(steps)) for key, steps in by_session.items() if key not in before}
+        above = {
+            find_parent(join_batches(batches)) for key, batches in by_session.items() if key not in before
+        }
         unknown = [each for each in above if each is not None and each not in by_session]
         if unknown:
             self._heads.put(await self._known_heads(unknown))
 
     def _build_transaction(
-        self, by_session: Mapping[SessionKey, Sequence[JournalStep]], before: Mapping[SessionKey, Head]
+        self, by_session: Mapping[SessionKey, Sequence[EncodedBatch]], before: Mapping[SessionKey, Head]
     ) -> _Transaction:
-        """Build the transaction that writes steps: its rows and the new session summaries. The transaction is not started.
+        """Build the transaction that writes batches: its rows and the new session summaries. The transaction is not started.
 
-        `before` has the summaries of the sessions before the steps.
+        `before` has the summaries of the sessions before the batches.
         """
         now, rows, original_records = time.time(), [], []
         heads: dict[SessionKey, Head] = {}
-        for key, steps in by_session.items():
-            step = join_steps(steps)
-            head = before.get(key) or self._heads.begin(step, heads, epoch=self._epoch, now=now)
-            row, heads[key] = place_step(step, head, now=now, at=now, identity=self.identity, keys=self._keys)
+        for key, batches in by_session.items():
+            batch = join_batches(batches)
+            head = before.get(key) or self._heads.begin(batch, heads, epoch=self._epoch, now=now)
+            row, heads[key] = place_batch(
+                batch, head, now=now, at=now, identity=self.identity, keys=self._keys
+            )
             rows.append(row)
-            original_records.append(step.original_records)
+            original_records.append(batch.original_records)
         return _Transaction(heads, before, rows, original_records, now)
 
     async def _note_result(self, transaction: _Transaction, written: "outcome.Outcome[None] | None") -> None:
@@ -873,7 +884,7 @@ class GroupedJournal(StoredJournal):
     def _note_written(self, transaction: _Transaction) -> None:
         statistics = self.statistics
         statistics.commits += 1
-        statistics.steps += len(transaction.rows)
+        statistics.batches += len(transaction.rows)
         statistics.failure = ""
         for row in transaction.rows:
             statistics.bytes += len(row.body)
@@ -897,7 +908,7 @@ class GroupedJournal(StoredJournal):
             return False
 
     async def _resolve_uncertain(self, keys: Iterable[SessionKey]) -> None:
-        """Roll back failed steps of sessions that may be stored nevertheless, because callers may retry these steps."""
+        """Roll back failed batches of sessions that may be stored nevertheless, because callers may retry these batches."""
         uncertain = self._heads.uncertain
         for key in [each for each in keys if each in uncertain]:
             await self._roll_back(key, uncertain[key], self._epoch)
@@ -909,7 +920,7 @@ class GroupedJournal(StoredJournal):
         missing = set(keys) - known.keys()
         return known | await self._read_heads(sorted(missing)) if missing else known
 
-    def _fail(self, group: Iterable[QueuedStep], error: JournalError | Fenced) -> None:
+    def _fail(self, group: Iterable[QueuedBatch], error: JournalError | Fenced) -> None:
         if isinstance(error, JournalFull | JournalFailed | Fenced):
             self.statistics.failure = type(error).__name__
             self.statistics.failed_at = trio.current_time()

@@ -1,6 +1,6 @@
-"""Publisher of a journal's feed: sends written steps to the readers in this process, in the order of the writes.
+"""Publisher of a journal's feed: sends written batches to the readers in this process, in the order of the writes.
 
-A step is published once its transaction is known to be on the disk, with its final record numbers. A rolled back step
+A batch is published once its transaction is known to be on the disk, with its final record numbers. A rolled back batch
 is never published. A reader that opens the feed first and then reads the journal misses nothing, and recognizes
 duplicates by their numbers. Without readers nothing is created.
 """
@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import attrs
 
 from actgent.errors import ActgentError, ConfigurationError
-from actgent.journal.record_feed_readers import Backlog, Erased, FeedReader, Written
+from actgent.journal.record_feed_readers import Backlog, Erased, FeedReader, WrittenBatch
 from actgent.journal.record_types import (
     AgentMessageRecord,
     CallsStartedRecord,
@@ -28,7 +28,7 @@ from actgent.messages import Message, Text
 from .record_reference_resolver import refers, resolve
 from .row_format import Page, Row, read_records, unseal
 
-ReadStep = Callable[[SessionKey, int, int], Awaitable[tuple[Record, ...]]]
+ReadBatch = Callable[[SessionKey, int, int], Awaitable[tuple[Record, ...]]]
 """Function that reads a number of records of a session after a record number."""
 
 
@@ -40,28 +40,28 @@ class _Stored:
     row: Row
     original_records: Sequence[Record]
     identity: bytes
-    read: ReadStep
+    read: ReadBatch
     size: int
     _records: tuple[Record, ...] | None = None
 
-    async def decode(self, *, with_records: bool) -> Written:
-        """Decode the row to a step for a feed reader. Without `with_records`, the step has no records.
+    async def decode(self, *, with_records: bool) -> WrittenBatch:
+        """Decode the row to a batch for a feed reader. Without `with_records`, the batch has no records.
 
-        If the records refer to records of earlier steps, read those from the journal first.
+        If the records refer to records of earlier batches, read those from the journal first.
         """
-        if with_records and not self._decode_records():  # the records refer to an earlier step
+        if with_records and not self._decode_records():  # the records refer to an earlier batch
             self._records = await self.read(self.key, self.row.first - 1, self.row.count)
         return self._make_feed_item(with_records=with_records)
 
-    def decode_now(self, *, with_records: bool) -> Written | None:
-        """Decode the row to a step without waiting. Return None if the records must be read from the journal."""
+    def decode_now(self, *, with_records: bool) -> WrittenBatch | None:
+        """Decode the row to a batch without waiting. Return None if the records must be read from the journal."""
         if with_records and not self._decode_records():
             return None
         return self._make_feed_item(with_records=with_records)
 
-    def _make_feed_item(self, *, with_records: bool) -> Written:
+    def _make_feed_item(self, *, with_records: bool) -> WrittenBatch:
         row = self.row
-        return Written(
+        return WrittenBatch(
             session_id=self.key.session_id,
             agent=self.key.agent,
             first=row.first,
@@ -73,7 +73,7 @@ class _Stored:
     def _decode_records(self) -> bool:
         """Decode the records of the row, unless an earlier call has decoded them.
 
-        Return False if the records refer to an earlier step, which must be read from the journal.
+        Return False if the records refer to an earlier batch, which must be read from the journal.
         """
         if self._records is None:
             try:
@@ -111,7 +111,7 @@ class _Stored:
 def are_immutable(records: Iterable[Record]) -> bool:
     """Return True if the records contain only immutable values, so that readers can share them without decoding.
 
-    Most turns contain only texts and numbers. The check runs for each step that has a reader.
+    Most turns contain only texts and numbers. The check runs for each batch that has a reader.
     """
     for record in records:
         if type(record) is AgentMessageRecord:
@@ -140,10 +140,10 @@ def _is_text(message: Message) -> bool:
 _FIXED = frozenset([DeliveryRecord, MessageEndRecord, CallsStartedRecord])
 
 
-def written_steps(key: SessionKey, page: Page) -> tuple[Written, ...]:
-    """Convert the steps of a page to feed items, with the number and time of each step."""
+def written_batches(key: SessionKey, page: Page) -> tuple[WrittenBatch, ...]:
+    """Convert the batches of a page to feed items, with the number and time of each batch."""
     return tuple(
-        Written(
+        WrittenBatch(
             session_id=key.session_id,
             agent=key.agent,
             first=first,
@@ -151,14 +151,14 @@ def written_steps(key: SessionKey, page: Page) -> tuple[Written, ...]:
             at=row.at,
             records=records,
         )
-        for row, first, records in page.steps
+        for row, first, records in page.batches
     )
 
 
 class FeedPublisher:
     """Publisher of one journal's feed to the readers in this process, each with a backlog of unread items."""
 
-    def __init__(self, read: ReadStep) -> None:
+    def __init__(self, read: ReadBatch) -> None:
         self._read = read
         self.is_read = False
         """True if the feed has readers. Callers check it before they publish."""

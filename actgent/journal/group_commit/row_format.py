@@ -1,4 +1,4 @@
-"""Storage format of journals: a row for each step, and a summary for each session.
+"""Storage format of journals: a row for each batch, and a summary for each session.
 
 A session summary holds the number of records and digests of its unfinished messages, so numbering and recovery
 need no read of the session. A session is identified by its agent and id. Its rows are in a series, a short name that
@@ -6,7 +6,7 @@ the session summary holds. The checksum of a row or session summary also covers 
 series or number is invalid.
 
 Before version 4 the series of a session was its id, and session summaries had fewer fields. Both stay valid; such a summary gets all
-fields with its next step.
+fields with its next batch.
 """
 
 import functools
@@ -47,20 +47,20 @@ from .record_reference_resolver import resolve
 TO_ERASE = -1.0
 """Value of `Head.due` of a session that must be erased."""
 _VERSION = bytes([SCHEMA_VERSION])
-"""First byte of a step's body: the schema version."""
+"""First byte of a batch's body: the schema version."""
 _DIGEST = 8
 """Size in bytes of the digest of a message id in a session summary."""
 
 
 @attrs.define
-class JournalStep:
+class EncodedBatch:
     """An encoded `Entry`, together with those of its records that change the summary of the session."""
 
     key: SessionKey
     count: int
     body: bytes
     head_records: Sequence[Record] = ()
-    """Those records of the step that change the stored summary of the session."""
+    """Those records of the batch that change the stored summary of the session."""
     original_records: Sequence[Record] = ()
     """Records as the writer passed them, which may have been modified since; empty if only the bytes are
     known.
@@ -68,22 +68,22 @@ class JournalStep:
     creation: Creation | None = None
     """Creation of the session, if the session is new."""
     follows: bool = False
-    """True if the session has earlier steps; see `Entry.follows`."""
+    """True if the session has earlier batches; see `Entry.follows`."""
 
     @property
     def begins(self) -> bool:
-        """True if the step contains the first record of a session."""
+        """True if the batch contains the first record of a session."""
         return _creation_record(self) is not None
 
     @property
     def is_refused(self) -> bool:
-        """True if the step belongs to a new session whose id another session already has."""
+        """True if the batch belongs to a new session whose id another session already has."""
         return self.creation is not None and self.creation.is_refused
 
 
 @attrs.define
 class Row:
-    """A stored step. `first` is the number of its first record."""
+    """A stored batch. `first` is the number of its first record."""
 
     series: str
     first: int
@@ -104,7 +104,7 @@ class Page:
     """Number of the record before the first record of the page."""
 
     @property
-    def steps(self) -> Iterator[tuple[Row, int, tuple[Record, ...]]]:
+    def batches(self) -> Iterator[tuple[Row, int, tuple[Record, ...]]]:
         """Rows of the page. Each row comes with the number of its first record on the page and its records on the page."""
         for row in self.rows:
             first = max(row.first, self.after + 1)
@@ -176,14 +176,14 @@ class Head:
 
 _LOOK_BACK = 100
 """Number of earlier records to read first if a page refers to earlier records."""
-_make_head, _make_row, _make_step = (
+_make_head, _make_row, _make_batch = (
     fast_constructor(Head),
     fast_constructor(Row),
-    fast_constructor(JournalStep),
+    fast_constructor(EncodedBatch),
 )
 
 
-def encode_entry(entry: Entry) -> JournalStep:
+def encode_entry(entry: Entry) -> EncodedBatch:
     """Encode the records that are written together (an entry) for the storage.
 
     The bytes begin with the schema version.
@@ -200,7 +200,7 @@ def encode_entry(entry: Entry) -> JournalStep:
     head_records, creation = [record for record in records if type(record) in _MARKING], entry.creation
     if creation is None and head_records and type(head_records[0]) is SessionCreatedRecord:
         creation = Creation()
-    return _make_step(key, len(records), body, head_records, records, creation, entry.follows)
+    return _make_batch(key, len(records), body, head_records, records, creation, entry.follows)
 
 
 def stored_records(records: Sequence[Record]) -> Sequence[Record]:
@@ -219,19 +219,19 @@ def _without_values(changed: StateChangeRecord) -> StateChangeRecord:
     return attrs.evolve(changed, changes=left)
 
 
-def join_steps(steps: Sequence[JournalStep]) -> JournalStep:
-    """Join several steps of one session into one step, so that they are stored in one row."""
-    if len(steps) == 1:
-        return steps[0]
+def join_batches(batches: Sequence[EncodedBatch]) -> EncodedBatch:
+    """Join several batches of one session into one batch, so that they are stored in one row."""
+    if len(batches) == 1:
+        return batches[0]
     count, head_records, items, original_records = 0, list[Record](), [], list[Record]()
-    for step in steps:
-        count += step.count
-        head_records += step.head_records
-        original_records += step.original_records
-        items.append(step.body[1 + len(_array_header(step.count)) :])
+    for batch in batches:
+        count += batch.count
+        head_records += batch.head_records
+        original_records += batch.original_records
+        items.append(batch.body[1 + len(_array_header(batch.count)) :])
     body = b"".join([_VERSION, _array_header(count), *items])
-    return JournalStep(
-        steps[0].key, count, body, head_records, original_records if len(original_records) == count else ()
+    return EncodedBatch(
+        batches[0].key, count, body, head_records, original_records if len(original_records) == count else ()
     )
 
 
@@ -346,14 +346,14 @@ def read_records(row: Row) -> tuple[Record, ...]:
     return _decode(row.body)
 
 
-def decode_step(row: Row, key: SessionKey) -> JournalStep:
-    """Decode the step (group of records) in a row, so that the step can be written to another file.
+def decode_batch(row: Row, key: SessionKey) -> EncodedBatch:
+    """Decode the batch (group of records) in a row, so that the batch can be written to another file.
 
     Raises:
         JournalVersion, WireError: A newer actgent wrote the row.
     """
     head_records = [record for record in read_records(row) if type(record) in _MARKING]
-    return JournalStep(key, row.count, row.body, head_records)
+    return EncodedBatch(key, row.count, row.body, head_records)
 
 
 def read_key(rows: Iterable[Row]) -> SessionKey:
@@ -412,28 +412,28 @@ def name_series(epoch: int, number: int) -> str:
     return f"\x1f{epoch:x}.{number:x}"
 
 
-def find_parent(step: JournalStep) -> SessionKey | None:
-    """Return the key of the parent session that the first step of a session names; None if the session has no parent."""
-    opened = _creation_record(step)
+def find_parent(batch: EncodedBatch) -> SessionKey | None:
+    """Return the key of the parent session that the first batch of a session names; None if the session has no parent."""
+    opened = _creation_record(batch)
     if opened is None or opened.parent_id is None:
         return None
-    return SessionKey(_clean(opened.parent_agent or step.key.agent), _clean(opened.parent_id))
+    return SessionKey(_clean(opened.parent_agent or batch.key.agent), _clean(opened.parent_id))
 
 
-def _creation_record(step: JournalStep) -> SessionCreatedRecord | None:
-    for mark in step.head_records:
+def _creation_record(batch: EncodedBatch) -> SessionCreatedRecord | None:
+    for mark in batch.head_records:
         if isinstance(mark, SessionCreatedRecord):
             return mark
     return None
 
 
-def begin_head(step: JournalStep, series: str, parent: Head | None, *, now: float) -> Head:
-    """Build the summary of a new session before its first step, with the fields that never change."""
-    opened, above = _creation_record(step), find_parent(step)
-    root = step.key if parent is None else SessionKey(parent.root_agent, parent.root_id)
+def begin_head(batch: EncodedBatch, series: str, parent: Head | None, *, now: float) -> Head:
+    """Build the summary of a new session before its first batch, with the fields that never change."""
+    opened, above = _creation_record(batch), find_parent(batch)
+    root = batch.key if parent is None else SessionKey(parent.root_agent, parent.root_id)
     return Head(
-        step.key.session_id,
-        step.key.agent,
+        batch.key.session_id,
+        batch.key.agent,
         owner="" if opened is None else _clean(opened.owner.name),
         parent_id=None if above is None else above.session_id,
         parent_agent=None if above is None else above.agent,
@@ -447,8 +447,8 @@ def begin_head(step: JournalStep, series: str, parent: Head | None, *, now: floa
     )
 
 
-def place_step(
-    step: JournalStep,
+def place_batch(
+    batch: EncodedBatch,
     before: Head,
     *,
     now: float,
@@ -456,24 +456,24 @@ def place_step(
     identity: bytes,
     keys: Keys | None = None,
 ) -> tuple[Row, Head]:
-    """Build the row that stores a step after the existing rows of its session. Return the row and the new session summary.
+    """Build the row that stores a batch after the existing rows of its session. Return the row and the new session summary.
 
     The body is encrypted if there are keys, otherwise compressed. Both together would leak content by the
     length.
     """
     first = before.records + 1
     if keys is None:
-        body = compress(step.body)
+        body = compress(batch.body)
     else:
-        body = keys.seal(step.body, _place(before.series, first, step.count, identity))
-    checksum = checksum_row(before.series, first, step.count, body=body, identity=identity, at=at)
+        body = keys.seal(batch.body, _place(before.series, first, batch.count, identity))
+    checksum = checksum_row(before.series, first, batch.count, body=body, identity=identity, at=at)
     head = _make_head(*_fields(before))  # attrs.evolve takes four times as long
-    head.records += step.count
+    head.records += batch.count
     head.updated_at = now
-    for record in step.head_records:
+    for record in batch.head_records:
         if (change := _MARKS.get(type(record))) is not None:
             change(head, record)
-    return _make_row(before.series, first, step.count, body, checksum, at), head
+    return _make_row(before.series, first, batch.count, body, checksum, at), head
 
 
 def _accept(head: Head, record: MessageAcceptedRecord) -> None:
@@ -596,15 +596,15 @@ _pack_fields = Packers().pack
 _FIELDS_OF_VERSION_1 = HEAD_FIELDS.index("closed") + 1
 _FIELDS_OF_VERSION_3 = HEAD_FIELDS.index("suspended") + 1
 CHANGING = ("updated_at", "records", "pending", "closed", "due", "suspended", "annotations")
-"""Names of the fields of the session summary that change with later steps."""
+"""Names of the fields of the session summary that change with later batches."""
 
 
-# --- step compression ------------------------------------------------------------------------
+# --- batch compression ------------------------------------------------------------------------
 
 COMPRESSED = 0xD1
 """First byte of a compressed body. It is above every version of uncompressed bodies, so an older actgent rejects it."""
 _LEVEL, _WINDOW_BITS, _MEMORY_LEVEL = 1, 12, 4
-"""Parameters of zlib. The default window of 32 KB costs 14 us more per step than a window of 4 KB."""
+"""Parameters of zlib. The default window of 32 KB costs 14 us more per batch than a window of 4 KB."""
 _NAMES = (
     b"\x92\xa6opened\x83\xa5owner\x81\xa4name\xaacreated_at\xcbA\xda\xa5agent\xb0parent_id\xacparent_agent"
     b"\x92\xa6closed\x92\xa3due\x92\xa7changed\x92\xa8answered\x92\xa5fired\x92\xa5rated\x92\xa9suspended\x92\xa7resumed"

@@ -1,6 +1,6 @@
 """Pages and counts of sessions. Without requests for them, they add no cost to writes.
 
-Pages are ordered by the last change. Indexes on the sessions table would make each step 10 % slower. So a storage
+Pages are ordered by the last change. Indexes on the sessions table would make each batch 10 % slower. So a storage
 keeps a copy of the columns, which is updated before a page is read, for the sessions that changed since the previous
 page.
 """
@@ -25,7 +25,7 @@ class SessionListStorage(Protocol):
     """Methods of a storage for lists of sessions. The storage is locked during each call."""
 
     async def resolve_all(self) -> None:
-        """Roll back failed steps that may be stored."""
+        """Roll back failed batches that may be stored."""
 
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
         """Return up to `limit` sessions that changed since their position in the list was stored.

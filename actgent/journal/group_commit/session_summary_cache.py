@@ -1,7 +1,7 @@
-"""Cache of session summaries between writes, so that the next step of a session needs no read, and the changes since lists were read.
+"""Cache of session summaries between writes, so that the next batch of a session needs no read, and the changes since lists were read.
 
-A step that failed may be stored nevertheless. Its session is uncertain until it is rolled back to the session summary before the
-step.
+A batch that failed may be stored nevertheless. Its session is uncertain until it is rolled back to the session summary before the
+batch.
 """
 
 import itertools
@@ -12,7 +12,7 @@ import attrs
 
 from actgent.journal.session_list_queries import SessionKey, State
 
-from .row_format import Head, JournalStep, begin_head, find_parent, name_series
+from .row_format import EncodedBatch, Head, begin_head, find_parent, name_series
 
 KNOWN_HEADS = 10_000
 """Maximum number of cached session summaries. Other session summaries are read from the storage."""
@@ -86,14 +86,14 @@ class HeadCache:
             self.by_key.pop(key, None)
 
     def erase(self, keys: Iterable[SessionKey]) -> None:
-        """Remove erased sessions from the cached summaries and from the sessions with an uncertain last step."""
+        """Remove erased sessions from the cached summaries and from the sessions with an uncertain last batch."""
         for key in keys:
             self.by_key.pop(key, None)
             self.uncertain.pop(key, None)
         self.states = None
 
     def mark_uncertain(self, keys: Iterable[SessionKey], before: Mapping[SessionKey, Head]) -> None:
-        """Mark sessions whose last step may or may not be stored. `before` contains their summaries before this step."""
+        """Mark sessions whose last batch may or may not be stored. `before` contains their summaries before this batch."""
         self.uncertain.update({key: before.get(key) for key in keys})
 
     def mark_rolled_back(self, key: SessionKey) -> None:
@@ -103,12 +103,12 @@ class HeadCache:
         del self.uncertain[key]
 
     def begin(
-        self, step: JournalStep, new_heads: Mapping[SessionKey, Head], *, epoch: int, now: float
+        self, batch: EncodedBatch, new_heads: Mapping[SessionKey, Head], *, epoch: int, now: float
     ) -> Head:
         """Build the summary of a new session, which has no records yet.
 
         Its parent session summary must be in the cache or among `new_heads`.
         """
-        above = find_parent(step)
+        above = find_parent(batch)
         parent = None if above is None else new_heads.get(above) or self.by_key.get(above)
-        return begin_head(step, name_series(epoch, next(self._numbers)), parent, now=now)
+        return begin_head(batch, name_series(epoch, next(self._numbers)), parent, now=now)

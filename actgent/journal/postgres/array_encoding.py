@@ -1,6 +1,6 @@
 """Encoding of columns as PostgreSQL arrays in binary form.
 
-Each group of steps has about 24 arrays. psycopg encodes lists value by value, in Python and as text. This encoding
+Each group of batches has about 24 arrays. psycopg encodes lists value by value, in Python and as text. This encoding
 needs a few calls, and keeps the parameter types constant, so each statement is prepared once.
 """
 

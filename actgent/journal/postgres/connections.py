@@ -248,11 +248,13 @@ def translate_errors() -> Iterator[None]:
     try:
         yield
     except psycopg.errors.DiskFull as error:
-        raise JournalFull(f"the disk of the journal is full: {error}; the step was not written") from error
+        raise JournalFull(
+            f"the disk of the journal is full: {error}; the records were not written"
+        ) from error
     except psycopg.errors.UntranslatableCharacter as error:
         raise JournalDamaged(
             f"an id, an agent's or an owner's name has a character that the database cannot store ({error}): create a database with "
-            "ENCODING 'UTF8' for it, or use other names; the step was not written"
+            "ENCODING 'UTF8' for it, or use other names; the records were not written"
         ) from error
     except (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.DataCorrupted) as error:
         raise JournalDamaged(str(error)) from error

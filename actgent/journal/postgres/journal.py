@@ -1,7 +1,7 @@
 """Journal in PostgreSQL, for agents whose machine may be lost.
 
 One connection in its own thread holds an advisory lock while its process lives. Each write checks the epoch, so a
-process that lost the connection, and perhaps the ownership, cannot write. A group of steps is one statement that
+process that lost the connection, and perhaps the ownership, cannot write. A group of batches is one statement that
 checks the epoch itself. It needs one round trip, and a process that stops in the middle leaves no open transaction.
 """
 
@@ -641,5 +641,5 @@ class PostgresJournal(GroupedJournal):
         self._check_found(tuple(found))
         if current != epoch:
             raise Fenced(
-                f"this process no longer owns the journal in epoch {epoch}, because {owner} owns it: the step was not written"
+                f"this process no longer owns the journal in epoch {epoch}, because {owner} owns it: the records were not written"
             )

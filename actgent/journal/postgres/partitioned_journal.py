@@ -17,9 +17,9 @@ import trio
 from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed, JournalVersion
 from actgent.journal.cluster_interface import PoolLayout
 from actgent.journal.group_commit.base_journal_with_group_commit import ALL_SESSIONS
-from actgent.journal.group_commit.pending_write_queue import QueuedStep
+from actgent.journal.group_commit.pending_write_queue import QueuedBatch
 from actgent.journal.group_commit.read_batching import Found
-from actgent.journal.group_commit.row_format import Head, JournalStep, Row
+from actgent.journal.group_commit.row_format import EncodedBatch, Head, Row
 from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.postgres import cluster_pool_layout as layouts
 from actgent.journal.record_feed_readers import FeedReader
@@ -89,7 +89,7 @@ class PartitionedJournal(PostgresJournal):
         self.left = trio.Event()
         """Event that is set when this process has released all partitions and takes no more."""
         self.fenced = 0
-        """Number of steps that were rejected because another process owned their partition."""
+        """Number of batches that were rejected because another process owned their partition."""
         self.node = node
         self._pool = pool
         self._on_lost = on_lost
@@ -189,12 +189,12 @@ class PartitionedJournal(PostgresJournal):
         self._lose(gone)
 
     async def give_back(self, partitions: Iterable[int]) -> None:
-        """Write all queued steps, then release the ownership of the partitions.
+        """Write all queued batches, then release the ownership of the partitions.
 
         A partition that was lost and acquired again since the call began is not released.
 
         Raises:
-            JournalError: A step could not be written; the partitions are still owned.
+            JournalError: A batch could not be written; the partitions are still owned.
         """
         known = {each: self.owned[each] for each in partitions if each in self.owned}
         await self._flush(ALL_SESSIONS)
@@ -344,18 +344,18 @@ class PartitionedJournal(PostgresJournal):
 
     # --- writing -------------------------------------------------------------------------
 
-    def _check_step(self, step: JournalStep, epoch: int) -> None:
+    def _check_batch(self, batch: EncodedBatch, epoch: int) -> None:
         self._check_epoch(self._epoch)
-        if self.owned.get(number := self.partition_of(step.key.session_id)) != epoch:
+        if self.owned.get(number := self.partition_of(batch.key.session_id)) != epoch:
             raise PartitionsLost([number])
 
     def _check_session(self, key: SessionKey, epoch: int) -> None:
-        self._check_step(JournalStep(key, 0, b""), epoch)
+        self._check_batch(EncodedBatch(key, 0, b""), epoch)
 
-    async def _write_group(self, group: list[QueuedStep], started: object = None) -> None:
-        """Write the steps of owned partitions.
+    async def _write_group(self, group: list[QueuedBatch], started: object = None) -> None:
+        """Write the batches of owned partitions.
 
-        Steps of lost partitions fail, even if the write itself detects the loss.
+        Batches of lost partitions fail, even if the write itself detects the loss.
         """
         current = self._fail_lost(group)
         while current:
@@ -380,21 +380,21 @@ class PartitionedJournal(PostgresJournal):
             except PartitionsLost as lost:  # the new owner resumes from the stored records
                 self._lose(lost.partitions)
 
-    def _fail_lost(self, group: list[QueuedStep]) -> list[QueuedStep]:
-        """Fail the queued steps of partitions that this process no longer owns. Return the other steps."""
+    def _fail_lost(self, group: list[QueuedBatch]) -> list[QueuedBatch]:
+        """Fail the queued batches of partitions that this process no longer owns. Return the other batches."""
         self._owned_before = {**self.owned}
         lost = [each for each in group if not self._is_current(each)]
         if not lost:
             return group
         self.fenced += len(lost)
         for each in lost:
-            self._fail([each], PartitionsLost([self.partition_of(each.step.key.session_id)]))
+            self._fail([each], PartitionsLost([self.partition_of(each.batch.key.session_id)]))
         return [each for each in group if not each.is_over]
 
-    def _is_current(self, queued: QueuedStep) -> bool:
-        if not queued.step.count:
+    def _is_current(self, queued: QueuedBatch) -> bool:
+        if not queued.batch.count:
             return True
-        return self.owned.get(self.partition_of(queued.step.key.session_id)) == queued.epoch
+        return self.owned.get(self.partition_of(queued.batch.key.session_id)) == queued.epoch
 
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         await self._clear_idle_flags(heads)
@@ -413,7 +413,7 @@ class PartitionedJournal(PostgresJournal):
             self._heads.evict(
                 [key for key in self._heads.by_key if self.partition_of(key.session_id) in again]
             )
-            raise PartitionsLost  # names no partition: each step has the epoch that it was made in
+            raise PartitionsLost  # names no partition: each batch has the epoch that it was made in
 
     def _fences(self, session_ids: Iterable[str]) -> dict[int, int]:
         """Return the epoch of the partition of each session, by partition.
@@ -454,7 +454,7 @@ class PartitionedJournal(PostgresJournal):
         self, session: SessionKey | None = None, *, capacity: int = 1000, records: bool = True
     ) -> AbstractAsyncContextManager[FeedReader]:
         if session is not None:
-            self.epoch_of(session.session_id)  # only the owner publishes the steps of a session
+            self.epoch_of(session.session_id)  # only the owner publishes the batches of a session
         return super().feed(session, capacity=capacity, records=records)
 
     def _kept_heads(self, found: Sequence[Found]) -> Sequence[Found]:

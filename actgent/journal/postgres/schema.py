@@ -114,7 +114,7 @@ MIGRATIONS: Sequence[str] = (
     # The record of a begun turn has its time; results name
     # foreign exceptions, schedules the request that set them, and failures of messages have a record.
     "SELECT 1",
-    # No index has a column that changes with each step, and pages have room, so that most updates of sessions are HOT: they
+    # No index has a column that changes with each batch, and pages have room, so that most updates of sessions are HOT: they
     # write no index. `active` is true for each unfinished session, and for others until it is cleared
     # (`sql_statements.CLEAR_ACTIVE`). Lists are read from `sessions` itself (`session_list_pages`). The table is rewritten once and
     # locked during that.

@@ -1,6 +1,6 @@
 """Pages of sessions in PostgreSQL, ordered by the last change without an index on that time.
 
-An index on `updated_at` would change with every step and would make each update of a session write to all indexes. So
+An index on `updated_at` would change with every batch and would make each update of a session write to all indexes. So
 the indexes have the minute of the last change, `updated_minute`, which changes at most once a minute. A page reads
 the index by minutes and sorts the sessions of each minute by their exact time.
 """

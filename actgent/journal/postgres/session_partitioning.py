@@ -53,7 +53,7 @@ def check_partitions(count: int) -> int:
 
 
 class PartitionsLost(Fenced):
-    """Raised if this process does not own these partitions any more. The step was not written."""
+    """Raised if this process does not own these partitions any more. The batch was not written."""
 
     def __init__(self, partitions: Iterable[int] = ()) -> None:
         self.partitions = tuple(sorted(partitions))
@@ -61,7 +61,9 @@ class PartitionsLost(Fenced):
 
     def __str__(self) -> str:
         names = ", ".join(map(str, self.partitions))
-        return f"this process does not own the partitions {names} of the journal: the step was not written"
+        return (
+            f"this process does not own the partitions {names} of the journal: the records were not written"
+        )
 
 
 @attrs.frozen(kw_only=True)

@@ -114,18 +114,18 @@ def check_log(db: apsw.Connection, facts: JournalFileState) -> None:
     check_identity(db, facts)
     accepted, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
     if facts.log.is_damaged_after(accepted):
-        raise JournalDamaged("its write-ahead log is damaged, so that confirmed steps are lost")
+        raise JournalDamaged("its write-ahead log is damaged, so that confirmed records are lost")
     identity, commits = facts.lock_note
     is_noted = commits > 0 and identity == read_fact(db, "identity").to_bytes(4, "big")
     if is_noted and read_fact(db, "commits") < commits:
         raise JournalDamaged(
-            "it lacks confirmed steps: its write-ahead log is truncated, or the file is an older copy; "
-            "to continue with the remaining steps remove the file that ends in -lock"
+            "it lacks confirmed records: its write-ahead log is truncated, or the file is an older copy; "
+            "to continue with the remaining records, remove the file that ends in -lock"
         )
     # If the number of commits is right, another SQLite program has copied the log into the file.
     if not facts.has_log and read_fact(db, "open") and not is_noted:
         raise JournalDamaged(
             "the process that wrote it was killed, and the files that end in -wal and -lock are missing: put both back. If "
             "another SQLite program has copied the -wal file into the journal (a checkpoint), nothing is lost: recover the "
-            "journal into a new file. Otherwise the last confirmed steps are lost"
+            "journal into a new file. Otherwise the last confirmed records are lost"
         )

@@ -6,7 +6,7 @@ import apsw
 
 from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed, JournalFull
 
-NO_SPACE = "the disk of the journal is full: free space or move the journal; the step was not written"
+NO_SPACE = "the disk of the journal is full: free space or move the journal; the records were not written"
 WRITABLE = (
     "give this user write access to the file, its folder and its -wal and -lock files, or move the journal"
 )

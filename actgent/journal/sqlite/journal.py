@@ -267,7 +267,7 @@ class SQLiteJournal(GroupedJournal):
             return _call(method, self._file, *args)
         except (
             Fenced
-        ) as error:  # this process holds the lock, so the other program leaves soon and the step is retried
+        ) as error:  # this process holds the lock, so the other program leaves soon and the batch is retried
             raise JournalFailed(str(error)) from error
         finally:
             self._file.restart_long_log()

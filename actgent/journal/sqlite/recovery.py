@@ -13,15 +13,15 @@ import attrs
 from actgent.errors import JournalDamaged, JournalError, JournalKeyError, WireError
 from actgent.journal.encryption import current_keys
 from actgent.journal.group_commit.row_format import (
+    EncodedBatch,
     Head,
-    JournalStep,
     Row,
     begin_head,
-    decode_step,
+    decode_batch,
     find_parent,
     is_good,
     name_series,
-    place_step,
+    place_batch,
     read_key,
     unseal,
 )
@@ -194,7 +194,7 @@ def _write_recovered(file: SqliteFile, rows: dict[str, list[Row]], heads: Heads)
     saved: dict[SessionKey, Head] = {}
     for number, (series, its_rows) in enumerate(rows.items()):
         key, count = heads.get(series) or (read_key(its_rows), None)
-        kept, head = _build_session(_steps(its_rows, key), name_series(0, number), saved, file.identity)
+        kept, head = _build_session(_batches(its_rows, key), name_series(0, number), saved, file.identity)
         if head is not None and key not in saved:
             file.write(kept, [head])
             saved[key] = head
@@ -206,7 +206,7 @@ def _write_recovered(file: SqliteFile, rows: dict[str, list[Row]], heads: Heads)
 
 
 def _build_session(
-    steps: Iterable[tuple[JournalStep, float | None]],
+    batches: Iterable[tuple[EncodedBatch, float | None]],
     series: str,
     saved: Mapping[SessionKey, Head],
     identity: bytes,
@@ -214,21 +214,21 @@ def _build_session(
     """Build the rows and the summary of a session for the new file. The summary of its parent session must be in `saved`."""
     kept: list[Row] = []
     head: Head | None = None
-    for step, at in steps:
+    for batch, at in batches:
         if head is None:
-            parent = find_parent(step)
+            parent = find_parent(batch)
             above = None if parent is None else saved.get(parent)
-            head = begin_head(step, series, above, now=time.time())
-        row, head = place_step(step, head, now=time.time(), at=at, identity=identity, keys=current_keys())
+            head = begin_head(batch, series, above, now=time.time())
+        row, head = place_batch(batch, head, now=time.time(), at=at, identity=identity, keys=current_keys())
         kept.append(row)
     return kept, head
 
 
-def _steps(rows: Iterable[Row], key: SessionKey) -> Iterator[tuple[JournalStep, float | None]]:
-    """Yield the steps of a session until the first gap. Each step comes with the Unix time of its write; None if unknown."""
+def _batches(rows: Iterable[Row], key: SessionKey) -> Iterator[tuple[EncodedBatch, float | None]]:
+    """Yield the batches of a session until the first gap. Each batch comes with the Unix time of its write; None if unknown."""
     place = 1
     for row in rows:
         if row.first != place:
             return
-        yield decode_step(row, key), row.at
+        yield decode_batch(row, key), row.at
         place += row.count

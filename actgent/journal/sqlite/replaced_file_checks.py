@@ -36,7 +36,7 @@ def check_no_orphaned_log(path: Path, commits: int) -> None:
             )
         return
     gone = "is empty but was not before" if path.exists() else "is missing"
-    leftovers = [f"{log.name} with {counted(size, 'byte')} of confirmed steps"] if size else []
+    leftovers = [f"{log.name} with {counted(size, 'byte')} of confirmed records"] if size else []
     leftovers += [f"{lock_path(path).name}, which counts {counted(commits, 'commit')}"] if commits else []
     move = " and ".join(each.split(maxsplit=1)[0].rstrip(",") for each in leftovers)
     raise JournalDamaged(

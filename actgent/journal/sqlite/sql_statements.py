@@ -210,11 +210,11 @@ class SqliteFile:
             raise
         self.commits += 1
         self.check_file()
-        with contextlib.suppress(apsw.Error, OSError):  # the step is durable even if these calls fail
+        with contextlib.suppress(apsw.Error, OSError):  # the batch is durable even if these calls fail
             self._follow_up()
 
     def _write_one(self, row: Row, head: Head) -> None:
-        """Write the step of a single session with one call. Five calls would cost 10 % more."""
+        """Write the batch of a single session with one call. Five calls would cost 10 % more."""
         state = _state_values(head)
         sql, self._written = _WRITE_ON if state == self._written else _WRITE_ONE, None
         try:
@@ -569,13 +569,13 @@ def _places(columns: int, rows: int) -> str:
     return ", ".join([f"({', '.join('?' * columns)})"] * rows)
 
 
-def _one_step_transaction(upsert: str) -> str:
+def _one_batch_transaction(upsert: str) -> str:
     return f"BEGIN IMMEDIATE; {_insert_rows(1)}; {upsert}; {_COUNT_COMMIT}; COMMIT"
 
 
-_WRITE_ONE = _one_step_transaction(_upsert_heads(1))
-_WRITE_ON = _one_step_transaction(_upsert_heads(1, names=("updated_at", "records")))
-"""SQL of a step that leaves the other fields of the session summary unchanged, so that their indexes are not rewritten."""
+_WRITE_ONE = _one_batch_transaction(_upsert_heads(1))
+_WRITE_ON = _one_batch_transaction(_upsert_heads(1, names=("updated_at", "records")))
+"""SQL of a batch that leaves the other fields of the session summary unchanged, so that their indexes are not rewritten."""
 
 
 def _state_values(head: Head) -> tuple[Any, ...]:

@@ -31,7 +31,7 @@ class Log:
     def is_damaged_after(self, accepted: int) -> bool:
         """Return True if the log has more than one transaction after the frames that SQLite accepts.
 
-        `accepted` is the number of accepted frames. If True, confirmed steps are lost.
+        `accepted` is the number of accepted frames. If True, confirmed batches are lost.
         """
         return any(accepted < commit < self.frames for commit in self.commits)
 

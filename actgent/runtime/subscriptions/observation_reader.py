@@ -294,7 +294,7 @@ async def list_observations(
     view, found = ObservationView(), list[Observed]()
     names = await _preload(journal, key, view, after)
     while len(found) < limit:
-        steps = await journal.read_steps(key.session_id, agent=key.agent, after=after, limit=PAGE_RECORDS)
+        steps = await journal.read_batches(key.session_id, agent=key.agent, after=after, limit=PAGE_RECORDS)
         if not steps:
             break
         for step in steps:
@@ -314,7 +314,7 @@ async def _preload(journal: Journal, key: SessionKey, view: ObservationView, num
     steps = (
         ()
         if not number
-        else await journal.read_steps(key.session_id, agent=key.agent, after=begin, limit=number - begin)
+        else await journal.read_batches(key.session_id, agent=key.agent, after=begin, limit=number - begin)
     )
     for step in steps:
         for item in names.number_records(step, begin):

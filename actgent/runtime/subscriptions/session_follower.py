@@ -21,7 +21,7 @@ from actgent.errors import (
     SessionNotFound,
 )
 from actgent.journal.journal_interface import Journal
-from actgent.journal.record_feed_readers import Erased, FeedReader, Written
+from actgent.journal.record_feed_readers import Erased, FeedReader, WrittenBatch
 from actgent.journal.record_types import AgentMessageRecord, MessageEndRecord, Record, SessionClosedRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import CallProgress
@@ -147,7 +147,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
             self._add_feed_item(received)
         return item
 
-    def receive_step(self) -> Written | None:
+    def receive_step(self) -> WrittenBatch | None:
         """Return the next step (records that the journal wrote together) of the feed, and mark its records as received.
 
         Return None if the feed has no complete step of at most `MAX_STEP_RECORDS` records. Items may still be available from
@@ -162,8 +162,8 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         if self._ready or self._is_behind or self._has_ended or not self._feed.has_news:
             return None
         item, names = self._next_item_nowait(), self._names
-        is_next = isinstance(item, Written) and item.first == self.cursor + 1
-        if isinstance(item, Written) and is_next and names and 0 < len(item.records) <= MAX_STEP_RECORDS:
+        is_next = isinstance(item, WrittenBatch) and item.first == self.cursor + 1
+        if isinstance(item, WrittenBatch) and is_next and names and 0 < len(item.records) <= MAX_STEP_RECORDS:
             for record, _ in names.turns(item):
                 if type(record) in _ENDING:
                     self._note_received(record)
@@ -221,7 +221,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         key = self._key
         if self._names is None:
             self._names = TurnAssigner(await _find_turn(self._journal, key, self.cursor))
-        steps = await self._journal.read_steps(
+        steps = await self._journal.read_batches(
             key.session_id, agent=key.agent, after=self.cursor, limit=PAGE_RECORDS
         )
         for step in steps:
@@ -238,7 +238,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         except Fenced as error:
             raise self._moved() from error
 
-    def _next_item_nowait(self) -> Written | Erased | None:
+    def _next_item_nowait(self) -> WrittenBatch | Erased | None:
         """Return the next item of the feed without blocking; None if the feed is empty, has ended, or has dropped records.
 
         Dropped records are read from the journal next.
@@ -261,7 +261,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
     def _moved(self) -> SessionMoved:
         return SessionMoved(self._key.agent, self._key.session_id)
 
-    def _add_feed_item(self, item: Written | Erased) -> None:
+    def _add_feed_item(self, item: WrittenBatch | Erased) -> None:
         """Add the records of a feed item to the buffered records. After a gap, mark the reader to read the journal."""
         last = self._ready[-1].number if self._ready else self.cursor
         if isinstance(item, Erased):
@@ -331,7 +331,7 @@ async def read_past(
     """
     names = TurnAssigner(await _find_turn(journal, key, after))
     while after < last:
-        steps = await journal.read_steps(key.session_id, agent=key.agent, after=after, limit=PAGE_RECORDS)
+        steps = await journal.read_batches(key.session_id, agent=key.agent, after=after, limit=PAGE_RECORDS)
         if not steps:
             return
         for step in steps:

@@ -1,6 +1,6 @@
 """Reader of the recent records that a session without a journal keeps in memory."""
 
-from actgent.journal.record_feed_readers import Written
+from actgent.journal.record_feed_readers import WrittenBatch
 from actgent.journal.record_types import (
     AgentMessageRecord,
     DeliveryRecord,
@@ -45,7 +45,7 @@ class RecentHistory:
                 break
         if not records:
             return []
-        step = Written(
+        step = WrittenBatch(
             session_id="",
             agent="",
             first=self._number + 1,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 
-from actgent.journal.record_feed_readers import Written
+from actgent.journal.record_feed_readers import WrittenBatch
 from actgent.journal.record_types import (
     MessageAcceptedRecord,
     MessageAppendedRecord,
@@ -215,13 +215,13 @@ class TurnAssigner:
         self._messages = {turn}
         """Ids of the messages that the open turn answers."""
 
-    def number_records(self, step: Written, after: int) -> Iterator[FollowedRecord]:
+    def number_records(self, step: WrittenBatch, after: int) -> Iterator[FollowedRecord]:
         """Yield the records of a written batch with a number above `after`, each with its record number, time and turn id."""
         for number, (record, turn) in enumerate(self.turns(step), step.first):
             if number > after:
                 yield FollowedRecord(number=number, at=step.at, turn=turn, record=record)
 
-    def turns(self, step: Written) -> list[tuple[Record, str]]:
+    def turns(self, step: WrittenBatch) -> list[tuple[Record, str]]:
         """Return the records of a written batch, each with the id of its turn. The id is empty for records outside of a turn."""
         records, found = step.records, list[tuple[Record, str]]()
         for following, record in enumerate(records, 1):

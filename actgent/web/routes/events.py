@@ -183,7 +183,7 @@ async def _page(call: HTTPCall, after: int) -> JSON[session_event_types.EventPag
     access, head = call.gateway.access, await call.head()
     limit = min(call.query.get("limit", 100), call.gateway.limits.page)
     after = min(after, head.records)
-    steps = await access.journal.read_steps(head.session_id, agent=head.agent, after=after, limit=limit)
+    steps = await access.journal.read_batches(head.session_id, agent=head.agent, after=after, limit=limit)
     encoder = await encoder_at(
         access.journal, head.key, after, shows_exception_texts=call.shows_exception_texts
     )

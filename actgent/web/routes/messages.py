@@ -16,7 +16,7 @@ from starlette.responses import Response
 from actgent.agents.session import Session, context_of, services_of
 from actgent.errors import FeedLagged, GuardrailTripped, HandlerFailed
 from actgent.journal.journal_interface import Journal, SessionSummary
-from actgent.journal.record_feed_readers import Erased, FeedReader, Written
+from actgent.journal.record_feed_readers import Erased, FeedReader, WrittenBatch
 from actgent.journal.record_types import Record
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import File, Image, Message, Part, Text, to_parts
@@ -359,7 +359,7 @@ async def _wait(
     return progress
 
 
-async def _next_feed_item(reader: FeedReader) -> Written | Erased | None:
+async def _next_feed_item(reader: FeedReader) -> WrittenBatch | Erased | None:
     """Wait for the next records or erasure in the journal feed.
 
     Return None if the reader was too slow and the feed has dropped entries.

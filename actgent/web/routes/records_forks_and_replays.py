@@ -50,7 +50,7 @@ async def get_records(call: HTTPCall) -> JSON[json_response_types.RecordPage]:
     """List the journal records of a session."""
     head, after = await call.head(), call.query.get("after", 0)
     limit = min(call.query.get("limit", 100), call.gateway.limits.page)
-    steps = await call.gateway.access.journal.read_steps(
+    steps = await call.gateway.access.journal.read_batches(
         head.session_id, agent=head.agent, after=min(after, head.records), limit=limit
     )
     items: list[json_response_types.JournalRecord] = [

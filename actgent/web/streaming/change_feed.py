@@ -11,7 +11,7 @@ import trio
 
 from actgent.errors import FeedLagged
 from actgent.journal.journal_interface import SessionSummary
-from actgent.journal.record_feed_readers import Erased, FeedReader, Written
+from actgent.journal.record_feed_readers import Erased, FeedReader, WrittenBatch
 from actgent.journal.record_types import (
     ApprovalDecisionRecord,
     ApprovalRequestRecord,
@@ -103,7 +103,7 @@ class ChangeStream:
             await self.closing.wait()
         return batch
 
-    def _add(self, batch: _ChangeBatch, item: Written | Erased) -> None:
+    def _add(self, batch: _ChangeBatch, item: WrittenBatch | Erased) -> None:
         if isinstance(item, Erased):
             batch.is_complete = False
         if isinstance(item, Erased) or batch.needs_resync:

@@ -22,7 +22,7 @@ import trio
 
 from actgent.errors import ActgentError, Fenced
 from actgent.journal.journal_interface import Journal
-from actgent.journal.record_feed_readers import Written
+from actgent.journal.record_feed_readers import WrittenBatch
 from actgent.journal.record_types import Record, SessionClosedRecord
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import CallProgress
@@ -445,7 +445,7 @@ class SessionEventStream:
 
     async def _catch_up(self, frames: FrameQueue, encoder: EventEncoder, wire: StreamWriter) -> bool:
         """Write the events of journal records that were not written yet. Return True if the session was closed."""
-        while steps := await self.journal.read_steps(
+        while steps := await self.journal.read_batches(
             self.key.session_id, agent=self.key.agent, after=frames.seen, limit=PAGE_SIZE
         ):
             events = [each for step in steps for each in _encode_step(step, encoder, frames)]
@@ -456,7 +456,7 @@ class SessionEventStream:
         return False
 
 
-def _encode_step(step: Written, encoder: EventEncoder, frames: FrameQueue) -> Iterator[SessionEvent]:
+def _encode_step(step: WrittenBatch, encoder: EventEncoder, frames: FrameQueue) -> Iterator[SessionEvent]:
     """Yield the events of newly written records that the client accepts."""
     for number, record in enumerate(step.records, step.first):
         if frames.accepts(event_names(record)):

@@ -7,7 +7,7 @@ import attrs
 import orjson
 
 from actgent.journal.journal_interface import Journal, SessionSummary
-from actgent.journal.record_feed_readers import Written
+from actgent.journal.record_feed_readers import WrittenBatch
 from actgent.journal.record_types import (
     REFUSED,
     ApprovalRequestRecord,
@@ -50,7 +50,7 @@ class Notification:
     """Additional HTTP headers of the request."""
 
 
-def has_notification(step: Written) -> bool:
+def has_notification(step: WrittenBatch) -> bool:
     """Return True if one of the newly written records may need a notification by a webhook."""
     return any(isinstance(record, _NOTIFIED) and _event_of(record) for record in step.records)
 
@@ -77,7 +77,7 @@ async def read_notifications(
     """
     key = head.key
     encoder = await encoder_at(journal, key, after)
-    steps = await journal.read_steps(key.session_id, agent=key.agent, after=after, limit=PAGE_SIZE)
+    steps = await journal.read_batches(key.session_id, agent=key.agent, after=after, limit=PAGE_SIZE)
     notifications: list[Notification] = []
     number = after
     for step in steps:
@@ -114,7 +114,7 @@ async def last_record_before(journal: Journal, head: SessionSummary, at: float) 
     last = head.records
     while last > 0:
         start = max(0, last - PAGE_SIZE)
-        steps = await journal.read_steps(head.session_id, agent=head.agent, after=start, limit=last - start)
+        steps = await journal.read_batches(head.session_id, agent=head.agent, after=start, limit=last - start)
         before = [step.last for step in steps if step.at is None or step.at < at]
         if before:
             return min(before[-1], head.records)

@@ -18,7 +18,7 @@ import trio
 from actgent.errors import AddressBlocked, FeedLagged, JournalDamaged, JournalError, WireError
 from actgent.errors.text_escaping import counted
 from actgent.journal.journal_interface import Journal, SessionSummary
-from actgent.journal.record_feed_readers import Erased, FeedReader, Written
+from actgent.journal.record_feed_readers import Erased, FeedReader, WrittenBatch
 from actgent.journal.record_types import SessionCreatedRecord
 from actgent.journal.session_list_queries import SessionFilter, SessionKey, is_internal
 from actgent.support.safe_logging import LogVariable, logger_of
@@ -217,7 +217,7 @@ class Outbox:
         if (stream := self._streams.pop(key, None)) is not None:
             stream.is_erased = True
 
-    async def _add_step(self, step: Written) -> None:
+    async def _add_step(self, step: WrittenBatch) -> None:
         if not self._may_notify(step):
             return
         if (stream := self._streams.get(step.key)) is not None:
@@ -309,7 +309,7 @@ class Outbox:
                 )
         return wanted
 
-    def _may_notify(self, step: Written) -> bool:
+    def _may_notify(self, step: WrittenBatch) -> bool:
         """Return True if newly written records include one that may need a notification. Subclasses may report other records."""
         return has_notification(step)
 

@@ -459,7 +459,7 @@ class Deciding(PartitionedJournal):
     gate = None
 
     async def _write_group(self, group, begun=None):
-        if any(b"decided" in each.step.body for each in group):
+        if any(b"decided" in each.batch.body for each in group):
             self.is_held = True
             await self.gate.wait()
         await super()._write_group(group, begun)

@@ -597,11 +597,11 @@ async def test_a_cursor_is_valid_after_an_import(tmp_path):
     async with open_runtime(journal=f"sqlite:///{tmp_path}/one.db") as runtime:
         await talk(runtime, "1", "2")
         exported = await read_sessions(runtime.journal, session_id="s")
-        steps = await runtime.journal.read_steps("s", agent="a", after=4)
+        steps = await runtime.journal.read_batches("s", agent="a", after=4)
     async with open_journal(f"sqlite:///{tmp_path}/two.db") as journal:
         await journal.acquire()
         await write_sessions(journal, exported)
-        (step,) = await journal.read_steps("s", agent="a", after=4)
+        (step,) = await journal.read_batches("s", agent="a", after=4)
     assert step.records == tuple(record for each in steps for record in each.records)
     assert (step.first, step.last) == (steps[0].first, steps[-1].last)
     assert step.at >= steps[-1].at
