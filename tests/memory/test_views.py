@@ -150,33 +150,33 @@ def test_a_restored_window_behaves_like_the_original(history, data):
 def test_summaries_at_any_turn_cover_all_omitted_messages(history, data):
     """With snapshots at any position, requests are valid and each omitted message has a summary."""
     memory = SummarizingMemory(keep=2, trigger=100)
-    live, material = memory.open_view(), None
+    live, source = memory.open_view(), None
     for number, (message, answered) in enumerate(history):
-        if answered and material is not None:
+        if answered and source is not None:
             before = list(live.messages())
             summary = Message(
                 session_id="s",
                 sender=Sender(SUMMARY, "system"),
                 parts=(Text("A summary."),),
-                causation_id=str(material.covers),
+                causation_id=str(source.covers),
             )
             live.add(summary)
             gone = [each for each in before if not any(each is kept for kept in live.messages())]
             for each in gone[1:]:
                 for part in each.parts:
                     if isinstance(part, Text) and not part.text.startswith(("(", "<system>")):
-                        assert part.text[:50] in material.text
-            material = None
+                        assert part.text[:50] in source.text
+            source = None
         if data.draw(st.booleans()):
             again = memory.restore_view(live.save())
             assert tuple(again.messages()) == tuple(live.messages())
-            assert again.material() == live.material()
+            assert again.summary_input() == live.summary_input()
             live = again
         for chat in requests(live, [(message, answered)]):
             assert chat[-1].role == "assistant" or check_transcript(chat) == []
         ends = number + 1 == len(history) or history[number + 1][1]
-        if ends and material is None and data.draw(st.booleans()):
-            material = live.material()
+        if ends and source is None and data.draw(st.booleans()):
+            source = live.summary_input()
 
 
 @pytest.mark.parametrize("asker", [ADA, OTHER])
@@ -188,11 +188,11 @@ def test_task_shown_after_a_summary_is_in_the_next_summary(asker):
     view = SummarizingMemory(keep=2, trigger=100).open_view()
 
     def summarize():
-        material = view.material()
+        source = view.summary_input()
         sender = Sender(SUMMARY, "system")
         content = (Text("A summary."),)
-        view.add(Message(session_id="s", sender=sender, parts=content, causation_id=str(material.covers)))
-        return material.text
+        view.add(Message(session_id="s", sender=sender, parts=content, causation_id=str(source.covers)))
+        return source.text
 
     def work(asked):
         view.add(asked, answered=True)
