@@ -125,7 +125,7 @@ class Quarantine:
             await table.clear_all(
                 await self._list_progressed(await table.list_near_suspects(died, of, hosted))
             )
-        trees = _trees_of(await table.count(numbers, of, hosted, died=died, dead=names))
+        trees = _trees_of(await table.count_deaths(numbers, of, hosted, died=died, dead=names))
         for tree in trees:
             self._held_back.setdefault(_root(tree[0].key.session_id), trio.Event())
         self._groups += _groups_of(trees)
@@ -272,9 +272,10 @@ class Quarantine:
         return False
 
     async def _dead_letter(self, suspect: Suspect) -> None:
-        """Dead-letter the message that crashes its process.
+        """Dead-letter the first message of a suspected session whose work is not completed.
 
-        Record the message's failure for the sender without running the message.
+        The session is suspected because processes died while they worked on it. The message is recorded as failed,
+        which its sender receives, and it is never run again.
         """
         key = suspect.key
         records = await self._journal.load(key.session_id, agent=key.agent)

@@ -129,12 +129,18 @@ class NodeMembership:
         return time.time() + self.correction
 
     def wake(self) -> None:
-        """Start the next poll at once. The poll reads the tables again, and writes this node's row if the row has changed."""
+        """Start the next poll of the database at once, without its usual pause.
+
+        The poll reads the tables of nodes and partitions, and writes this node's row if the row has changed.
+        """
         self._partitions_at = float("-inf")
         self._wake.set()
 
     async def refresh(self) -> None:
-        """Read the tables again. Wait until that has succeeded, even if the database does not answer for a while."""
+        """Read the tables of nodes and partitions from the database again.
+
+        Wait until that has succeeded, even if the database does not answer for a while.
+        """
         done = trio.Event()
         self._refreshes.append(done)
         self.wake()
@@ -238,9 +244,10 @@ class NodeMembership:
             self._connections = count
 
     def _note_clock(self, server_time: float, started_at: float, ended_at: float) -> None:
-        """Compare this machine's clock with the database's, and report a changed correction.
+        """Compare this machine's clock with the database's time, and report a new clock correction.
 
-        A slow answer shows only a difference that is larger than its duration.
+        The query for `server_time` ran from `started_at` to `ended_at` on this machine's clock. Differences that
+        are smaller than its duration are ignored.
         """
         if not server_time:
             return

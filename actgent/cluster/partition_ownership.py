@@ -155,7 +155,7 @@ class Ownership:
         return max(0, max(1, (states.count(PartitionState.OWNED) + leaving) // MOVING_DIVISOR) - leaving)
 
     def note_acquired(self, partition: int, epoch: int) -> list[PartitionCommand]:
-        """Record that this node acquired the partition in this epoch, and return the command to recover it.
+        """Record that this node acquired a partition in this epoch, and return the command to recover it.
 
         A partition that is no longer being acquired is ignored.
         """
@@ -167,15 +167,16 @@ class Ownership:
         return [PartitionCommand("recover", partition, epoch)]
 
     def note_not_acquired(self, partition: int) -> None:
-        """Record that the partition was not acquired: another node was first, or the database did not answer."""
+        """Record that this node failed to acquire a partition: another node was first, or the database did not answer."""
         known = self._partitions[partition]
         if known.state is PartitionState.ACQUIRING:
             known.state = PartitionState.UNOWNED
 
     def note_lost(self, partition: int, epoch: int) -> list[PartitionCommand]:
-        """Record that another node acquired the partition.
+        """Record that this node lost a partition to another node.
 
-        Return the command to evict its sessions; none if this node did not own this epoch.
+        Return the command to evict the sessions of the partition. Return no command if this node did not own the
+        partition in this epoch.
         """
         if not self.owns(partition, epoch):
             return []
@@ -192,11 +193,10 @@ class Ownership:
     # --- events of the runtime ---------------------------------------------------------------
 
     def note_recovered(self, partition: int, epoch: int) -> list[PartitionCommand]:
-        """Record that a partition was recovered: deaths are counted, and pending messages are delivered.
+        """Record that this node has recovered a partition, and serves its sessions from now on.
 
-        This node then serves it.
-
-        Return the command to drain it if this node is leaving.
+        Recovering counts the deaths of processes and delivers pending messages. Return the command to drain the
+        partition if this node is leaving the pool.
         """
         known = self._partitions[partition]
         if not self.owns(partition, epoch) or known.state is not PartitionState.OWNED:
@@ -205,7 +205,7 @@ class Ownership:
         return [self._start_drain(partition)] if self.is_leaving else []
 
     def note_turns_ended(self, partition: int, epoch: int) -> bool:
-        """Record that no turn of this partition and epoch runs on this node any more, after an eviction or a drain.
+        """Record that no turn of a partition and epoch runs on this node any more, after an eviction or a drain.
 
         Return True if the partition is drained now, so that the caller must release it in the database.
         """

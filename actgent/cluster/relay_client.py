@@ -214,7 +214,7 @@ class NodeTransport(Transport):
     async def run(self) -> None:
         """Until cancelled, end requests to nodes that have lost the session, and close idle connections to ended nodes.
 
-        At the end, close all of them.
+        When cancelled, close all idle connections.
         """
         try:
             while True:
@@ -314,7 +314,10 @@ class NodeTransport(Transport):
                 yield RelayedAnswer(status=exchange.status, headers=headers, pieces=pieces)
 
     async def has_died(self, node: str) -> bool:
-        """Wait up to `DEATH_SECONDS` until a node has left the pool. Return True if it died, not after a planned end."""
+        """Wait up to `DEATH_SECONDS` until a node has left the pool.
+
+        Return True if the node died. Return False if it ended as planned or is still in the pool.
+        """
         with trio.move_on_after(DEATH_SECONDS):
             while node in self.directory.nodes:
                 await self.directory.wait_changed()

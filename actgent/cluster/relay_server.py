@@ -158,15 +158,19 @@ class _RelayResponse:
             await self._send(encode_answer(status, headers, data))
 
     async def misdirect(self, epoch: int) -> None:
-        """Answer with status 421: another node owns the session.
+        """Answer the relayed request with status 421, because another node owns the session.
 
-        The answer has the newest epoch that this node knows.
+        `epoch` is the newest epoch of the session's partition that this node knows. The answer contains it.
         """
         document = orjson.dumps({"moved": True, "epoch": epoch})
         await self._send(encode_answer(MISDIRECTED, {EPOCH_HEADER: str(epoch)}, document))
 
     async def _send(self, data: bytes) -> None:
-        """Send data. If the client does not read it within `SENDING_SECONDS`, break the connection."""
+        """Send bytes to the node that relayed the request.
+
+        Raises:
+            BrokenResourceError: The node did not read the bytes within `SENDING_SECONDS`.
+        """
         with trio.move_on_after(SENDING_SECONDS) as limit:
             await self.stream.send_all(data)
         if limit.cancelled_caught:

@@ -105,7 +105,10 @@ class Backlog:
         return self._items[index - self.begin]
 
     def put(self, item: UnreadBatch | Erased) -> None:
-        """Append an item and wake the waiting readers. If the list is full, drop the oldest item, read or not."""
+        """Append an item to the backlog, and wake the waiting readers.
+
+        If the backlog is full, drop the oldest item, even if a reader has not read it.
+        """
         self._items.append(item)
         self.end += 1
         self._size += item.size
@@ -126,9 +129,9 @@ class Backlog:
         self.begin += 1
 
     def finish(self, error: ActgentError | None = None) -> None:
-        """Mark the backlog as ended.
+        """Mark the backlog of a record feed as ended.
 
-        Readers still receive the remaining items, and then `error` if it is given.
+        Readers still receive the remaining items. Then their iteration ends, or raises `error` if it is given.
         """
         self.has_ended, self.error = True, error
         for reader in self.readers:
@@ -235,7 +238,7 @@ class FeedReader(trio.abc.ReceiveChannel[WrittenBatch | Erased]):
             await self._parked.park()
 
     def notify(self, item: UnreadBatch | Erased) -> None:
-        """Wake the waiting tasks if the new item passes the `woken_by` filter."""
+        """Wake the tasks that wait for this reader if the new item passes the reader's `woken_by` filter."""
         if self._parked and self._is_woken_by(item):
             self._parked.unpark_all()
 

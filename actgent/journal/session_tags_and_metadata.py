@@ -44,7 +44,7 @@ class SessionAnnotations(FieldRepr):
         """Return True if all these tags and metadata values are present."""
         return all(tag in self.tags for tag in tags) and self.metadata.items() >= metadata.items()
 
-    def changed(self, change: "AnnotationChange") -> "SessionAnnotations":
+    def apply(self, change: "AnnotationChange") -> "SessionAnnotations":
         """Apply a change, and return the resulting tags and metadata.
 
         Raises:
@@ -105,9 +105,7 @@ def new_annotations(tags: Iterable[str], metadata: object) -> SessionAnnotations
     if tags == () and metadata is None:
         return NO_ANNOTATIONS
     checked = check_tags("tags", tags)
-    return NO_ANNOTATIONS.changed(
-        AnnotationChange(add_tags=checked, metadata=check_session_metadata(metadata))
-    )
+    return NO_ANNOTATIONS.apply(AnnotationChange(add_tags=checked, metadata=check_session_metadata(metadata)))
 
 
 def check_tags(name: str, tags: object) -> tuple[str, ...]:

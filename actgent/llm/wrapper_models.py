@@ -68,7 +68,7 @@ class RateLimitedModel(WrappingModel):
     """A model whose calls wait for a rate limiter. Clients of providers (`Remote`) need no wrapper, as they have a rate limiter."""
 
     def __init__(self, llm: ModelLike | str, rate_limiter: RateLimiter) -> None:
-        """Wrap a model.
+        """Wrap a model, so that its calls wait for the rate limiter.
 
         Args:
             llm: An LLM, an object that works like one, or a model name.
@@ -114,7 +114,7 @@ class RetryingModel(WrappingModel):
     def __init__(
         self, llm: ModelLike | str, retry: Retry | None = None, *, retry_on: tuple[type[Exception], ...] = ()
     ) -> None:
-        """Wrap a model.
+        """Wrap a model, so that its failed calls are repeated.
 
         Args:
             llm: The model. Provider clients retry by themselves and need no wrapper.
@@ -179,7 +179,7 @@ class CachedModel(WrappingModel):
     """
 
     def __init__(self, llm: ModelLike | str, *, capacity: int = 1000) -> None:
-        """Wrap a model.
+        """Wrap a model, so that its answers to equal requests are reused.
 
         Args:
             llm: The model.

@@ -91,7 +91,7 @@ class LimitedView(ModelView):
         return max(0, len(shown) - sum(size for size, _ in self._turn))
 
     def _notices_in(self, shown: Sequence[ChatMessage]) -> Iterable[ChatMessage]:
-        """Return the last notice of each source among some messages."""
+        """Return the notices among the messages: only the last notice of each source."""
         ids = set(map(id, shown))
         return {source: notice for source, notice in self._notices if id(notice) in ids}.values()
 

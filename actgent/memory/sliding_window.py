@@ -87,7 +87,7 @@ class SlidingView(ShortTermView):
     def save(self) -> bytes | None:
         if type(self) is not SlidingView:
             return None
-        places = self._places()
+        places = self._turn_start_indexes()
         begun = [places.get(id(message), _GONE) for message in self._turn_starts]
         return pack((_FORM, self._turns, begun, self._state_to_save()))
 
@@ -113,13 +113,13 @@ class SlidingView(ShortTermView):
         """
         kept = (self._turns or 0) // 2 + 1
         self._turn_starts = self._turn_starts[-kept:]
-        places = self._places()
+        places = self._turn_start_indexes()
         if places and (first := min(places.values())):
             while not self._begins_round(first):
                 first -= 1
             self._cut(first)
 
-    def _places(self) -> dict[int, int]:
+    def _turn_start_indexes(self) -> dict[int, int]:
         """Return the index in the shown messages of each turn's first message, by the `id()` of that message."""
         begun = set(map(id, self._turn_starts))
         return {id(message): place for place, message in enumerate(self._chat) if id(message) in begun}

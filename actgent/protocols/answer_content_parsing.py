@@ -371,7 +371,7 @@ def missing_type_error(kinds: Sequence[ClassificationType]) -> ParseError:
 
 
 def _may_be(kind: ClassificationType, content: Any) -> bool:
-    """Return True if the model may have meant this type with an answer that names no type and does not match the schema.
+    """Return True if the model may have meant this message type with an answer that names no type and does not match the schema.
 
     The result is True if the type has no schema, if the schema does not list all members, or if the schema describes a member of
     the answer.

@@ -478,9 +478,9 @@ class Callers:
         return options, waits
 
     def _check_refusal(self, error: Exception, session_id: str, *, waits: bool) -> None:
-        """Report a broken rule if a caller must not receive this error of a call.
+        """Report a broken rule if `chat()` or `send()` must not raise this error in this state of the session.
 
-        `waits` is True if the caller waits for the answer and so receives the errors of the turn.
+        `waits` is True if the caller waits for the answer, and therefore also receives the errors of the turn.
         """
         if isinstance(error, SessionClosed):
             self._check_closed(session_id)

@@ -347,9 +347,9 @@ class _Disk(apsw.VFS):
         super().__init__(self.name, base="unix-none")
 
     def restart(self) -> None:
-        """Begin the next simulated process.
+        """Prepare the simulated disk for the next simulated process.
 
-        Unsynced writes of a killed process are in the page cache, so they are not lost.
+        Writes that the killed process did not sync are kept, because the page cache of the operating system survives it.
         """
         self._unsynced.clear()
         self.has_lost_power, self._writes = False, 0
@@ -362,8 +362,13 @@ class _Disk(apsw.VFS):
     def xOpen(self, name: Any, flags: Any) -> "_DiskFile":  # noqa: N802 - apsw's name
         return _DiskFile(self, name, flags)
 
-    def step(self) -> None:
-        """Count a write or sync. Raise an error if the process is dead, the power fails now, or a planned failure is due."""
+    def count_write(self) -> None:
+        """Count a write or sync of the simulated disk.
+
+        Raises:
+            apsw.IOError: The simulated process is dead, the power fails at this write, or a planned disk error is due.
+            apsw.FullError: A planned full disk is due.
+        """
         world = self.storage.world
         if world.life.is_dead:
             raise apsw.IOError("the process is dead")
@@ -378,7 +383,7 @@ class _Disk(apsw.VFS):
                 full = isinstance(self._error, JournalFull)
                 raise apsw.FullError("disk full") if full else apsw.IOError("disk error")
 
-    def written(self, path: Path, offset: int, data: bytes) -> None:
+    def note_write(self, path: Path, offset: int, data: bytes) -> None:
         """Record a write to the file `path` that is not synced yet, so that a power failure can lose it.
 
         Does nothing in a simulated process without a power failure.
@@ -389,7 +394,7 @@ class _Disk(apsw.VFS):
             self._unsynced[path] = (path.read_bytes() if path.exists() else b"", [])
         self._unsynced[path][1].append((offset, data))
 
-    def synced(self, path: Path) -> None:
+    def note_sync(self, path: Path) -> None:
         """Discard the recorded writes of the file `path`, because they are synced."""
         self._unsynced.pop(path, None)
 
@@ -417,18 +422,18 @@ class _DiskFile(apsw.VFSFile):
         super().__init__("unix-none", name, flags)
 
     def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802
-        self._disk.step()
-        self._disk.written(self._path, offset, bytes(data))
+        self._disk.count_write()
+        self._disk.note_write(self._path, offset, bytes(data))
         super().xWrite(data, offset)
 
     def xTruncate(self, size: int) -> None:  # noqa: N802
-        self._disk.step()
-        self._disk.synced(self._path)
+        self._disk.count_write()
+        self._disk.note_sync(self._path)
         super().xTruncate(size)
 
     def xSync(self, flags: int) -> None:  # noqa: N802
-        self._disk.step()
-        self._disk.synced(self._path)
+        self._disk.count_write()
+        self._disk.note_sync(self._path)
 
 
 # --- the storage thread as a task ------------------------------------------------------------------

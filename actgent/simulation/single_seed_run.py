@@ -166,10 +166,10 @@ class _Run:
         """True if writes of this simulated process could be slow, also if they are fast at its end."""
         return bool(self.plan.chance["slow"]) and not self.is_last
 
-    def wrong(self, text: str) -> None:
-        """Record a description of a broken rule.
+    def report_broken_rule(self, text: str) -> None:
+        """Report a broken rule, which fails the simulation run.
 
-        It is ignored if the simulated process was killed, because the code of a dead process has no effects.
+        The report is ignored if the simulated process was killed, because code of a dead process has no effects.
         """
         if not self.world.life.is_dead:
             self._report(text)
@@ -310,7 +310,7 @@ class _Run:
         # The close of a session may be written before the failed close of its child. The next start ends such a child.
         repeated = {key for key in heads if self.storage.has_failed_steps(key)}
         for problem in check_stored_trees(heads, self.notes.children_left_open | repeated):
-            self.wrong(problem)
+            self.report_broken_rule(problem)
 
     def _note_write(self, moment: str) -> None:
         """Handle the moment before or after a write: kill the simulated process or cancel callers if the seed has chosen it."""
@@ -378,7 +378,7 @@ class _Run:
             program=program,
             runtime=runtime,
             is_last=self.is_last,
-            report=self.wrong,
+            report=self.report_broken_rule,
             note_stored=self._note_stored,
             last_failure=lambda: self.storage.failed_at,
             on_return=lambda: self._kill_point("returned"),
@@ -408,7 +408,7 @@ class _Run:
         running = set(users.running_calls)
         await trio.sleep(SLOW_RETURN_SECONDS if self.storage.slow_chance else RETURN_SECONDS)
         for call in running.intersection(users.running_calls):
-            self.wrong(f"{call.name} did not return, although the runtime had closed")
+            self.report_broken_rule(f"{call.name} did not return, although the runtime had closed")
 
     async def _check_loaded(self, journal: Journal, runtime: Runtime) -> None:
         """Compare the idle sessions in memory with their records, after failed writes were repeated."""
@@ -420,7 +420,7 @@ class _Run:
             await context.log.flush()
             for problem in await check_loaded(journal, context):
                 if not _is_changing(context):
-                    self.wrong(f"{context.id}: {problem}")
+                    self.report_broken_rule(f"{context.id}: {problem}")
 
     def _check_quiet(self, runtime: Runtime, users: Callers) -> None:
         """Compare the sessions in memory with the journal while all tasks wait and no write is in progress.
@@ -441,7 +441,7 @@ class _Run:
                 if head.session_id in running.sessions or head.session_id.startswith(COPY_PREFIX):
                     continue
                 if not self.notes.era(head.session_id):  # a cancelled erasure leaves work to the next use
-                    self.wrong(
+                    self.report_broken_rule(
                         f"{head.session_id} has unfinished work in the journal, but it is not in memory"
                     )
 
@@ -450,7 +450,7 @@ class _Run:
         if context.log is None or context.has_moved or context.closed:
             return
         if context.approvals is not None and context.approvals._writing:
-            self.wrong(f"{context.id}: a decision is being written, but no write is in progress")
+            self.report_broken_rule(f"{context.id}: a decision is being written, but no write is in progress")
         if context.log._is_paused or context.log._has_stopped:
             return
         if context.is_busy or has_unwritten_records(context):
@@ -464,7 +464,7 @@ class _Run:
             except Exception as error:  # noqa: BLE001 - the next process would fail with this error
                 problems = [f"it cannot be restored from its records: {error!r}"]
             for problem in problems:
-                self.wrong(f"{context.id}: {problem}")
+                self.report_broken_rule(f"{context.id}: {problem}")
 
     async def _check_restorable(self, journal: Journal) -> None:
         """Compare the stored summaries and snapshots of all sessions with their records, before the next process restores them."""
@@ -473,7 +473,7 @@ class _Run:
             records = await journal.load(summary.session_id, agent=summary.agent)
             found = [*check_summary(summary, records), *await check_snapshot(journal, summary.key, records)]
             for problem in found:
-                self.wrong(f"{summary.session_id}: {problem}")
+                self.report_broken_rule(f"{summary.session_id}: {problem}")
 
     def _stop_during_close(self, scope: trio.CancelScope, moment: str) -> None:
         """Cancel the scope of some simulated processes while a close of a session continues in the background."""
@@ -643,7 +643,9 @@ class _Run:
         notes.requests[chat.session] = notes.requests.get(chat.session, 0) + 1
         self._check_open(chat.session, "a model was asked")
         if self._initializing[chat.session]:
-            self.wrong(f"a model was asked for {chat.session} before its on_session handler had returned")
+            self.report_broken_rule(
+                f"a model was asked for {chat.session} before its on_session handler had returned"
+            )
         await self._check_not_closing(chat.session)
         if chat.session in notes.limits:
             for owner, session_id in self.story.found:
@@ -653,9 +655,11 @@ class _Run:
             said = {part.text for each in chat.messages for part in each.parts if isinstance(part, Text)}
             for message_id in sorted(notes.erased_messages):
                 if notes.sent[message_id] == chat.session and self.plan.messages[message_id] in said:
-                    self.wrong(f"a model of {chat.session} was shown {message_id}, which was deleted")
+                    self.report_broken_rule(
+                        f"a model of {chat.session} was shown {message_id}, which was deleted"
+                    )
         for problem in check_transcript(chat):
-            self.wrong(f"a provider would refuse a request of {chat.session}: {problem}")
+            self.report_broken_rule(f"a provider would refuse a request of {chat.session}: {problem}")
         self._kill_point("model")
         if self.world.life.is_dead:
             await self.world.wait_for_death()
@@ -666,7 +670,7 @@ class _Run:
         found = (each.sessions.get(session_id) for each in running)
         if any(each is not None and each.closed for each in found):
             await trio.sleep(CANCEL_SECONDS)
-            self.wrong(f"a model was asked for {session_id} after its close had begun")
+            self.report_broken_rule(f"a model was asked for {session_id} after its close had begun")
 
     # --- handlers --------------------------------------------------------------------------------
 
@@ -688,7 +692,9 @@ class _Run:
                 )
                 self._check_open(session.id, "its handlers received a result")
                 if CALLER_GONE in (result.error or ""):
-                    self.wrong(f"a result of {session.id} says that the caller of its task is gone")
+                    self.report_broken_rule(
+                        f"a result of {session.id} says that the caller of its task is gone"
+                    )
                 known, _ = notes.last_statuses.get(result.call_id, ("", ""))
                 is_relayed = known.startswith(f"{session.id}/")  # by a handoff, from a child session
                 if notes.is_valid(session.id, era) and not is_relayed:
@@ -719,7 +725,7 @@ class _Run:
             if isinstance(failure.error, Stopped):
                 notes.stopped_turns.add((root_of(session.id), life.number))
             if failure.kind == "internal":
-                self.wrong(f"internal failure in {session.id}: {_innermost(failure.error)}")
+                self.report_broken_rule(f"internal failure in {session.id}: {_innermost(failure.error)}")
             is_final = not failure.may_continue and failure.kind != "handler"
             if is_final and not session.id.startswith(COPY_PREFIX) and notes.is_valid(session.id, era):
                 notes.final_failures[session.id, failure.message_id] = failure.kind
@@ -757,7 +763,7 @@ class _Run:
                 except EXPECTED_ERRORS:
                     pass
                 except ActgentError as error:
-                    self.wrong(f"open_session() in the handler of {session.id} raised {error!r}")
+                    self.report_broken_rule(f"open_session() in the handler of {session.id} raised {error!r}")
 
         return on_session
 
@@ -769,7 +775,7 @@ class _Run:
     def _check_open(self, session_id: str, what: str) -> None:
         """Report a problem if a session does work (`what`) after its close or its erasure has returned."""
         if session_id in self.notes.closed:
-            self.wrong(f"aclose() of {session_id} returned, but then {what}")
+            self.report_broken_rule(f"aclose() of {session_id} returned, but then {what}")
 
     # --- the end ---------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ def _check_messages(records: Sequence[Record], *, is_finished: bool) -> Iterator
 
 
 def is_sound(marks: Sequence[str], *, is_finished: bool = True) -> bool:
-    """Return True if the acceptances and ends of a message alternate, and only the last end is final.
+    """Return True if the recorded acceptances and ends of one message alternate, and only the last end is final.
 
     Args:
         marks: Acceptances and ends of the message, as `message_marks` returns them.

@@ -127,7 +127,11 @@ class ToolRegistry:
         self._merge()
 
     def _insert(self, candidate: Tool | ToolProtocol) -> None:
-        """Add a tool to the agent's own tools. The caller must call `_merge` afterwards."""
+        """Add a tool to the agent's own tools. The caller must call `_merge` afterwards.
+
+        Raises:
+            DuplicateTool: The agent has a tool with this name.
+        """
         tool = to_tool(candidate)
         check_options(tool)
         if tool.name in self._own_tools:
@@ -135,10 +139,7 @@ class ToolRegistry:
         self._own_tools[tool.name] = tool
 
     def add_last(self, tool: Tool) -> None:
-        """Add a tool of actgent, which is listed after the tools of all toolsets.
-
-        The caller has checked that its name is free.
-        """
+        """Add a tool that the model sees after all other tools of the agent. Its name must be free."""
         self._own_tools[tool.name] = tool
         self._last_name = tool.name
         self._merge()

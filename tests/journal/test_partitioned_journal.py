@@ -691,7 +691,7 @@ async def test_a_death_is_counted_once(link, postgres_url, writer_in):
         writer = writer_in(a, 0)
         await writer.open()
         await writer.commit(MessageAcceptedRecord(message=message_for(writer.session_id)))
-        suspects, left = [], partial(b.suspects.count, [0], b.count, ["a"], died=[0], dead=["a"])
+        suspects, left = [], partial(b.suspects.count_deaths, [0], b.count, ["a"], died=[0], dead=["a"])
         opened = [SessionKey("a", writer.session_id)]
         with (
             trio.fail_after(60),
@@ -732,7 +732,7 @@ async def die(a, b, *opened, dead=("a",)):
     await a.acquire_partitions([0])
     await a.suspects.mark_open(opened)
     await b.acquire_partitions([0])
-    found = await b.suspects.count([0], 8, ["a"], died=[0], dead=dead)
+    found = await b.suspects.count_deaths([0], 8, ["a"], died=[0], dead=dead)
     return {each.key: (each.crashes, each.alone) for each in found}
 
 
@@ -786,11 +786,11 @@ async def test_deaths_of_several_nodes_need_more_evidence(
             await a.acquire_partitions([0])
             await a.suspects.mark_watched(key, is_alone=True)
             await die(a, b, dead=["a", "c"] if death == "s" else ["a"])
-        (found,) = await b.suspects.count([0], 8, ["a"])
+        (found,) = await b.suspects.count_deaths([0], 8, ["a"])
         assert (found.alone, found.shared) == (len(deaths), deaths.count("s"))
         assert found.must_be_dead_lettered == must_be_dead_lettered
         await b.suspects.note_survived(key)
-        (found,) = await b.suspects.count([0], 8, ["a"])
+        (found,) = await b.suspects.count_deaths([0], 8, ["a"])
         assert (found.alone, found.shared) == (0, 0)
 
 
@@ -845,7 +845,7 @@ async def test_a_late_count_does_not_change_the_counts_of_the_next_owner(postgre
         await b.suspects.mark_watched(key, is_alone=True)
         await a.suspects.note_survived(key)
         await a.suspects.clear(key)
-        assert await a.suspects.count([0], 8, ["a"], died=[0], dead=["a"]) == [
+        assert await a.suspects.count_deaths([0], 8, ["a"], died=[0], dead=["a"]) == [
             Suspect(key=key, crashes=3, alone=0)
         ]
         assert await die(b, a) == {key: (4, 1)}

@@ -49,7 +49,7 @@ class HeadCache:
         self._numbers = itertools.count(1)
 
     def clear(self) -> None:
-        """Discard the session summaries and the number of sessions, because sessions may have been erased."""
+        """Discard the cached session summaries and the cached number of sessions."""
         self.by_key.clear()
         self.states = None
 

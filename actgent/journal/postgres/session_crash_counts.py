@@ -107,23 +107,25 @@ class SuspectTable:
     """Function that returns the partition of a session id."""
 
     async def list_near_suspects(
-        self, partitions: Iterable[int], of: int, agents: Collection[str]
+        self, partitions: Iterable[int], partition_count: int, agents: Collection[str]
     ) -> Mapping[SessionKey, int]:
         """Return the sessions that become suspects if one more process dies during their turns.
 
-        The values are the numbers of records that the sessions had at the first death. `of` is the number of all
-        partitions.
+        The values are the numbers of records that the sessions had at the first death. `partition_count` is the number
+        of all partitions of the journal.
 
         Raises:
             JournalFailed: The database does not answer.
         """
-        rows = await self._table.select(_NEAR, {"slots": slots_of(partitions, of), "agents": list(agents)})
+        rows = await self._table.select(
+            _NEAR, {"slots": slots_of(partitions, partition_count), "agents": list(agents)}
+        )
         return {SessionKey(agent, session_id): records for session_id, agent, records in rows}
 
-    async def count(
+    async def count_deaths(
         self,
         partitions: Iterable[int],
-        of: int,
+        partition_count: int,
         agents: Collection[str],
         *,
         died: Iterable[int] = (),
@@ -137,7 +139,7 @@ class SuspectTable:
 
         Args:
             partitions: Numbers of the partitions.
-            of: Number of partitions of the pool.
+            partition_count: Number of all partitions of the journal.
             agents: Names of the agents that this node hosts.
             died: Numbers of the partitions whose owners died.
             dead: Names of the owners that died.
@@ -146,10 +148,10 @@ class SuspectTable:
             JournalFailed: The database does not answer. The deaths may be counted or not.
         """
         values = {
-            "slots": slots_of(partitions, of),
+            "slots": slots_of(partitions, partition_count),
             "agents": list(agents),
-            "died": slots_of(died, of),
-            "partitions": of,
+            "died": slots_of(died, partition_count),
+            "partitions": partition_count,
             "dead": list(dead),
         }
         await self._table.execute(_COUNT, values)

@@ -102,15 +102,21 @@ class PendingMessageTable:
         held = {(p, epoch) for p, epoch, *_ in await self._table.select(_STORE, values)}
         return [outcome.Value((each.partition, each.epoch) in held) for each in messages]
 
-    async def select(self, partitions: Collection[int], of: int, *, after: int = 0) -> list[PendingMessage]:
+    async def select(
+        self, partitions: Collection[int], partition_count: int, *, after: int = 0
+    ) -> list[PendingMessage]:
         """Return up to `MAX_PENDING_AT_ONCE` messages of the partitions, oldest first.
 
-        Their numbers are greater than `after`. `of` is the total number of partitions.
+        Their numbers are greater than `after`. `partition_count` is the total number of partitions.
 
         Raises:
             JournalFailed: The database does not answer.
         """
-        values = {"slots": slots_of(partitions, of), "after": after, "limit": MAX_PENDING_AT_ONCE}
+        values = {
+            "slots": slots_of(partitions, partition_count),
+            "after": after,
+            "limit": MAX_PENDING_AT_ONCE,
+        }
         return [
             PendingMessage(
                 number=number,

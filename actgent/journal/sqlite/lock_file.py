@@ -68,7 +68,7 @@ class Lock:
         return _unpacked(os.pread(self._fd, _NOTE.size + 4, _NOTE_AT))
 
     def close(self) -> None:
-        """Release the lock."""
+        """Release the lock of the journal file."""
         _locks.discard(self)
         os.close(self._fd)
 
@@ -127,7 +127,7 @@ class ReaderLock:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the file descriptor, which releases its locks."""
+        """Close the file descriptor of the lock file, which releases its locks."""
         os.close(self._fd)
 
 

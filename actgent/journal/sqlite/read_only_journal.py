@@ -97,7 +97,7 @@ class _Stamp:
         return (self.file, self.round) == (other.file, other.round)
 
     def is_settled(self) -> bool:
-        """Return True if a later change of the file would certainly have another modification time."""
+        """Return True if any later change of the journal file will get a modification time that differs from this one."""
         return abs(time.time() - self.changed_at) > TICK
 
 
@@ -149,7 +149,10 @@ class FileReader:
         )
 
     def _is_trusted(self, stamp: _Stamp) -> bool:
-        """Return True if the modification time of the file would reveal a change during the read."""
+        """Return True if a change of the journal file during the read would change its modification time.
+
+        False if the file was changed less than `TICK` seconds ago, because a further change may get the same time.
+        """
         return time.time_ns() - stamp.file[-1] > TICK * 1e9
 
     def _try_read(self, fn: Callable[[SqliteFile], T], stamp: _Stamp) -> outcome.Outcome[T]:
@@ -199,7 +202,7 @@ class FileReader:
             raise
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the journal file."""
         self._file, db = None, self._db
         self._db = None
         with contextlib.suppress(apsw.Error):

@@ -211,7 +211,10 @@ def _build_session(
     saved: Mapping[SessionKey, Head],
     identity: bytes,
 ) -> tuple[list[Row], Head | None]:
-    """Build the rows and the summary of a session for the new file. The summary of its parent session must be in `saved`."""
+    """Build the database rows and the summary of a session for the recovered journal file.
+
+    The summary of its parent session must be in `saved`.
+    """
     kept: list[Row] = []
     head: Head | None = None
     for batch, at in batches:

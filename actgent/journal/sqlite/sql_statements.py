@@ -124,7 +124,13 @@ class SqliteFile:
     """An open journal file. Its methods run in the storage thread."""
 
     def __init__(self, db: apsw.Connection, lock: Lock | None, *, is_sound: bool | None = None) -> None:
-        """Check for damage unless `is_sound` is given. The check reads the summaries of all sessions."""
+        """Create the statements for an open journal file.
+
+        Args:
+            db: Connection to the journal file.
+            lock: Lock of the journal file, or None.
+            is_sound: True if the session summaries are undamaged. None checks it, which reads the summaries of all sessions.
+        """
         self._db = db
         self._lock = lock
         self.commits: int = read_fact(db, "commits")
@@ -234,11 +240,11 @@ class SqliteFile:
 
     @property
     def is_lost(self) -> bool:
-        """True if the file was missing or replaced at the last check."""
+        """True if the journal file was missing or replaced at the last check."""
         return self.file_identity is not None and self.file_identity.is_lost
 
     def check_file(self) -> None:
-        """Raise `JournalFailed` if the file is missing or was replaced."""
+        """Raise `JournalFailed` if the journal file is missing or was replaced."""
         if self.file_identity is not None:
             self.file_identity.check()
 
@@ -308,7 +314,7 @@ class SqliteFile:
         return frozenset(self.id_in(series) for series, key in self.all_sessions().items() if key is None)
 
     def read(self, key: SessionKey) -> Stored:
-        """Read a session with all its records from the first row."""
+        """Read a session from the journal file, with all its records."""
         return self._read(key, is_tail=False)
 
     def read_tail(self, key: SessionKey) -> Stored:
@@ -485,7 +491,7 @@ class SqliteFile:
         return gone
 
     def erase(self, key: SessionKey) -> None:
-        """Delete a session and overwrite its bytes in the file and in the log."""
+        """Delete a session, and overwrite its bytes in the journal file and in the write-ahead log."""
         with transaction(self._db):
             self._delete(key)
             self._db.execute("UPDATE meta SET value = 0 WHERE key = 'open'")
@@ -553,19 +559,21 @@ def _report_damaged_session(session_id: str) -> Iterator[None]:
 
 @functools.cache
 def _insert_rows(count: int) -> str:
-    return f"INSERT INTO steps ({', '.join(_ROW_COLUMNS)}) VALUES {_places(len(_ROW_COLUMNS), count)}"  # noqa: S608
+    return (
+        f"INSERT INTO steps ({', '.join(_ROW_COLUMNS)}) VALUES {_row_placeholders(len(_ROW_COLUMNS), count)}"  # noqa: S608
+    )
 
 
 @functools.cache
 def _upsert_heads(count: int, *, names: Sequence[str] = CHANGING) -> str:
     changing = ", ".join(f"{name} = excluded.{name}" for name in (*names, "checksum"))
     return (
-        f"INSERT INTO sessions ({', '.join(_HEAD_COLUMNS)}) VALUES {_places(len(_HEAD_COLUMNS), count)} "  # noqa: S608
+        f"INSERT INTO sessions ({', '.join(_HEAD_COLUMNS)}) VALUES {_row_placeholders(len(_HEAD_COLUMNS), count)} "  # noqa: S608
         f"ON CONFLICT (session_id, agent) DO UPDATE SET {changing}"
     )
 
 
-def _places(columns: int, rows: int) -> str:
+def _row_placeholders(columns: int, rows: int) -> str:
     return ", ".join([f"({', '.join('?' * columns)})"] * rows)
 
 

@@ -71,7 +71,7 @@ class Anthropic(Remote):
     key_needed_everywhere: ClassVar[bool] = True
 
     def __init__(self, model: str, *, cache: bool = True, **options: Unpack[RemoteOptions]) -> None:
-        """Create a client for a model.
+        """Create a client for a model of Anthropic's Messages API.
 
         Args:
             model: Model name, such as `claude-sonnet-4-5`.

@@ -85,7 +85,10 @@ class OpenAI(Remote):
     """Row of the provider table: differences of the provider's API from OpenAI's."""
 
     def __init__(self, model: str, **options: Unpack[RemoteOptions]) -> None:
-        """Create a client for the model named `model`. `options` are those of `RemoteOptions`."""
+        """Create a client for the model `model` of an API that is compatible with OpenAI's Chat Completions.
+
+        `options` are those of `RemoteOptions`.
+        """
         super().__init__(model, **options)
         if self.row is OPENAI and self._accepts_video:
             self.row = find_provider_row(self._host)

@@ -211,11 +211,11 @@ class _Call:
     """Cached result of parsing: the number of parsed pieces, and the arguments in them (None if incomplete)."""
     _ends: _CompletenessScanner = attrs.field(factory=_CompletenessScanner)
 
-    def is_whole(self) -> bool:
+    def has_complete_arguments(self) -> bool:
         """Return True if the received arguments are a complete JSON object."""
         return self._arguments() is not None
 
-    def is_filled(self) -> bool:
+    def has_nonempty_arguments(self) -> bool:
         """Return True if the received arguments are a complete JSON object that is not empty."""
         return bool(self._arguments())
 
@@ -303,7 +303,7 @@ class CallAssembler:
     def _find_unfinished_call(self, call_id: str, text: str) -> _Call | None:
         """Return the last started call if a piece without a usable name, index and id continues this call; else None."""
         last = self._calls[-1] if self._calls else None
-        if last is None or (text and last.is_filled()) or (call_id and not text):
+        if last is None or (text and last.has_nonempty_arguments()) or (call_id and not text):
             return None
         return last
 
@@ -321,14 +321,14 @@ def _starts_new_call(call: _Call, call_id: str, name: str, text: str) -> bool:
     if not call.name:
         return False
     if call_id and call.id == call_id:  # servers that derive the id of a call from its name
-        return call.is_filled() and call.differs(text)
+        return call.has_nonempty_arguments() and call.differs(text)
     if call_id and call.id:
-        return name != call.name or call.is_whole()
+        return name != call.name or call.has_complete_arguments()
     if not call.pieces:
         return False  # a fragment or a repetition of the tool name, not a new call
-    if (not text or text.lstrip().startswith("{")) and call.is_whole():
+    if (not text or text.lstrip().startswith("{")) and call.has_complete_arguments():
         return True
-    return name != call.name and not call.is_whole()
+    return name != call.name and not call.has_complete_arguments()
 
 
 def _merge(target: Body, piece: Mapping[str, Any], *, without: tuple[str, ...] = ()) -> None:

@@ -72,7 +72,7 @@ class OpenAIResponses(Remote):
     default_url: ClassVar[str] = "https://api.openai.com/v1"
 
     def __init__(self, model: str, *, store: bool = False, **options: Unpack[RemoteOptions]) -> None:
-        """Create a client for a model.
+        """Create a client for a model of OpenAI's Responses API.
 
         Args:
             model: Model name, such as `gpt-5.2`.

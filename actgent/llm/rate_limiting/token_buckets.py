@@ -45,7 +45,7 @@ class Cost:
         )
 
     def of(self, kind: str) -> float:
-        """Return the number of units of a kind of limit that the call costs.
+        """Return how many requests or tokens the model call costs in a limit of this kind.
 
         The kind is `requests`, `tokens`, `input-tokens` or `output-tokens`.
         """
@@ -59,7 +59,7 @@ class Cost:
 
     @classmethod
     def used(cls, usage: Usage) -> "Cost":
-        """Return the cost of an answered call: one request and the tokens of its usage."""
+        """Return the cost of a model call with this token usage: its tokens and one request."""
         return cls(usage.input_tokens, usage.output_tokens)
 
 

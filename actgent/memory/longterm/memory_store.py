@@ -293,7 +293,7 @@ class MemoryStore(SQLConnection):
         values += [owner, int(unit.is_shared), int(unit.is_kept)]
         values += [json.dumps(dict(unit.metadata)), text, position]
         rows = self.run(
-            f"INSERT INTO memories ({', '.join(_STORED)}) VALUES ({_places(values)}) RETURNING number",  # noqa: S608
+            f"INSERT INTO memories ({', '.join(_STORED)}) VALUES ({_placeholders(values)}) RETURNING number",  # noqa: S608
             values,
         )
         number = int(rows[0][0])
@@ -320,7 +320,7 @@ class MemoryStore(SQLConnection):
 
     def _unindex(self, numbers: Sequence[int]) -> None:
         """Remove the memories with these numbers from the word index and the vector index."""
-        places = _places(numbers)
+        places = _placeholders(numbers)
         rows = self.run(
             f"SELECT number, owner, text, is_shared FROM memories WHERE number IN ({places}) AND replaced_by IS NULL",  # noqa: S608
             numbers,
@@ -418,7 +418,7 @@ class MemoryStore(SQLConnection):
 
     def _remove(self, numbers: Iterable[int]) -> None:
         for some in _pieces(list(dict.fromkeys(numbers))):
-            places = _places(some)
+            places = _placeholders(some)
             self._unindex(some)
             self.run(f"DELETE FROM details WHERE number IN ({places})", some)  # noqa: S608
             self.run(f"DELETE FROM links WHERE source IN ({places}) OR target IN ({places})", [*some, *some])  # noqa: S608
@@ -517,7 +517,7 @@ class MemoryStore(SQLConnection):
             number
             for some in _pieces(numbers)
             for (number,) in self.run(
-                f"SELECT number FROM memories WHERE number IN ({_places(some)}) AND ({during})",  # noqa: S608
+                f"SELECT number FROM memories WHERE number IN ({_placeholders(some)}) AND ({during})",  # noqa: S608
                 [*some, *times],
             )
         }
@@ -533,7 +533,7 @@ class MemoryStore(SQLConnection):
             "SELECT c.number, n.number, abs(n.position - c.position) FROM memories AS c JOIN memories AS n "  # noqa: S608
             "ON n.session_id = c.session_id AND n.owner = c.owner AND n.replaced_by IS NULL "
             f"AND n.position BETWEEN c.position - {len(SHARES)} AND c.position + {len(SHARES)} "
-            f"WHERE c.number IN ({_places(numbers)}) AND c.session_id <> '' AND n.position <> c.position",
+            f"WHERE c.number IN ({_placeholders(numbers)}) AND c.session_id <> '' AND n.position <> c.position",
             numbers,
         )
 
@@ -542,7 +542,7 @@ class MemoryStore(SQLConnection):
         if not numbers:
             return {}
         rows = self.run(
-            f"SELECT number, owner, session_id FROM memories WHERE number IN ({_places(numbers)}) AND session_id <> ''",  # noqa: S608
+            f"SELECT number, owner, session_id FROM memories WHERE number IN ({_placeholders(numbers)}) AND session_id <> ''",  # noqa: S608
             numbers,
         )
         return {number: (owner, session) for number, owner, session in rows}
@@ -582,7 +582,7 @@ class MemoryStore(SQLConnection):
         found = [
             each
             for some in _pieces(numbers)
-            for each in self._read(f"m.number IN ({_places(some)}) AND {condition}", [*some, *values])
+            for each in self._read(f"m.number IN ({_placeholders(some)}) AND {condition}", [*some, *values])
         ]
         if len({scores[each.number] for each in found}) == len(found):  # no ties
             return sorted(found, key=lambda each: -scores[each.number])
@@ -735,7 +735,7 @@ def _filter_conditions(filters: MemoryFilter) -> Iterator[tuple[str, list[object
     lists = (("m.kind", filters.kinds), ("m.agent", filters.agents), ("m.session_id", filters.sessions))
     for column, allowed in lists:
         if allowed:
-            yield f"{column} IN ({_places(allowed)})", [sanitize_text(each) for each in allowed]
+            yield f"{column} IN ({_placeholders(allowed)})", [sanitize_text(each) for each in allowed]
     if filters.since is not None:
         yield "m.created_at >= ?", [filters.since]
     if filters.until is not None:
@@ -749,7 +749,7 @@ def _filter_conditions(filters: MemoryFilter) -> Iterator[tuple[str, list[object
         )
 
 
-def _places(values: Sequence[object]) -> str:
+def _placeholders(values: Sequence[object]) -> str:
     return ", ".join("?" * len(values))
 
 

@@ -302,10 +302,9 @@ class Goal(Protocol):
     def _execute_last(
         self, decision: Decision, reason: str | None, progress: Progress, view: TurnView
     ) -> list[Outcome]:
-        """Execute the last permitted decision if it is an evaluation. End the goal as incomplete after any other decision.
+        """Execute the last decision that the step limit permits, if it evaluates the goal. Otherwise end the goal as incomplete.
 
-        `reason` is the reason why the decision is not possible. An evaluation that the goal was not achieved
-        is always possible.
+        `reason` says why the decision is not possible; None if it is. The evaluation "not achieved" is always possible.
         """
         is_unmet = decision.params.get("achieved") is False
         if decision.action == "evaluate" and (is_unmet or not reason):

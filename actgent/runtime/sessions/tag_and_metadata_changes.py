@@ -77,7 +77,7 @@ class Annotator(FieldRepr):
         head = await journal.head(*key)
         if head is None:
             raise SessionNotFound(*key)
-        changed = head.annotations.changed(change)
+        changed = head.annotations.apply(change)
         if changed == head.annotations:
             return changed
         record = SessionAnnotatedRecord(tags=changed.tags, metadata=changed.metadata)
@@ -93,7 +93,7 @@ async def _annotate_open(context: SessionContext, change: AnnotationChange) -> N
     The tags and metadata change before the write, so that a concurrent change includes this one.
     """
     before = context.annotations
-    changed = before.changed(change)
+    changed = before.apply(change)
     if changed == before:
         if context.log is not None:  # the equal value may not be durable yet
             await context.log.flush()

@@ -277,7 +277,7 @@ class _Connection:
             raise _Gone
 
     async def send(self, plan: ReplyPlan) -> None:
-        """Send a reply as its plan says.
+        """Send a reply to the client, with the delays, pieces and ending of its plan.
 
         Raises:
             _Gone: The plan or the client ends the connection.

@@ -110,13 +110,13 @@ class Meter:
         return None
 
     def use(self, number: int, usage: Usage) -> None:
-        """Set the usage of the running request with this number. It is charged when the request ends."""
+        """Set the token usage of the running request `number`. The usage is charged to the token limits when the request ends."""
         if number in self._running:
             reserved, _ = self._running[number]
             self._running[number] = (reserved, usage.input_tokens + usage.output_tokens)
 
     def leave(self, number: int, now: float) -> None:
-        """Charge the usage of the request with this number, which was answered or whose client disconnected."""
+        """End the request `number`: charge its token usage to the token limits, and free the tokens that it reserved."""
         reserved, used = self._running.pop(number, (0.0, 0.0))
         for cell in self._cells:
             if cell.kind == "tokens":

@@ -277,7 +277,10 @@ class _Worker:
         return "\n".join([*self._printed_lines(), *value]) or "(no output)"
 
     async def _answer(self, state: Any, functions: _Functions) -> Any:
-        """Resume the interpreter after the code was suspended, for example by a tool call. Return the next state of the code."""
+        """Resume suspended Python code with the answer that it waits for, for example the result of a tool call.
+
+        Return the state in which the code suspends again or ends.
+        """
         if isinstance(state, self.monty.NameLookupSnapshot):
             return await self._step(state.resume)
         if not isinstance(state, self.monty.FunctionSnapshot):
@@ -288,7 +291,7 @@ class _Worker:
         return await self._step(lambda: state.resume(answer))
 
     async def _step(self, fn: Callable[[], T]) -> T:
-        """Start or resume the code by `fn` in a thread, and return the interpreter state in which the code suspends or ends.
+        """Call `fn`, which starts or resumes the Python code, in a thread. Return the state in which the code suspends or ends.
 
         If cancelled, kill the interpreter process, so that the thread ends.
         """

@@ -49,7 +49,9 @@ class RepairingTransport(httpx2.AsyncBaseTransport):
             return response
         number = json.loads(await request.aread()).get("id") if request.method == "POST" else None
         try:
-            return await self._repaired(await self._inner.handle_async_request(request), request, number)
+            return await self._repair_response(
+                await self._inner.handle_async_request(request), request, number
+            )
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             self._on_unreachable()
             return _make_error_response(502, number, f"the server cannot be reached: {explained_text(error)}")
@@ -62,10 +64,14 @@ class RepairingTransport(httpx2.AsyncBaseTransport):
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    async def _repaired(
+    async def _repair_response(
         self, response: httpx2.Response, request: httpx2.Request, number: Any
     ) -> httpx2.Response:
-        """Return a response whose body contains only valid messages. `number` is the request's id; None without an id."""
+        """Return the response, or one that replaces it, with a body of valid JSON-RPC messages only.
+
+        An invalid answer to a request becomes a JSON-RPC error. `number` is the JSON-RPC id of the request; None if the client
+        sent no request, for example a notification.
+        """
         status, kind = response.status_code, response.headers.get("content-type", "").lower()
         encoding = response.headers.get("content-encoding", "").strip().lower()
         is_compressed = encoding not in ("", "identity")

@@ -228,7 +228,7 @@ class StoredOAuth(OAuthClientProvider):
         return tokens is None or tokens.access_token == token
 
     async def _process_refresh(self, response: httpx2.Response) -> None:
-        """Process the response of a refresh.
+        """Process the authorization server's response to a request for refreshed tokens.
 
         Raises:
             OAuthFlowError: The authorization server failed temporarily; the stored tokens remain.
