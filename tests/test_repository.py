@@ -553,7 +553,7 @@ SAID = (
     "journal.journal_interface",
     "journal.record_feed_readers",
     "journal.session_list_queries",
-    "journal.transfer",
+    "journal.session_export_and_fork",
     "llm.model_interface",
     "llm.retry_policy",
     "llm.model_settings",

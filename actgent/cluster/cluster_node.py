@@ -306,7 +306,7 @@ class Node:
         current = [command for command in commands if self.ownership.owns(command.partition, command.epoch)]
         taken = [self._taken.pop(command.partition) for command in current]
         dead = {each.before for each in taken if not each.was_clean} - {"", self.name}
-        count = partial(self.quarantine.count, taken, self._runtime.agents, dead=dead)
+        count = partial(self.quarantine.count_deaths, taken, self._runtime.agents, dead=dead)
         await self._retry("deaths cannot be counted yet", count)
         await self._deliver_pending([command.partition for command in current])
         for command in current:

@@ -94,7 +94,7 @@ class Quarantine:
         self._counted = Batches[None]()
 
     async def run(self, runtime: Runtime) -> None:
-        """Open the suspects that `count` found, group by group, until cancelled.
+        """Open the suspects that `count_deaths` found, group by group, until cancelled.
 
         Suspects are sessions that were unfinished when their node died.
         """
@@ -103,7 +103,7 @@ class Quarantine:
             nursery.start_soon(self._run_groups)
             nursery.start_soon(self._run_cleanup)
 
-    async def count(
+    async def count_deaths(
         self, taken: Sequence[AcquiredPartition], agents: Iterable[str], *, dead: Iterable[str]
     ) -> None:
         """Count node deaths for the unfinished sessions of acquired partitions, and quarantine the suspects among them.
@@ -119,13 +119,13 @@ class Quarantine:
         if not taken:
             return
         names, hosted, numbers = set(dead), list(agents), [each.partition for each in taken]
-        table, of = self._journal.suspects, self._journal.count
+        table, partition_count = self._journal.suspects, self._journal.count
         died = [each.partition for each in taken if each.before in names and not each.was_clean]
         if died:
             await table.clear_all(
-                await self._list_progressed(await table.list_near_suspects(died, of, hosted))
+                await self._list_progressed(await table.list_near_suspects(died, partition_count, hosted))
             )
-        trees = _trees_of(await table.count_deaths(numbers, of, hosted, died=died, dead=names))
+        trees = _trees_of(await table.count_deaths(numbers, partition_count, hosted, died=died, dead=names))
         for tree in trees:
             self._held_back.setdefault(_root(tree[0].key.session_id), trio.Event())
         self._groups += _groups_of(trees)
@@ -229,9 +229,9 @@ class Quarantine:
         buried = next((each for each in tree if each.must_be_dead_lettered), None)
         for each in tree:
             if each is buried:
-                await self._persist(each.key, self._dead_letter, each)
+                await self._retry_while_owned(each.key, self._dead_letter, each)
                 # Its deaths are explained by the buried message: the next message is not dead-lettered if this node dies now.
-                await self._persist(each.key, table.note_survived, each.key)
+                await self._retry_while_owned(each.key, table.note_survived, each.key)
                 continue
             if is_alone:
                 _log.warning(
@@ -239,17 +239,19 @@ class Quarantine:
                     LogVariable(each.key.session_id),
                     counted(each.crashes, "process", "processes"),
                 )
-            await self._persist(each.key, partial(table.mark_watched, is_alone=is_alone), each.key)
+            await self._retry_while_owned(each.key, partial(table.mark_watched, is_alone=is_alone), each.key)
         root = _root(first.session_id)
-        await self._persist(
+        await self._retry_while_owned(
             first, self._runtime.resume_acquired, lambda session_id: _root(session_id) == root
         )
         until = trio.current_time() + seconds
         for key in [each.key for each in tree]:
-            has_ended = await self._persist(key, self._wait_done, key, until)
-            await self._persist(key, table.clear if has_ended else table.note_survived, key)
+            has_ended = await self._retry_while_owned(key, self._wait_done, key, until)
+            await self._retry_while_owned(key, table.clear if has_ended else table.note_survived, key)
 
-    async def _persist(self, key: SessionKey, fn: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
+    async def _retry_while_owned(
+        self, key: SessionKey, fn: Callable[[*Args], Awaitable[T]], *args: *Args
+    ) -> T:
         """Call `fn(*args)` until the database answers, for as long as this node owns the session."""
         while True:
             self._journal.epoch_of(key.session_id)  # raises if another node owns it by now

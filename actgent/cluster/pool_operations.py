@@ -35,7 +35,7 @@ async def read_cluster_status(journal: str, pool: str) -> ClusterStatus:
     return ClusterStatus(
         layout=layout,
         nodes=tables.nodes,
-        partitions=_join(tables, layout),
+        partitions=_partition_statuses(tables, layout),
         unhosted={agent: count for agent, count in tables.sessions.items() if agent not in hosted},
         suspects=tables.suspects,
         dead=tables.dead,
@@ -81,7 +81,7 @@ def _find(name: str, known: Sequence[str]) -> str:
     raise ConfigurationError(f"the cluster has no node {quoted(name)}: {did_you_mean_or_list(name, known)}")
 
 
-def _join(tables: ClusterTables, layout: PoolLayout) -> list[PartitionStatus]:
+def _partition_statuses(tables: ClusterTables, layout: PoolLayout) -> list[PartitionStatus]:
     """Return the status of each partition: its owner, and its pending messages and unfinished sessions."""
     unfinished: dict[int, int] = {}
     lags: dict[int, float] = {}
@@ -139,7 +139,7 @@ async def release(journal: str, pool: str, agent: str) -> None:
         raise ConfigurationError(
             f"agent {quoted(agent)} is hosted by {', '.join(hosting)}: first drain and stop these nodes, or restart them without the agent"
         )
-    if not await layouts.release_agent(journal, pool, agent):
+    if not await layouts.release_agent_claim(journal, pool, agent):
         raise ConfigurationError(f"the pool {quoted(pool)} of this database hosts no agent {quoted(agent)}")
 
 

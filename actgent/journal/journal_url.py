@@ -42,8 +42,8 @@ def find_journal(location: str) -> str:
     name = location.removeprefix("sqlite:///")
     if "://" in name or name == "memory:":
         return location
+    from .session_export_and_fork import is_export  # noqa: PLC0415
     from .sqlite import lock_path  # noqa: PLC0415
-    from .transfer import is_export  # noqa: PLC0415
 
     path = Path(name)
     if path.is_dir():

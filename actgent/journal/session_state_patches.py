@@ -83,9 +83,9 @@ class StatePatcher(FieldRepr):
         return attrs.evolve(changed, patches=patches) if patches else changed
 
     def note(self, written: StateChangeRecord | StateRollbackRecord) -> None:
-        """Count the stored differences after a record was written.
+        """Update the sizes of stored values and differences after the record `written` was stored.
 
-        A change record must be the one that `patch` returned last.
+        If it is a change record, it must be the one that `patch` returned last.
         """
         if type(written) is StateRollbackRecord:
             self._chains.clear()

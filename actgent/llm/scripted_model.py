@@ -129,7 +129,7 @@ _Entry = ModelResponse | BaseException | _Function
 
 def _prepare(script: object) -> list[_Entry]:
     if callable(script):
-        return [_function(script)]
+        return [_check_function(script)]
     if isinstance(script, str) or not isinstance(script, Sequence):
         raise ConfigurationError(
             f"the script of ScriptedLLM must be a list of answers, or a function of the request, not {script!r:.80}"
@@ -137,7 +137,7 @@ def _prepare(script: object) -> list[_Entry]:
     return [_entry(item) for item in script]
 
 
-def _function(function: _Function) -> _Function:
+def _check_function(function: _Function) -> _Function:
     """Check that a function of a script accepts the request as its only argument, and return the function.
 
     Raises:
@@ -162,7 +162,7 @@ def _entry(item: object) -> _Entry:
     if isinstance(item, BaseException):
         return item
     if callable(item):
-        return _function(item)
+        return _check_function(item)
     return _answer(item)
 
 

@@ -300,9 +300,9 @@ class ShortTermView(FieldRepr, ModelView):
         self._unanswered_own_parts = None
 
     def _leave_out_last(self) -> None:
-        """Replace the last round, which is too long for a request, by a notice.
+        """Replace the round before the newest message, which is too long for a request, by a notice.
 
-        Do nothing if the new message is part of the round.
+        Do nothing if the newest message is part of this round.
         """
         if self._begins_round(len(self._chat) - 1):
             start = self._round_start(len(self._chat) - 1)

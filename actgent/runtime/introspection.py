@@ -493,7 +493,7 @@ async def fork_session(
         agents: Running agents.
         asker: Text that identifies the request for the copy, stored in the first record; empty for none.
     """
-    from actgent.journal.transfer import ExportedSession, build_fork, write_sessions  # noqa: PLC0415 - few programs fork sessions
+    from actgent.journal.session_export_and_fork import ExportedSession, build_fork, write_sessions  # noqa: PLC0415 - few programs fork sessions
 
     check_id("session_id", session_id)
     whole = ExportedSession(key.session_id, key.agent, await records_up_to(journal, key, to))

@@ -171,7 +171,7 @@ class World:
             self._running[kind] -= 1
 
     def note_quiet(self) -> None:
-        """Call `on_quiet`, because all tasks wait for at least `QUIET_SECONDS`. The simulated time does not change."""
+        """Call `on_quiet` at a moment at which all tasks wait. The simulated time does not change."""
         if self.on_quiet is not None and not self.life.is_dead:
             reads = self._reads
             self.on_quiet()

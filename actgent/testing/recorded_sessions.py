@@ -13,7 +13,7 @@ from actgent.agents.session_replay import Difference, Recording
 from actgent.errors import ConfigurationError
 from actgent.journal.journal_interface import Journal
 from actgent.journal.journal_url import find_journal, open_journal
-from actgent.journal.transfer import ExportedSession, is_export, load_sessions, read_sessions
+from actgent.journal.session_export_and_fork import ExportedSession, is_export, load_sessions, read_sessions
 
 __all__ = ["Difference", "Recording", "assert_replays", "load_recording"]
 

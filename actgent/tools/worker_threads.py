@@ -170,10 +170,10 @@ class Threads(FieldRepr):
 
     @property
     def _fair_share(self) -> int:
-        """Maximum number of slots that an agent may use while only reserved slots are free.
+        """Maximum number of thread slots of an agent while only reserved slots are free.
 
-        The number is the capacity divided by the number of agents, but at least half of the reserve. The reserve is for
-        agents that run few calls.
+        The reserve is for agents that run few calls. The number is the capacity divided by the number of agents, but
+        at least half of the reserve.
         """
         return max(1, self.capacity // max(1, len(self._shares)), self._reserve // 2)
 

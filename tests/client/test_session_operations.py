@@ -21,7 +21,7 @@ from actgent.agents.session_replay import Difference
 from actgent.client import Transport, open_client
 from actgent.client.http.http_transport import HTTPTransport
 from actgent.journal.record_types import RatingRecord
-from actgent.journal.transfer import load_sessions
+from actgent.journal.session_export_and_fork import load_sessions
 from actgent.runtime.sessions.answer_ratings import read_ratings
 
 from .conftest import Counting, open_served

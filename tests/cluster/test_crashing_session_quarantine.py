@@ -65,11 +65,11 @@ class World:
 
     @property
     def suspects(self):
-        fake = types.SimpleNamespace(forget_ended=self.remove_ended)
+        fake = types.SimpleNamespace(remove_ended=self.remove_ended)
         for name in ("mark_watched", "mark_open", "note_survived", "clear", "clear_all", "dead_letter"):
             setattr(fake, name, self.step(name))
         fake.list_near_suspects = self.list_near_suspects
-        fake.count = self.count_all
+        fake.count_deaths = self.count_all
         return fake
 
     async def count_all(self, *_, **__):
@@ -136,7 +136,7 @@ async def try_suspect(world):
     quarantine = Quarantine(world)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(quarantine.run, world)
-        await quarantine.count(TAKEN, ["clerk"], dead=["web-0"])
+        await quarantine.count_deaths(TAKEN, ["clerk"], dead=["web-0"])
         assert quarantine.is_held_back(KEY.session_id)
         await quarantine.wait(KEY.session_id)
         nursery.cancel_scope.cancel()
@@ -174,7 +174,7 @@ async def test_suspect_of_another_owner_is_not_tried_again(autojump_clock):
     quarantine = Quarantine(world)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(quarantine.run, world)
-        await quarantine.count(TAKEN, ["clerk"], dead=["web-0"])
+        await quarantine.count_deaths(TAKEN, ["clerk"], dead=["web-0"])
         while world.left > 10**9 - TRIES:  # noqa: ASYNC110 - the state is in the database
             await trio.sleep(0.1)
         world.is_ours = False
@@ -210,7 +210,7 @@ async def test_death_counts_are_removed_after_their_node_left(autojump_clock, de
     quarantine = Quarantine(world)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(quarantine.run, world)
-        await quarantine.count(TAKEN, ["clerk"], dead=dead)
+        await quarantine.count_deaths(TAKEN, ["clerk"], dead=dead)
         await trio.sleep(60)
         nursery.cancel_scope.cancel()
     assert world.looks_at_ended == TRIES
@@ -222,7 +222,7 @@ async def test_released_session_is_reported(autojump_clock):
     quarantine = Quarantine(world, on_released=released.append)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(quarantine.run, world)
-        await quarantine.count(TAKEN, ["clerk"], dead=["web-0"])
+        await quarantine.count_deaths(TAKEN, ["clerk"], dead=["web-0"])
         await quarantine.wait(KEY.session_id)
         nursery.cancel_scope.cancel()
     assert released == [KEY.session_id]
@@ -296,10 +296,10 @@ async def test_group_with_more_deaths_is_opened_first(autojump_clock):
     quarantine = Quarantine(world)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(quarantine.run, world)
-        await quarantine.count(TAKEN, ["clerk"], dead=["web-0"])
+        await quarantine.count_deaths(TAKEN, ["clerk"], dead=["web-0"])
         await trio.sleep(WATCH_SECONDS / 2)
         found[:] = suspect(4, crashes=5, alone=1)
-        await quarantine.count(TAKEN, ["clerk"], dead=["web-0"])
+        await quarantine.count_deaths(TAKEN, ["clerk"], dead=["web-0"])
         for each in ("s1", "s2", "s3", "s4"):
             await quarantine.wait(each)
         nursery.cancel_scope.cancel()
@@ -336,7 +336,7 @@ async def test_suspects_of_one_tree_are_tried_together(autojump_clock, alone):
     quarantine = Quarantine(world)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(quarantine.run, world)
-        await quarantine.count(TAKEN, ["clerk", "digger"], dead=["web-0"])
+        await quarantine.count_deaths(TAKEN, ["clerk", "digger"], dead=["web-0"])
         await quarantine.wait(KEY.session_id)
         nursery.cancel_scope.cancel()
     assert all(is_held_back for *_, is_held_back in done)

@@ -18,8 +18,8 @@ from actgent.journal.record_types import (
     NextTimerRecord,
     SuspensionRecord,
 )
+from actgent.journal.session_export_and_fork import read_sessions, write_sessions
 from actgent.journal.sqlite import find_problems, recover_file
-from actgent.journal.transfer import read_sessions, write_sessions
 from actgent.messages import Message, Sender, Text
 
 SESSIONS = 12

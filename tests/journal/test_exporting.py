@@ -9,7 +9,13 @@ import pytest
 from actgent import BareAgent, ConfigurationError, JournalDamaged, ScriptedLLM, open_runtime
 from actgent.errors import WireError
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.transfer import is_export, load_sessions, read_sessions, save_sessions, write_sessions
+from actgent.journal.session_export_and_fork import (
+    is_export,
+    load_sessions,
+    read_sessions,
+    save_sessions,
+    write_sessions,
+)
 
 
 async def talked(*session_ids):

@@ -12,7 +12,7 @@ from actgent.journal.record_types import (
     TaskOutcomeRecord,
     UsageRecord,
 )
-from actgent.journal.transfer import ExportedSession, build_fork
+from actgent.journal.session_export_and_fork import ExportedSession, build_fork
 from actgent.messages import Message
 
 ABOVE = AccountKey(session_id="p", agent="lead")

@@ -14,8 +14,8 @@ from actgent.journal.record_types import (
     SessionCreatedRecord,
     SuspensionRecord,
 )
+from actgent.journal.session_export_and_fork import ExportedSession, copy_with_new_id, with_new_ids
 from actgent.journal.session_list_queries import SessionKey
-from actgent.journal.transfer import ExportedSession, copy_with_new_id, with_new_ids
 from actgent.messages import Message
 
 

@@ -12,9 +12,14 @@ from actgent import BareAgent, ScriptedLLM, ShortTermMemory, open_runtime
 from actgent.errors import JournalDamaged
 from actgent.journal.journal_interface import SessionTail, Snapshot
 from actgent.journal.journal_url import open_journal
+from actgent.journal.session_export_and_fork import (
+    load_sessions,
+    read_sessions,
+    save_sessions,
+    write_sessions,
+)
 from actgent.journal.session_list_queries import SessionKey
 from actgent.journal.sqlite import back_up, find_problems, recover_file
-from actgent.journal.transfer import load_sessions, read_sessions, save_sessions, write_sessions
 from actgent.sessions.restore.snapshotter import SnapshotBuilder
 
 KEY = SessionKey("clerk", "s")

@@ -17,9 +17,9 @@ from actgent import Approve, BareAgent, Limits, ScriptedLLM, ToolCall, ToolConte
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_url import open_journal
 from actgent.journal.postgres import schema as postgres_schema
+from actgent.journal.session_export_and_fork import load_sessions, write_sessions
 from actgent.journal.session_list_queries import SessionFilter
 from actgent.journal.sqlite import find_problems, recover_file, schema as sqlite_schema
-from actgent.journal.transfer import load_sessions, write_sessions
 
 HEAD = "session_id, agent, owner, parent_id, created_at, updated_at, records, pending, closed, checksum, due, suspended"
 ROW = "session_id, first, count, body, checksum"

@@ -29,7 +29,7 @@ from actgent import (
 )
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.record_types import SessionCreatedRecord
-from actgent.journal.transfer import read_sessions, write_sessions
+from actgent.journal.session_export_and_fork import read_sessions, write_sessions
 from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.clients.openai_responses import OpenAIResponses

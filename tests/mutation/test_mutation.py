@@ -42,7 +42,7 @@ OURS = {
         TASKS,
     ),
     "schedules do not travel": (
-        "actgent/journal/transfer.py",
+        "actgent/journal/session_export_and_fork.py",
         "tuple(map(record_of, session.records))",
         'tuple(r for r in map(record_of, session.records) if "chedule" not in type(r).__name__)',
         MODES,

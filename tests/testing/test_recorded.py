@@ -17,7 +17,7 @@ from actgent import (
 )
 from actgent.errors import ModelTimeout
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.transfer import read_sessions, save_sessions
+from actgent.journal.session_export_and_fork import read_sessions, save_sessions
 from actgent.testing import assert_replays, load_recording
 
 PAID = []

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, GatewayLimits, ScriptedLLM, Sender, tool
-from actgent.journal.transfer import load_sessions
+from actgent.journal.session_export_and_fork import load_sessions
 from actgent.web.routes import records_forks_and_replays
 
 

@@ -56,9 +56,15 @@ from actgent.journal.record_types import (
     SystemPromptRecord,
     TaskOutcomeRecord,
 )
+from actgent.journal.session_export_and_fork import (
+    load_sessions,
+    read_sessions,
+    save_sessions,
+    with_new_ids,
+    write_sessions,
+)
 from actgent.journal.session_list_queries import SessionFilter
 from actgent.journal.sqlite import back_up, find_problems, recover_file
-from actgent.journal.transfer import load_sessions, read_sessions, save_sessions, with_new_ids, write_sessions
 from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
 from actgent.session_index import SearchFilter, SearchHit
 from actgent.session_index.session_index import open_index

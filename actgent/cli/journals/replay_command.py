@@ -11,7 +11,7 @@ from actgent.cli.terminal_io import ConversationView, Terminal
 from actgent.errors import ConfigurationError
 from actgent.errors.text_escaping import counted
 from actgent.journal.journal_interface import Journal
-from actgent.journal.transfer import build_fork, read_sessions, write_sessions
+from actgent.journal.session_export_and_fork import build_fork, read_sessions, write_sessions
 from actgent.messages import Failure
 from actgent.runtime.runtime import open_runtime
 from actgent.sessions.restore.session_loader import rebuild

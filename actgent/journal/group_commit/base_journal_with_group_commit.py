@@ -651,7 +651,10 @@ class GroupedJournal(StoredJournal):
             self._fail_unfinished(self._queue.unfinished())
 
     async def _wait_idle(self) -> None:
-        """Wait until a batch must be written. Complete a write whose starting caller no longer waits for it."""
+        """Suspend the writer task until it is called to write batches.
+
+        Before it returns, complete a group of batches that is being written and for which no other task waits.
+        """
         self._is_idle = True
         try:
             await self._wait_called()

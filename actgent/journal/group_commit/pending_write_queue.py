@@ -339,9 +339,9 @@ def _admit(batches: Iterable[EncodedBatch], *, is_there: bool) -> list[EncodedBa
 
 
 def _record_outcome(creation: Creation, queued: QueuedBatch) -> None:
-    """After a batch was written, mark the creation of its session as written.
+    """Store the outcome of the written batch `queued` in `creation`, the creation of its session.
 
-    If the id belonged to another session, the batch `queued` fails with `SessionExists`.
+    If the id of the new session was taken, set `SessionExists` as the error of the batch instead.
     """
     if creation.is_refused:
         queued.error = SessionExists(*queued.batch.key)

@@ -103,7 +103,7 @@ async def raise_record_format(url: str, pool: str, record_format: int) -> None:
     await _run(url, _raise_record_format, pool, record_format)
 
 
-async def release_agent(url: str, pool: str, agent: str) -> bool:
+async def release_agent_claim(url: str, pool: str, agent: str) -> bool:
     """Release an agent from its pool. The next pool that starts an agent of this name then hosts the agent.
 
     Return False if this pool did not host the agent.
@@ -114,7 +114,7 @@ async def release_agent(url: str, pool: str, agent: str) -> bool:
         ConfigurationError: As `read_layout`.
         JournalFailed: Nothing has changed.
     """
-    return await _run(url, _release_agent, pool, agent)
+    return await _run(url, _release_agent_claim, pool, agent)
 
 
 async def _run(url: str, fn: Callable[..., T], *args: object) -> T:
@@ -152,7 +152,7 @@ def _begin_repartitioning(
     return newest, made
 
 
-def _release_agent(connection: Connection, pool: str, agent: str) -> bool:
+def _release_agent_claim(connection: Connection, pool: str, agent: str) -> bool:
     newest = _read(connection, pool, lock=" FOR UPDATE")[0]
     if not connection.execute("DELETE FROM hosts WHERE agent = %s AND pool = %s", (agent, pool)).rowcount:
         return False

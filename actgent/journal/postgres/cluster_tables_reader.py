@@ -21,7 +21,7 @@ from .connections import (
     is_server_not_ready,
     one_row,
     retry_while_lost,
-    translate_errors,
+    translate_server_errors,
 )
 from .node_liveness_locks import IS_UNLOCKED, NODE_TIMEOUT_SECONDS
 from .sql_statements import IS_UNFINISHED
@@ -218,7 +218,7 @@ async def run_connected(url: str, fn: Callable[..., T], *args: object) -> T:
 
 @contextmanager
 def _connect(address: str, schema: str) -> Iterator[Connection]:
-    with translate_errors(), connection_to(address) as connection:
+    with translate_server_errors(), connection_to(address) as connection:
         connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(psycopg.sql.Identifier(schema)))
         try:
             yield connection

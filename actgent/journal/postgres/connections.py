@@ -240,7 +240,7 @@ def one_row(connection: Connection, sql: Any, *values: Any) -> tuple[Any, ...]:
 
 
 @contextmanager
-def translate_errors() -> Iterator[None]:
+def translate_server_errors() -> Iterator[None]:
     """Context manager: convert PostgreSQL errors of its block to journal errors.
 
     The address is never quoted, because it may contain a password.

@@ -50,7 +50,7 @@ from .connections import (
     one_row,
     retry_while_lost,
     roll_back_open,
-    translate_errors,
+    translate_server_errors,
 )
 from .schema import migrate_schema
 from .session_list_pages import session_page_query
@@ -339,7 +339,7 @@ class PostgresJournal(GroupedJournal):
             self._connection = None
 
     def _connected(self, fn: Callable[..., T], *args: Any) -> T:
-        with translate_errors():
+        with translate_server_errors():
             if self._connection is None or self._connection.closed:
                 self._connect()
             assert self._connection is not None  # noqa: S101 - just made

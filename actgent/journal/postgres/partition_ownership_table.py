@@ -19,7 +19,7 @@ from .connections import (
     connection_to,
     is_server_not_ready,
     retry_while_lost,
-    translate_errors,
+    translate_server_errors,
 )
 from .node_liveness_locks import LOCK_OF_NODE
 from .session_partitioning import AcquiredPartition
@@ -206,7 +206,7 @@ class OwnershipTable:
         Repeat it once if the connection was lost since the previous statement. So a process that stops at any point
         holds no row lock.
         """
-        with translate_errors():
+        with translate_server_errors():
             try:
                 return fn(self._open(), *args)
             except psycopg.OperationalError:

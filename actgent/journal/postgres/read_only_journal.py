@@ -19,7 +19,7 @@ class PostgresReader(ReadOnlyJournal, PostgresJournal):
 
     async def _acquire_storage(self) -> int:
         self._thread = StorageThread(f"look at {self._schema}")
-        self.identity = await self._run(self._describe)
+        self.identity = await self._run(self._read_identity)
         return 1
 
     def _connect(self) -> Connection:
@@ -28,10 +28,12 @@ class PostgresReader(ReadOnlyJournal, PostgresJournal):
         connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
         return connection
 
-    def _describe(self, connection: Connection) -> bytes:
-        """Return the identity of the journal.
+    def _read_identity(self, connection: Connection) -> bytes:
+        """Return the identity of the journal in the database schema.
 
-        Raise if the schema has no journal or a journal of another version.
+        Raises:
+            ConfigurationError: The schema has no journal.
+            JournalVersion: Another version of actgent wrote the journal.
         """
         meta = psycopg.sql.Identifier(self._schema, "meta").as_string(connection)
         if one_row(connection, "SELECT to_regclass(%s)", meta)[0] is None:

@@ -8,7 +8,7 @@ import trio
 from actgent.errors import JournalFailed
 from actgent.support.postgres_address import split_schema
 
-from .connections import OPTIONS, connection_to, is_server_not_ready, translate_errors
+from .connections import OPTIONS, connection_to, is_server_not_ready, translate_server_errors
 
 PAUSE_SECONDS = 2.0
 """Pause between two attempts to connect."""
@@ -60,7 +60,7 @@ async def wait_until_reachable(url: str, *, seconds: float, report: Callable[[st
 
 
 def _connect_once(address: str) -> None:
-    with translate_errors():
+    with translate_server_errors():
         connection_to(address, OPTIONS).close()
 
 

@@ -131,7 +131,7 @@ class PendingMessageTable:
         ]
 
     async def count_delivery(self, message: PendingMessage, by: int) -> None:
-        """Add `by` to the number of running deliveries: 1 at the start, -1 after an end without acceptance.
+        """Add `by` to the stored number of running deliveries of a message: 1 at the start, -1 if it was not accepted.
 
         Raises:
             JournalFailed: The database does not answer.

@@ -159,7 +159,7 @@ class PageCopy:
         self._missing: float = math.inf
 
     def step(self) -> bool:
-        """Copy the next pages. Return True if the copy is complete."""
+        """Copy the next pages of the journal file. Return True if the copy is complete."""
         if self._backup.step(self._pages):
             return True
         missing = self._backup.remaining
@@ -169,7 +169,7 @@ class PageCopy:
         return False
 
     def end(self) -> None:
-        """Close the copy, complete or not. Errors are ignored, because the last step has raised them."""
+        """Close the copy of the journal file, complete or not. Errors are ignored, because `step` has raised them."""
         self._backup.close(force=True)
         self._target.close()
 

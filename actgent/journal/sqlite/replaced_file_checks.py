@@ -63,10 +63,10 @@ class JournalFileIdentity:
         return self._is_lost
 
     def check(self) -> None:
-        """Raise if the file or its log is missing, replaced or truncated.
+        """Check that the journal file and its write-ahead log are still those that this process has opened.
 
         Raises:
-            JournalFailed: The file or its log is missing or was replaced or truncated.
+            JournalFailed: The file or its log is missing, or was replaced or truncated.
         """
         self._is_lost = True
         wrong = self._missed()
@@ -75,10 +75,10 @@ class JournalFileIdentity:
         self._is_lost = False
 
     def check_log(self) -> None:
-        """Raise if the log was truncated. Call it before any work, because a write would fill the gap with zeros.
+        """Check that the write-ahead log is complete. Call this before a write, which would fill a gap with zeros.
 
         Raises:
-            JournalFailed: The log is missing or was replaced or truncated.
+            JournalFailed: The log is missing, or was replaced or truncated.
         """
         if not self._finds_log():
             self._is_lost = True

@@ -106,13 +106,13 @@ class Anthropic(Remote):
             body["tools"] = tools
         if chat.temperature is not None:
             body["temperature"] = chat.temperature
-        if chat.response_format is not None and (form := self._form(chat.response_format)):
+        if chat.response_format is not None and (form := self._response_format_field(chat.response_format)):
             body["output_config"] = {"format": form}
         if self._cache:
-            _mark(body)
+            _set_cache_markers(body)
         return body
 
-    def _form(self, response_format: ResponseFormat) -> Body | None:
+    def _response_format_field(self, response_format: ResponseFormat) -> Body | None:
         from ._anthropic_sdk_import import closed_schema  # noqa: PLC0415 - already imported when the client was created
 
         try:
@@ -290,7 +290,7 @@ def _tool(tool: ToolSpec, parameters: Mapping[str, Any]) -> Body:
     }
 
 
-def _mark(body: Body) -> None:
+def _set_cache_markers(body: Body) -> None:
     """Set prompt cache markers in a request body: at the ends of tools, system prompt, last answer and conversation.
 
     The last answer is marked because the messages after it may be sent only in this request.

@@ -107,11 +107,13 @@ class OpenAI(Remote):
             body["temperature"] = chat.temperature
         if chat.max_tokens is not None:
             body[self._limit_field()] = chat.max_tokens
-        if chat.response_format is not None and (form := self._form(chat.response_format, bool(chat.tools))):
+        if chat.response_format is not None and (
+            form := self._response_format_field(chat.response_format, bool(chat.tools))
+        ):
             body["response_format"] = form
         return body
 
-    def _form(self, response_format: ResponseFormat, with_tools: bool) -> Body | None:  # noqa: FBT001 - one caller
+    def _response_format_field(self, response_format: ResponseFormat, with_tools: bool) -> Body | None:  # noqa: FBT001 - one caller
         """Return the value of the request field by which the provider enforces a response format.
 
         Return None if the model does not support it; then only the prompt contains the schema.

@@ -102,7 +102,9 @@ class OpenAIResponses(Remote):
             body["temperature"] = chat.temperature
         if chat.max_tokens is not None:
             body["max_output_tokens"] = chat.max_tokens
-        if chat.response_format is not None and (form := _form(chat.response_format, self.style)):
+        if chat.response_format is not None and (
+            form := _response_format_field(chat.response_format, self.style)
+        ):
             body["text"] = {"format": form}
         return body
 
@@ -262,14 +264,14 @@ def _tool(tool: ToolSpec, parameters: Mapping[str, Any]) -> Body:
     }
 
 
-def _form(wanted: ResponseFormat, style: SchemaStyle) -> Body | None:
+def _response_format_field(response_format: ResponseFormat, style: SchemaStyle) -> Body | None:
     try:
-        form = answer_schema(wanted.schema, style)
+        form = answer_schema(response_format.schema, style)
     except UnsupportedSchema:
         return None
     return {
         "type": "json_schema",
-        "name": provider_tool_name(wanted.name),
+        "name": provider_tool_name(response_format.name),
         "schema": form.schema,
         "strict": form.strict,
     }

@@ -272,7 +272,7 @@ class Remote(LLM):
         if self._refused_media:
             chat = self._refused_media.omit_from(chat)
         # The text of a wrapped answer is passed to `on_text` after it was unwrapped.
-        is_wrapped = chat.response_format is not None and self._wraps(chat.response_format)
+        is_wrapped = chat.response_format is not None and self._must_wrap(chat.response_format)
         show = None if is_wrapped else on_text
         try:
             answer = await self._ask(chat, show, streams=streams)
@@ -286,7 +286,7 @@ class Remote(LLM):
                 await on_text(answer.text, 0)
         return answer if answer.model else attrs.evolve(answer, model=self.model)
 
-    def _wraps(self, response_format: ResponseFormat) -> bool:
+    def _must_wrap(self, response_format: ResponseFormat) -> bool:
         """Return True if the answer is requested as `{"response": VALUE}`, because the provider only accepts schemas of objects."""
         try:
             return answer_schema(response_format.schema, self.style).is_wrapped
@@ -751,7 +751,11 @@ class _Stream:
         return f"; its last data was {self.last_non_json!r}" if self.last_non_json else ""
 
     def is_no_stream(self, chunk: bytes) -> bool:
-        """Return True if the data received so far is JSON or a web page and not an event stream. `head` collects this data."""
+        """Add a chunk of a response. Return True if the response so far is JSON or a web page, and not an event stream.
+
+        Raises:
+            EventTooLarge: A response that is no event stream exceeds `MAX_EVENT_BYTES`.
+        """
         if not self.head and chunk.lstrip(_BLANK)[:1] not in (b"{", b"<", b"["):
             return False
         self.head += chunk

@@ -143,7 +143,7 @@ class UnreadableCall(BadRequest):
         self.generation = generation
 
     def answer(self, names: Mapping[str, str]) -> ModelResponse:
-        """Convert the unparsed output to an answer: an invalid tool call, or a text.
+        """Convert model output that the provider could not parse to an answer: an invalid tool call, or a text.
 
         The agent rejects the invalid call, and the model can try again. `names` maps encoded tool names to real ones.
         """

@@ -263,7 +263,7 @@ class LongTermMemory(LongTermMemoryBase):
         }
         put = self._put(_sender(owner), fields, key=key, is_unique=is_unique)
         with begin_memory_span(names.CREATE_MEMORY) as span:
-            vectors = await self._embedder.vectors([put.unit.text])
+            vectors = await self._embedder.vectors([put.memory.text])
             made = cast(MemoryRecord, await self._store.write(attrs.evolve(put, vector=vectors[0])))
             note_records(span, [made])
             return made
@@ -271,10 +271,10 @@ class LongTermMemory(LongTermMemoryBase):
     def _put(self, owner: Sender, fields: Mapping[str, Any], *, key: str, is_unique: bool = False) -> Put:
         at = self._now()
         check_owner(owner)
-        unit = MemoryRecord(
+        memory = MemoryRecord(
             id=_new_id(), owner=owner, created_at=at, last_used=at, **_validate_fields(fields)
         )
-        return Put(unit=unit, key=validate_id("key", key), is_unique=is_unique)
+        return Put(memory=memory, key=validate_id("key", key), is_unique=is_unique)
 
     async def update(
         self, memory_id: str, text: str | None = None, *, owner: Sender | str, key: str = "", **changes: Any
@@ -649,7 +649,7 @@ class LongTermMemory(LongTermMemoryBase):
         self, puts: Sequence[Put], changes: Sequence[Replace], others: Sequence[Operation]
     ) -> list[MemoryRecord]:
         """Compute the vectors of new memories, write all operations in one transaction, and return the new memories."""
-        texts = [put.unit.text for put in puts] + [change.changes["text"] for change in changes]
+        texts = [put.memory.text for put in puts] + [change.changes["text"] for change in changes]
         vectors = iter(await self._embedder.vectors(texts))
         todo: list[Operation] = [attrs.evolve(put, vector=next(vectors)) for put in puts]
         todo += [attrs.evolve(change, vector=next(vectors)) for change in changes]
@@ -667,7 +667,7 @@ class LongTermMemory(LongTermMemoryBase):
             recompute: True deletes all vectors first, as needed after a change of the embedding model.
 
         Raises:
-            ConfigurationError: The memories have no `embed=`.
+            ConfigurationError: The memories were created without an `embed=` function.
         """
         if self._embedder.embed is None:
             raise ConfigurationError(

@@ -129,7 +129,7 @@ UPGRADE = """
 """Migration from version 1, in which each database had a different word index."""
 
 
-_make_unit = fast_constructor(MemoryRecord)
+_make_memory = fast_constructor(MemoryRecord)
 
 
 @attrs.frozen
@@ -252,53 +252,53 @@ class MemoryStore(SQLConnection):
             return error
 
     def _put(self, todo: Put) -> MemoryRecord:
-        owner = owner_key(todo.unit.owner)
-        found = self._done_before(owner, todo.key, todo.unit)
+        owner = owner_key(todo.memory.owner)
+        found = self._done_before(owner, todo.key, todo.memory)
         if found is None and todo.is_unique:
-            found = self._find_equal_memory(owner, todo.unit)
+            found = self._find_equal_memory(owner, todo.memory)
             if found is not None:
                 self._note_act(owner, todo.key, found.id)
         if found is not None:
             return found
-        self._make_room(todo.unit)
-        self._note_act(owner, todo.key, todo.unit.id)
-        self._insert(todo.unit, todo.vector)
-        return todo.unit
+        self._make_room(todo.memory.owner)
+        self._note_act(owner, todo.key, todo.memory.id)
+        self._insert(todo.memory, todo.vector)
+        return todo.memory
 
-    def _done_before(self, owner: str, key: str, unit: MemoryRecord) -> MemoryRecord | None:
-        """Return the memory that an earlier operation with the same key has stored; None if the key is new.
+    def _done_before(self, owner: str, key: str, new: MemoryRecord) -> MemoryRecord | None:
+        """Return the memory that an earlier operation with the same idempotency key has stored; None if the key is unused.
 
-        If that memory was forgotten since, return `unit` with the id of the forgotten memory.
+        If that memory was forgotten since, return a copy of the memory `new` with the id of the forgotten memory.
         """
         rows = self.run("SELECT id FROM acts WHERE owner = ? AND name = ?", (owner, key)) if key else []
         if not rows:
             return None
         found = self._read("m.id = ? AND m.owner = ?", (rows[0][0], owner))
-        return found[0].memory if found else attrs.evolve(unit, id=rows[0][0])
+        return found[0].memory if found else attrs.evolve(new, id=rows[0][0])
 
-    def _find_equal_memory(self, owner: str, unit: MemoryRecord) -> MemoryRecord | None:
+    def _find_equal_memory(self, owner: str, memory: MemoryRecord) -> MemoryRecord | None:
         condition = f"m.owner = ? AND m.said = ? AND m.kind = ? AND {_CURRENT}"
-        found = self._read(condition, (owner, normalize_text(unit.text), unit.kind))
+        found = self._read(condition, (owner, normalize_text(memory.text), memory.kind))
         return found[0].memory if found else None
 
     def _note_act(self, owner: str, key: str, memory_id: str) -> None:
         if key:
             self.run("INSERT INTO acts VALUES (?, ?, ?)", (owner, key, memory_id))
 
-    def _insert(self, unit: MemoryRecord, vector: bytes | None, *, position: int | None = None) -> int:
-        owner, text = owner_key(unit.owner), normalize_text(unit.text)
+    def _insert(self, memory: MemoryRecord, vector: bytes | None, *, position: int | None = None) -> int:
+        owner, text = owner_key(memory.owner), normalize_text(memory.text)
         if position is None:
-            position = self._next_position(owner, unit.session_id, text)
-        values = [getattr(unit, name) for name in _PLAIN]
-        values += [owner, int(unit.is_shared), int(unit.is_kept)]
-        values += [json.dumps(dict(unit.metadata)), text, position]
+            position = self._next_position(owner, memory.session_id, text)
+        values = [getattr(memory, name) for name in _PLAIN]
+        values += [owner, int(memory.is_shared), int(memory.is_kept)]
+        values += [json.dumps(dict(memory.metadata)), text, position]
         rows = self.run(
             f"INSERT INTO memories ({', '.join(_STORED)}) VALUES ({_placeholders(values)}) RETURNING number",  # noqa: S608
             values,
         )
         number = int(rows[0][0])
-        self.words.add(number, owner, unit.text, is_shared=unit.is_shared)
-        for name, value in unit.metadata.items():
+        self.words.add(number, owner, memory.text, is_shared=memory.is_shared)
+        for name, value in memory.metadata.items():
             self.run("INSERT INTO details VALUES (?, ?, ?)", (number, name, encode_metadata_value(value)))
         if vector is not None:
             self.embed({number: vector})
@@ -341,8 +341,8 @@ class MemoryStore(SQLConnection):
                 self.words.add(number, owner, text, is_shared=bool(is_shared))
             after = rows[-1][0]
 
-    def _make_room(self, unit: MemoryRecord) -> None:
-        """Evict the least important memories if the owner of the new memory `unit` has reached the capacity.
+    def _make_room(self, owner: Sender) -> None:
+        """Delete the least important memories of an owner who has reached the capacity, so that one more fits.
 
         Memories with `is_kept` are never evicted.
 
@@ -351,8 +351,8 @@ class MemoryStore(SQLConnection):
         """
         if self.capacity is None:
             return
-        owner = owner_key(unit.owner)
-        count: int = self.run(_COUNT, (owner,))[0][0]
+        key = owner_key(owner)
+        count: int = self.run(_COUNT, (key,))[0][0]
         if count < self.capacity:
             return
         many = count - self.capacity + 1 + self.capacity // EVICTION_SHARE
@@ -362,12 +362,12 @@ class MemoryStore(SQLConnection):
         rows = self.run(
             f"SELECT m.id FROM memories AS m WHERE m.owner = ? AND {_CURRENT} AND m.is_kept = 0 "  # noqa: S608
             f"ORDER BY {self.logarithm} ({weight}) / {self.logarithm} (2.0) + {faded}, m.number LIMIT ?",
-            (owner, many),
+            (key, many),
         )
         if count - len(rows) >= self.capacity:
-            raise MemoriesFull(unit.owner.name, self.capacity)
+            raise MemoriesFull(owner.name, self.capacity)
         self.evicted += self._forget(
-            ForgetMemories(scope=Scope(unit.owner, with_shared=False), ids=[each for (each,) in rows])
+            ForgetMemories(scope=Scope(owner, with_shared=False), ids=[each for (each,) in rows])
         )
 
     logarithm = "ln"
@@ -381,20 +381,20 @@ class MemoryStore(SQLConnection):
         if old.memory.replaced_by is not None:
             raise MemoryReplaced(old.memory.id, old.memory.replaced_by)
         fresh: dict[str, Any] = {"id": todo.new_id, "created_at": todo.now, "last_used": todo.now, "uses": 0}
-        unit = attrs.evolve(old.memory, **fresh, replaces=old.memory.id, **todo.changes)
+        memory = attrs.evolve(old.memory, **fresh, replaces=old.memory.id, **todo.changes)
         self._unindex([old.number])
         rows = self.run(
-            "UPDATE memories SET replaced_by = ? WHERE number = ? RETURNING position", (unit.id, old.number)
+            "UPDATE memories SET replaced_by = ? WHERE number = ? RETURNING position", (memory.id, old.number)
         )
-        self._note_act(owner, todo.key, unit.id)
-        is_same_session = unit.session_id == old.memory.session_id
-        number = self._insert(unit, todo.vector, position=rows[0][0] if is_same_session else None)
+        self._note_act(owner, todo.key, memory.id)
+        is_same_session = memory.session_id == old.memory.session_id
+        number = self._insert(memory, todo.vector, position=rows[0][0] if is_same_session else None)
         for column, other in (("source", "target"), ("target", "source")):
             self.run(
                 f"INSERT INTO links ({column}, {other}, relation) SELECT ?, {other}, relation FROM links WHERE {column} = ?",  # noqa: S608
                 (number, old.number),
             )
-        return unit
+        return memory
 
     def _forget(self, todo: ForgetMemories) -> int:
         if todo.ids:
@@ -705,14 +705,14 @@ class MemoryStore(SQLConnection):
 
 def _found(row: Row) -> Found:
     number, *plain, owner, is_shared, is_kept, metadata, said = row
-    unit = _make_unit(
+    memory = _make_memory(
         **dict(zip(_PLAIN, plain, strict=True)),
         owner=owner_of_key(owner),
         is_shared=bool(is_shared),
         is_kept=bool(is_kept),
         metadata=json.loads(metadata) if metadata != "{}" else {},
     )
-    return Found(number, unit, said)
+    return Found(number, memory, said)
 
 
 def _condition(scope: Scope, filters: MemoryFilter, *, at: float | None = None) -> tuple[str, list[object]]:

@@ -16,7 +16,7 @@ from .months_in_questions import Period
 class Put:
     """Operation that stores a memory once per `key`. Its result is the stored or existing memory."""
 
-    unit: MemoryRecord
+    memory: MemoryRecord
     key: str = ""
     """Idempotency key, unique per owner; empty stores a memory on each call."""
     vector: bytes | None = None

@@ -102,9 +102,7 @@ class SQLiteStore(SQLiteConnection, MemoryStore):
                 self.script(f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION}")
 
     def _check_kind(self) -> None:
-        """Raise if the file is not a memory file.
-
-        The check runs before the file is changed. A memory file gets tables and id in one transaction.
+        """Check that the opened SQLite file is empty or a memory file. The file is not changed.
 
         Raises:
             ConfigurationError: The file is a journal or a database of another program.

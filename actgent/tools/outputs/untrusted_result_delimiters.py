@@ -20,7 +20,8 @@ __all__ = ["mark_untrusted", "replace_special_tokens"]
 def mark_untrusted(result: ToolResult, origin: str) -> ToolResult:
     """Return a copy of a tool result that is marked as untrusted text of the source `origin`.
 
-    The text is neutralized: delimiters and special tokens in it lose their meaning. `mark` is the delimiter around it.
+    Special tokens of models in the text are broken, so that they have no effect. The field `mark` of the copy names
+    the delimiter that surrounds the text in requests.
     """
     content = replace_special_tokens(result.content)
     error = None if result.error is None else replace_special_tokens(result.error)

@@ -12,7 +12,7 @@ from actgent.agents.session_replay import ShownRequest, compare_session, show_ne
 from actgent.errors import SessionExists
 from actgent.journal.journal_interface import SessionSummary
 from actgent.journal.record_types import DECISION_TAGS, RECORD_TAGS
-from actgent.journal.transfer import SessionExport
+from actgent.journal.session_export_and_fork import SessionExport
 from actgent.messages import PART_TAGS
 from actgent.runtime.introspection import fork_session
 from actgent.web import json_response_types
@@ -239,7 +239,7 @@ async def _write_fork(
 
 async def get_export(call: HTTPCall) -> Response:
     """Download a session in the format of `actgent journal export`."""
-    export = await SessionExport.of(call.gateway.access.journal, await call.head())
+    export = await SessionExport.measure(call.gateway.access.journal, await call.head())
     return StreamedFile(export.write, export.size)
 
 

@@ -28,7 +28,7 @@ from actgent.journal.record_types import (
     SessionCreatedRecord,
     TaskOutcomeRecord,
 )
-from actgent.journal.transfer import read_sessions, with_new_ids, write_sessions
+from actgent.journal.session_export_and_fork import read_sessions, with_new_ids, write_sessions
 from actgent.runtime.agent_directory import Directory
 from actgent.sessions.pending.delegated_tasks import MAX_TASKS
 from actgent.testing import assert_valid_transcript, check_transcript

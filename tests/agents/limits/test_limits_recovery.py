@@ -30,7 +30,7 @@ from actgent.journal.record_types import (
     SessionCreatedRecord,
     UsageRecord,
 )
-from actgent.journal.transfer import ExportedSession, build_fork, write_sessions
+from actgent.journal.session_export_and_fork import ExportedSession, build_fork, write_sessions
 from actgent.llm.model_interface import ModelResponse
 from actgent.messages import Message, Sender
 from actgent.testing import CrashingJournal

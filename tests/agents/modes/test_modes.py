@@ -31,7 +31,13 @@ from actgent import (
 )
 from actgent.errors import UserCodeExit
 from actgent.journal.in_memory_journal import MemoryJournal
-from actgent.journal.transfer import load_sessions, read_sessions, save_sessions, with_new_ids, write_sessions
+from actgent.journal.session_export_and_fork import (
+    load_sessions,
+    read_sessions,
+    save_sessions,
+    with_new_ids,
+    write_sessions,
+)
 from actgent.modes.mode import ACT, INTEGRATION, ONBOARDING, PLAN
 from actgent.protocols.prompt_rendering import fill_template
 

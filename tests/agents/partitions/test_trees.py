@@ -17,7 +17,7 @@ from actgent import (
 )
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.postgres.session_partitioning import slot_of
-from actgent.journal.transfer import read_sessions, with_new_ids
+from actgent.journal.session_export_and_fork import read_sessions, with_new_ids
 
 
 class Family:

@@ -24,7 +24,7 @@ from actgent import (
 )
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.journal_wrappers import WrappedJournal
-from actgent.journal.transfer import read_sessions, write_sessions
+from actgent.journal.session_export_and_fork import read_sessions, write_sessions
 from actgent.limits_and_schedules import clock as clock_module
 from actgent.runtime.sessions import session_table
 from actgent.sessions.pending.schedules import MAX_SCHEDULES

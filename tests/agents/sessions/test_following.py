@@ -19,7 +19,7 @@ from actgent.journal.record_types import (
     SessionCreatedRecord,
     StateChangeRecord,
 )
-from actgent.journal.transfer import read_sessions, write_sessions
+from actgent.journal.session_export_and_fork import read_sessions, write_sessions
 from actgent.messages import CallProgress, Sender
 from actgent.runtime.sessions import session_table
 from actgent.sessions.subscriptions import FollowedRecord, PartialText

@@ -125,10 +125,10 @@ class SessionExport:
     """Size of the encoded records in the file, in bytes."""
 
     @classmethod
-    async def of(cls, journal: Journal, head: SessionSummary) -> "SessionExport":
-        """Measure the export file of a session before it is sent.
+    async def measure(cls, journal: Journal, head: SessionSummary) -> "SessionExport":
+        """Return the export of a session, with the size that its file will have.
 
-        The session is read once.
+        This reads all records of the session once.
 
         Raises:
             JournalError: The session cannot be read.
