@@ -8,7 +8,7 @@ from actgent.client import event_subscription
 from actgent.client.json_conversion import DeliveryDecoder
 from actgent.client.transport_interface import StreamEvent
 from actgent.errors import JournalFailed
-from actgent.journal.group_commit.row_format import expand
+from actgent.journal.group_commit.row_format import decompress
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.record_types import REFUSED, MessageEndRecord
 
@@ -122,7 +122,7 @@ class FailingOnce(MemoryJournal):
     has_failed = False
 
     async def _write(self, rows, heads, epoch):
-        if not self.has_failed and any(b"count" in expand(row.body) for row in rows):
+        if not self.has_failed and any(b"count" in decompress(row.body) for row in rows):
             self.has_failed = True
             raise JournalFailed("the database is away")
         await super()._write(rows, heads, epoch)

@@ -9,7 +9,7 @@ import trio
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
-from actgent.journal.group_commit.row_format import expand, stored_records
+from actgent.journal.group_commit.row_format import decompress, stored_records
 from actgent.journal.record_types import StateChangeRecord
 from actgent.journal.session_state_patches import MAX_PATCHES, StatePatcher
 from actgent.state.reducers import append
@@ -220,7 +220,7 @@ async def test_journal_stores_differences(tmp_path):
         late = await session.observations(after=40, types=["STATE_UPDATE"])
         assert late[-1].content == {"db": value}
     connection = apsw.Connection(str(path))
-    size = sum(len(expand(body)) for (body,) in connection.execute("SELECT body FROM steps"))
+    size = sum(len(decompress(body)) for (body,) in connection.execute("SELECT body FROM steps"))
     connection.close()
     assert size < 2 * len(pack_plain(value))
 
@@ -241,7 +241,7 @@ async def test_redacted_journals_store_redacted_differences(tmp_path):
             state = {**state, "names": [*state["names"], f"secret {number}"]}
         session.state.dispatch(("db", state))
     connection = apsw.Connection(str(path))
-    bodies = b"".join(expand(body) for (body,) in connection.execute("SELECT body FROM steps"))
+    bodies = b"".join(decompress(body) for (body,) in connection.execute("SELECT body FROM steps"))
     connection.close()
     assert b"[cut]" in bodies
     assert b"secret" not in bodies

@@ -75,7 +75,7 @@ async def test_interrupted_change_of_partitions_can_be_repeated(open_cluster, mo
                 raise Broken
 
             with monkeypatch.context() as patched:
-                patched.setattr(layouts, "end_move", abort_connection)
+                patched.setattr(layouts, "end_repartitioning", abort_connection)
                 with pytest.raises(Broken):
                     await repartition(*place, 16)
             with pytest.raises(ConfigurationError, match="being changed to 16 partitions"):
