@@ -22,7 +22,7 @@ from actgent.journal.record_types import (
     MessageAppendedRecord,
     MessageEndRecord,
     StateChangeRecord,
-    refer,
+    reference_results,
 )
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import NO_METADATA, Message, Sender, Text, ToolResult
@@ -78,7 +78,7 @@ async def test_read_steps_equals_the_feed(journal, make_writer):
     async with journal.feed() as reader:
         await writer.turn()
         await writer.commit(CallFinishedRecord(result=result), changed(1))
-        await writer.commit(refer(record), changed(2), changed(3))
+        await writer.commit(reference_results(record), changed(2), changed(3))
         steps = tuple(await first_steps(reader, 9))
     assert await journal.read_batches("s", agent="a") == await journal.read_batches("s") == steps
     (last,) = await journal.read_batches("s", agent="a", after=7)
@@ -124,7 +124,7 @@ async def test_the_feed_resolves_references_to_earlier_steps(journal, make_write
     record = AgentMessageRecord(message=Message(session_id="s", sender=Sender("a", "agent"), parts=(result,)))
     await writer.commit(CallsStartedRecord(call_ids=("c1",)), CallFinishedRecord(result=result))
     async with journal.feed() as reader:
-        await writer.commit(refer(record))
+        await writer.commit(reference_results(record))
         (step,) = await first_steps(reader, 1)
     assert step.records == await journal.read("s", agent="a", after=2) == (record,)
 
@@ -323,7 +323,7 @@ async def test_a_cancelled_reader_loses_nothing(brittle, make_writer):
     record = AgentMessageRecord(message=Message(session_id="s", sender=Sender("a", "agent"), parts=(result,)))
     await writer.commit(CallFinishedRecord(result=result))
     async with brittle.feed() as reader:
-        await writer.commit(refer(record))
+        await writer.commit(reference_results(record))
         with trio.CancelScope() as scope:
             scope.cancel()
             await reader.receive()

@@ -17,7 +17,7 @@ from actgent.journal.record_types import (
     CallFinishedRecord,
     SessionClosedRecord,
     StateChangeRecord,
-    refer,
+    reference_results,
 )
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import ToolResult
@@ -179,7 +179,7 @@ async def test_a_page_has_results_that_were_written_before_it(writer):
     for number in range(30):
         await writer.commit(StateChangeRecord(changes={"n": number}))
     record = AgentMessageRecord(message=attrs.evolve(writer.message("", "tool"), parts=(result,)))
-    await writer.commit(refer(record))
+    await writer.commit(reference_results(record))
     before = len(writer.confirmed) - 1
     assert await writer.journal.read("s", agent="a", after=before, limit=3) == (record,)
     assert writer.journal.read_blocking("s", agent="a", after=before, limit=3) == (record,)
