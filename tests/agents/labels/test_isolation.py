@@ -33,6 +33,7 @@ from actgent.protocols.protocol_interface import Protocol, SendReply
 
 from .isolating_program import READ, TEXT, Program, page, results_after_crash
 from .outer_tool import OuterTool
+from .test_boundaries import reader
 
 EXTRACT = ToolCall("extract", {"question": "The values of to and euros?", "of": ["@r1"]})
 PAY = ToolCall("pay", {"to": "@r2/to", "euros": "@r2/euros"})
@@ -679,3 +680,39 @@ async def test_references_stay_the_same_over_a_crash():
             "[@r1: a result of page, withheld; u",
             "[the answer is withheld as @r2; use",
         ], writes
+
+
+@pytest.mark.parametrize("value", ['{"to": "@r1"}', r'{"to": "\u0040r1"}'])
+async def test_the_data_of_a_reply_has_the_sources_of_its_references(value):
+    """A reference in the data of a reply is replaced, also if the JSON text escapes its characters."""
+    program = Program([READ, value])
+    async with program.agent as agent:
+        session = await agent.create_session("ada")
+        reply = await agent.run("go", session=session, output={"type": "object", "properties": {"to": {}}})
+    assert reply.data == {"to": TEXT}
+    assert reply.label == Label({"page"})
+
+
+async def test_a_reply_with_a_withheld_value_keeps_the_sources_that_its_session_had():
+    """The label of the reply has the source of the withheld value, and the sources of text that the planner has read."""
+
+    @tool(untrusted=True, effect="pure")
+    async def mail() -> str:
+        """Read a mail."""
+        return TEXT
+
+    helper = reader()
+    delegate = ToolCall("delegate_to_agent", {"agent": "reader", "task": "read", "wait": False})
+    script = [delegate, "wait", ToolCall("mail", {}), "It says @r1"]
+    program = Program(script, mail, *delegation_tools())
+    async with open_runtime() as runtime:
+        await runtime.start(helper)
+        agent = await runtime.start(program.agent)
+        session, replies = await agent.create_session("ada"), []
+        session.on_conversation(replies.append)
+        await session.chat("go")
+        with trio.fail_after(10):
+            while len(replies) < 2:  # noqa: ASYNC110 - the report of the task starts a turn
+                await trio.sleep(0.01)
+    assert replies[-1].text == f"It says {TEXT}"
+    assert replies[-1].label == Label({"page", "mail"})

@@ -247,3 +247,19 @@ async def test_an_mcp_client_gets_the_values_and_the_label():
             result = await client.call_tool("list_mail", {})
     assert TEXT in result.content[0].text
     assert result.meta["ifc"]["integrity"] == "untrusted"
+
+
+async def test_the_readers_of_a_result_with_a_stored_part_stay():
+    """If a confidential result has an untrusted part that the call stores, the session keeps its readers and the source."""
+
+    @tool(readers="owner")
+    async def list_mail(context: ToolContext) -> object:
+        """List the mails, and store one."""
+        context.state.dispatch(("mail", TEXT))
+        return MAILS
+
+    agent, _, _, _ = isolated([READ, "ok"], [list_mail])
+    async with agent:
+        session = await agent.create_session("ada")
+        await agent.run("go", session=session)
+    assert session.label == Label(BOB.sources, readers={"ada"})

@@ -15,6 +15,13 @@ from .isolating_program import READ, Program, page, results_after_crash
 
 PROGRAMS = 2000 if os.environ.get("ACTGENT_SOAK") else 60
 BOOLEAN = {"type": "boolean"}
+MAIL = ToolCall("mail", {})
+
+
+@tool(untrusted=True, effect="pure")
+async def mail() -> str:
+    """Read a mail."""
+    return "It is urgent."
 
 
 def ask(properties, *, required=None, call_id="", of=None):
@@ -373,3 +380,35 @@ async def test_all_shown_values_are_possible():
         await program.run()
         found.add(tuple(program.shown))
     assert len(found) == 8
+
+
+async def test_the_sources_of_all_shown_values_are_joined():
+    """A reply has the sources of all values that its turn has shown, and of the text that the planner has read."""
+    script = [READ, ask({"x": BOOLEAN}, of=["@r1"]), MAIL, ask({"x": BOOLEAN}, of=["@r3"]), "ok"]
+    program = Program(script, mail, answer='{"x": true}', bits=2)
+    async with program.agent as agent:
+        session, replies = await agent.create_session("ada"), []
+        session.on_conversation(replies.append)
+        await session.chat("go", label=Label({"user:bob"}))
+        await session.wait_idle()
+    assert [each.label for each in replies] == [Label({"user:bob", "page", "mail"})]
+
+
+async def test_a_read_of_a_session_that_has_shown_values_in_two_turns():
+    """The reader gets the sources of the values that all turns of the session have shown."""
+    script = [*(READ, ask({"x": BOOLEAN}, of=["@r1"]), "ok"), *(MAIL, ask({"x": BOOLEAN}, of=["@r3"]), "ok")]
+    program = Program(script, mail, answer='{"x": true}', bits=1)
+
+    @tool(effect="pure")
+    async def look() -> str:
+        """Read the messages of the other session."""
+        return str(len((await read[0].messages()).messages))
+
+    other = BareAgent("other", llm=ScriptedLLM([ToolCall("look", {}), "ok"]), tools=[look])
+    async with program.agent as agent, other:
+        read = [await agent.create_session("ada")]
+        for _ in range(2):
+            await agent.run("go", session=read[0])
+        session = await other.create_session("ada")
+        await other.run("go", session=session)
+    assert session.label == Label({"page", "mail"})
