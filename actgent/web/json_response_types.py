@@ -13,7 +13,7 @@ import attrs
 from actgent.actors.inbox import InboxStatistics
 from actgent.agents.session_replay import Difference
 from actgent.journal.session_list_queries import State
-from actgent.limits_and_schedules.limits import Limits
+from actgent.limits_and_schedules.limits import SHARED, Limits
 from actgent.llm.model_interface import StopReason
 from actgent.messages import OnBusy, SenderKind, ToolStatus
 from actgent.sessions.subscriptions import ObservedType
@@ -221,19 +221,23 @@ class UsageDocument(OwnUsage):
     """Usage of the session and its child sessions together."""
 
 
-class BudgetDocument(TypedDict, total=False):
-    """Remaining amounts of a budget. An unlimited amount is missing."""
-
-    model_calls: float
-    tool_calls: float
-    tokens: float
-    cost: float
-    """Remaining cost in US dollars."""
-    seconds: float
-    tree_model_calls: float
-    """Remaining model calls of the session and all its child sessions together."""
-    tree_tool_calls: float
-    """Remaining tool calls of the session and all its child sessions together."""
+BudgetDocument = Annotated[
+    dict[str, float],
+    Named(
+        "Budget",
+        {
+            "description": "Remaining amount of each limit of a budget. Unlimited amounts are missing.",
+            "properties": {
+                field.name: {
+                    "type": "number",
+                    "description": f"Remaining amount of the limit `{field.name}`.",
+                }
+                for field in attrs.fields(Limits)
+                if field.name in SHARED or field.name.startswith("tree_")
+            },
+        },
+    ),
+]
 
 
 class SinkLabels(TypedDict):

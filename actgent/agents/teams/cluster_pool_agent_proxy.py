@@ -21,13 +21,12 @@ from actgent.errors import ConfigurationError, RemoteError
 from actgent.journal.record_types import AgentMessageRecord, TaskOutcomeRecord
 from actgent.limits_and_schedules.budget import Budget
 from actgent.limits_and_schedules.id_and_number_validation import check_session_limits
-from actgent.limits_and_schedules.limits import Limits
+from actgent.limits_and_schedules.limits import SHARED, Limits
 from actgent.llm.model_interface import LLM, ModelRequest, ModelResponse, OnText
 from actgent.messages import NO_USAGE, Failure, Message, Reply, Sender, Usage, new_secret, to_parts
 from actgent.protocols.bare_text_protocol import Bare
 from actgent.runtime.agent_directory import Directory
 from actgent.runtime.delegation.tasks_between_cluster_pools import (
-    CHARGED_AMOUNTS,
     STOPPED,
     PoolCancellations,
     PoolReport,
@@ -294,7 +293,7 @@ def _granted_limits(budget: Budget, declared: Mapping[str, float]) -> dict[str, 
         LimitReached: One of the limits is used up.
     """
     limits: dict[str, float] = {}
-    for name in (*CHARGED_AMOUNTS, "seconds"):
+    for name in SHARED:
         room = budget.room(name)
         if math.isinf(room):
             continue

@@ -35,7 +35,7 @@ from actgent.journal.record_types import (
     task_message_id,
 )
 from actgent.limits_and_schedules.budget import Amounts, Funding, spent_in
-from actgent.limits_and_schedules.limits import Limits
+from actgent.limits_and_schedules.limits import SHARED, Limits
 from actgent.messages import NO_USAGE, Message, Sender, Usage, new_secret
 from actgent.runtime.agent_directory import Directory
 from actgent.runtime.sessions.session_opener import SessionOpener
@@ -52,7 +52,7 @@ from actgent.support.attrs_class_repr import FieldRepr
 
 POLL_INTERVAL_SECONDS = 0.02
 """Seconds between two checks whether the session of a finished task is closed."""
-CHARGED_AMOUNTS = ("model_calls", "tool_calls", "tokens", "cost")
+CHARGED_AMOUNTS = tuple(name for name in SHARED if name != "seconds")
 """Names of the amounts that are charged to the calling session. Seconds are not charged, because the caller's own
 time limit covers them.
 """

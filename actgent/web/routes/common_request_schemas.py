@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, get_args
 
-import attrs
-
 from actgent.errors.text_escaping import quoted
 from actgent.journal.session_list_queries import STATES
 from actgent.journal.session_tags_and_metadata import (
@@ -16,7 +14,7 @@ from actgent.journal.session_tags_and_metadata import (
     MAX_TAGS,
     MAX_VALUE_CHARS,
 )
-from actgent.limits_and_schedules.limits import Limits
+from actgent.limits_and_schedules.limits import FORMS, SHARED
 from actgent.messages import OnBusy
 from actgent.web.problem_documents import Problem
 
@@ -65,19 +63,14 @@ METADATA: Mapping[str, Any] = {
 }
 SECONDS: Mapping[str, Any] = {"type": "number", "exclusiveMinimum": 0, "maximum": 3e9}
 DECISIONS = ("approve", "reject", "edit", "respond")
-SHARED = ("model_calls", "tool_calls", "tokens", "cost", "seconds")
 LOCATION: Mapping[str, str] = {"Location": "Path of the created object."}
 MAX_SAFE_INTEGER = 2**53 - 1
 """Largest integer that JSON parsers with 64-bit floats read without loss."""
 SESSION_LIMITS: Mapping[str, Any] = {
     "type": "object",
     "properties": {
-        field.name: {
-            **field.metadata["form"],
-            **({"maximum": MAX_SAFE_INTEGER} if field.metadata["form"]["type"] == "integer" else {}),
-        }
-        for field in attrs.fields(Limits)
-        if field.name in SHARED
+        name: {**FORMS[name], **({"maximum": MAX_SAFE_INTEGER} if FORMS[name]["type"] == "integer" else {})}
+        for name in SHARED
     },
     "additionalProperties": False,
 }

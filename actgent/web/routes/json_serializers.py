@@ -143,8 +143,7 @@ def of_budget(budget: Budget | None) -> json_response_types.BudgetDocument | Non
     """Return the remaining amounts of a budget as JSON. Unlimited amounts are omitted. None without a budget."""
     if budget is None:
         return None
-    known = {name: left for name, left in dict(budget.left).items() if left != math.inf}
-    return cast("json_response_types.BudgetDocument", known)
+    return {name: left for name, left in budget.left.items() if left != math.inf}
 
 
 def of_approval(approval: Approval) -> json_response_types.ApprovalDocument:

@@ -290,17 +290,21 @@ export interface BucketStatistics {
   rate: number;
 }
 
-/** Remaining amounts of a budget. An unlimited amount is missing. */
+/** Remaining amount of each limit of a budget. Unlimited amounts are missing. */
 export interface Budget {
+  /** Remaining amount of the limit `model_calls`. */
   model_calls?: number;
+  /** Remaining amount of the limit `tool_calls`. */
   tool_calls?: number;
+  /** Remaining amount of the limit `tokens`. */
   tokens?: number;
-  /** Remaining cost in US dollars. */
+  /** Remaining amount of the limit `cost`. */
   cost?: number;
+  /** Remaining amount of the limit `seconds`. */
   seconds?: number;
-  /** Remaining model calls of the session and all its child sessions together. */
+  /** Remaining amount of the limit `tree_model_calls`. */
   tree_model_calls?: number;
-  /** Remaining tool calls of the session and all its child sessions together. */
+  /** Remaining amount of the limit `tree_tool_calls`. */
   tree_tool_calls?: number;
 }
 
