@@ -748,6 +748,12 @@ RECORD_TAGS: Mapping[str, type] = {
     "failed": FailureRecord,
 }
 """Record class by its tag in the journal. A tag must never change its meaning."""
+RECORDS_VERSION = 0
+"""Version of the tags and fields of all records. Increase it with each change of them.
+
+A release rejects a journal with a higher version as a whole. Without the version, the release would fail at the sessions with newer
+records. `tests/journal/test_record_format.py` checks the version.
+"""
 
 WIRE = TaggedCodec({Medium: MEDIA_TAGS, Part: PART_TAGS, Decision: DECISION_TAGS, Record: RECORD_TAGS})
 """Codec that encodes and decodes records."""

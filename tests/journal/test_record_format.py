@@ -1,23 +1,25 @@
-"""A changed record raises the schema version, so that an older release refuses the journal as a whole."""
+"""A changed record raises the version of the journal, so that an older release refuses the journal as a whole."""
 
 import hashlib
 
 import attrs
+import pytest
 
-from actgent.journal.postgres.schema import MIGRATIONS as POSTGRES
-from actgent.journal.record_types import DECISION_TAGS, RECORD_TAGS
-from actgent.journal.sqlite.schema import MIGRATIONS as SQLITE
+from actgent import JournalVersion
+from actgent.journal import schema_version
+from actgent.journal.journal_url import open_journal
+from actgent.journal.record_types import DECISION_TAGS, RECORD_TAGS, RECORDS_VERSION
 from actgent.messages import MEDIA_TAGS, PART_TAGS
 from actgent.support.fast_attrs_constructors import STORED_AS
 
 DIGEST = "049f20e644c6aa9b"
-"""Digest of the tags and fields of all records, and the schema versions that have them."""
-VERSIONS = (15, 23)
+"""Digest of the tags and fields of all records of this version."""
+VERSION = 0
 
-REMEDY = """records have other tags or fields than the schema versions (SQLite, PostgreSQL) say.
+REMEDY = """the tags or fields of records changed without a new version.
 An older release would open a journal with them and fail at some of its sessions (5 of 9 in a trial).
-Append a migration to both lists, e.g. "SELECT 1" with a comment that names the change, and write here:
-DIGEST = {digest!r}; VERSIONS = {versions}"""
+Increase RECORDS_VERSION in actgent/journal/record_types.py, unless it has increased since the last release, and write here:
+DIGEST = {digest!r}; VERSION = {version}"""
 
 
 def describe(tags):
@@ -28,9 +30,30 @@ def describe(tags):
     ]
 
 
-def test_the_schema_version_rises_with_the_format_of_records():
+def test_the_version_rises_with_the_format_of_records():
     """The digest covers the fields of records, and of tagged values inside of them."""
     lines = [line for tags in (MEDIA_TAGS, PART_TAGS, DECISION_TAGS, RECORD_TAGS) for line in describe(tags)]
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-    versions = (len(SQLITE), len(POSTGRES))
-    assert (digest, versions) == (DIGEST, VERSIONS), REMEDY.format(digest=digest, versions=versions)
+    assert (digest, RECORDS_VERSION) == (DIGEST, VERSION), REMEDY.format(
+        digest=digest, version=RECORDS_VERSION
+    )
+
+
+async def open_once(url, *, read_only=False):
+    async with open_journal(url, read_only=read_only) as journal:
+        if not read_only:
+            await journal.acquire()
+
+
+async def test_a_journal_of_newer_records_is_rejected(lasting_url, monkeypatch):
+    """A release with newer records raises the version of an older journal. The older release then cannot open the journal."""
+    await open_once(lasting_url)
+    monkeypatch.setattr(schema_version, "RECORDS_VERSION", RECORDS_VERSION + 1)
+    with pytest.raises(JournalVersion):  # a reader cannot raise the version
+        await open_once(lasting_url, read_only=True)
+    for read_only in (False, False, True):
+        await open_once(lasting_url, read_only=read_only)
+    monkeypatch.undo()
+    for read_only in (False, True):
+        with pytest.raises(JournalVersion, match=r"use the actgent that wrote it, or a newer one"):
+            await open_once(lasting_url, read_only=read_only)

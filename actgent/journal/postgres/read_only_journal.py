@@ -4,6 +4,7 @@ import psycopg.sql
 
 from actgent.errors import ConfigurationError, JournalVersion
 from actgent.journal.read_only_journal import ReadOnlyJournal
+from actgent.journal.schema_version import schema_version
 from actgent.support.storage_thread import StorageThread
 
 from .connections import OPTIONS, Connection, connection_to, one_row
@@ -42,6 +43,6 @@ class PostgresReader(ReadOnlyJournal, PostgresJournal):
                 "creates it; ?schema=NAME selects another schema"
             )
         version, identity = one_row(connection, "SELECT version, identity FROM meta")
-        if version != len(MIGRATIONS):
-            raise JournalVersion(version, len(MIGRATIONS))
+        if version != (supported := schema_version(MIGRATIONS)):
+            raise JournalVersion(version, supported)
         return bytes(identity)

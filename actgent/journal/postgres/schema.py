@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Sequence
 
-from actgent.errors import JournalVersion
+from actgent.journal.schema_version import count_applied_migrations, schema_version
 
 from .connections import Connection, one_row
 
@@ -171,7 +171,9 @@ MIGRATIONS: Sequence[str] = (
     # Results of tools have the times at which the tool started and ended, answers the number of failed attempts.
     "SELECT 1",
 )
-"""SQL scripts by schema version: script n migrates from version n to n + 1. A released script never changes.
+"""SQL scripts that create and change the tables, in order. A released script never changes.
+
+The scripts `SELECT 1` stand for former changes of the record classes, which `RECORDS_VERSION` counts now.
 
 Nodes of the previous release keep running after a newer node has migrated the schema. So scripts from the tenth on
 only add tables, columns with a default, and indexes.
@@ -192,10 +194,9 @@ def migrate_schema(connection: Connection) -> None:
         "INSERT INTO meta SELECT 0, 0, %s, '' WHERE NOT EXISTS (SELECT FROM meta)", (secrets.token_bytes(4),)
     )
     (version,) = one_row(connection, "SELECT version FROM meta")
-    if version > len(MIGRATIONS):
-        raise JournalVersion(version, len(MIGRATIONS))
-    if version < len(MIGRATIONS):
+    applied = count_applied_migrations(version, MIGRATIONS)
+    if applied < len(MIGRATIONS):
         connection.execute("SET LOCAL statement_timeout = 0")  # many sessions take long, once
-    for script in MIGRATIONS[version:]:
+    for script in MIGRATIONS[applied:]:
         connection.execute(script)
-    connection.execute("UPDATE meta SET version = %s", (len(MIGRATIONS),))
+    connection.execute("UPDATE meta SET version = %s", (schema_version(MIGRATIONS),))

@@ -27,6 +27,7 @@ from actgent.errors import ConfigurationError, JournalDamaged, JournalError, Jou
 from actgent.journal.group_commit.read_batching import Found
 from actgent.journal.group_commit.row_format import Head
 from actgent.journal.read_only_journal import ReadOnlyJournal
+from actgent.journal.schema_version import schema_version
 from actgent.journal.session_list_queries import Cursor, SessionFilter, SessionKey
 from actgent.support.storage_thread import StorageThread
 
@@ -219,8 +220,8 @@ def _check_version(db: apsw.Connection, path: Path) -> None:
     version = pragma(db, "user_version")
     if not version:
         raise ConfigurationError(f"{path} is not the file of a journal: pass the path of a journal")
-    if version != len(MIGRATIONS):
-        raise JournalVersion(version, len(MIGRATIONS))
+    if version != (supported := schema_version(MIGRATIONS)):
+        raise JournalVersion(version, supported)
 
 
 def is_owned(path: Path) -> bool:

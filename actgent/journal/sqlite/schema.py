@@ -6,7 +6,7 @@ from typing import Any
 
 import apsw
 
-from actgent.errors import JournalVersion
+from actgent.journal.schema_version import count_applied_migrations, schema_version
 
 MIGRATIONS: Sequence[str] = (
     """
@@ -104,10 +104,9 @@ MIGRATIONS: Sequence[str] = (
     # Results of tools have the times at which the tool started and ended, answers the number of failed attempts.
     "SELECT 1",
 )
-"""Scripts by schema version: migration n leads from version n to n + 1. An entry never changes after its release.
+"""Scripts that create and change the tables, in order. An entry never changes after its release.
 
-New fields and tags of records also need an entry. Then an older release rejects the whole journal. Without the entry, it would
-fail at the sessions with such records. `tests/journal/test_record_format.py` checks this.
+The entries `SELECT 1` stand for former changes of the record classes, which `RECORDS_VERSION` counts now.
 """
 
 
@@ -118,25 +117,24 @@ def version_of(db: apsw.Connection) -> int:
         JournalVersion: A later release wrote the file.
     """
     version = int(pragma(db, "user_version"))
-    if version > len(MIGRATIONS):
-        raise JournalVersion(version, len(MIGRATIONS))
+    count_applied_migrations(version, MIGRATIONS)
     return version
 
 
 def migrate(db: apsw.Connection, version: int) -> None:
     """Create the tables, or migrate them from an older version, in one transaction."""
     pragma(db, "journal_mode=WAL")
-    if version == len(MIGRATIONS):
+    if version == schema_version(MIGRATIONS):
         return
     with transaction(db):
-        for script in MIGRATIONS[version:]:
+        for script in MIGRATIONS[count_applied_migrations(version, MIGRATIONS) :]:
             db.execute(script)
         if not version:
             identity = secrets.randbits(31) | 1
             db.execute(f"PRAGMA application_id={identity}")
             rows = [("identity", identity), ("epoch", 0), ("open", 0), ("commits", 0)]
             db.executemany("INSERT INTO meta VALUES (?, ?)", rows)
-        db.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
+        db.execute(f"PRAGMA user_version={schema_version(MIGRATIONS)}")
 
 
 def pragma(db: apsw.Connection, text: str) -> Any:
