@@ -313,6 +313,15 @@ class Outbox:
         """Return True if newly written records include one that may need a notification. Subclasses may report other records."""
         return has_notification(step)
 
+    async def _read_page(
+        self, head: SessionSummary, after: int, events: Sequence[str]
+    ) -> tuple[Sequence[Notification], int]:
+        """Read one page of a session's records after the number `after`. Subclasses may read other notifications.
+
+        Return the notifications for `events` and the number of the last record read.
+        """
+        return await read_notifications(self._journal, head, after, events)
+
     # --- delivering ----------------------------------------------------------------------
 
     async def _deliver_page(self, stream: DeliveryStream) -> float | None:
@@ -323,9 +332,7 @@ class Outbox:
         events = EVENTS if stream.redelivered_id else stream.target.events
         try:
             head = await self._journal.head(*stream.key)
-            found = (
-                None if head is None else await read_notifications(self._journal, head, stream.seen, events)
-            )
+            found = None if head is None else await self._read_page(head, stream.seen, events)
         except (JournalDamaged, WireError) as error:
             _log.error(
                 "webhooks of session %s stopped, because its records cannot be read: %s",
