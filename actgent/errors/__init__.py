@@ -599,7 +599,7 @@ class FeedLagged(ActgentError):
     def __init__(self, lost: int) -> None:
         self.lost = lost
         super().__init__(
-            f"the feed reader was too slow, and {counted(lost, 'journal step was', 'journal steps were')} dropped: "
+            f"the feed reader was too slow, and {counted(lost, 'batch of records was', 'batches of records were')} dropped: "
             "get them with read() after the last cursor; read faster, or raise capacity="
         )
 

@@ -115,7 +115,7 @@ class AccountLog(typing.Protocol):
     """Receiver of usage records, such as the journal of a session."""
 
     def add(self, record: UsageRecord | DownstreamUsageRecord, /) -> object:
-        """Add a usage record to the session's next journal step."""
+        """Add a usage record to the session's next journal batch."""
 
     async def flush(self) -> None:
         """Write the added records, and return when they are durable."""
@@ -242,7 +242,7 @@ class Account(FieldRepr):
         await self._waiting.park()
 
     def record(self, amounts: Amounts, of: str = "", limits: Mapping[str, float] = NO_LIMITS) -> bool:
-        """Add a usage record to the session's next journal step; the first record of a tree also carries its limits.
+        """Add a usage record to the session's next journal batch; the first record of a tree also carries its limits.
 
         Return False if there is no journal or no amount to record.
         """

@@ -47,7 +47,7 @@ INBOX_POLL_SECONDS = 0.05
 TimerHandlers = Mapping[type[DurableTimer], Callable[..., Awaitable[None]]]
 """Function per timer class that executes a due timer, called with the loaded session and the timer.
 
-The function removes the timer or sets its next time, in one journal step with its effect. A timer that stays due is retried
+The function removes the timer or sets its next time, in one journal batch with its effect. A timer that stays due is retried
 after `RETRY_FULL_SECONDS` if the inbox was full, or after `RETRY_FAILED_SECONDS` if another error occurred.
 """
 LoadSession = Callable[[str], AbstractAsyncContextManager[SessionContext]]

@@ -175,14 +175,14 @@ class IndexStore(SQLConnection):
 
     # --- writing -----------------------------------------------------------------------------
 
-    def add(self, batch: Sequence[tuple[SessionFacts, Sequence[WrittenBatch]]]) -> list[SessionKey]:
-        """Add steps of sessions in one transaction. Return the sessions whose steps do not follow the indexed records."""
+    def add(self, additions: Sequence[tuple[SessionFacts, Sequence[WrittenBatch]]]) -> list[SessionKey]:
+        """Add batches of sessions in one transaction. Return the sessions whose batches do not follow the indexed records."""
         gaps: list[SessionKey] = []
         tallies: list[Tally] = []
         with self.transaction():
-            for facts, steps in batch:
+            for facts, batches in additions:
                 progress = self._progress_of(facts)
-                new = _steps_after(progress.records, steps)
+                new = _batches_after(progress.records, batches)
                 if new and new[0].first > progress.records + 1:
                     gaps.append(SessionKey(facts.agent, facts.session_id))
                 else:
@@ -421,22 +421,22 @@ def _name_of(group: Group, value: Any) -> str:
     return dt.datetime.fromtimestamp(int(value) * DAY_SECONDS, dt.UTC).date().isoformat()
 
 
-def _steps_after(records: int, steps: Sequence[WrittenBatch]) -> list[WrittenBatch]:
-    """Return the steps (groups of records) with records after number `records`. Earlier records are removed from them."""
+def _batches_after(records: int, batches: Sequence[WrittenBatch]) -> list[WrittenBatch]:
+    """Return the batches (groups of records) with records after number `records`. Earlier records are removed from them."""
     found: list[WrittenBatch] = []
-    for step in steps:
-        if step.first > records:
-            found.append(step)
-        elif step.last > records:
-            cut = records - step.first + 1
+    for batch in batches:
+        if batch.first > records:
+            found.append(batch)
+        elif batch.last > records:
+            cut = records - batch.first + 1
             found.append(
                 WrittenBatch(
-                    session_id=step.session_id,
-                    agent=step.agent,
+                    session_id=batch.session_id,
+                    agent=batch.agent,
                     first=records + 1,
-                    count=step.count - cut,
-                    at=step.at,
-                    records=step.records[cut:],
+                    count=batch.count - cut,
+                    at=batch.at,
+                    records=batch.records[cut:],
                 )
             )
     return found

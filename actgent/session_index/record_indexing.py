@@ -108,14 +108,14 @@ class Tally:
     _number: int = 0
     """Number of the record that is being added."""
 
-    def add(self, steps: Iterable[WrittenBatch]) -> None:
-        """Add the next steps of the session. Their first record follows the records in the index."""
-        for step in steps:
-            at = step.at or self.facts.updated_at
-            for number, record in enumerate(step.records, step.first):
+    def add(self, batches: Iterable[WrittenBatch]) -> None:
+        """Add the next batches of the session. Their first record follows the records in the index."""
+        for batch in batches:
+            at = batch.at or self.facts.updated_at
+            for number, record in enumerate(batch.records, batch.first):
                 self._number = number
                 self._add(record, at)
-            self.progress.records = step.last
+            self.progress.records = batch.last
 
     def _add(self, record: Record, at: float) -> None:
         match record:

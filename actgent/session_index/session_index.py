@@ -35,19 +35,19 @@ from .search_and_trend_queries import Group, SearchFilter, SearchPage, Trends
 NAME = "index"
 """Name of the index next to its journal."""
 GATHER_SECONDS = 0.5
-"""Seconds for which written steps are collected before they are added in one transaction."""
+"""Seconds for which written batches are collected before they are added in one transaction."""
 BATCH_SESSIONS = 100
 """Maximum number of sessions in one transaction."""
 BATCH_RECORDS = 2_000
-"""Number of records after which a batch is full."""
+"""Number of records after which the additions of one transaction are full."""
 READ_RECORDS = 500
 """Number of records of a session that are read at a time."""
 LAST_STEPS_SECONDS = 5.0
-"""Maximum seconds for which an erasure waits until the index has the last steps."""
+"""Maximum seconds for which an erasure waits until the index has the last batches."""
 RETRY_SECONDS = 30.0
 """Seconds until the index is compared with the journal again after an error."""
 FEED_STEPS = 20_000
-"""Maximum number of steps that wait for the index; if more arrive, the journal is read instead."""
+"""Maximum number of batches that wait for the index; if more arrive, the journal is read instead."""
 PAGE_SIZE = 500
 MAX_CURSOR_CHARS = 18
 """Maximum length of a cursor, in digits."""
@@ -81,18 +81,18 @@ class SessionIndex:
         self._journal = journal
         self._writer, self._reader = writer, reader
         self._filling = trio.Lock()
-        """Held while steps are read and added, so that an erasure is not undone by steps that were read before it."""
+        """Held while batches are read and added, so that an erasure is not undone by batches that were read before it."""
         self._waiting: dict[SessionKey, list[WrittenBatch]] = {}
-        """Sessions whose steps are to be added; without steps, the journal has them."""
+        """Sessions whose batches are to be added; without batches, the journal has them."""
         self._is_compared = False
         """True once the index was compared with the journal."""
         self._begun = self._done = 0
-        """Number of rounds that were begun and completed. A round adds all steps that wait at its begin."""
+        """Number of rounds that were begun and completed. A round adds all batches that wait at its begin."""
         self._reader_of_feed: FeedReader | None = None
         self._hurry = trio.Event()
-        """Set to add the waiting steps without a delay."""
+        """Set to add the waiting batches without a delay."""
         self._added = trio.Event()
-        """Set after waiting steps were added; then replaced."""
+        """Set after waiting batches were added; then replaced."""
 
     # --- queries -----------------------------------------------------------------------------
 
@@ -149,12 +149,12 @@ class SessionIndex:
         return attrs.evolve(found, is_complete=self.is_complete)
 
     async def wait_filled(self) -> None:
-        """Wait until the index has all steps that are written now.
+        """Wait until the index has all batches that are written now.
 
         Raises:
             JournalError: The journal cannot be read.
         """
-        await self._journal.waiting()  # writes the queued steps
+        await self._journal.waiting()  # writes the queued batches
         wanted = self._begun + 1
         while not self._is_compared or (self._done < wanted and self._has_work):
             self._hurry.set()
@@ -162,7 +162,7 @@ class SessionIndex:
 
     @property
     def _has_work(self) -> bool:
-        """True if steps are being added to the index, or wait to be added."""
+        """True if batches are being added to the index, or wait to be added."""
         feed = self._reader_of_feed
         return self._begun > self._done or bool(self._waiting) or (feed is not None and feed.has_news)
 
@@ -187,7 +187,7 @@ class SessionIndex:
                 await trio.sleep(RETRY_SECONDS)
 
     async def _follow(self, reader: FeedReader) -> None:
-        """Add new steps from the journal's feed to the index in groups, until the journal is closed."""
+        """Add new batches from the journal's feed to the index in groups, until the journal is closed."""
         while True:
             await reader.wait()
             with trio.move_on_after(GATHER_SECONDS):
@@ -248,29 +248,29 @@ class SessionIndex:
                 await self._add_some()
 
     async def _add_some(self) -> None:
-        """Add the steps of some queued sessions to the index, in one transaction."""
-        batch: list[tuple[SessionFacts, Sequence[WrittenBatch]]] = []
+        """Add the batches of some queued sessions to the index, in one transaction."""
+        additions: list[tuple[SessionFacts, Sequence[WrittenBatch]]] = []
         unfinished: list[SessionKey] = []
         size = 0
         for key in [*self._waiting][:BATCH_SESSIONS]:
-            steps: Sequence[WrittenBatch] = self._waiting.pop(key)
+            batches: Sequence[WrittenBatch] = self._waiting.pop(key)
             head = self._journal.cached_head(*key) or await self._journal.head(*key)
             if head is None:  # erased
                 continue
-            if not steps:
-                steps = await self._read(key)
-                if steps and steps[-1].last < head.records:
+            if not batches:
+                batches = await self._read(key)
+                if batches and batches[-1].last < head.records:
                     unfinished.append(key)
-            batch.append((await self._facts_of(head), steps))
-            size += sum(step.count for step in steps)
+            additions.append((await self._facts_of(head), batches))
+            size += sum(batch.count for batch in batches)
             if size >= BATCH_RECORDS:
                 break
-        gaps = await self._writer.run(self._writer.store.add, batch)
+        gaps = await self._writer.run(self._writer.store.add, additions)
         for key in (*gaps, *unfinished):
             self._waiting[key] = []
 
     async def _read(self, key: SessionKey) -> Sequence[WrittenBatch]:
-        """Read the next steps of a session from the journal. A damaged session is left out."""
+        """Read the next batches of a session from the journal. A damaged session is left out."""
         done = await self._writer.run(self._writer.store.records_of, key)
         try:
             return await self._journal.read_batches(
@@ -300,7 +300,7 @@ class SessionIndex:
             for key in keys:
                 if (
                     key in self._waiting
-                ):  # its steps may be of the erased session, or of a new one with the same id
+                ):  # its batches may be of the erased session, or of a new one with the same id
                     self._waiting[key] = []
             await self._writer.run(self._writer.store.erase, keys)
 
@@ -312,7 +312,7 @@ class SessionIndex:
 class IndexedJournal(WrappedJournal):
     """Journal wrapper that also erases erased sessions from the index.
 
-    Before that, the last steps of the session are added to the index, so that the statistics include them.
+    Before that, the last batches of the session are added to the index, so that the statistics include them.
     """
 
     def __init__(self, inner: Journal, index: SessionIndex) -> None:
@@ -322,20 +322,20 @@ class IndexedJournal(WrappedJournal):
     async def erase_trees(
         self, roots: Sequence[SessionKey], *, unchanged_since: float = math.inf
     ) -> list[SessionKey]:
-        await self._add_last_steps()
+        await self._add_last_batches()
         erased = await self.inner.erase_trees(roots, unchanged_since=unchanged_since)
         if erased:
             await self.index.erase(erased)
         return erased
 
     async def delete(self, session_id: str, *, agent: str | None = None) -> None:
-        await self._add_last_steps()
+        await self._add_last_batches()
         agents = await self.inner.agents_with_session(session_id) if agent is None else [agent]
         await self.inner.delete(session_id, agent=agent)
         await self.index.erase([SessionKey(each, session_id) for each in agents])
 
-    async def _add_last_steps(self) -> None:
-        """Let the index add the written steps. Do nothing while the index is being built, or cannot be written."""
+    async def _add_last_batches(self) -> None:
+        """Let the index add the written batches. Do nothing while the index is being built, or cannot be written."""
         if self.index.is_complete:
             with trio.move_on_after(LAST_STEPS_SECONDS):
                 await self.index.wait_filled()

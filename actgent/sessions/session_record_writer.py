@@ -57,7 +57,7 @@ class SessionLog(FieldRepr):
     _pending: list[Record] = attrs.field(factory=list)
     _finished: set[str] = attrs.field(factory=set)
     """Ids of those tool calls of the current answer whose results are recorded."""
-    _steps: int = 0
+    _batches: int = 0
     """Number of batches passed to the journal."""
     _durable: int = 0
     """Number of batches, counted from the first, that are known to be durable."""
@@ -279,7 +279,7 @@ class SessionLog(FieldRepr):
             SessionExists: The session is new, and another session has its id. No record is written.
             Fenced: Another process owns the session.
         """
-        if not self._pending and not self.has_moved and self._durable == self._steps:
+        if not self._pending and not self.has_moved and self._durable == self._batches:
             return
         await self._wait_opened()
         noted, self._pending = self._pending, []
@@ -299,9 +299,9 @@ class SessionLog(FieldRepr):
         records.
         """
         if self._pending and not self._is_paused:
-            step, self._pending = self._pending, []
+            batch, self._pending = self._pending, []
             if not self._has_stopped:
-                self._enqueue_write(step, is_urgent=is_urgent)
+                self._enqueue_write(batch, is_urgent=is_urgent)
 
     @property
     def is_relaxed(self) -> bool:
@@ -338,7 +338,7 @@ class SessionLog(FieldRepr):
         """
         creation = self.creation
         is_refused = creation is not None and creation.is_refused
-        may_exist = bool(self._steps) and not (self.has_moved or is_refused)
+        may_exist = bool(self._batches) and not (self.has_moved or is_refused)
         if may_exist:
             self.is_unused = True
             self.note_closed()
@@ -370,7 +370,7 @@ class SessionLog(FieldRepr):
         self._enqueue_write([record])
 
     def _enqueue_write(self, records: Sequence[Record], *, is_urgent: bool = False) -> None:
-        self._steps += 1
+        self._batches += 1
         try:
             self._journal.enqueue_write(self._entry(records, is_urgent=is_urgent), epoch=self._epoch)
         except Fenced:
@@ -381,7 +381,7 @@ class SessionLog(FieldRepr):
     async def _commit(
         self, records: Sequence[Record], timeout_seconds: float | None = None, *, is_retried: bool = False
     ) -> None:
-        self._steps = step = self._steps + 1
+        self._batches = number = self._batches + 1
         is_written = False
         if self._has_stopped and records and not self.has_moved:
             raise SessionClosed(self.session_id)  # a record would recreate the erased session
@@ -402,7 +402,7 @@ class SessionLog(FieldRepr):
             moved = SessionMoved(self.agent, self.session_id)
             moved.is_written = is_written
             raise moved
-        self._durable = max(self._durable, step)  # and all before it: a session's steps stay in order
+        self._durable = max(self._durable, number)  # and all before it: a session's batches stay in order
 
     def _find_moved(self, on_fenced: "Callable[[SessionLog], object]") -> None:
         """Stop writing records, because a write has found that another process owns the session. Then call `on_fenced`."""
@@ -412,24 +412,24 @@ class SessionLog(FieldRepr):
 
     def _entry(
         self,
-        step: Sequence[Record],
+        batch: Sequence[Record],
         timeout_seconds: float | None = None,
         *,
         is_retried: bool = False,
         is_urgent: bool = False,
     ) -> Entry:
-        self.records_since_snapshot += len(step)
+        self.records_since_snapshot += len(batch)
         creation = self.creation
         return _make_entry(
             session_id=self.session_id,
             agent=self.agent,
-            records=tuple(step),
+            records=tuple(batch),
             timeout_seconds=timeout_seconds,
             is_retried=is_retried,
             is_urgent=is_urgent,
             follows=not (
-                step and type(step[0]) is SessionCreatedRecord
-            ),  # without helper functions: called for each step
+                batch and type(batch[0]) is SessionCreatedRecord
+            ),  # without helper functions: called for each batch
             creation=None if creation is None or creation.is_written else creation,
         )
 

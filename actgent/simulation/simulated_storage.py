@@ -144,7 +144,7 @@ class Storage:
         """Return the newest stored summary of a session; None if the session is not stored. Only for a journal in memory."""
         return None if self._stored is None else self._stored._stored_heads.get(key)
 
-    def has_failed_steps(self, key: SessionKey) -> bool:
+    def has_failed_batches(self, key: SessionKey) -> bool:
         """Return True if a write of a session failed and will be repeated. Only for a journal in memory."""
         return self._stored is not None and key in self._stored._queue.failed
 

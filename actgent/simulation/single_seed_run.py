@@ -308,7 +308,7 @@ class _Run:
             ):
                 self.notes.children_left_open.add(head.key)
         # The close of a session may be written before the failed close of its child. The next start ends such a child.
-        repeated = {key for key in heads if self.storage.has_failed_steps(key)}
+        repeated = {key for key in heads if self.storage.has_failed_batches(key)}
         for problem in check_stored_trees(heads, self.notes.children_left_open | repeated):
             self.report_broken_rule(problem)
 

@@ -267,7 +267,7 @@ async def test_totals_and_errors_survive_a_restart(serving, tmp_path):
 
 
 async def test_counting_does_not_change_journal_writes(serving):
-    """A turn writes as few journal steps as without metrics."""
+    """A turn writes as few journal batches as without metrics."""
     async with serving() as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         await ada.post("/v1/sessions/s1/messages", json={"input": "x"}, headers={"prefer": "wait=20"})

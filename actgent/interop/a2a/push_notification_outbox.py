@@ -72,9 +72,9 @@ class PushOutbox(Outbox):
         super().__init__(webhook, journal, cursors, clients)
         self.configs = configs
 
-    def _may_notify(self, step: WrittenBatch) -> bool:
-        return bool(self.configs.of_session(step.key)) and any(
-            isinstance(each, _NOTIFIED) for each in step.records
+    def _may_notify(self, batch: WrittenBatch) -> bool:
+        return bool(self.configs.of_session(batch.key)) and any(
+            isinstance(each, _NOTIFIED) for each in batch.records
         )
 
     async def _target_of(self, key: SessionKey) -> Target | None:
@@ -107,15 +107,15 @@ class PushOutbox(Outbox):
     async def _read_page(
         self, head: SessionSummary, after: int, _events: Sequence[str]
     ) -> tuple[Sequence[Notification], int]:
-        steps = await self._journal.read_batches(
+        batches = await self._journal.read_batches(
             head.session_id, agent=head.agent, after=after, limit=PAGE_SIZE
         )
         found: list[Notification] = []
         number = after
-        for step in steps:
-            for number, record in enumerate(step.records, step.first):
+        for batch in batches:
+            for number, record in enumerate(batch.records, batch.first):
                 if number > after and isinstance(record, _NOTIFIED):
-                    found += await self._notifications(head, number, record, step.at or 0.0)
+                    found += await self._notifications(head, number, record, batch.at or 0.0)
         return found, max(number, after)
 
     async def _notifications(

@@ -533,7 +533,7 @@ class GroupedJournal(StoredJournal):
             )
         if epoch != self._epoch:
             raise Fenced(
-                f"this process no longer owns the journal in epoch {epoch}, because the current epoch is {self._epoch}: the step was "
+                f"this process no longer owns the journal in epoch {epoch}, because the current epoch is {self._epoch}: the records were "
                 "not written"
             )
 

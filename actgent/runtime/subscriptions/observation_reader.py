@@ -294,13 +294,13 @@ async def list_observations(
     view, found = ObservationView(), list[Observed]()
     names = await _preload(journal, key, view, after)
     while len(found) < limit:
-        steps = await journal.read_batches(key.session_id, agent=key.agent, after=after, limit=PAGE_RECORDS)
-        if not steps:
+        batches = await journal.read_batches(key.session_id, agent=key.agent, after=after, limit=PAGE_RECORDS)
+        if not batches:
             break
-        for step in steps:
-            for item in names.number_records(step, after):
+        for batch in batches:
+            for item in names.number_records(batch, after):
                 found += filter(observation_filter.takes, view.read(item))
-        after = steps[-1].last
+        after = batches[-1].last
     return tuple(found[:limit])
 
 
@@ -311,13 +311,13 @@ async def _preload(journal: Journal, key: SessionKey, view: ObservationView, num
     """
     names = TurnAssigner()
     begin = max(0, number - PAGE_RECORDS)
-    steps = (
+    batches = (
         ()
         if not number
         else await journal.read_batches(key.session_id, agent=key.agent, after=begin, limit=number - begin)
     )
-    for step in steps:
-        for item in names.number_records(step, begin):
+    for batch in batches:
+        for item in names.number_records(batch, begin):
             if item.number <= number:
                 deque(view.read(item), maxlen=0)
     return names

@@ -37,8 +37,8 @@ from actgent.sessions.subscriptions import (
 )
 from actgent.support.common_mistake_hints import hints_for_readers
 
-MAX_STEP_RECORDS = 100
-"""Maximum number of records that `receive_step` returns. The records of larger steps are received one by one."""
+MAX_BATCH_RECORDS = 100
+"""Maximum number of records that `receive_batch` returns. The records of larger batches are received one by one."""
 PAGE_RECORDS = 500
 """Maximum number of records per read of the journal."""
 FIRST_PAGE_RECORDS = 16
@@ -147,10 +147,10 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
             self._add_feed_item(received)
         return item
 
-    def receive_step(self) -> WrittenBatch | None:
-        """Return the next step (records that the journal wrote together) of the feed, and mark its records as received.
+    def receive_batch(self) -> WrittenBatch | None:
+        """Return the next batch (records that the journal wrote together) of the feed, and mark its records as received.
 
-        Return None if the feed has no complete step of at most `MAX_STEP_RECORDS` records. Items may still be available from
+        Return None if the feed has no complete batch of at most `MAX_BATCH_RECORDS` records. Items may still be available from
         `receive_now`.
 
         Raises:
@@ -163,7 +163,12 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
             return None
         item, names = self._next_item_nowait(), self._names
         is_next = isinstance(item, WrittenBatch) and item.first == self.cursor + 1
-        if isinstance(item, WrittenBatch) and is_next and names and 0 < len(item.records) <= MAX_STEP_RECORDS:
+        if (
+            isinstance(item, WrittenBatch)
+            and is_next
+            and names
+            and 0 < len(item.records) <= MAX_BATCH_RECORDS
+        ):
             for record, _ in names.turns(item):
                 if type(record) in _ENDING:
                     self._note_received(record)
@@ -221,12 +226,12 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         key = self._key
         if self._names is None:
             self._names = TurnAssigner(await _find_turn(self._journal, key, self.cursor))
-        steps = await self._journal.read_batches(
+        batches = await self._journal.read_batches(
             key.session_id, agent=key.agent, after=self.cursor, limit=PAGE_RECORDS
         )
-        for step in steps:
-            self._ready.extend(self._names.number_records(step, self.cursor))
-        self._is_behind = bool(steps)
+        for batch in batches:
+            self._ready.extend(self._names.number_records(batch, self.cursor))
+        self._is_behind = bool(batches)
 
     async def _read_feed(self) -> None:
         try:
@@ -331,15 +336,15 @@ async def read_past(
     """
     names = TurnAssigner(await _find_turn(journal, key, after))
     while after < last:
-        steps = await journal.read_batches(key.session_id, agent=key.agent, after=after, limit=PAGE_RECORDS)
-        if not steps:
+        batches = await journal.read_batches(key.session_id, agent=key.agent, after=after, limit=PAGE_RECORDS)
+        if not batches:
             return
-        for step in steps:
-            for item in list(names.number_records(step, after)):
+        for batch in batches:
+            for item in list(names.number_records(batch, after)):
                 if item.number > last:
                     return
                 yield item
-            after = step.last
+            after = batch.last
 
 
 @asynccontextmanager

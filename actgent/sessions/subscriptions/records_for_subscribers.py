@@ -215,15 +215,15 @@ class TurnAssigner:
         self._messages = {turn}
         """Ids of the messages that the open turn answers."""
 
-    def number_records(self, step: WrittenBatch, after: int) -> Iterator[FollowedRecord]:
+    def number_records(self, batch: WrittenBatch, after: int) -> Iterator[FollowedRecord]:
         """Yield the records of a written batch with a number above `after`, each with its record number, time and turn id."""
-        for number, (record, turn) in enumerate(self.turns(step), step.first):
+        for number, (record, turn) in enumerate(self.turns(batch), batch.first):
             if number > after:
-                yield FollowedRecord(number=number, at=step.at, turn=turn, record=record)
+                yield FollowedRecord(number=number, at=batch.at, turn=turn, record=record)
 
-    def turns(self, step: WrittenBatch) -> list[tuple[Record, str]]:
+    def turns(self, batch: WrittenBatch) -> list[tuple[Record, str]]:
         """Return the records of a written batch, each with the id of its turn. The id is empty for records outside of a turn."""
-        records, found = step.records, list[tuple[Record, str]]()
+        records, found = batch.records, list[tuple[Record, str]]()
         for following, record in enumerate(records, 1):
             if type(record) is MessageAppendedRecord:
                 self._begin(record, records[following:])

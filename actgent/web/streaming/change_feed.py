@@ -34,7 +34,7 @@ BATCH_SECONDS = 1.0
 AGENTS_INTERVAL_SECONDS = 5.0
 """Seconds between two reads of the agents' statistics if the journal does not change."""
 FEED_CAPACITY = 10_000
-"""Maximum number of journal steps queued for one client."""
+"""Maximum number of journal batches (records written together) queued for one client."""
 MAX_BATCH_CHANGES = 1000
 """Maximum number of changes in a batch; a larger batch is replaced by `resync`."""
 

@@ -196,7 +196,7 @@ class SessionBroadcast:
         if self._is_changed:
             self._update_names()
         wanted = self._immediate
-        for each in records:  # called for each step of each session
+        for each in records:  # called for each batch of each session
             if (
                 wanted is None
                 or type(each) is SessionClosedRecord
@@ -345,8 +345,8 @@ def _collect(broadcast: SessionBroadcast, encoder: EventEncoder, follower: Sessi
     """
     has_grown = False
     while not broadcast.is_large:
-        if (step := follower.receive_step()) is not None:
-            broadcast.add(encoder, step.first, step.records, step.at or 0.0)
+        if (batch := follower.receive_batch()) is not None:
+            broadcast.add(encoder, batch.first, batch.records, batch.at or 0.0)
         elif (item := follower.receive_now()) is None:
             break
         elif isinstance(item, FollowedRecord):
@@ -445,21 +445,21 @@ class SessionEventStream:
 
     async def _catch_up(self, frames: FrameQueue, encoder: EventEncoder, wire: StreamWriter) -> bool:
         """Write the events of journal records that were not written yet. Return True if the session was closed."""
-        while steps := await self.journal.read_batches(
+        while batches := await self.journal.read_batches(
             self.key.session_id, agent=self.key.agent, after=frames.seen, limit=PAGE_SIZE
         ):
-            events = [each for step in steps for each in _encode_step(step, encoder, frames)]
-            frames.seen = steps[-1].last
+            events = [each for batch in batches for each in _encode_batch(batch, encoder, frames)]
+            frames.seen = batches[-1].last
             await wire(b"".join(data for _, data in to_frames(events)))
             if any(each.name == "closed" for each in events):
                 return True
         return False
 
 
-def _encode_step(step: WrittenBatch, encoder: EventEncoder, frames: FrameQueue) -> Iterator[SessionEvent]:
+def _encode_batch(batch: WrittenBatch, encoder: EventEncoder, frames: FrameQueue) -> Iterator[SessionEvent]:
     """Yield the events of newly written records that the client accepts."""
-    for number, record in enumerate(step.records, step.first):
+    for number, record in enumerate(batch.records, batch.first):
         if frames.accepts(event_names(record)):
-            yield from encoder.encode(number, record, step.at or 0.0)
+            yield from encoder.encode(number, record, batch.at or 0.0)
         else:
             encoder.skip(number, record)

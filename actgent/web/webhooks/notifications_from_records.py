@@ -50,9 +50,9 @@ class Notification:
     """Additional HTTP headers of the request."""
 
 
-def has_notification(step: WrittenBatch) -> bool:
+def has_notification(batch: WrittenBatch) -> bool:
     """Return True if one of the newly written records may need a notification by a webhook."""
-    return any(isinstance(record, _NOTIFIED) and _event_of(record) for record in step.records)
+    return any(isinstance(record, _NOTIFIED) and _event_of(record) for record in batch.records)
 
 
 def _event_of(record: Record) -> str | None:
@@ -77,16 +77,16 @@ async def read_notifications(
     """
     key = head.key
     encoder = await encoder_at(journal, key, after)
-    steps = await journal.read_batches(key.session_id, agent=key.agent, after=after, limit=PAGE_SIZE)
+    batches = await journal.read_batches(key.session_id, agent=key.agent, after=after, limit=PAGE_SIZE)
     notifications: list[Notification] = []
     number = after
-    for step in steps:
-        for number, record in enumerate(step.records, step.first):
-            encoded = [] if number <= after else encoder.encode(number, record, step.at or 0.0)
+    for batch in batches:
+        for number, record in enumerate(batch.records, batch.first):
+            encoded = [] if number <= after else encoder.encode(number, record, batch.at or 0.0)
             event = _event_of(record) if encoded else None
             is_reported = head.parent_id is None or event == "approval"
             if event is not None and event in events and is_reported:
-                notifications += [_notification(head, event, each, step.at or 0.0) for each in encoded]
+                notifications += [_notification(head, event, each, batch.at or 0.0) for each in encoded]
     return notifications, max(number, after)
 
 
@@ -114,8 +114,10 @@ async def last_record_before(journal: Journal, head: SessionSummary, at: float) 
     last = head.records
     while last > 0:
         start = max(0, last - PAGE_SIZE)
-        steps = await journal.read_batches(head.session_id, agent=head.agent, after=start, limit=last - start)
-        before = [step.last for step in steps if step.at is None or step.at < at]
+        batches = await journal.read_batches(
+            head.session_id, agent=head.agent, after=start, limit=last - start
+        )
+        before = [batch.last for batch in batches if batch.at is None or batch.at < at]
         if before:
             return min(before[-1], head.records)
         last = start

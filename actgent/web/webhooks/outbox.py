@@ -110,7 +110,7 @@ def _retry_after(text: str) -> float:
 MAX_STREAMS = 10_000
 """Maximum number of sessions with pending notifications."""
 FEED_CAPACITY = 10_000
-"""Maximum number of journal steps queued for the outbox."""
+"""Maximum number of journal batches (records written together) queued for the outbox."""
 JOURNAL_RETRY_SECONDS = 1.0
 """Seconds before a failed read of the journal is retried."""
 MAX_LISTED_RETRIES = 100
@@ -142,7 +142,7 @@ class Outbox:
         self._redelivered: set[str] = set()
         """Ids of failed notifications that are being sent again."""
         self._last_at = 0.0
-        """Unix time in seconds of the last step received from the feed."""
+        """Unix time in seconds of the last batch received from the feed."""
         self._is_complete = False
         """True if each session with pending notifications has a stream in memory."""
         self._is_full = False
@@ -197,7 +197,7 @@ class Outbox:
                 await self._remove(item.key)
             elif not is_internal(item.key):
                 self._last_at = item.at or self._last_at
-                await self._add_step(item)
+                await self._add_batch(item)
             await self._cursors.compact()
         except FeedLagged:
             self._request_scan()
@@ -217,17 +217,17 @@ class Outbox:
         if (stream := self._streams.pop(key, None)) is not None:
             stream.is_erased = True
 
-    async def _add_step(self, step: WrittenBatch) -> None:
-        if not self._may_notify(step):
+    async def _add_batch(self, batch: WrittenBatch) -> None:
+        if not self._may_notify(batch):
             return
-        if (stream := self._streams.get(step.key)) is not None:
-            stream.last = max(stream.last, step.last)
+        if (stream := self._streams.get(batch.key)) is not None:
+            stream.last = max(stream.last, batch.last)
         elif not self._is_complete:
-            head = await self._journal.head(*step.key)
+            head = await self._journal.head(*batch.key)
             if head is not None and not self._is_full:
                 await self._add_session(head)
-        elif (target := await self._target_of(step.key)) is not None:
-            self._add(DeliveryStream(step.key, target, step.first - 1, step.last))
+        elif (target := await self._target_of(batch.key)) is not None:
+            self._add(DeliveryStream(batch.key, target, batch.first - 1, batch.last))
 
     def _add(self, stream: DeliveryStream) -> None:
         if (existing := self._streams.get(stream.key)) is not None:
@@ -309,9 +309,9 @@ class Outbox:
                 )
         return wanted
 
-    def _may_notify(self, step: WrittenBatch) -> bool:
+    def _may_notify(self, batch: WrittenBatch) -> bool:
         """Return True if newly written records include one that may need a notification. Subclasses may report other records."""
-        return has_notification(step)
+        return has_notification(batch)
 
     async def _read_page(
         self, head: SessionSummary, after: int, events: Sequence[str]

@@ -168,12 +168,12 @@ async def test_reader_of_whole_steps_gets_long_steps_record_by_record(runtime, j
     async with session.follow(after=1) as follower:
         await follower.wait_for_news()
         await journal.commit(Entry(session_id="s", agent="a", records=changes), epoch=journal.epoch_of("s"))
-        assert follower.receive_step() is None
+        assert follower.receive_batch() is None
         followed = [follower.receive_now() for _ in changes]
         assert [each.record for each in followed] == list(changes)
         await journal.delete("s", agent="a")
         await trio.testing.wait_all_tasks_blocked()
-        assert follower.receive_step() is None
+        assert follower.receive_batch() is None
         with pytest.raises(trio.EndOfChannel):
             follower.receive_now()
 
@@ -392,7 +392,7 @@ async def test_no_delta_arrives_after_the_end_of_a_stopped_turn():
             await session.interrupt()
             await session.wait_idle()
             kinds = []
-            while (step := follower.receive_step()) is not None:
+            while (step := follower.receive_batch()) is not None:
                 kinds += [type(each) for each in step.records]
             assert follower.receive_now() is None
     assert kinds[-1] is MessageEndRecord
@@ -417,7 +417,7 @@ async def test_no_delta_arrives_after_its_answer_record():
                 await gated.send.send(None)
             await trio.testing.wait_all_tasks_blocked()
             kinds = []
-            while (step := follower.receive_step()) is not None:
+            while (step := follower.receive_batch()) is not None:
                 kinds += [type(each) for each in step.records]
             assert follower.receive_now() is None
             is_read.set()
@@ -468,7 +468,7 @@ async def test_a_step_that_was_read_is_not_received_again(runtime):
         last = (await records_of(follower, 6))[-1]
         await follower.wait_for_news()
         while follower.has_news:
-            assert follower.receive_step() is None
+            assert follower.receive_batch() is None
             assert follower.receive_now() is None
         assert follower.cursor == last.number == 6
 
