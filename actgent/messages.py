@@ -683,8 +683,8 @@ class Message(TextFromParts, Serializable):
     metadata: Mapping[str, Any] = attrs.field(default=NO_METADATA, hash=False)
     """Data of the sender for programs. It is stored with the message and never shown to a model."""
     text_calls: tuple[ToolCall, ...] = ()
-    """Tool calls that the model wrote as text, because it did not use the tool API. This message has their results.
-    A call through the tool API is a part of the model's answer instead.
+    """Tool calls whose results this message contains, if the model wrote the calls as text.
+    Other calls are parts of the model's answer.
     """
     origin: str = ""
     """Names of the untrusted sources (tools, toolsets) whose text the message may repeat, such as `page, memories`; empty if

@@ -46,8 +46,7 @@ class _LoadedFile:
 async def open_program(target: str) -> AsyncGenerator[tuple[Agent, bool], None]:
     """Yield the agent of `FILE.py` or `FILE.py:NAME`, and True if the file's main function runs the agent.
 
-    Such a main function is stopped at its first conversation with the agent, and is cancelled when the `async with`
-    block exits.
+    A main function that runs the agent waits from its first call to the agent on. The end of the `async with` block cancels it.
 
     Raises:
         ConfigurationError: The file or the agent is missing, or the file cannot be run.

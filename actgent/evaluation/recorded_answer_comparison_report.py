@@ -165,7 +165,7 @@ class DecisionReport:
     decisions: tuple[ComparedDecision, ...]
     """Compared decisions, ordered by session, variant and record."""
     unreached: tuple[UnreachedDecisions, ...]
-    """Sessions whose recorded decisions were not all reached, ordered by session and variant."""
+    """Sessions whose replay ended before their last recorded decision, ordered by session and tested variant."""
     variants: tuple[str, ...]
     """Names of the compared models and prompts."""
     sessions: int

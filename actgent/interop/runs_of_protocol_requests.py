@@ -350,7 +350,10 @@ async def create_session(
 
 
 def with_system_layer(session: Session, options: TurnOptions | None) -> TurnOptions | None:
-    """Return turn options whose `tail` is added to the system prompt, unless the prompt depends on the session's state."""
+    """Move the text `options.tail` of a request from the end of the conversation to the end of the system prompt.
+
+    Return the new options, or the same options if the system prompt depends on the session's state.
+    """
     if options is None or not options.tail:
         return options
     prompts, system = services_of(session).running.core.prompts, context_of(session).conversation.system

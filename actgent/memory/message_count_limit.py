@@ -35,7 +35,7 @@ class LimitedView(ModelView):
     Each has two values: the number of shown messages that it became, and True if it is an answer.
     """
     _parts: list[int] = attrs.field(factory=list)
-    """Sizes of the earlier turns as two numbers per turn: shown messages before the turn's final answer, and shown messages from the final answer on."""
+    """Two message counts per earlier turn, one after the other: messages before the turn's final answer, and messages from the final answer on."""
     _turn_message: ChatMessage | None = None
     """The message that began the current turn."""
     _notices: list[tuple[str, ChatMessage]] = attrs.field(factory=list)

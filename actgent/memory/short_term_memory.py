@@ -289,9 +289,9 @@ class ShortTermView(FieldRepr, ModelView):
             self._make_room(self._room)
 
     def _mark_answered(self, parts: tuple[Part, ...]) -> None:
-        """Change the role of the newest message to assistant, because the model has answered it now.
+        """Show the newest message, which the agent itself wrote, as a message of the assistant from now on. `parts` replaces its parts.
 
-        The message is one that the agent itself wrote. `parts` replaces its parts.
+        The model read the message as a user message once, and has answered it.
         """
         answer, last = ChatMessage("assistant", parts), self._chat[-1]
         self._chat = [*self._chat[:-1], answer]

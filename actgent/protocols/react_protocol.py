@@ -152,7 +152,7 @@ def _reason(value: Any) -> str | None:
 
 
 def _user_text(action: dict[str, Any]) -> str | None:
-    """Return the text for the user in a direct response: its description, or the text of its content; None without a text."""
+    """Return the text for the user in an answer without tool calls: `response_description`, else the text in `response_content`. None if both are empty."""
     described = action.get("response_description")
     if isinstance(described, str) and described.strip():
         return described

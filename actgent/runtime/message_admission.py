@@ -640,7 +640,8 @@ async def _join_earlier(
 ) -> None:
     """Let `future` receive the outcome of the earlier message that has the same id as `message`.
 
-    If the contents of the two messages differ, log a warning, unless `is_granted` is set.
+    If the contents of the two messages differ, log a warning. With `is_granted`, the message is the result of a tool or task, which may
+    have another text when it is repeated; then log nothing.
     """
     if not is_granted:  # the repeated result of a tool or task may have another text
         _warn_of_other_content(context, message)

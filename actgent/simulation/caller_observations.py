@@ -93,7 +93,7 @@ class CallerObservations:
     children_left_open: set[tuple[str, str]] = attrs.field(factory=set)
     """Agents and ids of the child sessions that a close has left open, because their agents were not running."""
     open_in_journal: set[tuple[str, str]] = attrs.field(factory=set)
-    """Agents and ids of the sessions that are open in the journal at the end."""
+    """Agents and ids of the sessions that are open in the journal at the end of the simulated run."""
     decisions: dict[str, list[tuple[str, str, str]]] = attrs.field(factory=dict)
     """Session id, call id and kind of each decision whose `answer()` returned, by approval id."""
     timed_states: dict[str, tuple[str, str]] = attrs.field(factory=dict)
@@ -152,9 +152,9 @@ class CallerObservations:
         return self._eras.get(root, 0) if root else 2 * sum(eras) + any(each % 2 for each in eras)
 
     def is_valid(self, session_id: str, era: int) -> bool:
-        """Return True if no deletion of the session overlaps a call that began in the era `era` and ends now.
+        """Return True if the result of a call may be recorded, because no deletion of the session overlapped the call.
 
-        The result of a call that overlaps a deletion must not be recorded.
+        `era` is the number of begun and ended deletions of the session at the start of the call. The call ends now.
         """
         return era % 2 == 0 and era == self.era(session_id)
 

@@ -186,10 +186,9 @@ class Storage:
                 yield key, parent.session_id
 
     def fault(self, operation: str = "journal") -> Exception | None:
-        """Decide at random if an operation of the journal fails. Return the error to raise; None if it succeeds.
+        """Decide at random if an operation of the journal fails. Return the error to raise, or None if the operation succeeds.
 
-        Some failures begin an outage, in which most operations fail. `operation` names the operation and its random
-        choice.
+        A failure begins an outage, in which most operations fail. `operation` is the name of the operation in the list of random choices.
         """
         choices, is_broken = self.world.choices, self.world.now < self._broken_until
         if is_broken and self._is_full and operation == "erasure":

@@ -293,7 +293,7 @@ class _Run:
                 self._report(f"aclose() of {session_id} began in life {number}, but did not complete in it")
 
     def _check_stored(self, heads: Mapping[SessionKey, Head]) -> None:
-        """Report each stored session whose state is wrong, because a crash could happen at this moment.
+        """Report each stored session whose state would be wrong after a crash at this moment.
 
         `heads` are the newest stored rows of all sessions.
         """

@@ -126,7 +126,7 @@ def _factory_of(field: "attrs.Attribute[Any]") -> Any:
     converter: Any = field.converter
     if isinstance(converter, attrs.Converter) or (converter is not None and not field.init):
         raise TypeError(
-            f"{field.name!r} has an attrs.Converter, or a converter but no parameter, which is not supported"
+            f"{field.name!r} has a converter that is not supported: an attrs.Converter, or the converter of a field with init=False"
         )
     if not field.init and field.default is attrs.NOTHING:
         raise TypeError(f"{field.name!r} has neither a parameter nor a default")

@@ -99,8 +99,8 @@ def build_registry(
 ) -> tuple[tuple[Toolset, ...], ToolRegistry]:
     """Build an agent's tool registry. Return the toolsets among the items of `tools=`, and the registry.
 
-    The registry reserves positions for the tools of the toolsets. If a toolset may change, it also gets `find_tools` and
-    `call_tool`. `mapped` are the names of the tools that instructions are mapped to.
+    The tools of toolsets are added when the agent starts, at the positions of their toolsets. If the tools of a toolset may change, the
+    registry also has `find_tools` and `call_tool`. `mapped` are the names of the tools that instructions are mapped to.
 
     Raises:
         ConfigurationError: A tool is invalid, two toolsets have the same name, or a toolset has no name.

@@ -1155,7 +1155,7 @@ class EvaluatedCase(TypedDict):
     name: str
     """Name of the case."""
     variant: str
-    """Name of the variant."""
+    """Name of the tested variant of the agent, for example of a model."""
     input: Sequence[str]
     """Messages that the case sends to the agent, in order."""
     expected: JSONValue

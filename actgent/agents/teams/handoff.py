@@ -176,7 +176,7 @@ class AgentReceivers(FieldRepr):
     """Guards of the agent that hands sessions over."""
 
     def must_answer(self, turn: Turn) -> bool:
-        """Return True if the turn's message is from a user and its session is handed off to another agent."""
+        """Return True if the agent of the handoff must answer this turn: the message is from a user, and the session is handed off."""
         context = turn.session
         return turn.message.sender.kind == "user" and handoff_in(context.seen_state).agent in self.tools
 

@@ -119,5 +119,5 @@ def check_context_options(session: str | None, step: int | None, code: str | Non
         raise ConfigurationError("--context requires a session: pass the session id after the journal")
     if (step is None) is not (code is None):
         raise ConfigurationError(
-            "--step and --code require each other: the agent's code rebuilds the model request of that record"
+            "--step N and --code require each other: the agent's code rebuilds the model request of record N"
         )

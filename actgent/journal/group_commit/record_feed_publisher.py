@@ -89,10 +89,9 @@ class _Stored:
         return tuple(resolve(records)) if any(map(refers, records)) else records
 
     def _with_original_values(self, records: tuple[Record, ...]) -> tuple[Record, ...]:
-        """Return the decoded records with the whole values of state changes, taken from the original records.
+        """Return decoded records in which each state change has whole values instead of differences to earlier values.
 
-        The stored records have only differences to earlier values. Readers share the whole values and must not change
-        them.
+        The values come from `original_records`. All readers get the same objects, and must not change them.
         """
         if len(self.original_records) != len(records):
             return records

@@ -51,7 +51,7 @@ class Call:
     reserved_total: Cost = NO_COST
     """Value of `ModelState.total` directly after the call was admitted."""
     counted_total: Cost = NO_COST
-    """Value of `ModelState.counted` when the call was admitted."""
+    """Value of `ModelState.counted` (the usage that the provider has certainly counted) when the call was admitted."""
     settled: Cost = NO_COST
     """Value of `ModelState.total` at the time at which the provider had certainly received this call."""
     task: object = None

@@ -93,7 +93,7 @@ class SessionLifecycle:
         self.runner.dead_letter(letter)
 
     def check_open(self, context: SessionContext) -> None:
-        """Raise if the session is closed, or if the agent accepts no messages of the calling task."""
+        """Raise if the session is closed, or if the agent does not run. A stopping agent still accepts messages from its own handlers and tools."""
         if context.closed:
             raise context.refusal
         self.runner.check_accepts()

@@ -25,7 +25,7 @@ class CallOptions(FieldRepr):
     protocol: Protocol
     """Protocol of the turn: writes the prompt and parses the model's answers."""
     model: str | None = None
-    """Role of the model for all calls of the turn; None lets the protocol choose."""
+    """Role of the model, such as `smart`, for all model calls of the turn. With None, the agent's protocol chooses the role of each call."""
     temperature: float | None = None
     """Sampling temperature; None is the default of the provider."""
     max_tokens: int | None = None

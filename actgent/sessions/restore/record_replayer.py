@@ -201,7 +201,7 @@ class RecordReplayer:
                 self._is_closed = True
 
     def _begin_turn(self, record: MessageAppendedRecord) -> None:
-        """Begin the turn of an appended message, or resume the turn that the record repeats."""
+        """Begin the turn of an appended message. If the record marks a repeated start (`is_repeated`), continue the turn that has already begun."""
         unkept, self._unkept = self._unkept, None
         if record.is_repeated:
             self._turn = unkept or TurnCheckpoint(record.message_id)

@@ -69,9 +69,9 @@ def is_backtracking(pattern: str) -> bool:
 
 
 def backtracks_for(tries: int) -> int:
-    """Return the maximum number of backtracking steps of a regular expression for one text, as a power of ten.
+    """Return the maximum number of backtracking steps for matching one text with one regular expression: 10, 100, 1,000 and so on.
 
-    `tries` is the number of texts of a value, multiplied by the number of patterns; more tries lower the limit.
+    `tries` is the number of matches that the validation of a value needs: its texts times its patterns. More matches lower the limit.
     """
     backtracks = MAX_TEXT_BACKTRACKS
     while backtracks > MIN_TEXT_BACKTRACKS and backtracks * tries > MAX_BACKTRACKS:

@@ -77,7 +77,7 @@ def _repair_message(item: Any) -> mcp_types.JSONRPCMessage:
         )
     else:
         if number is None and error is None:
-            raise ValueError("neither a request nor a response")
+            raise ValueError("the JSON-RPC message is neither a request nor a response")
         reason = "the response has no result object" if error is None else str(error)
         fixed = error_response(number, reason)
     return mcp_types.jsonrpc_message_adapter.validate_python(fixed, by_name=False)

@@ -160,8 +160,8 @@ class MCPConnection:
     ) -> str | list[str | Medium]:
         """Run a tool of the server. Cancelling the call notifies the server.
 
-        `on_meta` receives the `_meta` member of the result, also if the tool failed. `sources` has the untrusted sources of the
-        turn of the call. The server receives them as a label in `_meta.ifc` of the request.
+        `on_meta` receives the `_meta` member of the result, also if the tool failed. `sources` names the untrusted sources whose text
+        the turn has read. The request sends them to the server as an information-flow label, in `_meta.ifc`.
 
         Raises:
             ApprovalRequired: The server asks a question; the call runs again with the answer.

@@ -225,7 +225,7 @@ class MessageProgress:
     _waits_for: tuple[str, ...] = ()
     """Ids of the undecided approvals and client-executed tool calls for which the turn is suspended."""
     _label: Label = TRUSTED
-    """Combined untrusted sources and permitted readers of all messages and outcomes of the turn."""
+    """Information-flow label of the turn: the untrusted sources of all its messages, and the users who may read all of them."""
 
     def apply(self, number: int, record: Record) -> None:
         """Update the progress of the message from a record. Records that were already applied are ignored."""
