@@ -184,7 +184,7 @@ class Reject(Serializable):
     """Decision: do not run the tool. The model receives the reason."""
 
     reason: str = attrs.field(default="", validator=_text)
-    """Reason for the model; empty if not given."""
+    """Reason for the decision, which the model reads; empty if not given."""
 
 
 @attrs.frozen(repr=False)
@@ -194,7 +194,7 @@ class Edit(Serializable):
     arguments: Mapping[str, Any] = attrs.field(validator=_mapping)
     """New arguments of the call. They replace all original arguments."""
     reason: str = attrs.field(default="", validator=_text)
-    """Reason for the model; empty if not given."""
+    """Reason for the decision, which the model reads; empty if not given."""
 
 
 @attrs.frozen(repr=False)

@@ -218,7 +218,7 @@ class AgentDeps(FieldRepr):
     def missing(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None:
         """Return the error for a session whose next turn needs deps that are not set; None if the turn can run.
 
-        `was_given` is True if the program passed deps to the session or its run before a restart. Then the
+        `was_given` is True if the program passed deps to this session, or to the message, before the process restarted. Then the
         program must pass them again, even if the agent has default deps.
         """
         session = session_of_context(context)

@@ -236,7 +236,7 @@ class Node:
         self._runtime.clock.correct(seconds)
 
     def _note_released(self, session_id: str) -> None:
-        """Deliver the pending messages of a session, because the quarantine has released it."""
+        """Deliver the pending messages of a session that is no longer in quarantine (held back after repeated deaths of its nodes)."""
         self._note_pending(self.journal.partition_of(session_id))
 
     def note_lost(self, lost: Mapping[int, int]) -> None:

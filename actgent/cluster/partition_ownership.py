@@ -218,9 +218,9 @@ class Ownership:
     # --- commands of the operator ------------------------------------------------------------
 
     def drain_all(self) -> list[PartitionCommand]:
-        """Start to drain all recovered partitions, and return the commands.
+        """Start to drain (finish and release) all recovered partitions. Return the commands that the node must execute.
 
-        The others are drained after their recovery.
+        The other partitions are drained after their recovery.
         """
         self.is_leaving = True
         return [self._start_drain(each) for each in self.serving()]

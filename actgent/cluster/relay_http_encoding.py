@@ -188,7 +188,9 @@ class MessageReader:
         while (end := self._buffer.find(b"\r\n\r\n", searched)) < 0:
             searched = max(0, len(self._buffer) - 3)
             if len(self._buffer) > MAX_HEAD_BYTES:
-                raise MalformedMessage(f"a head has more than {MAX_HEAD_BYTES} bytes")
+                raise MalformedMessage(
+                    f"the header section of an HTTP message has more than {MAX_HEAD_BYTES} bytes"
+                )
             if not await self._receive():
                 if self._buffer:
                     raise MalformedMessage("the connection ended before all headers were received")

@@ -33,7 +33,7 @@ class ComparedDecision:
     step: int
     """Number of the journal record with the recorded answer, from 1."""
     variant: str
-    """Name of the model and prompt."""
+    """Name of the tested variant, which is a combination of a model and a prompt."""
     recorded: AnswerReading
     """Parsed content of the recorded answer."""
     answered: AnswerReading | None = None
@@ -124,7 +124,7 @@ class UnreachedDecisions:
     agent: str
     """Name of the session's agent."""
     variant: str
-    """Name of the model and prompt."""
+    """Name of the tested variant, which is a combination of a model and a prompt."""
     count: int
     """Number of decisions that were not reached."""
     reason: str

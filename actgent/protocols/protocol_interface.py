@@ -77,7 +77,7 @@ class Instruction(FieldRepr):
     """A named type of model answer, as the developer describes it."""
 
     name: str
-    """Name that the model writes as the type of its answer; unique among the agent's instructions and types."""
+    """Name that the model writes in the field for the type of its answer; unique among the answer types that the agent allows."""
     description: str = ""
     """Description of when the model should answer with this type."""
     schema: Mapping[str, Any] | None = attrs.field(default=None, converter=read_schema)

@@ -385,7 +385,7 @@ class _Disk(apsw.VFS):
     def note_write(self, path: Path, offset: int, data: bytes) -> None:
         """Record a write to the file `path` that is not synced yet, so that a power failure can lose it.
 
-        Does nothing in a simulated process without a power failure.
+        Does nothing if the plan of this simulated process has no power failure.
         """
         if not self.storage.power_cut_at:
             return

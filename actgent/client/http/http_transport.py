@@ -291,5 +291,5 @@ async def _read(answer: httpx2.Response) -> bytes:
     async for chunk in answer.aiter_bytes():
         data += chunk
         if len(data) > MAX_ANSWER_BYTES:
-            raise EventTooLarge(f"the response must have at most {MAX_ANSWER_BYTES} bytes")
+            raise EventTooLarge(f"a response of the server must have at most {MAX_ANSWER_BYTES} bytes")
     return bytes(data)
