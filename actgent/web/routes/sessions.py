@@ -319,7 +319,7 @@ async def close(call: HTTPCall) -> Response:
     """Close a session and its child sessions. If the session is already closed, close its open child sessions."""
     head, access = await call.head(), call.gateway.access
     if head.closed:
-        await close_below(head.key, access.journal, access.opener)
+        await close_below(head.key, access.journal, access.runtime.agents.opener)
     else:
         try:
             session = await call.session()
