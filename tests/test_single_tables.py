@@ -122,8 +122,13 @@ REQUIREMENTS = "docs/specification.md"
     ids=["protocols", "limits"],
 )
 def test_additions_touch_few_files(names, places):
-    """A new protocol needs four files: its module, the table and two pages. A new limit needs its field, two pages and its user."""
+    """A new protocol needs four files: its module, the table and two pages. A new limit needs its field, two pages and its user.
+
+    The pages name all protocols and limits.
+    """
     assert listing(names, least=len(names) // 2 + 1) == places
+    pages = {place for place in places if place.endswith(".md")} - {REQUIREMENTS}
+    assert {page: missing for page in pages if (missing := names - words(ROOT / page))} == {}
 
 
 def test_a_limit_that_counts_usage_touches_few_files():

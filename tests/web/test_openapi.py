@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import TypedDict
 
 import httpx2
@@ -22,6 +23,8 @@ from actgent.web.routes.openapi import document_of
 
 from .conftest import find_document, make_agents
 
+ROOT = Path(__file__).parents[2]
+
 
 async def test_openapi_document_has_each_endpoint(served):
     """Each endpoint is an operation with parameters, scope, responses and a unique id."""
@@ -38,6 +41,13 @@ async def test_openapi_document_has_each_endpoint(served):
         assert each["summary"], path
         assert ("requestBody" in each) == (verb in ("post", "put", "patch"))
     assert document["openapi"] == "3.1.0"
+
+
+def test_the_guide_lists_each_endpoint():
+    """The guide shortens the path of a single object of a list to `.../{s}`."""
+    guide = (ROOT / "docs/guides/gateway.md").read_text(encoding="utf-8")
+    paths = {re.sub(r"(?<=.)/\{\w+\}$", "", each.path) for each in ENDPOINTS}
+    assert {path for path in paths if path not in guide} == set()
 
 
 async def test_document_states_required_bodies_and_parameters(serving):
