@@ -1198,9 +1198,9 @@ class Agent(Generic[DataT_co, DepsT]):
     def _complete_tools(self) -> None:
         """Add the tools that the modes need, and `read_result` if the limits store oversized results."""
         if self.modes is not None:
-            from actgent.modes.mode_tools import equip  # noqa: PLC0415 - compiles ten tools, which takes 15 ms
+            from actgent.modes.mode_tools import add_mode_tools  # noqa: PLC0415 - compiles ten tools, which takes 15 ms
 
-            equip(self.tools, self.modes)
+            add_mode_tools(self.tools, self.modes)
         if self.limits.kept_characters:
             offer_read_result(self.tools)
 

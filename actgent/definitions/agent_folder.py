@@ -1,4 +1,4 @@
-"""Reading and validation of an agent's folder.
+"""Reading and validation of an agent folder, which defines an agent by text files.
 
     tutor/
       brain.md             profile and settings (front matter; `name` defaults to the name of the folder), and further text of
@@ -136,7 +136,7 @@ class AgentFolder:
     policy: Policy | None = None
     """Checks of tool calls that depend on untrusted text; None checks nothing."""
     tool_names: tuple[str, ...] | None = None
-    """Names of those tools in `code` that the agent has; None means all of them."""
+    """Names of the tools in `code` that the agent has; None: all tools in `code`."""
     code: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     """Source code of `tools.py` and `tools/*.py`, by path."""
     documents: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
@@ -173,7 +173,7 @@ def read_folder(path: str | os.PathLike[str], *, tools: Iterable[str] = ()) -> A
 
 @attrs.define
 class _Reading:
-    """Reader of one agent's folder, which continues after errors and collects all of them."""
+    """Reads one agent folder. It continues after errors, and collects all errors in `problems`."""
 
     folder: Folder
     problems: list[InvalidFile]
@@ -381,9 +381,9 @@ class _Reading:
         return self._parse_instruction(path, document, self._name(key, path, document), tools)
 
     def _name(self, key: str | None, path: str, document: Document) -> str:
-        """Return the name of an instruction.
+        """Return the name of an instruction: the first that is set of `instructionName` in its file, `key`, `name`, and the file name.
 
-        It is `instructionName` of the file, else the key in brain.md, `name` of the file, or the file name.
+        `key` is the key of the instruction in brain.md.
         """
         values = document.values
         file_name = path.rpartition("/")[2].removesuffix(".md")
@@ -413,7 +413,7 @@ class _Reading:
     def _schema(self, path: str, document: Document) -> Mapping[str, Any] | None:
         """Return the answer schema of an instruction, from its front matter or from the file that the front matter names.
 
-        None if the instruction has no schema, or an invalid one, which is reported.
+        Return None if the instruction has no schema, or an invalid one, which is reported.
         """
         schema = document.values.get("schemaTemplate")
         if not isinstance(schema, str):

@@ -14,7 +14,7 @@ from .folder_creation import write_folder
 
 @lists_arguments
 class AgentGenerator(FunctionTool[..., str, Any]):
-    """A tool that writes the folder of a new agent below one output folder, and nowhere else.
+    """Tool that writes the folder of a new agent below one output folder. It never writes to other folders.
 
     The new folder passes the check of `actgent check`; an existing folder is never overwritten. The model reads the
     reason if an agent cannot be written. Map the tool to an instruction, so that it only runs with a validated answer:

@@ -20,7 +20,7 @@ from .folder_creation import write_folder
 from .front_matter import split_front_matter
 
 INSTRUCTIONS = "instructions"
-"""Folder of the instructions of a new definition. In a replaced definition, the name of this folder has a random suffix."""
+"""Folder of the instructions in a definition. If a definition replaces another one, the folder has a random suffix."""
 
 
 class AgentRegistry:
@@ -51,10 +51,9 @@ class AgentRegistry:
     ) -> AgentFolder:
         """Save the definition of an agent under its name; pass `agent.profile`.
 
-        Invalid definitions leave the old one unchanged.
-
-        A reader sees the old or the new definition, also after a crash. The files of a replaced definition stay until the next
-        replacement, for programs that still read them. Other files in the folder are not changed.
+        If the new definition is invalid, an old one is not changed. A reader sees either the old or the new definition, also after a
+        crash. The files of a replaced definition are removed at the next replacement, because programs may still read them. Other
+        files in the folder are not changed.
 
         Args:
             profile: Profile of the agent.
@@ -85,7 +84,7 @@ class AgentRegistry:
 
     @contextmanager
     def _changing(self, name: str) -> Iterator[Path]:
-        """Open a `with` block in which no other process or thread changes the definition. The block receives its folder.
+        """Return a block in which no other process or thread changes the definition. The block yields the folder of the definition.
 
         Raises:
             ConfigurationError: The definition was removed, or cannot be written.
@@ -137,7 +136,7 @@ class AgentRegistry:
     def find(self, words: str) -> tuple[str, ...]:
         """Return the names of agents whose profile contains at least one of these words, best match first.
 
-        Upper and lower case are equal.
+        Upper case and lower case are not distinguished.
         """
         query = set(re.findall(r"\w+", words.casefold()))
         found = {name: len(query & self._split_name(name)) for name in self.names()}

@@ -115,7 +115,7 @@ def new_folder(parent: str | os.PathLike[str], name: str, *, protocol: str = "si
 def write_folder(
     parent: str | os.PathLike[str], name: str, files: Mapping[str, str], *, tools: Iterable[str] = ()
 ) -> AgentFolder:
-    """Write an agent's files into a new folder, which is created only if the files are valid. Nothing is overwritten.
+    """Write an agent's files into a new folder. If the files are invalid or the folder exists, write nothing.
 
     Args:
         parent: Existing parent folder.

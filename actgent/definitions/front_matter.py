@@ -33,7 +33,7 @@ from actgent.errors import InvalidFile
 from .untrusted_folder_reading import UNREADABLE, looks_secret
 
 MAX_YAML_CHARS = 32 * 1024
-"""Maximum length of the YAML; the text below it counts only towards the size limit of the file."""
+"""Maximum length of the YAML in characters, without the text below it."""
 MAX_DEPTH = 24
 """Maximum nesting depth of a value."""
 _MAX_DIGITS = 300
@@ -102,7 +102,7 @@ def read_yaml(text: str, *, name: str, first_line: int = 1) -> Document:
 
 @attrs.define
 class _Builder:
-    """Builder of Python values with line numbers from the events of the YAML parser."""
+    """Builds Python values with line numbers from the events of the YAML parser."""
 
     _events: Iterator[Event]
     _name: str

@@ -60,7 +60,7 @@ def read_skills(folder: Folder, problems: list[InvalidFile]) -> tuple[Skill, ...
 
 
 def _names(folder: Folder, problems: list[InvalidFile]) -> Sequence[str]:
-    """Return the names of the skill folders in `skills/`; empty, with an error in `problems`, if they cannot be used."""
+    """Return the names of the skill folders in `skills/`. If they cannot be used, add an error to `problems` and return no names."""
     try:
         names = folder.names("skills")
     except InvalidFile as error:

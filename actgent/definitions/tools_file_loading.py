@@ -35,7 +35,7 @@ def load_tools(
 
 
 def _run_files(folder: AgentFolder) -> tuple[dict[str, Tool], list[Toolset]]:
-    """Run the files, and return their tools by name and their toolsets."""
+    """Execute the tools files of a folder, and return their tools by name, and their toolsets."""
     tools: dict[str, Tool] = {}
     toolsets: dict[int, Toolset] = {}
     problems: list[InvalidFile] = []

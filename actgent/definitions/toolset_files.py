@@ -25,7 +25,7 @@ _ENDINGS = (".yaml", ".yml", ".json")
 
 
 class _AnyVariable(dict[str, str]):
-    """Mapping in place of the environment in which every variable is set, to validate a file without its secrets."""
+    """Mapping in place of the environment in which every variable is set, so that a file can be validated without its secrets."""
 
     def get(self, _name: str, _default: Any = None) -> str:
         return "set"

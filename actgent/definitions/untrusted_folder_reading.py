@@ -1,7 +1,7 @@
 """Safe reading of an untrusted folder: paths are opened without following symbolic links, and never leave the folder.
 
-A path is opened component by component relative to the folder's descriptor, without following symbolic links. Concurrent
-changes on disk therefore cannot redirect it. Checks use the opened descriptor, not the name.
+A path is opened component by component relative to the folder's descriptor, without following symbolic links. So concurrent changes
+on disk cannot redirect an open path to another file. Checks use the opened descriptor, not the name.
 """
 
 import errno
@@ -41,7 +41,7 @@ _REASONS = {
 
 
 class Unreachable(InvalidFile):
-    """A file is missing or must not be read. The error is reported for the line that names the path of the file."""
+    """A file is missing or must not be read. Readers report this error for the line that names the file."""
 
 
 def steps_of(path: str) -> list[str]:

@@ -1,17 +1,17 @@
 """Budgets of turns and sessions: an amount is reserved before a model call and settled after it.
 
-An `Account` counts the usage of one turn with its delegated work, or of one session with its child sessions. A `Budget` holds
-the accounts that one turn draws on: the turn's account, those of its session, of the parent sessions, and of the turn that
-asked for it. Each account appears once. An amount is taken from all of them or from none.
+An `Account` counts the usage of one turn with its delegated work, or of one session with its child sessions. A `Budget` has the
+accounts to which one turn is charged: those of the turn, of its session, of the parent sessions, and of the calling turn. Each
+account appears once. An amount is charged to all of them or to none.
 
     room = limit - spent - reserved
 
-The journal records a reservation as spent, and a correction once the real usage is known. So a call whose process died counts
-like a cancelled call.
+The journal records a reservation as spent, and later the difference to the real usage. So if the process dies during a call, the
+reservation stays charged, as for a cancelled call.
 
-Guarantee: `spent + reserved` never exceeds a limit when an amount is reserved. A finished call replaces its reservation by its
-real usage. Only the differences of running calls can push `spent` over the limit, and then no further amount is reserved.
-Counts of model and tool calls have no such difference.
+Guarantee: `spent + reserved` never exceeds a limit when an amount is reserved. When a call ends, its real usage replaces its
+reservation. So `spent` can exceed a limit only by the amounts by which running calls exceed their reservations, and then no further
+amount is reserved. Counts of model and tool calls are exact.
 """
 
 import math
@@ -40,7 +40,7 @@ IN_WORDS = {
 }
 
 Price = Callable[[int, int], float]
-"""Returns the cost in US dollars of (prompt tokens, answer tokens). It grows with both."""
+"""Function of (prompt tokens, answer tokens) that returns the cost in US dollars. The cost grows with both."""
 
 
 @fast_init
@@ -112,7 +112,7 @@ def spent_in(records: Iterable[UsageRecord | DownstreamUsageRecord]) -> Amounts:
 
 
 class AccountLog(typing.Protocol):
-    """Receiver of usage records, such as the journal of a session."""
+    """Interface of a receiver of usage records, such as the journal writer of a session."""
 
     def add(self, record: UsageRecord | DownstreamUsageRecord, /) -> object:
         """Add a usage record to the session's next journal batch."""
@@ -126,7 +126,7 @@ class AccountLog(typing.Protocol):
 
 @attrs.define(eq=False, repr=False)
 class Account(FieldRepr):
-    """Limits and usage of one turn or session. Turns that work on its behalf share the account."""
+    """Limits and usage of one turn or session. Turns that work for it are charged to the same account."""
 
     key: AccountKey
     limits: Mapping[str, float]
@@ -135,9 +135,9 @@ class Account(FieldRepr):
     reserved: Amounts = NOTHING
     """Sum of the reservations of running calls."""
     owner: str = ""
-    """Name of the owner whose quota the account counts; empty if the account is no quota."""
+    """Name of the owner if the account counts the usage of a quota; empty for other accounts."""
     period: str = ""
-    """Period of the quota, `day` or `month`; empty if the account is no quota."""
+    """Period of the quota, `day` or `month`; empty for other accounts."""
     is_of_call: bool = False
     """True if the limits were set for one turn by the call that started it, as with `run(limits=...)`."""
     log: AccountLog | None = attrs.field(default=None, repr=False)
@@ -153,7 +153,7 @@ class Account(FieldRepr):
 
     @property
     def is_busy(self) -> bool:
-        """True if a call is running, so that waiting may help: the call may use less than it has reserved."""
+        """True if a running call holds a reservation. After the call, more may remain, because it may use less than reserved."""
         return self._calls > 0
 
     def reached(self, name: str, *, estimated: float = 0) -> LimitReached:
@@ -174,9 +174,9 @@ class Account(FieldRepr):
         )
 
     def field(self, name: str) -> str:
-        """Return the name of a limit as a field of `Limits`.
+        """Return the field of `Limits` that sets the limit `name` of this account.
 
-        The name has the prefix `tree_` if this account also counts the turns that the turn causes.
+        The field has the prefix `tree_` if this account also counts the turns that the turn causes.
         """
         return f"tree_{name}" if self.key.tree else name
 
@@ -197,7 +197,7 @@ class Account(FieldRepr):
         """Return the maximum answer length in tokens, up to `answer`, and the name of the limit that determines it.
 
         `prompt` is the number of prompt tokens. The name is empty if no limit shortens the answer. The length is -1 if
-        the prompt alone exceeds a limit. With `at_best` the reservations of running calls are ignored.
+        the prompt alone exceeds a limit. With `at_best`, assume that the running calls use none of their reservations.
         """
         why = ""
         if "tokens" in self.limits:
@@ -221,7 +221,7 @@ class Account(FieldRepr):
         return self.limits[name] - taken
 
     def reserve(self, amounts: Amounts) -> None:
-        """Reserve amounts for one call, until `release`."""
+        """Reserve amounts for one call. `release` removes the reservation."""
         self.reserved = self.reserved + amounts if self._calls else amounts
         self._calls += 1
 
@@ -242,7 +242,7 @@ class Account(FieldRepr):
         await self._waiting.park()
 
     def record(self, amounts: Amounts, of: str = "", limits: Mapping[str, float] = NO_LIMITS) -> bool:
-        """Add a usage record to the session's next journal batch; the first record of a tree also carries its limits.
+        """Add a usage record to the session's next journal batch. The first record of a tree account also contains its limits.
 
         Return False if there is no journal or no amount to record.
         """
@@ -274,7 +274,7 @@ class Account(FieldRepr):
 
 
 def _affordable(prompt: int, answer: int, price: Price, dollars: float) -> int:
-    """Return the maximum answer length in tokens that `dollars` pay for; -1 if the prompt alone costs more."""
+    """Return the maximum answer length in tokens whose cost is at most `dollars`; -1 if the prompt alone costs more."""
     if price(prompt, 0) > dollars:
         return -1
     least, most = 0, answer
@@ -301,20 +301,16 @@ class Allowance(FieldRepr):
 
 @attrs.define(eq=False, repr=False)
 class Budget(FieldRepr):
-    """The accounts that one turn draws on."""
+    """The accounts to which one turn is charged."""
 
     accounts: tuple[Account, ...]
     """All accounts; the account of the turn is first."""
     clocked: tuple[Account, ...] = ()
-    """Accounts that count the seconds of this turn.
-    Other accounts are omitted: they already count the seconds of a turn that waits for this one.
-    """
+    """Accounts that count the seconds of this turn. The others already count the seconds of a turn that waits for this turn."""
     cut: LimitReached | None = None
     """Error of the limit that shortened the last answer; None if no limit shortened it."""
     _reserving: dict[int, tuple[Account, ...]] = attrs.field(factory=dict)
-    """Accounts that hold a reservation, by `id()` of the reserved amounts.
-    Accounts that were added to the budget later hold no part of it.
-    """
+    """Accounts that hold a reservation, by `id()` of the reserved amounts; without accounts that were added later."""
     _since: float = math.nan
     """Time by trio's clock up to which seconds are counted; NaN while the clock is stopped."""
 
@@ -339,7 +335,7 @@ class Budget(FieldRepr):
 
     @property
     def trees(self) -> tuple[Account, ...]:
-        """Accounts shared by a turn and all turns that it causes, for each such group that this turn belongs to."""
+        """Tree accounts of this turn. Each is shared by a turn and all turns that it causes directly or indirectly."""
         return tuple(account for account in self.accounts if account.key.tree)
 
     def bounds(self, *names: str) -> bool:
@@ -349,13 +345,13 @@ class Budget(FieldRepr):
     # --- model calls -----------------------------------------------------------------------
 
     def plan(self, prompt: int, answer: int, price: Price) -> Allowance | Account:
-        """Return the permitted length of the next call's answer; call it before `reserve`.
+        """Return the permitted length of the next call's answer. Call this method before `reserve`.
 
-        If another call's reservation leaves too little of a limit, return the account of the limit instead: wait for
-        that account, then plan again.
+        If too little of a limit remains because of the reservations of running calls, return the account of this limit instead. The
+        caller then awaits `wait_settled` of the account, and calls `plan` again.
 
         Raises:
-            LimitReached: The room is too small and running calls cannot change that.
+            LimitReached: Too little of a limit remains, also if the running calls use none of their reservations.
         """
         for account in self.accounts:
             account.check("model_calls", 1)
@@ -385,9 +381,9 @@ class Budget(FieldRepr):
     def settle(self, reserved: Amounts, taken: Amounts, *, now: float) -> None:
         """Replace the reservation of an ended call by its real usage `taken`, and record the difference.
 
-        Call it before the answer takes effect. Seconds of work until `now` are counted as well.
+        Also count the seconds of work until `now`. Call this method before the answer takes effect.
         """
-        self._take(taken, now, written=reserved)
+        self._charge(taken, now, written=reserved)
         for account in self._reserving.pop(id(reserved), ()):
             account.release(reserved)
 
@@ -401,7 +397,7 @@ class Budget(FieldRepr):
         """
         for account in self.accounts:
             account.check("tool_calls", count)
-        self._take(Amounts(tool_calls=count), now, of)
+        self._charge(Amounts(tool_calls=count), now, of)
 
     # --- what others are granted -----------------------------------------------------------
 
@@ -421,26 +417,23 @@ class Budget(FieldRepr):
             account.check(name, count)
 
     async def grant(self, amounts: Amounts, *, now: float) -> None:
-        """Count amounts as used, because another process may spend them now. On return, the journal contains these amounts."""
-        self._take(amounts, now)
+        """Charge amounts that another process may use. The charge is durable on return."""
+        self._charge(amounts, now)
         for account in self.accounts:
             if account.log is not None:
                 await account.log.flush()
 
     def give_back(self, amounts: Amounts, *, now: float) -> None:
-        """Count amounts as unused that another process was allowed to spend and did not.
-
-        Negative amounts count additional usage.
-        """
+        """Refund amounts that `grant` has charged and another process has not used. Negative amounts are charged additionally."""
         if amounts != NOTHING:
-            self._take(NOTHING - amounts, now)
+            self._charge(NOTHING - amounts, now)
 
     # --- seconds ---------------------------------------------------------------------------
 
     def start_clock(self, now: float) -> tuple[float, Account | None]:
-        """Start counting seconds of work. Return the time at which the tightest limit ends, and its account.
+        """Start counting seconds of work. Return the time at which the first limit of seconds is reached, and its account.
 
-        Without a limit of seconds, the time is infinite and the account None.
+        The time is in seconds of trio's clock. Without a limit of seconds, it is infinite and the account is None.
         """
         self._since = now
         bounded = [account for account in self.clocked if "seconds" in account.limits]
@@ -452,21 +445,21 @@ class Budget(FieldRepr):
         return now + seconds, tightest
 
     def stop_clock(self, now: float) -> None:
-        """Stop counting seconds, since the turn has ended or is suspended."""
+        """Stop counting seconds, because the turn has ended or is suspended."""
         self.tick(now)
         self._since = math.nan
 
     def tick(self, now: float) -> None:
         """Count the working time since the last count, up to `now`, a time of trio's clock in seconds."""
         if now > self._since:
-            self._take(NOTHING, now)
+            self._charge(NOTHING, now)
 
     # --- what is taken ---------------------------------------------------------------------
 
-    def _take(self, amounts: Amounts, now: float, of: str = "", *, written: Amounts = NOTHING) -> None:
-        """Count amounts and the seconds until `now`. Record the part that is not `written` yet.
+    def _charge(self, amounts: Amounts, now: float, of: str = "", *, written: Amounts = NOTHING) -> None:
+        """Charge amounts and the seconds until `now` to the accounts. Record them without the part `written`, which is recorded already.
 
-        `of` is the id of the answer that used the amounts, so that a restart does not count its calls twice.
+        `of` is the id of the answer that used the amounts, so that its calls are not counted again after a restart.
         """
         timed = amounts
         if now > self._since:
@@ -478,9 +471,9 @@ class Budget(FieldRepr):
                 self._note(account, account.log, part if written is NOTHING else part - written, of)
 
     def _note(self, account: Account, log: AccountLog, amounts: Amounts, of: str = "") -> None:
-        """Record amounts in an account.
+        """Record amounts that were charged to an account in the log of its session.
 
-        The journals of other sessions are written first, so that no session keeps an answer whose cost is lost in another
+        The journals of other sessions are written first. So after a crash, no session has an answer whose cost is missing in another
         session.
         """
         if amounts != NOTHING and account.record(amounts, of) and log is not self.own.log:
@@ -490,8 +483,8 @@ class Budget(FieldRepr):
 def gather(own: Account, session: Sequence[Account], caller: Sequence[Account]) -> Budget:
     """Build the budget of a turn from its own account, the accounts of its session and the accounts of the calling turn (`caller`).
 
-    Each account occurs once. The caller's accounts do not count the seconds of this turn, because the caller counts its own
-    waiting time.
+    Each account occurs once. The accounts of the calling turn do not count the seconds of this turn, because they count the time for
+    which the calling turn waits.
     """
     found = tuple(dict.fromkeys((own, *session, *caller)))
     return Budget(found, clocked=tuple(account for account in found if account not in caller))
@@ -499,7 +492,7 @@ def gather(own: Account, session: Sequence[Account], caller: Sequence[Account]) 
 
 @attrs.frozen(repr=False)
 class Funding(FieldRepr):
-    """Budget data that a message carries: limits set by its sender, and the accounts of the sending turn."""
+    """Budget of the turn that answers a message: limits set by the sender, and accounts of the sending turn."""
 
     limits: Mapping[str, float] | None = None
     """Limits that the message's sender set for the turn; None uses the limits of the agent."""

@@ -14,14 +14,14 @@ _BOOT = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class Clock:
-    """Unix time. If a test replaces trio's clock, dates follow the replacement from the creation of this object."""
+    """Clock for dates and delays in Unix time. If a test replaces trio's clock, this clock follows the replacement."""
 
     def __init__(self) -> None:
         self._is_system = type(trio.lowlevel.current_clock()).__module__.startswith("trio._core._run")
         self._opened_at = time.time()
         self._opened = self._elapsed()
         self._ahead = 0.0
-        """Sum of all detected adjustments of the wall clock in seconds."""
+        """Sum of all detected adjustments of the wall clock, in seconds."""
         self._correction = 0.0
         """Seconds that are added to the machine's clock to get the corrected time."""
         self.may_be_set = self._is_system
@@ -33,23 +33,23 @@ class Clock:
         return time.monotonic() if _BOOT is None else time.clock_gettime(_BOOT)
 
     def now(self) -> float:
-        """Return the wall-clock Unix time in seconds, with the correction of `correct`, for dates.
+        """Return the wall-clock Unix time in seconds, plus the correction set by `correct`, for dates.
 
-        While a test runs trio on a mock clock, it follows that clock.
+        While a test runs trio on a mock clock, the time follows the mock clock.
         """
         return time.time() + self._correction if self._is_system else self.steady()
 
     def correct(self, seconds: float) -> None:
-        """Add `seconds` to the machine's clock from now on, for dates and delays; 0 removes the correction.
+        """Set the correction, in seconds, that is added to the machine's clock for dates and delays; 0 removes the correction.
 
-        It has no effect while a test runs trio on a mock clock.
+        While a test runs trio on a mock clock, the correction has no effect.
         """
         if self._is_system:
             self._correction, self._ahead = seconds, 0.0
             self._opened_at = self.now() - self._elapsed() + self._opened
 
     def steady(self) -> float:
-        """Return a Unix time in seconds that never jumps, for delays: adjustments of the machine's clock are ignored."""
+        """Return a Unix time in seconds that ignores adjustments of the machine's clock, for delays."""
         return self._opened_at + self._elapsed() - self._opened
 
     def take_adjustment(self) -> float:
@@ -64,5 +64,5 @@ class Clock:
         return jump
 
     def steady_of(self, at: float) -> float:
-        """Convert a wall-clock time to the time of `steady`, assuming no further adjustment."""
+        """Convert the wall-clock Unix time `at` to the time of `steady`, under the assumption of no further adjustment."""
         return at - self._ahead

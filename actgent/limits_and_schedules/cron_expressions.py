@@ -3,8 +3,9 @@
 An expression has five fields: minute, hour, day of the month, month, day of the week, with the syntax of Debian's cron. Names,
 `L` (last), `LW` (last weekday) and `MON#2` (second Monday) are supported. The smallest interval is one minute.
 
-If a clock change skips the time, the schedule fires right after the gap. If a clock change repeats an hour, a fixed time fires
-once, at its first occurrence. An expression with a `*` at the beginning of its minute or hour fires in both hours.
+If a daylight saving change skips the time of a schedule, the schedule fires directly after the gap. If the change repeats an hour,
+an expression with a fixed time fires once, in the first of the two hours. An expression whose minute or hour begins with `*` fires
+in both hours.
 """
 
 from datetime import UTC, datetime, tzinfo

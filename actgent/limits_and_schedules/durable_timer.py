@@ -1,6 +1,6 @@
 """Durable timers of sessions, and the index of sessions by the time of their next timer.
 
-A timer is an id and a time. The timer service looks up the action of a timer in a table.
+A timer is an id and a time. The timer service executes a due timer by a function that it finds by the class of the timer.
 """
 
 import heapq
@@ -16,19 +16,19 @@ from .clock import Clock
 from .schedule import Schedule
 
 TIMER_TOLERANCE_SECONDS = 0.001
-"""Maximum time that a timer may fire early, since clocks round."""
+"""Maximum seconds that a timer may fire early, because clocks round."""
 STILL_DUE_SECONDS = 1.0
-"""Delay before a session is popped again that is still due after its timers fired."""
+"""Minimum seconds until a session that is still due after its timers fired is popped again."""
 MIN_COMPACT_ENTRIES = 1000
 """Number of heap entries below which outdated entries are not removed."""
 
 
 @attrs.frozen(eq=False, repr=False)
 class DurableTimer(FieldRepr):
-    """A timer of a session. It also fires if the session was evicted or the process restarted.
+    """A timer of a session. It also fires if the session was unloaded or the process was restarted.
 
-    `SessionContext.set_timer` sets a timer and `drop_timer` removes it. The journal stores only the earliest time of a session,
-    so records of the feature that set the timer must restore it with the session.
+    `SessionContext.set_timer` sets a timer and `drop_timer` removes it. The journal stores only the time of the earliest timer of a
+    session. So the feature that uses a timer must restore it from its own records when the session is loaded.
     """
 
     id: str
@@ -56,7 +56,7 @@ class SessionTimers(FieldRepr):
     scheduled: dict[str, Schedule] = attrs.field(factory=dict)
     """Schedules of the session by id, including those that have fired."""
     writing: dict[str, trio.Event] = attrs.field(factory=dict)
-    """Events by schedule id, set when the journal has written the schedule."""
+    """Events of schedules that are being written, by schedule id. An event is set when the write has ended."""
 
 
 def first_time(timers: Mapping[str, DurableTimer]) -> float:
@@ -65,15 +65,15 @@ def first_time(timers: Mapping[str, DurableTimer]) -> float:
 
 
 def first_steady_time(timers: Mapping[str, DurableTimer], clock: Clock) -> float:
-    """Return the time of the earliest timer in terms of `Clock.steady`; 0 without timers."""
+    """Return the time of the earliest timer, in seconds of `Clock.steady`; 0 without timers."""
     return min((timer.steady_at(clock) for timer in timers.values()), default=0.0)
 
 
 class DueIndex:
-    """Heap of sessions by the time of their earliest timer, in terms of `Clock.steady`.
+    """Heap of sessions by the time of their earliest timer, in seconds of `Clock.steady`.
 
-    The index keeps an id and a number per session, also for evicted sessions. `pop` removes due sessions from the heap until
-    `put_back`.
+    The index has an id and a time for each session, also for unloaded sessions. `pop` removes due sessions from the heap, and
+    `put_back` adds them again.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -95,7 +95,7 @@ class DueIndex:
         return self._heap[0][0] if self._heap else math.inf
 
     def set(self, session_id: str, at: float) -> None:
-        """Set the time of a session's earliest timer in the index; 0 removes the session."""
+        """Set the steady time in seconds of a session's earliest timer in the index; 0 removes the session."""
         if not at:
             self._at.pop(session_id, None)
         elif self._at.get(session_id) != at:
@@ -104,7 +104,7 @@ class DueIndex:
                 self._push(at, session_id)
 
     def load(self, times: Iterable[tuple[str, float]]) -> None:
-        """Add the next timer times of sessions, as the journal lists them. Times that are set already are newer and stay."""
+        """Add sessions with the steady times of their next timers, as the journal lists them. Sessions in the index are not changed."""
         for session_id, at in times:
             self._at.setdefault(session_id, at)
         self._rebuild()
@@ -126,10 +126,9 @@ class DueIndex:
         return due
 
     def put_back(self, session_id: str, *, delay: float = 0.0) -> None:
-        """Add a popped session to the index again if it has a timer, after its due timers were processed.
+        """Add a popped session to the heap again if it has a timer. Call this method after its due timers were processed.
 
-        It is popped again after `delay` seconds at the earliest. A timer that is still due gets a short
-        delay.
+        The session is popped again after `delay` seconds at the earliest, and after `STILL_DUE_SECONDS` if a timer is still due.
         """
         self._popped.pop(session_id, None)
         at = self._at.get(session_id)
@@ -140,7 +139,10 @@ class DueIndex:
             self._push(at, session_id)
 
     def advance(self, seconds: float) -> None:
-        """Move all times forward after the wall clock was set forward. Sessions with delays are popped early and put back."""
+        """Make all times earlier by `seconds`, because the wall clock was set forward.
+
+        Sessions whose timer is a delay are popped too early by this; `put_back` adds them again.
+        """
         self._at = {session_id: at - seconds for session_id, at in self._at.items()}
         self._rebuild()
 

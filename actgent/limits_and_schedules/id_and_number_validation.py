@@ -38,7 +38,7 @@ def check_session_limits(limits: object) -> None:
 def check_id(name: str, value: object) -> None:
     """Raise if an id is not a short printable text. `name` is the argument's name in the error.
 
-    Ids reach logs, terminals and databases unchanged. None is accepted.
+    Ids are written to logs, terminals and databases without escaping. None is accepted.
 
     Raises:
         ConfigurationError: The id is not a text, is blank or too long, or has an unprintable character.
@@ -61,8 +61,7 @@ def check_id(name: str, value: object) -> None:
 def check_known_id(name: str, value: object) -> None:
     """Raise if the id of an existing object is not a text, e.g. if the object itself was passed.
 
-    A text of any form is accepted here; an unknown id is simply not found later. `name` is the argument's
-    name in the error.
+    A text of any form is accepted. `name` is the argument's name in the error.
 
     Raises:
         ConfigurationError: The id is not a text.

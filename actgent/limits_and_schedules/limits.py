@@ -68,10 +68,10 @@ def _bound(default: object, check: _Count | _Amount, *, shared: str = "") -> Any
 class Limits(FieldRepr):
     """Limits of a turn, or of a whole session (`create_session(limits=...)`).
 
-    The first five limits are shared: work that other agents do for a turn also counts for the turn. The work of child sessions
-    also counts for the parent session. A session accepts only these five limits. A turn that reaches one of the first five limits,
-    a tree limit or `max_repeated_calls` ends with `Failure(kind="limit")`. An ask is rejected if the chain of agents that
-    ask each other would be longer than `depth`.
+    The first five limits are shared: work that other agents do for a turn also counts for the turn. The work of child sessions also
+    counts for the parent session. A session accepts only these five limits. A turn that reaches one of the first five limits, a tree
+    limit or `max_repeated_calls` ends with `Failure(kind="limit")`. A call of another agent is rejected if the chain of agents that
+    wait for each other would be longer than `depth`.
 
     Raises:
         ConfigurationError: A value is out of range. The text names the limit.
@@ -108,13 +108,13 @@ class Limits(FieldRepr):
     tree_model_calls: int = _bound(250, _Count(1))
     """Maximum number of model calls of this turn and the turns that it causes.
 
-    The caused turns are: turns of asked agents, of agents used as tools, and of delegated tasks; turns that start with a task's
+    The caused turns are: turns of agents that are called or used as tools, and of delegated tasks; turns that start with a task's
     result; and turns that were scheduled to start within a minute.
     """
     tree_tool_calls: int = _bound(1000, _Count(1))
     """Maximum number of tool calls of this turn and the turns that it causes (see `tree_model_calls`)."""
     depth: int = _bound(8, _Count(1))
-    """Maximum depth of a chain of agents that ask each other."""
+    """Maximum length of a chain of agents of which each waits for the answer of the next."""
     max_repeated_calls: int = _bound(3, _Count(1))
     """Maximum number of consecutive calls of one tool with equal arguments. It is also the maximum number of rounds
     (at least two) of a cycle of two to eight calls with equal results. A call that ends the process also counts.

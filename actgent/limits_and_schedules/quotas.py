@@ -32,7 +32,7 @@ class Period(FieldRepr):
 class Quotas(FieldRepr):
     """Limits of each owner over all sessions of a runtime, for calls, tokens and cost.
 
-    Quotas work like session limits: an amount is reserved before a model call and settled after it. Work that other agents do
+    Quotas work like session limits: an amount is reserved before a model call, and the real usage replaces it after the call. Work that other agents do
     for the owner's sessions counts as well. A turn belongs to the day and month in which it began.
 
     Raises:

@@ -104,7 +104,7 @@ def parse_schedule(
 
 
 def _id_of(key: str) -> str:
-    """Return a short id derived from a key. It is short because models copy ids."""
+    """Return an id that is derived from `key`. The id is short, because models must copy it."""
     return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
@@ -117,7 +117,8 @@ def _seconds(after: object) -> float:
 def _moment(at: datetime, zone: str | None, now: float) -> float:
     """Convert a date to Unix time in seconds. `zone` is the time zone of a date without one.
 
-    A time that a clock change skips moves after the gap. Of a repeated time the first occurrence counts.
+    If a daylight saving change skips the time, return the end of the gap. If the change repeats the time, return its first
+    occurrence.
     """
     if not isinstance(at, datetime):
         raise ConfigurationError(f"at= must be a datetime, not {at!r}")

@@ -1,7 +1,7 @@
 """Detection of loops of tool calls: two to eight calls that repeat in the same order with the same results.
 
-A different result is progress, for example when a model polls a status. So calls count as equal only if their known results
-are equal. A single repeated call is counted separately, even if its results differ.
+A different result is progress, for example when a model polls a status. So calls are equal only if their known results are equal.
+Consecutive calls of one tool with equal arguments are counted separately (`Limits.max_repeated_calls`), also if results differ.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ def is_same(call: ToolCall, last: ToolCall | None) -> bool:
 
 
 def most_calls(rounds: int) -> int:
-    """Return the number of recent tool calls that must be kept to detect a cycle that runs `rounds` times."""
+    """Return the number of recent tool calls that a caller must pass to detect a cycle that runs `rounds` times."""
     return max(PERIODS) * max(rounds, MIN_ROUNDS) + 1
 
 

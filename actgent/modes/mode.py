@@ -16,7 +16,7 @@ from actgent.tools.tool_interface import Tool, ToolContext
 Actor = Literal["user", "agent", "admin"]
 """Actor that switches the mode: the user of the session, the model (`agent`), or the operator (`admin`)."""
 ModeRule = Callable[[ToolCall, Tool, ToolContext], bool]
-"""Function that returns True if a mode allows a tool call; sync and pure."""
+"""Sync function without side effects that returns True if a mode allows a tool call."""
 
 DEFAULT_MESSAGE = "The mode has changed from {{previous}} to {{mode}}."
 _ACTORS: tuple[Actor, ...] = get_args(Actor)
@@ -25,7 +25,7 @@ _HUMANS: tuple[Actor, ...] = ("user", "admin")
 
 
 def all_tools(_call: ToolCall, _tool: Tool, _context: ToolContext) -> bool:
-    """Allow every tool; the rule of the integration mode."""
+    """Return True: the rule of a mode that allows every tool call, such as the integration mode."""
     return True
 
 
@@ -89,9 +89,7 @@ class Mode(FieldRepr):
     tools: ModeRule | tuple[Tool | str, ...] = attrs.field(default=(), converter=_to_rule)
     """Tools or tool names that the mode allows, or a function that decides each call."""
     message: str = attrs.field(default=DEFAULT_MESSAGE, kw_only=True)
-    """Text that the model reads after a switch to this mode.
-    It may contain `{{mode}}`, `{{previous}}`, `{{by}}`, `{{reason}}`.
-    """
+    """Text that the model reads after a switch to this mode. It may contain `{{mode}}`, `{{previous}}`, `{{by}}`, `{{reason}}`."""
     prompt: str = attrs.field(default="", kw_only=True)
     """Description of the mode in the system prompt, which lists all modes; empty adds no description."""
     who: frozenset[Actor] = attrs.field(default=_HUMANS, converter=to_actors, kw_only=True)

@@ -18,7 +18,7 @@ CHANGES_KEY = "_mode_changes"
 MAX_CHANGES = 100
 """Maximum number of mode changes that the state keeps. The conversation contains the notices of all changes."""
 START = "0:"
-"""Mark for the start of a session, before any mode change."""
+"""Mark of a session without a mode change. A mark is a text that identifies a mode change in its session."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -42,9 +42,9 @@ class ModeChange(FieldRepr):
 
     @property
     def mark(self) -> str:
-        """Mark (text) that identifies the mode change in its session.
+        """Text that identifies the mode change in its session.
 
-        A change that replaces a rolled-back change gets another mark.
+        If the state is rolled back, a later change with the same number has another mark.
         """
         return f"{self.number}:{self.key}"
 
@@ -71,10 +71,10 @@ def changes_in(state: Mapping[str, Any]) -> tuple[ModeChange, ...]:
 
 
 def unannounced(changes: Sequence[ModeChange], last_mark: str | None, initial: str) -> Sequence[ModeChange]:
-    """Return the mode changes of which the model was not notified yet.
+    """Return the mode changes that no notice in the conversation describes yet.
 
-    `last_mark` is the mark of the last change in the conversation's notices; None means that there is no
-    notice. If that change was rolled back, the newest remaining change is announced again.
+    `last_mark` is the mark of the change that the last notice describes; None without a notice. If this change was rolled back,
+    return the newest remaining change, so that a notice describes it again.
     """
     if last_mark is None:
         return changes

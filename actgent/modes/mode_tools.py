@@ -58,7 +58,7 @@ class SetMode(Tool):
         return {"success": True, "previous_mode": change.previous, "current_mode": change.current}
 
 
-def equip(registry: ToolRegistry, modes: Modes) -> None:
+def add_mode_tools(registry: ToolRegistry, modes: Modes) -> None:
     """Add the tools of an agent's modes, and the built-in tools for modes such as set_mode, to the agent's tools.
 
     A tool of the agent replaces a built-in tool with the same name, except for set_mode.
@@ -363,7 +363,7 @@ def _incomplete_reason(report: Mapping[str, Any]) -> str:
 
 
 def _put(context: ToolContext, key: str, name: str, value: Mapping[str, Any]) -> None:
-    """Set the entry `name` of the mapping that the session's state has under `key`. Concurrent changes of other entries stay."""
+    """Set the entry `name` of the mapping under `key` in the session's state. Concurrent changes of other entries are not lost."""
 
     def put(state: Mapping[str, Any]) -> Pair:
         return key, {**state.get(key, {}), name: value}

@@ -1,8 +1,8 @@
 """Notices: system messages that inform a conversation about changes outside of it.
 
-A notice is added before the next model call, as soon as no tool calls are pending. Pending notices are not stored: a
-source computes them by comparing the session's state with its last notice in the conversation. Therefore a crash neither
-loses nor repeats a notice.
+A notice is added before the next model call, when no tool calls are pending. Pending notices are not stored. The source of a notice
+compares the session's state with its last notice in the conversation, and so computes the pending notices. Therefore a crash
+neither loses nor repeats a notice.
 """
 
 import abc
@@ -19,9 +19,7 @@ class Notice(FieldRepr):
     """A notice: a system message that informs the model about a change outside of the conversation."""
 
     mark: str
-    """Key that is stored with the notice. By this key, the source of the notice finds its last notice in the conversation.
-    Not empty.
-    """
+    """Text, not empty, that identifies the described change. It is stored with the notice and passed to `NoticeSource.due`."""
     text: str
     """Text of the notice for the model."""
 

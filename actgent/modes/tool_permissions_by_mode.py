@@ -1,8 +1,8 @@
 """`Modes`: checks which tool calls the current mode allows, and which actors may switch the mode.
 
 The prompt lists the tools of all modes and never changes. Each call is checked against the current mode before it starts.
-A switch is a change of the session's state, announced in the conversation by one notice. All code here is sync. One `Modes`
-object serves all sessions of any number of agents.
+A switch is a change of the session's state, and one notice in the conversation describes it. One `Modes` object serves all sessions
+of any number of agents.
 """
 
 import time
@@ -51,7 +51,7 @@ _log = logger_of(__name__)
 Guard = Callable[[Mapping[str, Any], str, str], str | None]
 """Function `(state, from, to)` that returns the reason why a switch is not allowed, or None to allow it."""
 Transitions = Mapping[str, Mapping[str, Collection[Actor]]]
-"""Permitted switches: tuples of source mode, target mode and actors."""
+"""Actors that may switch, by source mode and target mode."""
 
 SET_MODE = "set_mode"
 _PROMPT = (
@@ -97,7 +97,7 @@ class Modes(NoticeSource):
             is False.
         agent_may: Modes that the model may switch to, in addition to those whose `who` includes `agent`.
         transitions: Permitted switches by source mode, target mode and actors. From a source mode in the table, all
-            other switches are rejected. For other source modes the `who` of the target decides.
+            other switches are rejected. For other source modes, the `who` of the target mode applies.
         guard: Function that can reject a switch.
         commands: If True, a user's message that is only the name of a mode (or integrate, planning, action, setup) switches to
             this mode, as the actor `user`.
@@ -225,7 +225,7 @@ class Modes(NoticeSource):
     ) -> bool:
         """Return True if a mode allows a tool: the tool is in the mode's list, or the mode's rule function accepts the call.
 
-        The rule function gets `call` and `context`; if they are None, it gets an empty call and context.
+        The rule function gets `call` and `context`, or an empty call and context if they are None.
         """
         if self._is_universal(tool) or tool.name in self._tools[mode]:
             return True
@@ -345,7 +345,7 @@ class Modes(NoticeSource):
         return ""
 
     def replace_unknown_mode(self, session: Any) -> None:
-        """Switch a session to the fallback mode if the agent no longer has its stored mode. It is called for each opened session."""
+        """Switch a session to the fallback mode if the agent no longer has its stored mode. Called for each session that is opened."""
         stored = session.state.get(STATE_KEY)
         name = stored_name(stored)
         if stored is None or name in self._modes:

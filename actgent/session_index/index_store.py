@@ -1,4 +1,4 @@
-"""Storage of a session index: the SQL that SQLite and PostgreSQL share. All methods block."""
+"""Storage of a session index: the part that SQLite and PostgreSQL share. All methods block the calling thread."""
 
 import abc
 import datetime as dt
@@ -43,13 +43,13 @@ VERSION = 3
 MAX_WORD_CHARS = 100
 """Length to which an indexed word is cut, in characters."""
 MAX_NAMED_SESSIONS = 200
-"""Maximum number of sessions whose numbers a query of the word index contains."""
+"""Maximum number of matching sessions whose numbers are added to a query of the word index."""
 MAX_SCANNED_MESSAGES = 60_000
-"""Maximum number of messages with the words of a query that one page checks against conditions of sessions."""
+"""Maximum number of messages that match the words of a query and are checked for the session conditions of one page."""
 SCAN_MESSAGES = 10_000
 """Number of messages that are checked in one statement."""
 MAX_TRENDS = 100
-"""Maximum number of groups in one result, days excepted."""
+"""Maximum number of agents, models or owners in one result. The number of days is not limited."""
 MICROSECONDS = 1_000_000
 _LAST_ID = 1 << 62
 
@@ -93,13 +93,13 @@ _ADD_DURATIONS = (
     f"ON CONFLICT ({_PLACE}, bucket) DO UPDATE SET turns = durations.turns + excluded.turns"
 )
 ALL_OWNERS, EACH_OWNER, WHOLE_OWNER = 0, 1, 2
-"""Levels of sums: of all owners by day, agent and model; of each owner by the same; of each owner by day only."""
+"""Levels of the statistics sums: all owners together by day, agent and model; each owner by day, agent and model; each owner by day."""
 HIT_COLUMNS = "m.id, m.record, m.message_id, m.role, m.text, s.agent, s.session_id, s.owner, s.cost, s.seconds, s.turns, s.errors"
 
 
 @attrs.frozen(kw_only=True)
 class WordQuery:
-    """A search, in the form in which it is sent to the word index."""
+    """A search in the form that the word index takes."""
 
     terms: Sequence[Term]
     names: Sequence[str]
@@ -111,11 +111,11 @@ class WordQuery:
     before: int = _LAST_ID
     """Message id before which all matches must be."""
     conditions: Mapping[str, Sequence[Any]] = attrs.field(factory=dict)
-    """SQL conditions on the session `s` that are checked for each message, with their values."""
+    """SQL conditions on the session of a message (table alias `s`), each with its values."""
 
 
 class IndexStore(SQLConnection):
-    """Base class of the store of an open session index, which one thread uses."""
+    """Base class of the connections to a session index. One thread uses a connection."""
 
     def __init__(self) -> None:
         import apsw  # noqa: PLC0415 - only indexes need it
@@ -131,7 +131,7 @@ class IndexStore(SQLConnection):
         """Create empty tables. Existing tables of the index are removed first."""
 
     def bind_to_journal(self, identity: bytes) -> None:
-        """Assign the index to the journal with this identity. An index of another journal loses its content first."""
+        """Assign the index to the journal with this identity. If it was the index of another journal, empty it first."""
         name = identity.hex()
         found = self.run("SELECT identity FROM journals")
         if found and found != [(name,)]:
@@ -141,32 +141,32 @@ class IndexStore(SQLConnection):
 
     @abc.abstractmethod
     def add_messages(self, rows: Sequence[tuple[int, int, IndexedText, str]]) -> None:
-        """Insert messages, each with a requested id, a session number, text and scope words.
+        """Add messages to the word index, from rows of wanted id, session number, text and scope words.
 
-        If a requested id is taken, the message gets the next free id.
+        If an id is in use, the next free id is used.
         """
 
     @abc.abstractmethod
     def remove_messages(self, session: int, scope_of: Mapping[str, str]) -> None:
-        """Remove the messages of a session. `scope_of` has the scope words by role."""
+        """Remove the messages of the session with the number `session`. `scope_of` has the scope words by role."""
 
     @abc.abstractmethod
     def find_hits(self, query: WordQuery, limit: int) -> list[Row]:
-        """Return the newest messages that match, with the columns of `HIT_COLUMNS`."""
+        """Return at most `limit` messages that match the query, newest first, with the columns of `HIT_COLUMNS`."""
 
     @abc.abstractmethod
     def scan_end(self, query: WordQuery) -> int | None:
-        """Return the id of the message that is `SCAN_MESSAGES` matches older than `query.before`; None if there are fewer.
+        """Return the id of the match number `SCAN_MESSAGES` before `query.before`, newest first; None if there are fewer matches.
 
-        Conditions of sessions are not checked.
+        Conditions on sessions are not checked.
         """
 
     @abc.abstractmethod
     def annotation_condition(self, filters: SearchFilter) -> Condition | None:
-        """Return the SQL condition of a filter on the tags and metadata of the session `s`; None if it has none."""
+        """Return the SQL condition for the tags and metadata in a filter; None if the filter has neither."""
 
     def finish_erasure(self) -> None:
-        """Remove what an erasure has left in files."""
+        """Remove erased texts from the files of the database, after the transaction of an erasure."""
 
     def tokenize(self, text: str) -> list[str]:
         """Return the words of a text, in the form that `word_normalization.separate_words` gives them."""
@@ -176,7 +176,10 @@ class IndexStore(SQLConnection):
     # --- writing -----------------------------------------------------------------------------
 
     def add(self, additions: Sequence[tuple[SessionFacts, Sequence[WrittenBatch]]]) -> list[SessionKey]:
-        """Add batches of sessions in one transaction. Return the sessions whose batches do not follow the indexed records."""
+        """Index batches (groups of records) of sessions in one transaction.
+
+        Return the sessions whose batches do not directly follow their indexed records; these batches are not added.
+        """
         gaps: list[SessionKey] = []
         tallies: list[Tally] = []
         with self.transaction():
@@ -193,9 +196,9 @@ class IndexStore(SQLConnection):
         return gaps
 
     def _progress_of(self, facts: SessionFacts) -> IndexProgress:
-        """Return how far a session has been indexed, and create the session in the index if it is new.
+        """Return the number of indexed records of a session and the facts from them. A new session is added to the index.
 
-        If the index still has an erased session with the same id, that session is removed first.
+        If the index has an erased session with the same id, remove it first.
         """
         found = self.run(
             "SELECT created_at, progress FROM indexed_sessions WHERE agent = ? AND session_id = ?",
@@ -246,7 +249,7 @@ class IndexStore(SQLConnection):
         return number
 
     def erase(self, keys: Sequence[SessionKey]) -> None:
-        """Remove sessions and their messages from the index. The statistics by day keep the amounts of the sessions."""
+        """Remove sessions and their messages from the index. The statistics by day still contain the amounts of the sessions."""
         with self.transaction():
             found = [key for key in keys if self._remove(key)]
         if found:
@@ -306,9 +309,9 @@ class IndexStore(SQLConnection):
         return [number for (number,) in self.run(sql, [*values, MAX_NAMED_SESSIONS + 1])]
 
     def _scan(self, query: WordQuery, limit: int) -> SearchPage:
-        """Return the matches of a query in sessions that meet the query's conditions on sessions.
+        """Return the messages that match a query and whose sessions meet the query's conditions.
 
-        The matching messages are checked newest first, at most `MAX_SCANNED_MESSAGES` of them.
+        At most `MAX_SCANNED_MESSAGES` messages that match the words are checked, newest first.
         """
         found: list[Row] = []
         end: int | None = query.before
@@ -349,7 +352,7 @@ class IndexStore(SQLConnection):
     # --- statistics --------------------------------------------------------------------------
 
     def trends(self, group: Group, conditions: Mapping[str, object]) -> Trends:
-        """Return the statistics of each group. `conditions` are SQL conditions on `daily` and `durations`, with values."""
+        """Return the statistics of each group. `conditions` has values by SQL condition on the tables `daily` and `durations`."""
         names = {each.partition(" ")[0] for each in conditions}
         level = EACH_OWNER if "owner" in names else ALL_OWNERS
         by_level = level
@@ -392,7 +395,7 @@ class IndexStore(SQLConnection):
 
 
 def _keys_by_level(key: SumKey) -> tuple[tuple[Any, ...], ...]:
-    """Return the keys of the statistics sums to which the amounts of a key belong, one for each level of grouping."""
+    """Return the keys of the statistics sums to which the amounts of `key` are added, one for each level of the sums."""
     day, agent, owner, model = key
     return (
         (ALL_OWNERS, "", day, agent, model),
@@ -402,7 +405,7 @@ def _keys_by_level(key: SumKey) -> tuple[tuple[Any, ...], ...]:
 
 
 def _where(level: int, conditions: Mapping[str, object]) -> tuple[str, list[object]]:
-    """Build the SQL condition for the statistics sums of a level of grouping. Return its text and its values."""
+    """Build the SQL condition for the statistics sums of one level. Return its text and its values."""
     return f" WHERE {' AND '.join(['level = ?', *conditions])}", [level, *conditions.values()]
 
 
@@ -422,7 +425,7 @@ def _name_of(group: Group, value: Any) -> str:
 
 
 def _batches_after(records: int, batches: Sequence[WrittenBatch]) -> list[WrittenBatch]:
-    """Return the batches (groups of records) with records after number `records`. Earlier records are removed from them."""
+    """Return the batches (groups of records) that have records after number `records`, without their earlier records."""
     found: list[WrittenBatch] = []
     for batch in batches:
         if batch.first > records:
@@ -443,18 +446,19 @@ def _batches_after(records: int, batches: Sequence[WrittenBatch]) -> list[Writte
 
 
 def scope_words(agent: str, owner: str, number: int) -> dict[str, str]:
-    """Return, by role, the scope words of a session's messages: for agent, owner, role and session, separated by spaces.
+    """Return the scope words of a session's messages, by role.
 
-    `number` is the number of the session in the index.
+    Scope words are indexed terms for agent, owner, role and session, separated by spaces. `number` is the number of the session in
+    the index.
     """
     names = f"{name_word('a', agent)} {name_word('o', owner)} s{number}"
     return {role: f"{names} r{role}" for role in ("user", "assistant")}
 
 
 def name_word(kind: str, name: str) -> str:
-    """Return the scope word of an agent or owner, under which the word index finds its messages.
+    """Return the scope word by which the word index finds the messages of an agent or owner.
 
-    The word has one letter, `kind`, and a digest of the name, so that each tokenizer keeps it as one word.
+    The word consists of the letter `kind` and a digest of the name, so that no tokenizer splits it.
     """
     return kind + hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=12).hexdigest()
 
@@ -484,7 +488,7 @@ def _id_at(seconds: float) -> int:
 
 
 def _conditions(filters: SearchFilter) -> dict[str, Sequence[Any]]:
-    """Return the SQL conditions of a filter on the session `s`, with their values."""
+    """Return the SQL conditions of a filter on the session of a message (table alias `s`), each with its values."""
     found: dict[str, Sequence[Any]] = {}
     if filters.state is not None:
         found["s.state = ?"] = (filters.state,)

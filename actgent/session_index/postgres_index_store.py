@@ -108,9 +108,9 @@ class PostgresIndexStore(PostgresConnection, IndexStore):
             waiting = [(number + 1, *rest) for number, *rest in taken]  # type: ignore[misc]
 
     def _vector(self, text: str, scope: str) -> str:
-        """Encode the words and the scope words of a text as a literal of PostgreSQL's type tsvector.
+        """Return the words of a text and the scope words as a literal of PostgreSQL's type tsvector.
 
-        Words contain no quotes or backslashes.
+        The words need no escaping, because they contain no quotes or backslashes.
         """
         places: dict[str, list[str]] = {}
         for place, word in enumerate(self.tokenize(separate_words(text)), 1):

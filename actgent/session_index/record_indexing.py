@@ -1,4 +1,4 @@
-"""Conversion of journal records into texts to index and statistics to add."""
+"""Conversion of journal records to the texts and statistics that a session index stores."""
 
 import contextlib
 import json
@@ -45,7 +45,7 @@ FIGURES = (
 )
 """Names of the statistics that are summed."""
 SumKey = tuple[int, str, str, str]
-"""Day since 1970, agent, owner and model of a sum."""
+"""Key of a statistics sum: day since 1970, agent, owner and model."""
 
 
 @attrs.frozen(kw_only=True)
@@ -79,7 +79,7 @@ class IndexedText:
 
 @attrs.define
 class IndexProgress:
-    """Number of a session's indexed records, and the facts from them that later records need."""
+    """Number of a session's indexed records, and the data from them that later records need."""
 
     records: int = 0
     """Number of records of the session that have been indexed."""
@@ -97,7 +97,7 @@ class IndexProgress:
 
 @attrs.define
 class Tally:
-    """Texts and sums that the next records of one session add to the index."""
+    """Texts and statistics sums from the next records of one session, to be added to the index."""
 
     facts: SessionFacts
     progress: IndexProgress
@@ -193,7 +193,7 @@ def seconds_of(bucket: int) -> float:
 
 
 def indexable_text(text: str) -> str:
-    """Return the text to index: for an answer in JSON, its string values instead of its field names."""
+    """Return the text to index: the string values of an answer in JSON, or the text itself."""
     text = text.strip()
     if text.startswith("{") and text.endswith("}"):
         with contextlib.suppress(ValueError, RecursionError):  # not JSON

@@ -35,9 +35,9 @@ class Term(FieldRepr):
     words: Sequence[str]
     """Consecutive words of the phrase, in the form that the index stores."""
     is_prefix: bool = False
-    """True if the last word is only the beginning of a word."""
+    """True if the last word matches all words that begin with it."""
     is_excluded: bool = False
-    """True if messages with the term do not match."""
+    """True if messages that contain the term must not match."""
 
 
 def parse_query(text: str, tokenize: Callable[[str], Sequence[str]]) -> tuple[Term, ...]:
@@ -164,7 +164,7 @@ class SearchPage(FieldRepr):
     """A page of messages that a search found, the newest message first."""
 
     hits: tuple[SearchHit, ...]
-    """The found messages. A page with few of them, or none, may have a `following` page."""
+    """The found messages. More pages may follow a page with few or no messages; see `following`."""
     following: str | None = None
     """Cursor of the next page; None on the last page."""
     is_complete: bool = True
@@ -221,13 +221,10 @@ class Trends(FieldRepr):
 def cut_snippet(
     text: str, terms: Sequence[Term], tokenize: Callable[[str], Sequence[str]]
 ) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Cut the part of a text around the first match of the terms.
-
-    Return the part, and the start and end indexes of all matches in the part.
-    """
+    """Return the part of a text around the first match of the terms, and the start and end indexes of all matches in it."""
     wanted = {word for term in terms if not term.is_excluded for word in term.words}
     begins = tuple(term.words[-1] for term in terms if term.is_prefix and not term.is_excluded)
-    places = _places(text, wanted, begins, tokenize)
+    places = _match_ranges(text, wanted, begins, tokenize)
     first = places[0][0] if places else 0
     begin = max(0, first - SNIPPET_CHARS // 4)
     if begin and (space := text.find(" ", begin, first)) != -1:
@@ -237,7 +234,7 @@ def cut_snippet(
     return text[begin:end], marks
 
 
-def _places(
+def _match_ranges(
     text: str, wanted: set[str], begins: tuple[str, ...], tokenize: Callable[[str], Sequence[str]]
 ) -> list[tuple[int, int]]:
     """Return the start and end indexes of matching words, up to the end of the snippet around the first match.
@@ -265,7 +262,7 @@ def duration_percentile(
 ) -> float | None:
     """Return the duration in seconds that the fraction `share` of the turns does not exceed; None without turns.
 
-    `counts` has the number of turns by bucket of the duration.
+    `counts` has the number of turns by duration bucket. `to_seconds` converts a bucket number to seconds.
     """
     total = sum(counts.values())
     seen = 0

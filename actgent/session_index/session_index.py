@@ -35,7 +35,7 @@ from .search_and_trend_queries import Group, SearchFilter, SearchPage, Trends
 NAME = "index"
 """Name of the index next to its journal."""
 GATHER_SECONDS = 0.5
-"""Seconds for which written batches are collected before they are added in one transaction."""
+"""Seconds for which written batches are collected before one transaction adds them to the index."""
 BATCH_SESSIONS = 100
 """Maximum number of sessions in one transaction."""
 BATCH_RECORDS = 2_000
@@ -43,11 +43,11 @@ BATCH_RECORDS = 2_000
 READ_RECORDS = 500
 """Number of records of a session that are read at a time."""
 LAST_STEPS_SECONDS = 5.0
-"""Maximum seconds for which an erasure waits until the index has the last batches."""
+"""Maximum seconds for which an erasure waits until the index contains the last batches of the erased sessions."""
 RETRY_SECONDS = 30.0
 """Seconds until the index is compared with the journal again after an error."""
 FEED_STEPS = 20_000
-"""Maximum number of batches that wait for the index; if more arrive, the journal is read instead."""
+"""Maximum number of batches in the buffer of the feed. If more arrive, they are read from the journal."""
 PAGE_SIZE = 500
 MAX_CURSOR_CHARS = 18
 """Maximum length of a cursor, in digits."""
@@ -81,18 +81,18 @@ class SessionIndex:
         self._journal = journal
         self._writer, self._reader = writer, reader
         self._filling = trio.Lock()
-        """Held while batches are read and added, so that an erasure is not undone by batches that were read before it."""
+        """Lock that is held while batches are read and added, so that batches of a session are not added after its erasure."""
         self._waiting: dict[SessionKey, list[WrittenBatch]] = {}
-        """Sessions whose batches are to be added; without batches, the journal has them."""
+        """Batches to add to the index, by session. If the list of a session is empty, its batches are read from the journal."""
         self._is_compared = False
-        """True once the index was compared with the journal."""
+        """True after the index was compared with the journal."""
         self._begun = self._done = 0
-        """Number of rounds that were begun and completed. A round adds all batches that wait at its begin."""
+        """Numbers of started and of completed rounds. A round adds all batches that wait at its start."""
         self._reader_of_feed: FeedReader | None = None
         self._hurry = trio.Event()
-        """Set to add the waiting batches without a delay."""
+        """Event that is set to add the waiting batches without a delay."""
         self._added = trio.Event()
-        """Set after waiting batches were added; then replaced."""
+        """Event that is set after waiting batches were added. A new event then replaces it."""
 
     # --- queries -----------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class SessionIndex:
         owner: str | None = None,
         model: str | None = None,
     ) -> Trends:
-        """Return statistics by day, agent, model or owner. `since` and `until` are Unix times in seconds; whole days count.
+        """Return statistics by day, agent, model or owner. `since` and `until` are Unix times in seconds, extended to whole days.
 
         Raises:
             ConfigurationError: `by` is unknown.
@@ -149,7 +149,7 @@ class SessionIndex:
         return attrs.evolve(found, is_complete=self.is_complete)
 
     async def wait_filled(self) -> None:
-        """Wait until the index has all batches that are written now.
+        """Wait until the index has all batches that were written before this call.
 
         Raises:
             JournalError: The journal cannot be read.
@@ -169,7 +169,7 @@ class SessionIndex:
     # --- filling -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Fill the index until the task is cancelled. After an error, compare it with the journal again."""
+        """Fill the index until the task is cancelled. After an error, compare the index with the journal again."""
         is_open = True
         while is_open:
             try:
@@ -195,7 +195,7 @@ class SessionIndex:
             self._hurry = trio.Event()
             self._begun += 1
             try:
-                await self._take(reader)
+                await self._queue_feed_items(reader)
             except FeedLagged:
                 await self._compare()
             except trio.EndOfChannel:
@@ -208,7 +208,7 @@ class SessionIndex:
         self._added.set()
         self._added = trio.Event()
 
-    async def _take(self, reader: FeedReader) -> None:
+    async def _queue_feed_items(self, reader: FeedReader) -> None:
         """Receive the items that wait in the feed, and queue them for the index."""
         while reader.has_news:
             try:
@@ -270,7 +270,7 @@ class SessionIndex:
             self._waiting[key] = []
 
     async def _read(self, key: SessionKey) -> Sequence[WrittenBatch]:
-        """Read the next batches of a session from the journal. A damaged session is left out."""
+        """Return the next batches of a session from the journal; empty if the session is damaged."""
         done = await self._writer.run(self._writer.store.records_of, key)
         try:
             return await self._journal.read_batches(
@@ -295,7 +295,7 @@ class SessionIndex:
         )
 
     async def erase(self, keys: Sequence[SessionKey]) -> None:
-        """Remove sessions from the index that the journal has erased."""
+        """Remove sessions from the index, because the journal has erased them."""
         async with self._filling:
             for key in keys:
                 if (
@@ -310,9 +310,9 @@ class SessionIndex:
 
 
 class IndexedJournal(WrappedJournal):
-    """Journal wrapper that also erases erased sessions from the index.
+    """Journal wrapper that erases sessions from the index together with the journal.
 
-    Before that, the last batches of the session are added to the index, so that the statistics include them.
+    Before an erasure, the last batches of the session are added to the index, so that the statistics include them.
     """
 
     def __init__(self, inner: Journal, index: SessionIndex) -> None:
@@ -335,7 +335,7 @@ class IndexedJournal(WrappedJournal):
         await self.index.erase([SessionKey(each, session_id) for each in agents])
 
     async def _add_last_batches(self) -> None:
-        """Let the index add the written batches. Do nothing while the index is being built, or cannot be written."""
+        """Wait until the index has all written batches, unless the index is being built or cannot be written."""
         if self.index.is_complete:
             with trio.move_on_after(LAST_STEPS_SECONDS):
                 await self.index.wait_filled()
@@ -343,10 +343,10 @@ class IndexedJournal(WrappedJournal):
 
 @asynccontextmanager
 async def open_index(journal: Journal, *, read_only: bool = False) -> AsyncGenerator[SessionIndex, None]:
-    """Open the index of a journal for the block. It is next to the journal: in a file, or in a database schema.
+    """Open the index of a journal for the block. The index is stored next to the journal: in a file, or in a database schema.
 
-    With `read_only`, another process fills the index. Otherwise the journal must be acquired. An index of another journal, such
-    as a removed journal at the same place, is emptied and built again.
+    With `read_only`, another process fills the index. Otherwise this process must own the journal. If the stored index belongs to
+    another journal, such as a removed journal with the same path, the index is emptied and built again.
 
     Raises:
         ConfigurationError: The journal is encrypted, or shared by a cluster. With `read_only`: there is no index.

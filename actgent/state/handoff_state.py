@@ -41,5 +41,5 @@ def handed(state: Mapping[str, Any], *, agent: str, note: str) -> tuple[str, Any
 
 
 def given_back(state: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return the state change that ends a handoff. The session's own agent answers from then on."""
+    """Return the state change that ends a handoff. After it, the session's own agent answers again."""
     return STATE_KEY, attrs.asdict(HandoffState(number=handoff_in(state).number))

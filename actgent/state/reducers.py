@@ -1,8 +1,8 @@
-"""Reducers combine a new value of a key with the old one, so that parallel tools lose no update.
+"""Reducers: functions that combine the new value of a state key with the old one, so that parallel tools lose no update.
 
-A reducer is a pure function `(old, new)`; `old` is None if the key has no value. For the reducers of this module, the
-journal stores the name and the new value, so appending to a list stores one element. For custom reducers, the journal
-stores the result.
+A reducer is a pure function `(old, new)` that returns the value to store; `old` is None if the key has no value. For the reducers of
+this module, the journal stores the name of the reducer and the new value, so an appended element is stored once. For custom
+reducers, the journal stores the result.
 """
 
 from collections.abc import Callable, Mapping

@@ -4,12 +4,11 @@ An action is a function of the state that returns `(key, value)`, several such p
 combines the new value with the old one; otherwise the new value replaces the old one. An action is atomic: if it raises,
 the state is unchanged, and the history records the failure.
 
-Changes are numbered from 1. The store keeps the newest `history` changes as differences, so it can recompute every
-state since then.
+Changes are numbered from 1. The store keeps the newest `history` changes, and can recompute the state after each of them.
 
 Values are copied when they are written and when they are read, so callers never share mutable values with the store.
-Strings and numbers cost nothing, lists and mappings take time proportional to their size. Objects of other classes are
-deep-copied; a journal accepts only plain data.
+A copy of a list or mapping takes time proportional to its size. Objects of other classes are deep-copied; a journal accepts only
+plain data.
 """
 
 import copy
@@ -37,7 +36,7 @@ from .reducers import GROW, REDUCERS, Reducer, reducer_name
 
 
 class StateBuilder:
-    """A mutable copy of a state to which recorded changes are applied."""
+    """Mutable copy of a state, to which recorded changes are applied."""
 
     __slots__ = ("_own", "values")
 
@@ -48,7 +47,7 @@ class StateBuilder:
         """Keys whose lists and mappings this builder created. Only these may be changed in place."""
 
     def share(self) -> Mapping[str, Any]:
-        """Return the current values as a mapping that later changes of this builder do not change."""
+        """Return the current values as a mapping that later calls of `apply` do not change."""
         self._own.clear()
         return dict(self.values)
 
@@ -118,11 +117,11 @@ WITHHELD = "_withheld/"
 SHOWN = "_shown"
 """Key of the information about values of withheld results that the model has read.
 
-It has the last turn in which such a value was read, and the number of possible values by call id. It also has the sources of the
-values in this turn (`sources`) and in all turns (`ever`).
+The value is a mapping: the last turn in which the model read such a value (`turn`), the number of possible values by call id
+(`spent`), and the untrusted sources of the values in this turn (`sources`) and in all turns (`ever`).
 """
 _HIDDEN = ("_withheld", "_approved_values", "_nested/", "_result", "_moved/", SHOWN)
-"""Prefixes of the keys under which the framework stores results of tools, their sizes, and large values of the state."""
+"""Prefixes of the keys under which actgent stores tool results, their sizes, and large values of the state."""
 
 
 def _is_hidden(key: object) -> bool:
@@ -132,7 +131,7 @@ def _is_hidden(key: object) -> bool:
 class State(Mapping[str, Any]):
     """An immutable version of a session's state; values are copied when they are read.
 
-    The mapping omits the results that the framework stores, because a tool or a prompt could show their text to a model.
+    The mapping omits the tool results that actgent stores, because a tool or a prompt could show their text to a model.
     """
 
     __slots__ = ("_values",)
@@ -148,7 +147,7 @@ class State(Mapping[str, Any]):
 
     @property
     def shared_values(self) -> Mapping[str, Any]:
-        """All values of the state, with the hidden ones and without a copy. The caller must not change them."""
+        """All values of the state, including those that the mapping omits, without a copy. The caller must not change them."""
         return self._values
 
     def __contains__(self, key: object) -> bool:
@@ -169,7 +168,7 @@ class Store(State):
     """Store of a session's state: a read-only mapping that only the actions of `dispatch` change.
 
     Args:
-        initial: The state number 0.
+        initial: Values of the state before the first change.
         reducers: Reducer of each key; see `actgent.state.reducers`.
         actions: Actions by name, for `dispatch("name")`.
         check: Called with the changed values and the whole new state before each change; an exception rejects the change.
@@ -299,7 +298,7 @@ class Store(State):
         raise error
 
     def _check_not_acting(self) -> None:
-        """Check that no action or reducer is running, because nested changes would survive its failure or be overwritten."""
+        """Raise if an action or reducer is running. Its failure would not undo changes that it makes itself."""
         if self._is_acting:
             raise UsageError(
                 "an action or a reducer must not call dispatch() or rollback(): return the changes instead"
@@ -417,7 +416,7 @@ class Store(State):
 
     @property
     def snapshot(self) -> State:
-        """The current state, unaffected by later changes."""
+        """The current state as an immutable object, which later changes do not affect."""
         return State(self._share_values())
 
     def _share_values(self) -> Mapping[str, Any]:
@@ -436,7 +435,7 @@ class Store(State):
 
     @property
     def history(self) -> tuple[Dispatched, ...]:
-        """Actions in the history, oldest first; actions without changes are not recorded."""
+        """Dispatched actions in the history, oldest first. Actions that returned no changes are not in the history."""
         number, steps = self._first, []
         for record in self._history:
             number += isinstance(record, StateChangeRecord)
