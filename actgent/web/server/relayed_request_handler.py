@@ -179,7 +179,13 @@ class _Answer:
     async def send_response(self, response: Response) -> None:
         """Send a response to the relaying node: a stream in chunks, any other response in one chunk."""
         if isinstance(response, Streamed):
-            scope = {"type": "http", "http_version": "2", "method": self._verb, "state": {PLAIN: self}}
+            scope = {
+                "type": "http",
+                "http_version": "2",
+                "method": self._verb,
+                "state": {PLAIN: self},
+                "actgent.answer": self,
+            }
             await response(scope, self.receive, self._send)
         else:
             self._begin(response.status_code, response)
